@@ -1,0 +1,151 @@
+//! Names: of objects, forks, keys and attributes. All are byte strings; programs usually use UTF-8.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::limit::{FORK_NAME_BYTES_MAX, KEY_BYTES_MAX, OBJECT_ID_BYTES_MAX};
+use crate::{ErrorKind, StoreError};
+
+/// Writes bytes as text where they are printable, and as `\xNN` where they are not.
+fn escape(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => f.write_str("\\\\")?,
+                c if c.is_control() => {
+                    let mut buffer = [0; 4];
+                    for byte in c.encode_utf8(&mut buffer).bytes() {
+                        write!(f, "\\x{byte:02x}")?;
+                    }
+                }
+                c => write!(f, "{c}")?,
+            }
+        }
+        for byte in chunk.invalid() {
+            write!(f, "\\x{byte:02x}")?;
+        }
+    }
+    Ok(())
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $range:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Bytes);
+
+        impl $name {
+            /// Makes the name from bytes; an [`ErrorKind::Invalid`] error says which lengths are allowed.
+            pub fn new(bytes: impl Into<Bytes>) -> Result<Self, StoreError> {
+                let bytes = bytes.into();
+                if $range.contains(&bytes.len()) {
+                    return Ok(Self(bytes));
+                }
+                let text = format!(
+                    concat!($what, " is {} bytes long; it must be {} to {} bytes"),
+                    bytes.len(), $range.start(), $range.end(),
+                );
+                Err(StoreError::new(ErrorKind::Invalid, text))
+            }
+
+            /// The name's bytes.
+            pub fn as_bytes(&self) -> &[u8] {
+                &self.0
+            }
+
+            /// The name's bytes, shared rather than copied.
+            pub fn to_bytes(&self) -> Bytes {
+                self.0.clone()
+            }
+        }
+
+        impl AsRef<[u8]> for $name {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+
+        impl std::borrow::Borrow<[u8]> for $name {
+            fn borrow(&self) -> &[u8] {
+                &self.0
+            }
+        }
+
+        impl TryFrom<&str> for $name {
+            type Error = StoreError;
+            fn try_from(text: &str) -> Result<Self, StoreError> {
+                Self::new(Bytes::copy_from_slice(text.as_bytes()))
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = StoreError;
+            fn from_str(text: &str) -> Result<Self, StoreError> {
+                Self::try_from(text)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                escape(&self.0, f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"")?;
+                escape(&self.0, f)?;
+                f.write_str("\"")
+            }
+        }
+    };
+}
+
+name! {
+    /// Names an object: 1 to 255 bytes.
+    ObjectId, "object id", (1..=OBJECT_ID_BYTES_MAX)
+}
+name! {
+    /// Names a fork of an object: 0 to 255 bytes. The empty name is the default fork.
+    Fork, "fork name", (0..=FORK_NAME_BYTES_MAX)
+}
+name! {
+    /// Names a key or an attribute of an object: 1 to 1024 bytes, ordered bytewise.
+    Key, "key", (1..=KEY_BYTES_MAX)
+}
+
+impl Fork {
+    /// The default, unnamed fork.
+    pub const DEFAULT: Fork = Fork(Bytes::new());
+}
+
+impl Default for Fork {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_bounded() {
+        assert!(ObjectId::new("").is_err());
+        assert!(ObjectId::new(vec![b'a'; 255]).is_ok());
+        let error = ObjectId::new(vec![b'a'; 256]).unwrap_err();
+        assert_eq!(error.to_string(), "object id is 256 bytes long; it must be 1 to 255 bytes");
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert!(Fork::new("").is_ok());
+        assert!(Fork::new(vec![0; 256]).is_err());
+        assert!(Key::new("").is_err());
+        assert!(Key::new(vec![0; 1025]).is_err());
+    }
+
+    #[test]
+    fn unprintable_bytes_are_escaped() {
+        let id = ObjectId::new(&b"a\\b\n\xffz\xc3\xa9"[..]).unwrap();
+        assert_eq!(id.to_string(), "a\\\\b\\x0a\\xffzé");
+    }
+}

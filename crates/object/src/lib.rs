@@ -1,0 +1,41 @@
+//! Nacre's object model.
+//!
+//! An object is named by an [`ObjectId`] and holds *forks* (sparse byte streams), *keys* (an ordered map) and
+//! *attributes* (a small map). Every byte of a fork carries the version of the transaction that wrote it, so that
+//! a client can read a region, change it, and write it back on the condition that nobody else did so meanwhile:
+//! optimistic coordination instead of locks (Carns et al., *A Case for Optimistic Coordination in HPC Storage
+//! Systems*, section III).
+//!
+//! The unit of atomicity is the [`Transaction`]: guards, reads and writes on one object, applied wholly or not at
+//! all. All guards and reads see the object as it stood before the transaction; its writes take effect together,
+//! in order, if every guard holds. Whatever keeps objects implements [`ObjectStore`], the one seam of the system.
+//!
+//! # Versions
+//!
+//! Versions come from one sequence per object, starting at 1. Every successful transaction that writes takes the
+//! next one and stamps it on all that it writes. A *region version* is the greatest version in a byte range, and 0
+//! where nothing was ever written; because the sequence is the object's, guarding a region of many versions by its
+//! greatest is safe. Nothing resets a version:
+//!
+//! - zeroing a range leaves a hole that carries the version that made it;
+//! - truncating leaves a hole from the smaller of the old and the new size to the end of the offset space;
+//! - removing a fork leaves a hole over the whole of it;
+//! - removing the object leaves a hole over every byte of every fork (its *floor*), and an object made again goes
+//!   on above every version it ever had.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod extent;
+mod id;
+pub mod limit;
+mod outcome;
+mod store;
+mod transaction;
+
+pub use error::{ErrorKind, StoreError};
+pub use extent::{ByteRange, Extent, ExtentKind, coalesce};
+pub use id::{Fork, Key, ObjectId};
+pub use outcome::{Answer, Done, ForkPage, Found, KeyPage, Outcome, RangeRead, Refusal, Stat};
+pub use store::{ObjectStore, Reply};
+pub use transaction::{Check, Guard, Intent, KeyRange, Read, Transaction, Write};

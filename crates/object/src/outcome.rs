@@ -1,0 +1,122 @@
+//! What a transaction gives back.
+
+use bytes::Bytes;
+
+use crate::{Extent, Fork, Key};
+
+/// How a transaction ended, when the store did not fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every guard held: the reads are answered, the writes took effect.
+    Done(Done),
+    /// A guard did not hold: nothing was changed.
+    Refused(Refusal),
+}
+
+/// A transaction whose guards all held.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// The version that was stamped on the writes; the object's version if there were none.
+    pub version: u64,
+    /// Whether the object existed before the transaction.
+    pub existed: bool,
+    /// One answer for each read, in order.
+    pub answers: Vec<Answer>,
+}
+
+/// A transaction of which a guard did not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The first guard, in order, that did not hold.
+    pub guard: usize,
+    /// What stood there instead.
+    pub found: Found,
+    /// The object's version.
+    pub version: u64,
+}
+
+/// What stood where a guard wanted something else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// For `Exists` and `Absent`: whether the object exists.
+    Object {
+        /// Whether it does.
+        exists: bool,
+    },
+    /// For `Region` and `Proposal`: the region as it stands, so that the loser of a race can try again at once.
+    /// Its data is cut at [`REFUSAL_BYTES_MAX`](crate::limit::REFUSAL_BYTES_MAX).
+    Region(RangeRead),
+    /// For `Key` and `Attribute`: the value, or `None` if there is none.
+    Value(Option<Bytes>),
+    /// For `Fence`: the object's fence.
+    Fence(u64),
+}
+
+/// The answer to one read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// To `Range` and `Extents`.
+    Range(RangeRead),
+    /// To `Stat`.
+    Stat(Stat),
+    /// To `Forks`.
+    Forks(ForkPage),
+    /// To `Key` and `Attribute`: the value, or `None` if there is none.
+    Value(Option<Bytes>),
+    /// To `Keys` and `Attributes`.
+    Keys(KeyPage),
+}
+
+/// A range of a fork, as it stood.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RangeRead {
+    /// The bytes, from the first of the range on; holes and ranges never written are zeros. Short where the fork
+    /// ends before the range does, or where the answer was cut. Empty for a read of extents alone.
+    pub data: Bytes,
+    /// The extents of the range, clipped to it, in ascending order; short where the answer was cut.
+    pub extents: Vec<Extent>,
+    /// The region version of the whole range that was asked for, also where the answer was cut.
+    pub version: u64,
+    /// The fork's size in bytes; 0 if there is no such fork.
+    pub size: u64,
+    /// Where the answer was cut: the first byte that it does not cover. `None` if it covers the whole range.
+    pub next: Option<u64>,
+}
+
+/// An object at a glance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// Whether the object exists.
+    pub exists: bool,
+    /// The version of the last transaction that wrote it, removed or not; 0 if it never existed.
+    pub version: u64,
+    /// The greatest fencing token that it has seen.
+    pub fence: u64,
+    /// How many forks it has.
+    pub forks: u64,
+    /// The sizes of its forks together, in bytes.
+    pub bytes: u64,
+    /// How many keys it has.
+    pub keys: u64,
+    /// How many attributes it has.
+    pub attributes: u64,
+}
+
+/// A page of an object's forks, in ascending order of their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForkPage {
+    /// Names and sizes in bytes.
+    pub entries: Vec<(Fork, u64)>,
+    /// Whether there are more, after the last of these.
+    pub more: bool,
+}
+
+/// A page of an object's keys or attributes, in ascending order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyPage {
+    /// Keys and values; values are empty where none were asked for.
+    pub entries: Vec<(Key, Bytes)>,
+    /// Whether there are more, after the last of these. The page may be empty and yet say so, if earlier reads of
+    /// the same transaction filled the reply.
+    pub more: bool,
+}

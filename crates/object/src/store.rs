@@ -1,0 +1,65 @@
+//! The seam: what every way of keeping objects implements.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::{ObjectId, Outcome, StoreError, Transaction};
+
+/// Keeps objects. The embedded engine, a remote server and a Ceph pool all implement it, and all pass the same
+/// conformance suite (`testkit::conformance`).
+///
+/// Methods return at once; the [`Reply`] is the answer, now or later. Transactions on one object that overlap in
+/// time are applied in some order, one after another; a transaction that was issued after the reply to another
+/// one arrived sees its effects. A dropped reply does not undo the request: it may or may not take effect.
+pub trait ObjectStore: Send + Sync + 'static {
+    /// Applies a transaction to one object, at its master: wholly, or not at all.
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome>;
+
+    /// Lists objects that exist, in ascending order of their ids, from the first one after `after`: at most
+    /// `limit`, and at most [`PAGE_ENTRIES_MAX`](crate::limit::PAGE_ENTRIES_MAX). A short page is not the end of
+    /// the list; an empty one is.
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>>;
+}
+
+/// An answer that may be there already: a future that costs no allocation where it is.
+pub enum Reply<T> {
+    /// The answer. `None` once it was taken.
+    Ready(Option<Result<T, StoreError>>),
+    /// The answer is still being made.
+    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
+}
+
+impl<T> Reply<T> {
+    /// An answer that is there.
+    pub fn ready(result: Result<T, StoreError>) -> Self {
+        Self::Ready(Some(result))
+    }
+
+    /// An answer that a future will give.
+    pub fn pending(future: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
+        Self::Pending(Box::pin(future))
+    }
+}
+
+impl<T: Unpin> Future for Reply<T> {
+    type Output = Result<T, StoreError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            // Polling a future again after it gave its answer is a bug of the caller, as for any future.
+            Self::Ready(result) => Poll::Ready(result.take().expect("reply polled after it was ready")),
+            Self::Pending(future) => future.as_mut().poll(context),
+        }
+    }
+}
+
+impl<S: ObjectStore + ?Sized> ObjectStore for std::sync::Arc<S> {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        (**self).apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        (**self).list(after, limit)
+    }
+}

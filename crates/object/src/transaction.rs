@@ -1,0 +1,445 @@
+//! Transactions: what a client asks of one object.
+
+use bytes::Bytes;
+
+use crate::limit::*;
+use crate::{ByteRange, ErrorKind, Fork, Key, StoreError};
+
+/// Guards, reads and writes on one object, applied wholly or not at all.
+///
+/// Guards and reads see the object as it stood before the transaction. Writes take effect in order, and only if
+/// every guard holds.
+///
+/// ```
+/// use nacre_object::{ByteRange, Fork, Transaction};
+///
+/// // Replace the first four bytes, unless they changed since they were read at version 7.
+/// let transaction = Transaction::new()
+///     .if_version(Fork::DEFAULT, ByteRange::new(0, 4), 7)
+///     .write(Fork::DEFAULT, 0, "next");
+/// # assert!(transaction.validate().is_ok());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transaction {
+    /// All must hold; the first that does not is reported.
+    pub guards: Vec<Guard>,
+    /// Answered in order, from the state before the writes.
+    pub reads: Vec<Read>,
+    /// Applied in order.
+    pub writes: Vec<Write>,
+}
+
+/// A condition on the object as it stood before the transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// The object exists.
+    Exists,
+    /// The object does not exist.
+    Absent,
+    /// Nothing in the range is newer than `version`: the conditional write.
+    Region {
+        /// The fork.
+        fork: Fork,
+        /// The range.
+        range: ByteRange,
+        /// The region version that the caller read.
+        version: u64,
+    },
+    /// `version` is greater than the region version of the range: the paper's protocol, in which the client
+    /// proposes the version that it read plus one. The transaction is then stamped with the greater of the
+    /// proposals and the object's next version.
+    Proposal {
+        /// The fork.
+        fork: Fork,
+        /// The range.
+        range: ByteRange,
+        /// The proposed version, at most [`PROPOSAL_MAX`].
+        version: u64,
+    },
+    /// The key's value passes the check.
+    Key {
+        /// The key.
+        key: Key,
+        /// What its value must be.
+        check: Check,
+    },
+    /// The attribute's value passes the check.
+    Attribute {
+        /// The attribute.
+        name: Key,
+        /// What its value must be.
+        check: Check,
+    },
+    /// The object has seen no fencing token greater than `token`.
+    Fence {
+        /// The caller's token.
+        token: u64,
+    },
+}
+
+/// A check of a value. Comparisons are bytewise and fail where there is no value, except `NotEqual`, which holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// There is a value.
+    Present,
+    /// There is none.
+    Absent,
+    /// The value equals this one.
+    Equal(Bytes),
+    /// The value, if any, differs from this one.
+    NotEqual(Bytes),
+    /// The value is less than this one.
+    Less(Bytes),
+    /// The value is less than this one, or equals it.
+    LessOrEqual(Bytes),
+    /// The value is greater than this one.
+    Greater(Bytes),
+    /// The value is greater than this one, or equals it.
+    GreaterOrEqual(Bytes),
+}
+
+impl Check {
+    /// Whether a value passes.
+    pub fn holds(&self, value: Option<&[u8]>) -> bool {
+        match (self, value) {
+            (Check::Present, value) => value.is_some(),
+            (Check::Absent, value) => value.is_none(),
+            (Check::NotEqual(_), None) => true,
+            (_, None) => false,
+            (Check::Equal(operand), Some(value)) => value == operand,
+            (Check::NotEqual(operand), Some(value)) => value != operand,
+            (Check::Less(operand), Some(value)) => value < operand.as_ref(),
+            (Check::LessOrEqual(operand), Some(value)) => value <= operand.as_ref(),
+            (Check::Greater(operand), Some(value)) => value > operand.as_ref(),
+            (Check::GreaterOrEqual(operand), Some(value)) => value >= operand.as_ref(),
+        }
+    }
+
+    /// The value compared with; empty where there is none.
+    pub fn operand(&self) -> &[u8] {
+        match self {
+            Check::Present | Check::Absent => &[],
+            Check::Equal(operand)
+            | Check::NotEqual(operand)
+            | Check::Less(operand)
+            | Check::LessOrEqual(operand)
+            | Check::Greater(operand)
+            | Check::GreaterOrEqual(operand) => operand,
+        }
+    }
+}
+
+/// What the caller means to do with what it reads: a hint to the master, never a promise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Intent {
+    /// Look at it.
+    #[default]
+    Look,
+    /// Write the same region soon, on condition that it did not change. Where many do so to one region, the master
+    /// may let them read one after another, so that most of their writes succeed.
+    Update,
+}
+
+/// A question about the object as it stood before the transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// Bytes of a range, with its extents and its region version.
+    Range {
+        /// The fork.
+        fork: Fork,
+        /// The range.
+        range: ByteRange,
+        /// What the caller will do with it.
+        intent: Intent,
+    },
+    /// The extents and the region version of a range, without the bytes.
+    Extents {
+        /// The fork.
+        fork: Fork,
+        /// The range.
+        range: ByteRange,
+    },
+    /// The object at a glance.
+    Stat,
+    /// Forks, in ascending order of their names.
+    Forks {
+        /// Only those after this one.
+        after: Option<Fork>,
+        /// At most so many, and at most [`PAGE_ENTRIES_MAX`].
+        limit: u32,
+    },
+    /// The value of one key.
+    Key {
+        /// The key.
+        key: Key,
+    },
+    /// Keys, in ascending order.
+    Keys {
+        /// Which ones.
+        range: KeyRange,
+        /// At most so many, and at most [`PAGE_ENTRIES_MAX`].
+        limit: u32,
+        /// Whether to give their values too.
+        values: bool,
+    },
+    /// The value of one attribute.
+    Attribute {
+        /// Its name.
+        name: Key,
+    },
+    /// All attributes with their values.
+    Attributes,
+}
+
+/// A range of keys: those that meet all three conditions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyRange {
+    /// Greater than this one.
+    pub after: Option<Bytes>,
+    /// Less than this one.
+    pub before: Option<Bytes>,
+    /// Beginning with this.
+    pub prefix: Bytes,
+}
+
+impl KeyRange {
+    /// All keys.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// The keys that begin with `prefix`.
+    pub fn prefix(prefix: impl Into<Bytes>) -> Self {
+        Self { prefix: prefix.into(), ..Self::default() }
+    }
+
+    /// Whether a key is in the range.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        key.starts_with(&self.prefix)
+            && self.after.as_ref().is_none_or(|after| key > after.as_ref())
+            && self.before.as_ref().is_none_or(|before| key < before.as_ref())
+    }
+}
+
+/// A change of the object. Every one but `Remove` makes the object exist if it does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// Changes nothing more than that. Guard with `Absent` to be its only creator.
+    Create,
+    /// Writes extents of one fork, in order; the fork grows to hold them.
+    Extents {
+        /// The fork.
+        fork: Fork,
+        /// Offsets and bytes.
+        extents: Vec<(u64, Bytes)>,
+    },
+    /// Makes a range read as zeros. Neither makes a fork nor changes its size.
+    Zero {
+        /// The fork.
+        fork: Fork,
+        /// The range.
+        range: ByteRange,
+    },
+    /// Sets the size of a fork, making it if there is none.
+    Truncate {
+        /// The fork.
+        fork: Fork,
+        /// The new size in bytes.
+        size: u64,
+    },
+    /// Removes a fork; does nothing to one that was never there.
+    RemoveFork {
+        /// The fork.
+        fork: Fork,
+    },
+    /// Sets a key.
+    SetKey {
+        /// The key.
+        key: Key,
+        /// Its value.
+        value: Bytes,
+    },
+    /// Removes a key, if it is there.
+    RemoveKey {
+        /// The key.
+        key: Key,
+    },
+    /// Sets an attribute.
+    SetAttribute {
+        /// Its name.
+        name: Key,
+        /// Its value.
+        value: Bytes,
+    },
+    /// Removes an attribute, if it is there.
+    RemoveAttribute {
+        /// Its name.
+        name: Key,
+    },
+    /// Raises the object's fence to `token`, unless it is there or above already.
+    RaiseFence {
+        /// The fencing token.
+        token: u64,
+    },
+    /// Removes the object: forks, keys and attributes. Its version and its fence stay.
+    Remove,
+}
+
+impl Transaction {
+    /// An empty transaction.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a guard.
+    pub fn guard(mut self, guard: Guard) -> Self {
+        self.guards.push(guard);
+        self
+    }
+
+    /// Adds a read.
+    pub fn read(mut self, read: Read) -> Self {
+        self.reads.push(read);
+        self
+    }
+
+    /// Adds a change.
+    pub fn change(mut self, write: Write) -> Self {
+        self.writes.push(write);
+        self
+    }
+
+    /// Guards a region: nothing in it may be newer than `version`.
+    pub fn if_version(self, fork: Fork, range: ByteRange, version: u64) -> Self {
+        self.guard(Guard::Region { fork, range, version })
+    }
+
+    /// Reads a range, with its extents and its region version.
+    pub fn read_range(self, fork: Fork, range: ByteRange) -> Self {
+        self.read(Read::Range { fork, range, intent: Intent::Look })
+    }
+
+    /// Writes bytes at an offset.
+    pub fn write(self, fork: Fork, offset: u64, data: impl Into<Bytes>) -> Self {
+        self.change(Write::Extents { fork, extents: vec![(offset, data.into())] })
+    }
+
+    /// Checks every limit of the model (module [`limit`](crate::limit)).
+    pub fn validate(&self) -> Result<(), StoreError> {
+        let operations = self.guards.len() + self.reads.len() + self.writes.len();
+        at_most("operations in one transaction", operations, OPERATIONS_MAX)?;
+        let mut payload_bytes = 0;
+        let mut extents = 0;
+        for guard in &self.guards {
+            payload_bytes += guard.validate()?;
+        }
+        for read in &self.reads {
+            if let Read::Range { range, .. } | Read::Extents { range, .. } = read {
+                range.validate()?;
+            }
+        }
+        for write in &self.writes {
+            payload_bytes += write.validate()?;
+            if let Write::Extents { extents: list, .. } = write {
+                extents += list.len();
+            }
+        }
+        at_most("extents in one transaction", extents, EXTENTS_PER_TRANSACTION_MAX)?;
+        at_most("payload bytes in one transaction", payload_bytes, TRANSACTION_BYTES_MAX)
+    }
+}
+
+impl Guard {
+    /// Checks the guard, and counts its payload bytes.
+    fn validate(&self) -> Result<usize, StoreError> {
+        match self {
+            Guard::Exists | Guard::Absent | Guard::Fence { .. } => Ok(0),
+            Guard::Region { range, .. } => range.validate().map(|()| 0),
+            Guard::Proposal { range, version, .. } => {
+                range.validate()?;
+                if *version > PROPOSAL_MAX {
+                    let text = format!("proposed version {version} is above the limit of {PROPOSAL_MAX}");
+                    return Err(StoreError::new(ErrorKind::Invalid, text));
+                }
+                Ok(0)
+            }
+            Guard::Key { check, .. } | Guard::Attribute { check, .. } => Ok(check.operand().len()),
+        }
+    }
+}
+
+impl Write {
+    /// Checks the change, and counts its payload bytes.
+    fn validate(&self) -> Result<usize, StoreError> {
+        match self {
+            Write::Create
+            | Write::RemoveFork { .. }
+            | Write::RemoveKey { .. }
+            | Write::RemoveAttribute { .. }
+            | Write::RaiseFence { .. }
+            | Write::Remove => Ok(0),
+            Write::Extents { extents, .. } => {
+                let mut bytes = 0;
+                for (offset, data) in extents {
+                    ByteRange::new(*offset, data.len() as u64).validate()?;
+                    bytes += data.len();
+                }
+                Ok(bytes)
+            }
+            Write::Zero { range, .. } => range.validate().map(|()| 0),
+            Write::Truncate { size, .. } => ByteRange::new(0, *size).validate().map(|()| 0),
+            Write::SetKey { value, .. } => {
+                at_most("bytes in the value of a key", value.len(), VALUE_BYTES_MAX)?;
+                Ok(value.len())
+            }
+            Write::SetAttribute { value, .. } => {
+                at_most("bytes in an attribute", value.len(), ATTRIBUTE_BYTES_MAX)?;
+                Ok(value.len())
+            }
+        }
+    }
+}
+
+fn at_most(what: &str, found: usize, limit: usize) -> Result<(), StoreError> {
+    if found <= limit {
+        return Ok(());
+    }
+    Err(StoreError::new(ErrorKind::Invalid, format!("{found} {what}; the limit is {limit}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_enforced_with_a_sentence() {
+        let too_long = Transaction::new().write(Fork::DEFAULT, 0, vec![0; TRANSACTION_BYTES_MAX + 1]);
+        assert_eq!(
+            too_long.validate().unwrap_err().message,
+            "16777217 payload bytes in one transaction; the limit is 16777216"
+        );
+        let past_the_end = Transaction::new().write(Fork::DEFAULT, OFFSET_MAX, "x");
+        assert_eq!(past_the_end.validate().unwrap_err().kind, ErrorKind::Invalid);
+        let at_the_end = Transaction::new().write(Fork::DEFAULT, OFFSET_MAX - 1, "x");
+        assert!(at_the_end.validate().is_ok());
+        let overflow = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(u64::MAX, 2));
+        assert!(overflow.validate().is_err());
+        let mut many = Transaction::new();
+        many.writes = vec![Write::Create; OPERATIONS_MAX + 1];
+        assert!(many.validate().is_err());
+    }
+
+    #[test]
+    fn checks_compare_bytewise() {
+        let operand = Bytes::from_static(b"m");
+        assert!(Check::Less(operand.clone()).holds(Some(b"a")));
+        assert!(!Check::Less(operand.clone()).holds(None));
+        assert!(Check::NotEqual(operand.clone()).holds(None));
+        assert!(Check::GreaterOrEqual(operand.clone()).holds(Some(b"m")));
+        assert!(!Check::Greater(operand.clone()).holds(Some(b"m")));
+        assert!(Check::LessOrEqual(operand.clone()).holds(Some(b"m")));
+        assert!(Check::Equal(operand).holds(Some(b"m")));
+        assert!(Check::Absent.holds(None) && !Check::Absent.holds(Some(b"")));
+        assert!(Check::Present.holds(Some(b"")));
+    }
+}
