@@ -31,6 +31,8 @@ mod id;
 pub mod limit;
 mod outcome;
 mod store;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 mod transaction;
 
 pub use error::{ErrorKind, StoreError};

@@ -1,0 +1,435 @@
+//! The reference model: what a store must do, written to be read and to be right, not to be fast.
+//!
+//! Invariants: the pieces of a fork do not overlap and none is empty; no piece is newer than its object's version
+//! or older than its floor; an object that does not exist has no forks, keys or attributes.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use crate::limit::*;
+use crate::*;
+
+/// All objects of one store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Model {
+    objects: BTreeMap<ObjectId, ObjectState>,
+}
+
+impl Model {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Applies a transaction to an object: exactly what an engine must answer and do.
+    pub fn apply(&mut self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
+        if let Some(state) = self.objects.get_mut(object) {
+            return state.apply(transaction);
+        }
+        let mut state = ObjectState::default();
+        let result = state.apply(transaction);
+        if state.version > 0 {
+            self.objects.insert(object.clone(), state);
+        }
+        result
+    }
+
+    /// The objects that exist, in ascending order, after `after`: at most `limit`, and at most a page of them.
+    pub fn list(&self, after: Option<&ObjectId>, limit: usize) -> Vec<ObjectId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let existing = self.objects.range::<ObjectId, _>((from, Bound::Unbounded));
+        let existing = existing.filter(|(_, state)| state.exists).map(|(id, _)| id.clone());
+        existing.take(limit.min(PAGE_ENTRIES_MAX)).collect()
+    }
+
+    /// The state of an object, also of one that was removed; `None` if it was never written to.
+    pub fn object(&self, object: &ObjectId) -> Option<&ObjectState> {
+        self.objects.get(object)
+    }
+
+    /// Every object that was ever written to, whether it exists or was removed, in ascending order.
+    pub fn objects(&self) -> impl Iterator<Item = (&ObjectId, &ObjectState)> {
+        self.objects.iter()
+    }
+
+    /// Puts an object into a state, as if that had been its history.
+    pub fn put(&mut self, object: ObjectId, state: ObjectState) {
+        self.objects.insert(object, state);
+    }
+}
+
+/// The state of one object. Two objects in equal states answer every transaction alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ObjectState {
+    version: u64,
+    exists: bool,
+    /// The version of the last removal: no byte of the object is older.
+    floor: u64,
+    fence: u64,
+    forks: BTreeMap<Fork, ForkState>,
+    keys: BTreeMap<Key, Bytes>,
+    attributes: BTreeMap<Key, Bytes>,
+}
+
+/// The state of one fork. A fork that does not exist may still have holes, from when it was removed or zeroed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct ForkState {
+    exists: bool,
+    size: u64,
+    /// By first byte.
+    pieces: BTreeMap<u64, Piece>,
+}
+
+/// Part of an extent, or all of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Piece {
+    /// One past the last byte.
+    end: u64,
+    version: u64,
+    /// The bytes, or `None` for a hole.
+    data: Option<Bytes>,
+}
+
+impl ObjectState {
+    /// Whether the object exists.
+    pub fn exists(&self) -> bool {
+        self.exists
+    }
+
+    /// The object's version.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The greatest fencing token that the object has seen.
+    pub fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// The region version of a range.
+    pub fn region_version(&self, fork: &Fork, range: ByteRange) -> u64 {
+        self.extents(fork, range).iter().map(|extent| extent.version).max().unwrap_or(0).max(self.floor)
+    }
+
+    /// The size of a fork in bytes, or `None` if there is no such fork.
+    pub fn fork_size(&self, fork: &Fork) -> Option<u64> {
+        self.forks.get(fork).filter(|state| state.exists).map(|state| state.size)
+    }
+
+    /// Every fork that has a size or holes, also if it does not exist any more.
+    pub fn known_forks(&self) -> impl Iterator<Item = &Fork> {
+        self.forks.keys()
+    }
+
+    /// The object's keys and their values, in ascending order.
+    pub fn keys(&self) -> &BTreeMap<Key, Bytes> {
+        &self.keys
+    }
+
+    /// The object's attributes and their values, in ascending order.
+    pub fn attributes(&self) -> &BTreeMap<Key, Bytes> {
+        &self.attributes
+    }
+
+    /// Applies a transaction.
+    pub fn apply(&mut self, transaction: &Transaction) -> Result<Outcome, StoreError> {
+        transaction.validate()?;
+        for (index, guard) in transaction.guards.iter().enumerate() {
+            if let Some(found) = self.refuse(guard) {
+                return Ok(Outcome::Refused(Refusal { guard: index, found, version: self.version }));
+            }
+        }
+        let existed = self.exists;
+        let answers = self.answer(&transaction.reads);
+        self.check_attributes(&transaction.writes)?;
+        if !transaction.writes.is_empty() {
+            self.version = transaction.guards.iter().fold(self.version + 1, |stamp, guard| match guard {
+                Guard::Proposal { version, .. } => stamp.max(*version),
+                _ => stamp,
+            });
+            for write in &transaction.writes {
+                self.change(write);
+            }
+        }
+        Ok(Outcome::Done(Done { version: self.version, existed, answers }))
+    }
+
+    /// What stands where the guard wants something else; `None` if the guard holds.
+    fn refuse(&self, guard: &Guard) -> Option<Found> {
+        let (holds, found) = match guard {
+            Guard::Exists => (self.exists, Found::Object { exists: self.exists }),
+            Guard::Absent => (!self.exists, Found::Object { exists: self.exists }),
+            Guard::Region { fork, range, version } => {
+                if self.region_version(fork, *range) <= *version {
+                    return None;
+                }
+                (false, Found::Region(self.range(fork, *range, Some(&mut { REFUSAL_BYTES_MAX }))))
+            }
+            Guard::Proposal { fork, range, version } => {
+                if *version > self.region_version(fork, *range) {
+                    return None;
+                }
+                (false, Found::Region(self.range(fork, *range, Some(&mut { REFUSAL_BYTES_MAX }))))
+            }
+            Guard::Key { key, check } => {
+                let value = self.keys.get(key).cloned();
+                (check.holds(value.as_deref()), Found::Value(value))
+            }
+            Guard::Attribute { name, check } => {
+                let value = self.attributes.get(name).cloned();
+                (check.holds(value.as_deref()), Found::Value(value))
+            }
+            Guard::Fence { token } => (self.fence <= *token, Found::Fence(self.fence)),
+        };
+        (!holds).then_some(found)
+    }
+
+    /// Answers reads in order, out of one budget of bytes.
+    fn answer(&self, reads: &[Read]) -> Vec<Answer> {
+        let mut budget = REPLY_BYTES_MAX;
+        let mut answers = Vec::new();
+        for read in reads {
+            let first = answers.is_empty();
+            answers.push(match read {
+                Read::Range { fork, range, .. } => Answer::Range(self.range(fork, *range, Some(&mut budget))),
+                Read::Extents { fork, range } => Answer::Range(self.range(fork, *range, None)),
+                Read::Stat => Answer::Stat(self.stat()),
+                Read::Forks { after, limit } => Answer::Forks(self.fork_page(after.as_ref(), *limit)),
+                Read::Key { key } => Answer::Value(charge(self.keys.get(key), &mut budget)),
+                Read::Keys { range, limit, values } => {
+                    let keys = self.keys.iter().filter(|(key, _)| range.contains(key.as_bytes()));
+                    Answer::Keys(key_page(keys, *limit, *values, first, &mut budget))
+                }
+                Read::Attribute { name } => Answer::Value(charge(self.attributes.get(name), &mut budget)),
+                Read::Attributes => {
+                    Answer::Keys(key_page(self.attributes.iter(), u32::MAX, true, first, &mut budget))
+                }
+            });
+        }
+        answers
+    }
+
+    fn stat(&self) -> Stat {
+        let forks = || self.forks.values().filter(|fork| fork.exists);
+        Stat {
+            exists: self.exists,
+            version: self.version,
+            fence: self.fence,
+            forks: forks().count() as u64,
+            // Three forks of the greatest size would overflow the sum.
+            bytes: forks().fold(0, |sum, fork| sum.saturating_add(fork.size)),
+            keys: self.keys.len() as u64,
+            attributes: self.attributes.len() as u64,
+        }
+    }
+
+    fn fork_page(&self, after: Option<&Fork>, limit: u32) -> ForkPage {
+        let forks = self.forks.iter().filter(|(name, fork)| fork.exists && after.is_none_or(|after| *name > after));
+        let forks: Vec<_> = forks.map(|(name, fork)| (name.clone(), fork.size)).collect();
+        let limit = (limit as usize).min(PAGE_ENTRIES_MAX);
+        ForkPage { more: forks.len() > limit, entries: forks.into_iter().take(limit).collect() }
+    }
+
+    /// All the extents of a range, clipped to it. Where nothing was written since the object was last removed,
+    /// there is a hole of that removal; where nothing was ever written, there is none.
+    fn extents(&self, fork: &Fork, range: ByteRange) -> Vec<Extent> {
+        let mut extents = Vec::new();
+        let mut push = |start: u64, end: u64, version, kind| {
+            if version > 0 && start < end {
+                coalesce(&mut extents, Extent { range: ByteRange::from(start..end), version, kind });
+            }
+        };
+        let mut at = range.offset;
+        if let Some(fork) = self.forks.get(fork) {
+            for (start, piece) in fork.overlapping(range.offset, range.end()) {
+                let (start, end) = (start.max(range.offset), piece.end.min(range.end()));
+                let kind = if piece.data.is_some() { ExtentKind::Data } else { ExtentKind::Hole };
+                push(at, start, self.floor, ExtentKind::Hole);
+                push(start, end, piece.version, kind);
+                at = end;
+            }
+        }
+        push(at, range.end(), self.floor, ExtentKind::Hole);
+        extents
+    }
+
+    /// Reads a range: with its bytes, as far as the budget goes, if there is a budget.
+    fn range(&self, fork: &Fork, range: ByteRange, budget: Option<&mut usize>) -> RangeRead {
+        let all = self.extents(fork, range);
+        let size = self.fork_size(fork).unwrap_or(0);
+        let version = self.region_version(fork, range);
+        // Where the answer ends: at the end of the range, unless it is cut.
+        let mut end = all.get(EXTENTS_PER_READ_MAX).map_or(range.end(), |extent| extent.range.offset);
+        let mut data = Bytes::new();
+        if let Some(budget) = budget {
+            let wanted = end.min(size).saturating_sub(range.offset);
+            if wanted > *budget as u64 {
+                end = range.offset + *budget as u64;
+            }
+            data = self.bytes(fork, range.offset, end.min(size));
+            *budget -= data.len();
+        }
+        let mut extents = Vec::new();
+        for extent in all {
+            let clipped = ByteRange::from(extent.range.offset..extent.range.end().min(end));
+            coalesce(&mut extents, Extent { range: clipped, ..extent });
+        }
+        RangeRead { data, extents, version, size, next: (end < range.end()).then_some(end) }
+    }
+
+    /// The bytes from `start` to `end`, which lie within a reply's budget of each other.
+    fn bytes(&self, fork: &Fork, start: u64, end: u64) -> Bytes {
+        let mut bytes = vec![0; end.saturating_sub(start) as usize];
+        if let Some(fork) = self.forks.get(fork).filter(|_| start < end) {
+            for (at, piece) in fork.overlapping(start, end) {
+                let Some(data) = &piece.data else { continue };
+                let (from, to) = (at.max(start), piece.end.min(end));
+                bytes[(from - start) as usize..(to - start) as usize]
+                    .copy_from_slice(&data[(from - at) as usize..(to - at) as usize]);
+            }
+        }
+        bytes.into()
+    }
+
+    /// Refuses writes that would leave the object with too many attributes.
+    fn check_attributes(&self, writes: &[Write]) -> Result<(), StoreError> {
+        let mut names: std::collections::BTreeSet<&Key> = self.attributes.keys().collect();
+        for write in writes {
+            match write {
+                Write::SetAttribute { name, .. } => {
+                    names.insert(name);
+                }
+                Write::RemoveAttribute { name } => {
+                    names.remove(name);
+                }
+                Write::Remove => names.clear(),
+                _ => {}
+            }
+        }
+        if names.len() <= ATTRIBUTES_MAX {
+            return Ok(());
+        }
+        let text = format!("the object would have {} attributes; the limit is {ATTRIBUTES_MAX}", names.len());
+        Err(StoreError::new(ErrorKind::Invalid, text))
+    }
+
+    /// Makes one change, at the object's version.
+    fn change(&mut self, write: &Write) {
+        let stamp = self.version;
+        self.exists = true;
+        match write {
+            Write::Create => {}
+            Write::Extents { fork, extents } => {
+                let fork = self.forks.entry(fork.clone()).or_default();
+                fork.exists = true;
+                for (offset, data) in extents {
+                    if !data.is_empty() {
+                        let end = offset + data.len() as u64;
+                        fork.paint(*offset, end, stamp, Some(data));
+                        fork.size = fork.size.max(end);
+                    }
+                }
+            }
+            Write::Zero { fork, range } => {
+                if range.len > 0 {
+                    self.forks.entry(fork.clone()).or_default().paint(range.offset, range.end(), stamp, None);
+                }
+            }
+            Write::Truncate { fork, size } => {
+                let fork = self.forks.entry(fork.clone()).or_default();
+                fork.paint(fork.size.min(*size), OFFSET_MAX, stamp, None);
+                fork.exists = true;
+                fork.size = *size;
+            }
+            Write::RemoveFork { fork } => {
+                if let Some(fork) = self.forks.get_mut(fork) {
+                    fork.paint(0, OFFSET_MAX, stamp, None);
+                    fork.exists = false;
+                    fork.size = 0;
+                }
+            }
+            Write::SetKey { key, value } => {
+                self.keys.insert(key.clone(), value.clone());
+            }
+            Write::RemoveKey { key } => {
+                self.keys.remove(key);
+            }
+            Write::SetAttribute { name, value } => {
+                self.attributes.insert(name.clone(), value.clone());
+            }
+            Write::RemoveAttribute { name } => {
+                self.attributes.remove(name);
+            }
+            Write::RaiseFence { token } => self.fence = self.fence.max(*token),
+            Write::Remove => {
+                *self = Self { version: stamp, floor: stamp, fence: self.fence, ..Self::default() };
+            }
+        }
+    }
+}
+
+impl ForkState {
+    /// The pieces that share a byte with a range.
+    fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &Piece)> {
+        let before = self.pieces.range(..start).next_back().filter(|(_, piece)| piece.end > start);
+        let within = if start < end { Some(self.pieces.range(start..end)) } else { None };
+        before.into_iter().chain(within.into_iter().flatten()).map(|(at, piece)| (*at, piece))
+    }
+
+    /// Puts one piece over whatever was in its range.
+    fn paint(&mut self, start: u64, end: u64, version: u64, data: Option<&Bytes>) {
+        if start >= end {
+            return;
+        }
+        let hidden: Vec<(u64, Piece)> = self.overlapping(start, end).map(|(at, p)| (at, p.clone())).collect();
+        for (at, piece) in hidden {
+            self.pieces.remove(&at);
+            if at < start {
+                self.pieces.insert(at, piece.part(at, at, start));
+            }
+            if piece.end > end {
+                self.pieces.insert(end, piece.part(at, end, piece.end));
+            }
+        }
+        self.pieces.insert(start, Piece { end, version, data: data.cloned() });
+    }
+}
+
+impl Piece {
+    /// The part of the piece at `at` that reaches from `start` to `end`.
+    fn part(&self, at: u64, start: u64, end: u64) -> Piece {
+        let data = self.data.as_ref().map(|data| data.slice((start - at) as usize..(end - at) as usize));
+        Piece { end, version: self.version, data }
+    }
+}
+
+/// A value goes into the reply whole; what follows it gets what is left.
+fn charge(value: Option<&Bytes>, budget: &mut usize) -> Option<Bytes> {
+    *budget = budget.saturating_sub(value.map_or(0, Bytes::len));
+    value.cloned()
+}
+
+fn key_page<'a>(
+    entries: impl Iterator<Item = (&'a Key, &'a Bytes)>,
+    limit: u32,
+    values: bool,
+    first: bool,
+    budget: &mut usize,
+) -> KeyPage {
+    let limit = (limit as usize).min(PAGE_ENTRIES_MAX);
+    let mut page = KeyPage::default();
+    for (key, value) in entries {
+        let value = if values { value.clone() } else { Bytes::new() };
+        let bytes = key.as_bytes().len() + value.len();
+        let fits = bytes <= *budget || (first && page.entries.is_empty());
+        if page.entries.len() == limit || !fits {
+            page.more = true;
+            break;
+        }
+        *budget = budget.saturating_sub(bytes);
+        page.entries.push((key.clone(), value));
+    }
+    page
+}
