@@ -1,1 +1,126 @@
-//! x
+//! The suite that every [`ObjectStore`] must pass: one case for each sentence of the model.
+//!
+//! ```
+//! use nacre_object::testkit::{MemoryStore, conformance};
+//!
+//! conformance::run(&MemoryStore::new(), "doc");
+//! ```
+//!
+//! A case drives the store through [`Trial`], which applies every transaction to a [`Model`](crate::testkit::Model) as well and fails
+//! where the two answer differently; on top of that the cases say in so many words what they expect, so that an
+//! error common to an engine and the model does not pass.
+//!
+//! Stores may be shared: all object ids begin with the namespace that the caller gives, which must be one that was
+//! never used in this store before. Objects are left behind.
+
+mod bytes;
+mod concurrency;
+mod differential;
+mod guards;
+mod keys;
+mod large;
+mod limits;
+mod listing;
+mod trial;
+mod versions;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+pub use differential::{compare, probes};
+pub use trial::{Failure, Trial};
+
+use crate::ObjectStore;
+
+/// A case: its name, and what it does.
+pub type Case = (&'static str, fn(&Trial<'_>) -> Result<(), Failure>);
+
+/// Every case of the suite, by subject.
+pub const CASES: &[&[Case]] = &[
+    versions::CASES,
+    guards::CASES,
+    bytes::CASES,
+    keys::CASES,
+    limits::CASES,
+    large::CASES,
+    listing::CASES,
+    concurrency::CASES,
+    differential::CASES,
+];
+
+/// How much work the cases do whose number of repetitions is arbitrary.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Random histories compared with the model.
+    pub histories: u64,
+    /// Transactions in each of them.
+    pub transactions: usize,
+    /// Threads of the concurrent cases.
+    pub threads: usize,
+    /// Increments that each of these threads makes.
+    pub increments: u64,
+    /// The seed of the first history; the others follow it.
+    pub seed: u64,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { histories: 60, transactions: 40, threads: 4, increments: 50, seed: 1 }
+    }
+}
+
+/// Runs every case on the calling thread and a few more, and panics with a list of those that failed.
+///
+/// A store whose replies are made by an async runtime needs that runtime to run on other threads; from within one,
+/// use [`run_async`].
+pub fn run(store: &dyn ObjectStore, namespace: &str) {
+    run_with(store, namespace, Effort::default());
+}
+
+/// Like [`run`], with a given effort.
+pub fn run_with(store: &dyn ObjectStore, namespace: &str, effort: Effort) {
+    let failures = failures(store, namespace, effort);
+    let list: Vec<_> = failures.iter().map(|(name, failure)| format!("\n- {name}: {failure}")).collect();
+    assert!(list.is_empty(), "{} cases of the conformance suite failed:{}", list.len(), list.concat());
+}
+
+/// Runs every case, and gives the names of those that failed, and why.
+pub fn failures(store: &dyn ObjectStore, namespace: &str, effort: Effort) -> Vec<(&'static str, Failure)> {
+    let mut failures = Vec::new();
+    for (name, case) in CASES.iter().copied().flatten() {
+        if let Err(failure) = case(&Trial::new(store, &format!("{namespace}/{name}"), effort)) {
+            failures.push((*name, failure));
+        }
+    }
+    failures
+}
+
+/// Like [`run_with`], on a thread of its own while the caller's async runtime goes on.
+pub async fn run_async(store: Arc<dyn ObjectStore>, namespace: &str, effort: Effort) {
+    type Slot = (Option<std::thread::Result<()>>, Option<Waker>);
+    let slot: Arc<Mutex<Slot>> = Arc::default();
+    let namespace = namespace.to_string();
+    let theirs = slot.clone();
+    std::thread::spawn(move || {
+        let suite = std::panic::AssertUnwindSafe(|| run_with(&store, &namespace, effort));
+        let result = std::panic::catch_unwind(suite);
+        let mut slot = theirs.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.0 = Some(result);
+        if let Some(waker) = slot.1.take() {
+            waker.wake();
+        }
+    });
+    let result = std::future::poll_fn(|context| {
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        match slot.0.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                slot.1 = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    });
+    if let Err(panic) = result.await {
+        std::panic::resume_unwind(panic);
+    }
+}

@@ -123,6 +123,11 @@ impl ObjectState {
         self.forks.keys()
     }
 
+    /// The extents of a whole fork, in ascending order, however many there are.
+    pub fn all_extents(&self, fork: &Fork) -> Vec<Extent> {
+        self.extents(fork, ByteRange::ALL)
+    }
+
     /// The object's keys and their values, in ascending order.
     pub fn keys(&self) -> &BTreeMap<Key, Bytes> {
         &self.keys
@@ -226,7 +231,8 @@ impl ObjectState {
     }
 
     fn fork_page(&self, after: Option<&Fork>, limit: u32) -> ForkPage {
-        let forks = self.forks.iter().filter(|(name, fork)| fork.exists && after.is_none_or(|after| *name > after));
+        let forks =
+            self.forks.iter().filter(|(name, fork)| fork.exists && after.is_none_or(|after| *name > after));
         let forks: Vec<_> = forks.map(|(name, fork)| (name.clone(), fork.size)).collect();
         let limit = (limit as usize).min(PAGE_ENTRIES_MAX);
         ForkPage { more: forks.len() > limit, entries: forks.into_iter().take(limit).collect() }

@@ -1,0 +1,242 @@
+//! Many clients at once.
+
+use std::collections::BTreeSet;
+use std::thread;
+
+use ::bytes::Bytes;
+
+use super::trial::*;
+use super::{Case, Effort};
+use crate::testkit::block_on;
+use crate::*;
+
+pub(super) const CASES: &[Case] = &[
+    ("concurrency/no lost update of bytes", no_lost_update),
+    ("concurrency/no lost update of keys", no_lost_update_of_keys),
+    ("concurrency/one creator", one_creator),
+    ("concurrency/versions", versions),
+    ("concurrency/atomic", atomic),
+    ("concurrency/many replies at once", many_replies),
+];
+
+const D: Fork = Fork::DEFAULT;
+
+/// Runs a client on each of several threads, and gives what they return.
+fn clients<T: Send>(
+    effort: Effort,
+    client: impl Fn(u64) -> Result<T, Failure> + Sync,
+) -> Result<Vec<T>, Failure> {
+    let client = &client;
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..effort.threads as u64).map(|number| scope.spawn(move || client(number))).collect();
+        let results = threads.into_iter().map(|thread| {
+            thread.join().unwrap_or_else(|_| Err(Failure::new("a client panicked; its message stands above")))
+        });
+        // All threads have ended before the first failure is returned.
+        results.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+fn apply(store: &dyn ObjectStore, object: &ObjectId, transaction: Transaction) -> Result<Outcome, Failure> {
+    Ok(block_on(store.apply(object, transaction))?)
+}
+
+fn count(bytes: &[u8]) -> u64 {
+    let mut count = [0; 8];
+    count[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
+    u64::from_le_bytes(count)
+}
+
+/// Clients read, add one, and write back on condition: the losers of a race go on with what the refusal showed.
+fn no_lost_update(t: &Trial<'_>) -> Result<(), Failure> {
+    let (a, f, store, effort) = (t.object("a"), fork("counter"), t.store, t.effort);
+    let at = span(3, 11);
+    let stamps = clients(effort, |_| {
+        let mut stamps = Vec::new();
+        let read = Read::Range { fork: f.clone(), range: at, intent: Intent::Update };
+        let mut known: Option<RangeRead> = None;
+        while (stamps.len() as u64) < effort.increments {
+            let current = match known.take() {
+                Some(current) => current,
+                None => match apply(store, &a, tx().read(read.clone()))? {
+                    Outcome::Done(mut done) => range_of(done.answers.remove(0))?,
+                    Outcome::Refused(refusal) => {
+                        return Err(Failure::new(format!("a plain read was refused: {refusal:?}")));
+                    }
+                },
+            };
+            let next = Bytes::copy_from_slice(&(count(&current.data) + 1).to_le_bytes());
+            let write = tx().if_version(f.clone(), at, current.version).write(f.clone(), at.offset, next);
+            match apply(store, &a, write)? {
+                Outcome::Done(done) => stamps.push(done.version),
+                Outcome::Refused(Refusal { found: Found::Region(found), .. }) => {
+                    ensure!(found.version > current.version, "a refusal shows something newer");
+                    known = Some(found);
+                }
+                Outcome::Refused(refusal) => {
+                    return Err(Failure::new(format!("a lost race shows no region: {refusal:?}")));
+                }
+            }
+        }
+        ensure!(stamps.is_sorted_by(|a, b| a < b), "a client's versions grow: {stamps:?}");
+        Ok(stamps)
+    })?;
+    let total = effort.threads as u64 * effort.increments;
+    let Outcome::Done(mut done) = apply(store, &a, tx().read_range(f.clone(), at))? else {
+        return Err(Failure::new("a plain read was refused"));
+    };
+    let read = range_of(done.answers.remove(0))?;
+    same!(count(&read.data), total, "every acknowledged increment is counted, once");
+    let stamps: BTreeSet<u64> = stamps.concat().into_iter().collect();
+    ensure!(stamps.into_iter().eq(1..=total), "each successful write has a version of its own");
+    Ok(())
+}
+
+fn no_lost_update_of_keys(t: &Trial<'_>) -> Result<(), Failure> {
+    let (a, store, effort) = (t.object("a"), t.store, t.effort);
+    let name = key("counter");
+    clients(effort, |_| {
+        let mut known: Option<Bytes> = None;
+        let mut left = effort.increments;
+        while left > 0 {
+            let check = known.clone().map_or(Check::Absent, Check::Equal);
+            let next = Bytes::copy_from_slice(&(count(known.as_deref().unwrap_or(&[])) + 1).to_le_bytes());
+            let swap = tx().guard(Guard::Key { key: name.clone(), check });
+            match apply(store, &a, swap.change(Write::SetKey { key: name.clone(), value: next.clone() }))? {
+                Outcome::Done(_) => (left, known) = (left - 1, Some(next)),
+                Outcome::Refused(Refusal { found: Found::Value(found), .. }) => known = found,
+                Outcome::Refused(refusal) => {
+                    return Err(Failure::new(format!("a lost race shows no value: {refusal:?}")));
+                }
+            }
+        }
+        Ok(())
+    })?;
+    let Outcome::Done(done) = apply(store, &a, tx().read(Read::Key { key: name }))? else {
+        return Err(Failure::new("a plain read was refused"));
+    };
+    let Some(Answer::Value(Some(value))) = done.answers.first() else {
+        return Err(Failure::new("the counter is gone"));
+    };
+    let total = effort.threads as u64 * effort.increments;
+    same!(count(value), total, "every acknowledged increment is counted, once");
+    Ok(())
+}
+
+fn one_creator(t: &Trial<'_>) -> Result<(), Failure> {
+    for round in 0..10 {
+        let a = t.object(&format!("{round}"));
+        let won = clients(t.effort, |number| {
+            let create = tx().guard(Guard::Absent).write(D, 0, vec![number as u8]);
+            Ok(matches!(apply(t.store, &a, create)?, Outcome::Done(_)).then_some(number as u8))
+        })?;
+        let winners: Vec<u8> = won.into_iter().flatten().collect();
+        same!(winners.len(), 1, "exactly one of many creates an object");
+        let Outcome::Done(done) = apply(t.store, &a, tx().read_range(D, span(0, 9)))? else {
+            return Err(Failure::new("a plain read was refused"));
+        };
+        let Some(Answer::Range(read)) = done.answers.first() else {
+            return Err(Failure::new("a read was not answered"));
+        };
+        same!(&read.data[..], &winners[..], "and it is what the winner wrote");
+    }
+    Ok(())
+}
+
+/// Unconditional writes at once: each is stamped with a version of its own, and none is skipped.
+fn versions(t: &Trial<'_>) -> Result<(), Failure> {
+    let (a, effort) = (t.object("a"), t.effort);
+    let stamps = clients(effort, |number| {
+        let mut stamps: Vec<u64> = Vec::new();
+        for index in 0..effort.increments {
+            let write = tx().read(Read::Stat).write(D, (number + index) % 7, vec![number as u8; 5]);
+            let Outcome::Done(done) = apply(t.store, &a, write)? else {
+                return Err(Failure::new("an unconditional write was refused"));
+            };
+            let Some(Answer::Stat(stat)) = done.answers.first() else {
+                return Err(Failure::new("a stat was not answered"));
+            };
+            same!(
+                stat.version + 1,
+                done.version,
+                "a transaction reads the state just before its own version"
+            );
+            ensure!(stamps.last().is_none_or(|last| *last < done.version), "a client's versions grow");
+            stamps.push(done.version);
+        }
+        Ok(stamps)
+    })?;
+    let mut stamps = stamps.concat();
+    stamps.sort_unstable();
+    let total = effort.threads as u64 * effort.increments;
+    ensure!(stamps.into_iter().eq(1..=total), "versions of concurrent writes are distinct and without gaps");
+    Ok(())
+}
+
+/// Readers see all of a vectored write or nothing of it, over extents, forks and keys.
+fn atomic(t: &Trial<'_>) -> Result<(), Failure> {
+    let (a, effort) = (t.object("a"), t.effort);
+    let f = fork("f");
+    clients(effort, |number| {
+        for index in 0..effort.increments {
+            let fill = vec![(number * 16 + index % 16) as u8; 3];
+            let extents = [0_u64, 70_000, 1 << 40].map(|at| (at, Bytes::from(fill.clone()))).to_vec();
+            let write = tx().change(Write::Extents { fork: f.clone(), extents }).write(D, 1, fill.clone());
+            let write = write.change(Write::SetKey { key: key("k"), value: fill.into() });
+            let reads = tx().read_range(f.clone(), span(0, 3)).read_range(f.clone(), span(70_000, 70_003));
+            let reads = reads.read_range(f.clone(), span(1 << 40, (1 << 40) + 3)).read_range(D, span(1, 4));
+            let reads = reads.read(Read::Key { key: key("k") });
+            apply(t.store, &a, write)?;
+            let Outcome::Done(done) = apply(t.store, &a, reads)? else {
+                return Err(Failure::new("a plain read was refused"));
+            };
+            let mut values = Vec::new();
+            for answer in done.answers {
+                match answer {
+                    Answer::Range(read) => {
+                        same!(read.version, done.version, "every part carries the last version");
+                        values.push(read.data);
+                    }
+                    Answer::Value(value) => values.push(value.unwrap_or_default()),
+                    other => return Err(Failure::new(format!("{other:?} answers neither"))),
+                }
+            }
+            same!(values.len(), 5, "every read is answered");
+            ensure!(values.iter().all(|value| *value == values[0]), "a write is seen whole: {values:?}");
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// One client with many transactions on their way: each is applied once, and each is answered.
+fn many_replies(t: &Trial<'_>) -> Result<(), Failure> {
+    let (a, b) = (t.object("a"), t.object("b"));
+    let count = 200;
+    let replies: Vec<_> = (0..count)
+        .map(|index| t.store.apply(if index % 2 == 0 { &a } else { &b }, tx().write(D, index, vec![1])))
+        .collect();
+    let mut stamps = [BTreeSet::new(), BTreeSet::new()];
+    for (index, reply) in replies.into_iter().enumerate().rev() {
+        let Outcome::Done(done) = block_on(reply)? else {
+            return Err(Failure::new("an unconditional write was refused"));
+        };
+        stamps[index % 2].insert(done.version);
+    }
+    for (object, stamps) in [&a, &b].into_iter().zip(stamps) {
+        ensure!(stamps.into_iter().eq(1..=count / 2), "each was applied once");
+        let Outcome::Done(done) = apply(t.store, object, tx().read_range(D, ByteRange::ALL))? else {
+            return Err(Failure::new("a plain read was refused"));
+        };
+        let Some(Answer::Range(read)) = done.answers.first() else {
+            return Err(Failure::new("a read was not answered"));
+        };
+        same!(
+            read.data.iter().map(|byte| u64::from(*byte)).sum::<u64>(),
+            count / 2,
+            "and all of it is there"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! Random histories, compared with the model step by step; and whole objects, compared with the model's.
+
+use super::trial::*;
+use super::{Case, Failure};
+use crate::limit::*;
+use crate::testkit::history::{Generator, Shape};
+use crate::testkit::{Model, ObjectState, block_on};
+use crate::*;
+
+pub(super) const CASES: &[Case] = &[
+    ("differential/small objects", small_objects),
+    ("differential/one busy fork", busy_fork),
+    ("differential/large extents", large_extents),
+];
+
+fn small_objects(t: &Trial<'_>) -> Result<(), Failure> {
+    histories(t, t.effort.histories, t.effort.transactions, Shape::default())
+}
+
+fn busy_fork(t: &Trial<'_>) -> Result<(), Failure> {
+    let shape = Shape { objects: 1, forks: 1, span_bytes: 40, remove_percent: 1, ..Shape::default() };
+    histories(t, t.effort.histories.div_ceil(2), t.effort.transactions, shape)
+}
+
+fn large_extents(t: &Trial<'_>) -> Result<(), Failure> {
+    let shape = Shape {
+        objects: 1,
+        forks: 2,
+        span_bytes: 400_000,
+        extent_bytes_max: 150_000,
+        value_bytes_max: 3000,
+        ..Shape::default()
+    };
+    histories(t, t.effort.histories.div_ceil(20), t.effort.transactions, shape)
+}
+
+fn histories(t: &Trial<'_>, count: u64, transactions: usize, shape: Shape) -> Result<(), Failure> {
+    for seed in t.effort.seed..t.effort.seed + count {
+        let objects = (0..shape.objects).map(|index| t.object(&format!("{seed}-{index}"))).collect();
+        let mut generator = Generator::with_objects(seed, shape.clone(), objects);
+        for number in 0..transactions {
+            let step = generator.step();
+            t.apply(&step.object, step.transaction)
+                .map_err(|failure| Failure::new(format!("seed {seed}, transaction {number}: {failure}")))?;
+        }
+        compare(t.store, generator.model(), generator.objects())
+            .map_err(|failure| Failure::new(format!("seed {seed}, at the end: {failure}")))?;
+    }
+    Ok(())
+}
+
+/// Compares every byte, extent, key and attribute of objects with the model's: a failure says what differs.
+pub fn compare(store: &dyn ObjectStore, model: &Model, objects: &[ObjectId]) -> Result<(), Failure> {
+    for object in objects {
+        let mut state = model.object(object).cloned().unwrap_or_default();
+        for probe in probes(&state) {
+            let expected = state.apply(&probe);
+            let found = block_on(store.apply(object, probe.clone()));
+            if found != expected {
+                let (probe, found, expected) = (brief(&probe.reads), brief(&found), brief(&expected));
+                return Err(Failure::new(format!("{probe} of {object}: found {found}, expected {expected}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Transactions of reads that together show all there is of an object in a state, and that it has nothing else.
+pub fn probes(state: &ObjectState) -> Vec<Transaction> {
+    let mut probes = vec![Transaction::new().read(Read::Stat)];
+    let mut after = None;
+    for (index, key) in state.keys().keys().enumerate() {
+        // A page of 8 values of the greatest size is never cut.
+        if index % 8 == 0 {
+            let range = KeyRange { after: after.take(), ..KeyRange::all() };
+            probes.push(Transaction::new().read(Read::Keys { range, limit: 8, values: true }));
+        }
+        after = Some(key.to_bytes());
+    }
+    let rest = Read::Keys { range: KeyRange { after, ..KeyRange::all() }, limit: 8, values: true };
+    let mut forks = Transaction::new().read(rest);
+    for name in state.attributes().keys() {
+        probes.push(Transaction::new().read(Read::Attribute { name: name.clone() }));
+    }
+    let mut after = None;
+    let names: Vec<&Fork> = state.known_forks().collect();
+    for chunk in names.chunks(PAGE_ENTRIES_MAX) {
+        forks = forks.read(Read::Forks { after: after.take(), limit: PAGE_ENTRIES_MAX as u32 });
+        after = chunk.last().map(|name| (*name).clone());
+    }
+    probes.push(forks.read(Read::Forks { after, limit: PAGE_ENTRIES_MAX as u32 }));
+    // The default fork is always asked for, so that a store cannot hide there what the model does not know.
+    for fork in std::iter::once(&Fork::DEFAULT).chain(names) {
+        probe_fork(state, fork, &mut probes);
+    }
+    probes
+}
+
+fn probe_fork(state: &ObjectState, fork: &Fork, probes: &mut Vec<Transaction>) {
+    let mut extents = state.all_extents(fork);
+    // In stretches that no answer cuts, and that may end within a gap.
+    let mut start = 0;
+    while !extents.is_empty() {
+        let rest = extents.split_off(extents.len().min(EXTENTS_PER_READ_MAX - 1));
+        let end = rest.first().map_or(OFFSET_MAX, |extent| extent.range.offset);
+        let range = ByteRange::from(start..end);
+        probes.push(Transaction::new().read(Read::Extents { fork: fork.clone(), range }));
+        start = end;
+        for extent in extents.into_iter().filter(|extent| extent.kind == ExtentKind::Data) {
+            let mut at = extent.range.offset;
+            while at < extent.range.end() {
+                let len = (extent.range.end() - at).min(REPLY_BYTES_MAX as u64);
+                probes.push(Transaction::new().read_range(fork.clone(), ByteRange::new(at, len)));
+                at += len;
+            }
+        }
+        extents = rest;
+    }
+    // Nothing but zeros may stand in holes and gaps either; a look at the first stretch stands for them.
+    let first = state.fork_size(fork).unwrap_or(0).clamp(1, 4096);
+    probes.push(Transaction::new().read_range(fork.clone(), ByteRange::new(0, first)));
+}

@@ -1,0 +1,370 @@
+//! Random transactions from a seed.
+//!
+//! A [`Generator`] makes the same transactions from the same seed and [`Shape`]. It keeps a [`Model`] of what they
+//! did, so that most guards name versions and values that hold, and says what each of them must answer.
+//!
+//! ```
+//! use nacre_object::testkit::history::{Generator, Shape};
+//! use nacre_object::testkit::Model;
+//!
+//! let mut model = Model::new();
+//! for step in Generator::new(7, Shape::default()).take(100) {
+//!     assert_eq!(model.apply(&step.object, &step.transaction), step.expected);
+//! }
+//! ```
+
+use std::collections::BTreeMap;
+
+use ::bytes::Bytes;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::limit::*;
+use crate::testkit::{Model, ObjectState};
+use crate::*;
+
+/// What random transactions look like. All `_max` are inclusive; all `_percent` are chances.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// How many objects there are.
+    pub objects: usize,
+    /// How many forks an object may have.
+    pub forks: usize,
+    /// How many keys an object may have.
+    pub keys: usize,
+    /// How many attributes an object may have.
+    pub attributes: usize,
+    /// Offsets are mostly below this.
+    pub span_bytes: u64,
+    /// The longest extent or range, apart from those that cover a whole fork.
+    pub extent_bytes_max: u64,
+    /// The most extents of one vectored write.
+    pub extents_max: usize,
+    /// The longest value of a key or an attribute.
+    pub value_bytes_max: usize,
+    /// The most guards of one transaction.
+    pub guards_max: usize,
+    /// The most reads of one transaction.
+    pub reads_max: usize,
+    /// The most changes of one transaction.
+    pub writes_max: usize,
+    /// Guards that are made without regard to what holds.
+    pub miss_percent: u32,
+    /// Ranges that lie near 2^32, or near the end of the offset space.
+    pub far_percent: u32,
+    /// Changes that remove the object.
+    pub remove_percent: u32,
+}
+
+impl Default for Shape {
+    /// Small objects in which everything overlaps.
+    fn default() -> Self {
+        Self {
+            objects: 3,
+            forks: 3,
+            keys: 6,
+            attributes: 3,
+            span_bytes: 200,
+            extent_bytes_max: 60,
+            extents_max: 5,
+            value_bytes_max: 20,
+            guards_max: 2,
+            reads_max: 3,
+            writes_max: 3,
+            miss_percent: 15,
+            far_percent: 5,
+            remove_percent: 3,
+        }
+    }
+}
+
+impl Shape {
+    /// One object with one fork, of which transactions write and read overlapping ranges and little else: short
+    /// steps for concurrent histories.
+    pub fn contended() -> Self {
+        Self {
+            objects: 1,
+            forks: 1,
+            keys: 2,
+            attributes: 1,
+            span_bytes: 32,
+            extent_bytes_max: 16,
+            extents_max: 2,
+            guards_max: 1,
+            reads_max: 2,
+            writes_max: 1,
+            far_percent: 0,
+            remove_percent: 2,
+            ..Self::default()
+        }
+    }
+}
+
+/// One transaction, and what it must answer.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The object.
+    pub object: ObjectId,
+    /// The transaction.
+    pub transaction: Transaction,
+    /// What a store must answer that applied all the steps before.
+    pub expected: Result<Outcome, StoreError>,
+}
+
+/// Makes transactions. As an iterator it never ends.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    rng: SmallRng,
+    shape: Shape,
+    objects: Vec<ObjectId>,
+    model: Model,
+    /// Versions that outcomes showed, where the model does not see what happens.
+    seen: BTreeMap<ObjectId, u64>,
+}
+
+impl Generator {
+    /// A generator whose objects are named by small numbers.
+    pub fn new(seed: u64, shape: Shape) -> Self {
+        let objects = (0..shape.objects).map(|index| index.to_string());
+        let objects =
+            objects.map(|name| ObjectId::new(name).expect("a number is 1 to 20 bytes long")).collect();
+        Self::with_objects(seed, shape, objects)
+    }
+
+    /// A generator for given objects, at least one; the shape's number of objects has no meaning.
+    pub fn with_objects(seed: u64, shape: Shape, objects: Vec<ObjectId>) -> Self {
+        let rng = SmallRng::seed_from_u64(seed);
+        Self { rng, shape, objects, model: Model::new(), seen: BTreeMap::new() }
+    }
+
+    /// What the transactions given out by [`Generator::step`] did.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The objects that transactions are about.
+    pub fn objects(&self) -> &[ObjectId] {
+        &self.objects
+    }
+
+    /// Makes a transaction and applies it to the generator's model.
+    pub fn step(&mut self) -> Step {
+        let (object, transaction) = self.transaction();
+        let expected = self.model.apply(&object, &transaction);
+        Step { object, transaction, expected }
+    }
+
+    /// Makes a transaction without applying it: for histories of several generators at once, or of stores that
+    /// fail. Guards are made from the model and from what [`Generator::observe`] was told.
+    pub fn transaction(&mut self) -> (ObjectId, Transaction) {
+        let object = self.objects[self.rng.random_range(0..self.objects.len())].clone();
+        let state = self.model.object(&object).cloned().unwrap_or_default();
+        let mut transaction = Transaction::new();
+        for _ in 0..self.up_to(self.shape.guards_max) {
+            let guard = self.guard(&object, &state);
+            transaction.guards.push(guard);
+        }
+        for _ in 0..self.up_to(self.shape.reads_max) {
+            let read = self.read(&state);
+            transaction.reads.push(read);
+        }
+        // Most transactions write: they are what makes a history.
+        if self.percent(85) {
+            for _ in 0..self.up_to(self.shape.writes_max).max(1) {
+                let write = self.write();
+                transaction.writes.push(write);
+            }
+        }
+        (object, transaction)
+    }
+
+    /// Tells the generator what a transaction answered that it did not apply itself, so that its guards keep up
+    /// with what others do.
+    pub fn observe(&mut self, object: &ObjectId, outcome: &Outcome) {
+        let version = match outcome {
+            Outcome::Done(done) => done.version,
+            Outcome::Refused(refusal) => refusal.version,
+        };
+        self.seen.insert(object.clone(), version);
+    }
+
+    fn percent(&mut self, chance: u32) -> bool {
+        self.rng.random_range(0..100) < chance
+    }
+
+    fn up_to(&mut self, max: usize) -> usize {
+        self.rng.random_range(0..=max)
+    }
+
+    fn fork(&mut self) -> Fork {
+        match self.up_to(self.shape.forks.saturating_sub(1)) {
+            0 => Fork::DEFAULT,
+            index => Fork::new(format!("f{index}")).expect("a short name is a fork's name"),
+        }
+    }
+
+    fn key(&mut self, names: usize) -> Key {
+        // Names that are prefixes of each other, as well as unlike ones.
+        let index = self.up_to(names.saturating_sub(1));
+        let name = format!("{}{}", ["k", "k/", "m"][index % 3], "x".repeat(index / 3));
+        Key::new(name).expect("a short name is a key's name")
+    }
+
+    fn bytes(&mut self, len: usize) -> Bytes {
+        let mut bytes = vec![0; len];
+        self.rng.fill(&mut bytes[..]);
+        bytes.into()
+    }
+
+    fn value(&mut self) -> Bytes {
+        let len = self.up_to(self.shape.value_bytes_max);
+        self.bytes(len)
+    }
+
+    fn range(&mut self) -> ByteRange {
+        let base = match self.percent(self.shape.far_percent) {
+            false => 0,
+            true if self.percent(50) => (1 << 32) - self.shape.span_bytes.min(1 << 31),
+            true => OFFSET_MAX - (self.shape.span_bytes + self.shape.extent_bytes_max).min(OFFSET_MAX),
+        };
+        let offset = base + self.rng.random_range(0..=self.shape.span_bytes);
+        ByteRange::new(offset, self.rng.random_range(0..=self.shape.extent_bytes_max))
+    }
+
+    fn guard(&mut self, object: &ObjectId, state: &ObjectState) -> Guard {
+        let miss = self.percent(self.shape.miss_percent);
+        match self.rng.random_range(0..16) {
+            0 if state.exists() != miss => Guard::Exists,
+            0 => Guard::Absent,
+            1..=7 => {
+                let fork = self.fork();
+                let range = if self.percent(5) { ByteRange::ALL } else { self.range() };
+                let mut version = self.region_version(object, state, &fork, range);
+                if miss {
+                    version = version.saturating_sub(self.rng.random_range(1..4));
+                } else if self.percent(10) {
+                    version += self.rng.random_range(0..4);
+                }
+                Guard::Region { fork, range, version }
+            }
+            8 | 9 => {
+                let (fork, range) = (self.fork(), self.range());
+                let mut version = self.region_version(object, state, &fork, range);
+                if !miss {
+                    version += self.rng.random_range(1..4);
+                }
+                Guard::Proposal { fork, range, version: version.min(PROPOSAL_MAX) }
+            }
+            10..=12 => {
+                let key = self.key(self.shape.keys);
+                let check = self.check(state.keys().get(&key), miss);
+                Guard::Key { key, check }
+            }
+            13 | 14 => {
+                let name = self.key(self.shape.attributes);
+                let check = self.check(state.attributes().get(&name), miss);
+                Guard::Attribute { name, check }
+            }
+            _ if miss => Guard::Fence { token: state.fence().saturating_sub(1) },
+            _ => Guard::Fence { token: state.fence() + self.rng.random_range(0..3) },
+        }
+    }
+
+    /// The region version as far as the generator knows: that of the object, where others write to it too.
+    fn region_version(&self, object: &ObjectId, state: &ObjectState, fork: &Fork, range: ByteRange) -> u64 {
+        self.seen.get(object).copied().unwrap_or_else(|| state.region_version(fork, range))
+    }
+
+    fn check(&mut self, value: Option<&Bytes>, miss: bool) -> Check {
+        let operand = match value {
+            Some(value) if !self.percent(30) => value.clone(),
+            _ => self.value(),
+        };
+        let checks = [
+            Check::Present,
+            Check::Absent,
+            Check::Equal(operand.clone()),
+            Check::NotEqual(operand.clone()),
+            Check::Less(operand.clone()),
+            Check::LessOrEqual(operand.clone()),
+            Check::Greater(operand.clone()),
+            Check::GreaterOrEqual(operand),
+        ];
+        let candidates: Vec<Check> =
+            checks.into_iter().filter(|check| miss || check.holds(value.map(AsRef::as_ref))).collect();
+        // With no value `Absent` holds, and with one `Present`, so there is always a candidate.
+        candidates[self.rng.random_range(0..candidates.len())].clone()
+    }
+
+    fn read(&mut self, state: &ObjectState) -> Read {
+        let limit = self.rng.random_range(0..6);
+        match self.rng.random_range(0..16) {
+            0..=5 => {
+                let fork = self.fork();
+                // Reading a whole fork is for those that are not far longer than what is written of them.
+                let small = state.fork_size(&fork).unwrap_or(0) <= 4 * self.shape.span_bytes;
+                let range = if small && self.percent(20) { ByteRange::ALL } else { self.range() };
+                let intent = if self.percent(20) { Intent::Update } else { Intent::Look };
+                Read::Range { fork, range, intent }
+            }
+            6..=8 => {
+                let range = if self.percent(30) { ByteRange::ALL } else { self.range() };
+                Read::Extents { fork: self.fork(), range }
+            }
+            9 => Read::Stat,
+            10 => Read::Forks { after: if self.percent(50) { None } else { Some(self.fork()) }, limit },
+            11 => Read::Key { key: self.key(self.shape.keys) },
+            12 | 13 => {
+                let mut range = KeyRange::all();
+                if self.percent(30) {
+                    range.prefix = Bytes::from_static(b"k/");
+                }
+                if self.percent(30) {
+                    range.after = Some(self.key(self.shape.keys).to_bytes());
+                }
+                if self.percent(30) {
+                    range.before = Some(self.key(self.shape.keys).to_bytes());
+                }
+                Read::Keys { range, limit, values: self.percent(50) }
+            }
+            14 => Read::Attribute { name: self.key(self.shape.attributes) },
+            _ => Read::Attributes,
+        }
+    }
+
+    fn write(&mut self) -> Write {
+        if self.percent(self.shape.remove_percent) {
+            return Write::Remove;
+        }
+        match self.rng.random_range(0..24) {
+            0 => Write::Create,
+            1..=10 => {
+                let mut extents = Vec::new();
+                for _ in 0..self.rng.random_range(1..=self.shape.extents_max.max(1)) {
+                    let range = self.range();
+                    extents.push((range.offset, self.bytes(range.len as usize)));
+                }
+                Write::Extents { fork: self.fork(), extents }
+            }
+            11..=13 => {
+                let range = if self.percent(5) { ByteRange::ALL } else { self.range() };
+                Write::Zero { fork: self.fork(), range }
+            }
+            14 | 15 => Write::Truncate { fork: self.fork(), size: self.range().offset },
+            16 => Write::RemoveFork { fork: self.fork() },
+            17 | 18 => Write::SetKey { key: self.key(self.shape.keys), value: self.value() },
+            19 => Write::RemoveKey { key: self.key(self.shape.keys) },
+            20 | 21 => Write::SetAttribute { name: self.key(self.shape.attributes), value: self.value() },
+            22 => Write::RemoveAttribute { name: self.key(self.shape.attributes) },
+            _ => Write::RaiseFence { token: self.rng.random_range(0..20) },
+        }
+    }
+}
+
+impl Iterator for Generator {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        Some(self.step())
+    }
+}
