@@ -3,11 +3,13 @@
 //! - [`Model`] says what every transaction must do, as plainly as possible; [`MemoryStore`] is a store made of it.
 //! - [`history`] makes random transactions from a seed.
 //! - [`conformance`] is the suite that every [`ObjectStore`](crate::ObjectStore) must pass.
+//! - [`linear`] checks that what concurrent clients saw of an object could have happened one after another.
 //!
 //! Nothing here needs an async runtime: [`block_on`] waits for a reply on the calling thread.
 
 pub mod conformance;
 pub mod history;
+pub mod linear;
 mod memory;
 mod model;
 mod wait;

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
 pub use differential::{compare, probes};
+pub(super) use trial::brief;
 pub use trial::{Failure, Trial};
 
 use crate::ObjectStore;

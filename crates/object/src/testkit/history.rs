@@ -150,8 +150,13 @@ impl Generator {
     /// Makes a transaction and applies it to the generator's model.
     pub fn step(&mut self) -> Step {
         let (object, transaction) = self.transaction();
-        let expected = self.model.apply(&object, &transaction);
+        let expected = self.apply(&object, &transaction);
         Step { object, transaction, expected }
+    }
+
+    /// Applies a transaction to the generator's model: for one that was not made by [`Generator::step`].
+    pub fn apply(&mut self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
+        self.model.apply(object, transaction)
     }
 
     /// Makes a transaction without applying it: for histories of several generators at once, or of stores that

@@ -240,7 +240,7 @@ impl ObjectState {
 
     /// All the extents of a range, clipped to it. Where nothing was written since the object was last removed,
     /// there is a hole of that removal; where nothing was ever written, there is none.
-    fn extents(&self, fork: &Fork, range: ByteRange) -> Vec<Extent> {
+    pub(super) fn extents(&self, fork: &Fork, range: ByteRange) -> Vec<Extent> {
         let mut extents = Vec::new();
         let mut push = |start: u64, end: u64, version, kind| {
             if version > 0 && start < end {
@@ -286,7 +286,7 @@ impl ObjectState {
     }
 
     /// The bytes from `start` to `end`, which lie within a reply's budget of each other.
-    fn bytes(&self, fork: &Fork, start: u64, end: u64) -> Bytes {
+    pub(super) fn bytes(&self, fork: &Fork, start: u64, end: u64) -> Bytes {
         let mut bytes = vec![0; end.saturating_sub(start) as usize];
         if let Some(fork) = self.forks.get(fork).filter(|_| start < end) {
             for (at, piece) in fork.overlapping(start, end) {

@@ -8,6 +8,8 @@ use ::bytes::Bytes;
 use super::trial::*;
 use super::{Case, Effort};
 use crate::testkit::block_on;
+use crate::testkit::history::{Generator, Shape};
+use crate::testkit::linear::Recorder;
 use crate::*;
 
 pub(super) const CASES: &[Case] = &[
@@ -17,6 +19,7 @@ pub(super) const CASES: &[Case] = &[
     ("concurrency/versions", versions),
     ("concurrency/atomic", atomic),
     ("concurrency/many replies at once", many_replies),
+    ("concurrency/linearizable", linearizable),
 ];
 
 const D: Fork = Fork::DEFAULT;
@@ -239,4 +242,26 @@ fn many_replies(t: &Trial<'_>) -> Result<(), Failure> {
         );
     }
     Ok(())
+}
+
+/// Clients that do anything to a few objects: what they saw must have happened one after another.
+fn linearizable(t: &Trial<'_>) -> Result<(), Failure> {
+    let (recorder, store, effort) = (Recorder::new(), t.store, t.effort);
+    for (name, shape) in
+        [("contended", Shape::contended()), ("any", Shape { objects: 2, ..Shape::default() })]
+    {
+        let objects: Vec<ObjectId> =
+            (0..shape.objects).map(|index| t.object(&format!("{name}-{index}"))).collect();
+        clients(effort, |number| {
+            let seed = effort.seed.wrapping_mul(1000) + number;
+            let mut generator = Generator::with_objects(seed, shape.clone(), objects.clone());
+            for _ in 0..effort.increments {
+                let (object, transaction) = generator.transaction();
+                let outcome = block_on(recorder.apply(store, &object, transaction))?;
+                generator.observe(&object, &outcome);
+            }
+            Ok(())
+        })?;
+    }
+    recorder.check().map_err(Failure::new)
 }
