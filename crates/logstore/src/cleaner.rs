@@ -1,0 +1,359 @@
+//! The cleaner: makes room by moving what is still referred to out of segments that are mostly garbage.
+//!
+//! The choice is cost-benefit, as in the log-structured file system of Rosenblum and Ousterhout: a segment is worth
+//! the more the emptier and the older it is. Moved extents keep their versions; a record of moves is written and
+//! synced before the index refers to it, and a segment is freed only when nothing refers to it and no snapshot
+//! that is kept needs its records.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use nacre_object::{Fork, ObjectId, StoreError};
+
+use crate::codec::crc32c;
+use crate::engine::Engine;
+use crate::extent_map::{Chunk, Entry, Place};
+use crate::log::{Position, Refused};
+use crate::record::{self, Body, Effect, Moved};
+use crate::scan::{Item, Scan};
+use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
+
+/// Payload that one record of moves carries.
+const MOVE_BYTES_MAX: usize = 1 << 20;
+
+/// What maintenance keeps between its turns.
+#[derive(Default)]
+pub struct CleanerState {
+    /// The number of the next segment.
+    pub next_segment: u32,
+    /// A file that can be used again.
+    pub spare: Option<Arc<Segment>>,
+    /// Where replay would begin from each snapshot that is kept, the oldest first.
+    pub snapshots: Vec<(u64, Position)>,
+    /// Live bytes moved, and log bytes that took, since the store was opened.
+    pub moved_bytes: AtomicU64,
+    /// See `moved_bytes`.
+    pub move_record_bytes: AtomicU64,
+    /// Segments cleaned.
+    pub cleaned: u64,
+}
+
+/// What the choice of a segment to clean is made from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// Its number.
+    pub id: u32,
+    /// Its size in bytes.
+    pub capacity: u64,
+    /// Bytes of it that are referred to.
+    pub live_bytes: u64,
+    /// Batches since it was last written to.
+    pub age: u64,
+}
+
+/// The candidate that is most worth cleaning, if any is: one that would give back more than a tenth of itself.
+/// `move_cost` is how many bytes of log it takes to move one live byte.
+pub fn choose(candidates: impl IntoIterator<Item = Candidate>, move_cost: f64) -> Option<Candidate> {
+    let mut best: Option<(f64, Candidate)> = None;
+    for candidate in candidates {
+        let moved = (candidate.live_bytes as f64 * move_cost) / candidate.capacity as f64;
+        if moved > 0.9 {
+            continue;
+        }
+        let benefit = (1.0 - moved) * (candidate.age + 1) as f64 / (1.0 + moved);
+        // An empty one costs nothing: it always comes first.
+        let benefit = if candidate.live_bytes == 0 { f64::INFINITY } else { benefit };
+        if best.is_none_or(|(most, _)| benefit > most) {
+            best = Some((benefit, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}
+
+/// A piece of the index that refers to a segment that is being cleaned.
+struct Live {
+    object: ObjectId,
+    fork: Fork,
+    entry: Entry,
+}
+
+impl Engine {
+    /// Whether another segment of `capacity` bytes would take the store over its space bound: half as much again as
+    /// is live, and a segment. (The promise is 1.6 times and two segments; cleaning begins before.)
+    pub(crate) fn is_over_bound(&self, capacity: u64, work: &CleanerState) -> bool {
+        let spare = work.spare.as_ref().map_or(0, |spare| spare.capacity);
+        let taken = self.table.capacity_bytes() + spare.max(capacity);
+        let live = self.table.live_bytes();
+        taken > live + live / 2 + u64::from(self.options.segment_bytes)
+    }
+
+    /// Does one step towards less space: frees a segment, cleans one, or takes a snapshot so that one can be freed.
+    /// `false` if there is nothing left to gain.
+    pub(crate) fn clean_once(self: &Arc<Self>, work: &mut CleanerState) -> Result<bool, StoreError> {
+        self.clean_before(work, u32::MAX)
+    }
+
+    /// The same, with segments below a number only.
+    fn clean_before(self: &Arc<Self>, work: &mut CleanerState, newest: u32) -> Result<bool, StoreError> {
+        let now = self.log.last_batch();
+        let sealed = self.table.all().into_iter().filter(|segment| {
+            segment.id < newest
+                && segment.sealed.load(Ordering::Acquire)
+                && !segment.damaged.load(Ordering::Relaxed)
+        });
+        let candidates = sealed.map(|segment| Candidate {
+            id: segment.id,
+            capacity: segment.capacity,
+            live_bytes: segment.live_bytes(),
+            age: now.saturating_sub(segment.last_batch.load(Ordering::Relaxed)),
+        });
+        let moved = work.moved_bytes.load(Ordering::Relaxed).max(1) as f64;
+        let move_cost = (work.move_record_bytes.load(Ordering::Relaxed) as f64 / moved).max(1.0);
+        let Some(choice) = choose(candidates, move_cost) else { return Ok(false) };
+        let Some(segment) = self.table.get(choice.id) else { return Ok(false) };
+        if work.pins(segment.id) {
+            let before = work.snapshots.first().copied();
+            self.snapshot(work)?;
+            return Ok(work.snapshots.first().copied() != before || !work.pins(segment.id));
+        }
+        self.clean(work, segment)?;
+        Ok(true)
+    }
+
+    /// Cleans every segment that has garbage worth the work.
+    pub(crate) fn compact(self: &Arc<Self>) -> Result<(), StoreError> {
+        let mut work = self.maintenance.work.lock();
+        // Each turn frees a segment or moves the snapshots on; segments made meanwhile are left for another time.
+        let newest = work.next_segment;
+        while self.clean_before(&mut work, newest)? {}
+        if self.persistent && self.log.since_snapshot_bytes() > 0 {
+            self.snapshot(&mut work)?;
+        }
+        Ok(())
+    }
+
+    /// Moves what is live out of a segment and frees it.
+    pub(crate) fn clean(
+        self: &Arc<Self>,
+        work: &mut CleanerState,
+        segment: Arc<Segment>,
+    ) -> Result<(), StoreError> {
+        if segment.live_bytes() > 0 {
+            self.evacuate(work, &segment)?;
+        }
+        // Under durability other than `Always` the moves are written, but perhaps not synced.
+        self.log.sync()?;
+        if segment.live_bytes() > 0 {
+            // Damage hides some of it from the cleaner, not from readers: the segment stays.
+            segment.damaged.store(true, Ordering::Relaxed);
+            tracing::warn!("{} holds live data that cannot be moved; run a scrub", segment.name);
+            return Ok(());
+        }
+        work.cleaned += 1;
+        drop(self.table.remove(segment.id));
+        self.discard(work, segment);
+        Ok(())
+    }
+
+    fn evacuate(self: &Arc<Self>, work: &mut CleanerState, segment: &Arc<Segment>) -> Result<(), StoreError> {
+        let bytes = self.read_segment(segment)?;
+        let mut batch: Vec<Live> = Vec::new();
+        let mut batch_bytes = 0;
+        for item in Scan::new(bytes.clone(), segment.id, SEGMENT_HEAD_BYTES as usize) {
+            let Item::Record { at, record, .. } = item else { continue };
+            let mut chunk_offset = at as u32 + record.head_bytes;
+            let pieces: Vec<(ObjectId, Fork, u64, u32)> = match record.body {
+                Body::Transaction { object, effects, .. } => effects
+                    .into_iter()
+                    .filter_map(|effect| match effect {
+                        Effect::Chunk { fork, offset, len, .. } => Some((object.clone(), fork, offset, len)),
+                        _ => None,
+                    })
+                    .collect(),
+                Body::Moves(moves) => moves
+                    .into_iter()
+                    .map(|moved| (moved.object, moved.fork, moved.start, moved.len))
+                    .collect(),
+                Body::Mark => continue,
+            };
+            for (object, fork, start, len) in pieces {
+                self.collect_live(
+                    segment.id,
+                    chunk_offset,
+                    &object,
+                    &fork,
+                    start,
+                    len,
+                    &mut batch,
+                    &mut batch_bytes,
+                );
+                chunk_offset += len;
+                if batch_bytes >= MOVE_BYTES_MAX {
+                    self.relocate(work, segment, &bytes, std::mem::take(&mut batch))?;
+                    batch_bytes = 0;
+                }
+            }
+        }
+        self.relocate(work, segment, &bytes, batch)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn collect_live(
+        &self,
+        segment: u32,
+        chunk_offset: u32,
+        object: &ObjectId,
+        fork: &Fork,
+        start: u64,
+        len: u32,
+        batch: &mut Vec<Live>,
+        batch_bytes: &mut usize,
+    ) {
+        if len == 0 {
+            return;
+        }
+        let shard = self.shard(object).lock();
+        let Some(map) = shard.get(object).and_then(|node| node.forks.get(fork)) else { return };
+        for entry in map.map.overlapping(start, start + u64::from(len)) {
+            if let Place::Data { chunk, .. } = entry.place()
+                && chunk.segment == segment
+                && chunk.offset == chunk_offset
+            {
+                *batch_bytes += entry.len() as usize;
+                batch.push(Live { object: object.clone(), fork: fork.clone(), entry: *entry });
+            }
+        }
+    }
+
+    /// Writes live pieces to the log again, and then has the index refer to the new place.
+    fn relocate(
+        self: &Arc<Self>,
+        work: &mut CleanerState,
+        segment: &Arc<Segment>,
+        bytes: &Bytes,
+        mut batch: Vec<Live>,
+    ) -> Result<(), StoreError> {
+        let mut payload = Vec::with_capacity(batch.len());
+        let mut moves = Vec::with_capacity(batch.len());
+        batch.retain(|live| {
+            let Place::Data { chunk, skip } = live.entry.place() else { return false };
+            let from = chunk.offset as usize;
+            let Some(whole) = bytes.get(from..from + chunk.len as usize) else { return false };
+            if crc32c(whole) != chunk.crc {
+                return false;
+            }
+            let len = live.entry.len() as u32;
+            let data = bytes.slice(from + skip as usize..from + (skip + len) as usize);
+            moves.push(Moved {
+                object: live.object.clone(),
+                fork: live.fork.clone(),
+                start: live.entry.start(),
+                len,
+                version: live.entry.version(),
+                crc: crc32c(&data),
+            });
+            payload.push(data);
+            true
+        });
+        if moves.is_empty() {
+            return Ok(());
+        }
+        let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
+        let mut head = record::encode_moves(&moves);
+        let record_bytes = record::record_bytes(head.len(), payload_bytes) as u64;
+        let appended = loop {
+            match self.log.append(&mut head, &payload) {
+                Ok(appended) => break appended,
+                Err(Refused::Failed(error)) => return Err(error),
+                // Cleaning must not wait for cleaning: its own segment is made at once.
+                Err(Refused::NeedsSegment(bytes)) => {
+                    let capacity = u64::from(self.options.segment_bytes).max(SEGMENT_HEAD_BYTES + bytes);
+                    self.add_segment(work, capacity)?;
+                }
+            }
+        };
+        self.log.wait_blocking(appended.batch)?;
+        work.moved_bytes.fetch_add(payload_bytes as u64, Ordering::Relaxed);
+        work.move_record_bytes.fetch_add(record_bytes, Ordering::Relaxed);
+        let mut offset = appended.payload_offset;
+        for moved in moves {
+            let chunk = Chunk { segment: appended.segment, offset, len: moved.len, crc: moved.crc };
+            offset += moved.len;
+            self.repoint(&moved, chunk, Some(segment.id));
+        }
+        Ok(())
+    }
+
+    /// Has the index refer to a moved piece's new chunk, wherever it still holds the bytes that were moved; with
+    /// `from`, only where they still lie in that segment.
+    pub(crate) fn repoint(&self, moved: &Moved, chunk: Chunk, from: Option<u32>) {
+        let mut shard = self.shard(&moved.object).lock();
+        let Some(fork) = shard.get_mut(&moved.object).and_then(|node| node.forks.get_mut(&moved.fork)) else {
+            return;
+        };
+        let end = moved.start + u64::from(moved.len);
+        let still: Vec<Entry> = fork
+            .map
+            .overlapping(moved.start, end)
+            .filter(|entry| match entry.place() {
+                Place::Data { chunk, .. } => {
+                    entry.version() == moved.version && from.is_none_or(|from| chunk.segment == from)
+                }
+                Place::Hole => false,
+            })
+            .map(|entry| entry.clip(moved.start, end))
+            .collect();
+        for old in still {
+            let skip = (old.start() - moved.start) as u32;
+            let entry = Entry::piece(old.start(), moved.version, chunk, skip, old.len() as u32);
+            self.table.add_live(chunk.segment, old.len() as i64);
+            fork.map.replace(old.start(), old.end(), &[entry], |segment, bytes| {
+                self.table.add_live(segment, -(bytes as i64));
+            });
+        }
+    }
+
+    /// A segment's bytes, as far as the log wrote it.
+    pub(crate) fn read_segment(&self, segment: &Segment) -> Result<Bytes, StoreError> {
+        let end = segment.end.load(Ordering::Relaxed).min(segment.capacity);
+        let mut bytes = vec![0; end as usize];
+        segment.file.read_at(0, &mut bytes).map_err(|error| {
+            let text = format!("cannot read {}: {error}", self.disk.describe(&segment.name));
+            StoreError::new(nacre_object::ErrorKind::Io, text)
+        })?;
+        Ok(bytes.into())
+    }
+}
+
+impl CleanerState {
+    /// Whether a snapshot that is kept needs a segment's records.
+    pub fn pins(&self, segment: u32) -> bool {
+        self.snapshots.first().is_none_or(|(_, position)| segment >= position.segment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(id: u32, live_bytes: u64, age: u64) -> Candidate {
+        Candidate { id, capacity: 1000, live_bytes, age }
+    }
+
+    #[test]
+    fn the_emptier_and_the_older_come_first() {
+        let chosen = |list: &[Candidate]| choose(list.iter().copied(), 1.0).map(|candidate| candidate.id);
+        assert_eq!(chosen(&[candidate(1, 500, 10), candidate(2, 100, 10)]), Some(2));
+        assert_eq!(chosen(&[candidate(1, 500, 1000), candidate(2, 400, 10)]), Some(1));
+        assert_eq!(chosen(&[candidate(1, 500, 1_000_000), candidate(2, 0, 0)]), Some(2));
+        assert_eq!(chosen(&[candidate(1, 950, 1_000_000)]), None);
+        assert_eq!(chosen(&[]), None);
+    }
+
+    #[test]
+    fn what_costs_more_to_move_than_it_frees_is_left_alone() {
+        assert_eq!(choose([candidate(1, 500, 10)], 2.0), None);
+        assert!(choose([candidate(1, 500, 10)], 1.5).is_some());
+    }
+}

@@ -1,0 +1,391 @@
+//! The store itself: objects in memory, spread over shards, in front of the log.
+//!
+//! A transaction is judged and takes effect in memory under the lock of its object's shard, in the same critical
+//! section in which it takes its place in the log; so the order in the log is the order of effects. Nobody is told of
+//! an effect before the log has it: every reply waits for the batch that holds the newest change of the object it
+//! speaks of (its *gate*).
+
+use std::collections::BTreeSet;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use hashbrown::HashMap;
+use nacre_object::limit::{PAGE_ENTRIES_MAX, REPLY_BYTES_MAX};
+use nacre_object::{
+    Answer, Done, ErrorKind, Found, Guard, ObjectId, Outcome, Read, Refusal, Reply, StoreError, Transaction,
+};
+use parking_lot::{Mutex, RwLock};
+
+use crate::Options;
+use crate::codec::crc32c;
+use crate::disk::Disk;
+use crate::extent_map::Place;
+use crate::log::{Committer, Log, Refused};
+use crate::maintenance::Maintenance;
+use crate::node::{Node, RangePlan};
+use crate::readers::Readers;
+use crate::record::{self, Effect};
+use crate::segment::{Segment, SegmentTable};
+
+const SHARDS: usize = 64;
+
+/// Objects whose ids hash alike.
+pub type Shard = HashMap<ObjectId, Box<Node>, foldhash::fast::FixedState>;
+
+/// A store.
+pub struct Engine {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) options: Options,
+    /// The store's random identity.
+    pub(crate) identity: [u8; 16],
+    /// Whether it can be opened again: a store in memory cannot.
+    pub(crate) persistent: bool,
+    pub(crate) log: Arc<Log>,
+    pub(crate) table: SegmentTable,
+    pub(crate) shards: Vec<Mutex<Shard>>,
+    /// The objects that exist, in order.
+    pub(crate) names: RwLock<BTreeSet<ObjectId>>,
+    pub(crate) maintenance: Maintenance,
+    pub(crate) readers: Readers,
+    hasher: foldhash::fast::FixedState,
+    /// Payload that transactions wrote, in bytes.
+    pub(crate) user_bytes: AtomicU64,
+}
+
+/// A transaction, ready to be judged.
+struct Work {
+    object: ObjectId,
+    guards: Vec<Guard>,
+    reads: Vec<Read>,
+    effects: Vec<Effect>,
+    payload: Vec<Bytes>,
+    /// The record's head as far as it can be known before.
+    head: Vec<u8>,
+    head_bytes: usize,
+}
+
+/// What became of it.
+enum Attempt {
+    Decided(Decided),
+    NeedsSegment(u64),
+}
+
+/// An outcome but for the bytes that have to be read, and the batch to wait for first.
+struct Decided {
+    outcome: Outcome,
+    gate: u64,
+    wrote: bool,
+    rolled: bool,
+    fetches: Vec<Fetch>,
+}
+
+/// Bytes to read for one answer.
+struct Fetch {
+    /// The index of the answer; of no meaning for a refusal.
+    answer: usize,
+    plan: RangePlan,
+    /// The segment of each piece. Holding it keeps its file from being reused.
+    segments: Vec<Arc<Segment>>,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        identity: [u8; 16],
+        persistent: bool,
+        log: Log,
+        table: SegmentTable,
+    ) -> Self {
+        let hasher = foldhash::fast::FixedState::default();
+        Self {
+            disk,
+            options,
+            identity,
+            persistent,
+            log: Arc::new(log),
+            table,
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::with_hasher(hasher.clone()))).collect(),
+            names: RwLock::default(),
+            maintenance: Maintenance::default(),
+            readers: Readers::default(),
+            hasher,
+            user_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The shard that an object belongs to.
+    pub(crate) fn shard(&self, object: &ObjectId) -> &Mutex<Shard> {
+        // The map inside takes the upper bits of the same hash; these are the lower ones.
+        let hash = self.hasher.hash_one(object.as_bytes());
+        &self.shards[hash as usize % SHARDS]
+    }
+
+    /// See [`nacre_object::ObjectStore::apply`].
+    pub fn apply(self: &Arc<Self>, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        if let Err(error) = transaction.validate() {
+            return Reply::ready(Err(error));
+        }
+        let mut work = Work::new(object, transaction);
+        loop {
+            match self.attempt(&mut work) {
+                Err(error) => return Reply::ready(Err(error)),
+                Ok(Attempt::Decided(decided)) => return self.reply(decided),
+                Ok(Attempt::NeedsSegment(bytes)) if self.maintenance.is_threaded() => {
+                    let engine = Arc::clone(self);
+                    return Reply::pending(async move { engine.apply_later(work, bytes).await });
+                }
+                Ok(Attempt::NeedsSegment(bytes)) => {
+                    if let Err(error) = self.prepare_segment(bytes) {
+                        return Reply::ready(Err(error));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn apply_later(self: Arc<Self>, mut work: Work, bytes: u64) -> Result<Outcome, StoreError> {
+        let mut bytes = bytes;
+        loop {
+            self.maintenance.wait_for_segment(bytes).await?;
+            match self.attempt(&mut work)? {
+                Attempt::Decided(decided) => return self.reply(decided).await,
+                Attempt::NeedsSegment(more) => bytes = more,
+            }
+        }
+    }
+
+    /// Judges a transaction and applies it in memory.
+    fn attempt(&self, work: &mut Work) -> Result<Attempt, StoreError> {
+        let mut shard = self.shard(&work.object).lock();
+        let absent = Node::default();
+        let node = shard.get(&work.object).map_or(&absent, |node| &**node);
+        let gate = node.gate;
+        let mut fetches = Vec::new();
+        if let Some((guard, found, plan)) = node.refusal(&work.guards) {
+            fetches.extend(plan.map(|plan| self.fetch(0, plan)));
+            let outcome = Outcome::Refused(Refusal { guard, found, version: node.version });
+            let decided = Decided { outcome, gate, wrote: false, rolled: false, fetches };
+            return Ok(Attempt::Decided(decided));
+        }
+        let existed = node.exists;
+        let mut answers = Vec::with_capacity(work.reads.len());
+        let mut budget = REPLY_BYTES_MAX;
+        for (index, read) in work.reads.iter().enumerate() {
+            let (answer, plan) = node.answer(read, &mut budget);
+            answers.push(answer);
+            fetches.extend(plan.map(|plan| self.fetch(index, plan)));
+        }
+        let mut done = Done { version: node.version, existed, answers };
+        if work.effects.is_empty() {
+            let decided =
+                Decided { outcome: Outcome::Done(done), gate, wrote: false, rolled: false, fetches };
+            return Ok(Attempt::Decided(decided));
+        }
+        node.admit(&work.effects)?;
+        let version = work.proposal().max(node.version + 1);
+        work.head.truncate(work.head_bytes);
+        record::put_version(&mut work.head, version);
+        let appended = match self.log.append(&mut work.head, &work.payload) {
+            Ok(appended) => appended,
+            Err(Refused::NeedsSegment(bytes)) => return Ok(Attempt::NeedsSegment(bytes)),
+            Err(Refused::Failed(error)) => return Err(error),
+        };
+        let node = match shard.get_mut(&work.object) {
+            Some(node) => node,
+            None => shard.entry(owned(&work.object)).or_default(),
+        };
+        let live = |segment, bytes| self.table.add_live(segment, bytes);
+        node.apply(&work.effects, version, appended.segment, appended.payload_offset, live);
+        node.gate = appended.batch;
+        if existed != node.exists {
+            let mut names = self.names.write();
+            if node.exists {
+                names.insert(owned(&work.object));
+            } else {
+                names.remove(&work.object);
+            }
+        }
+        drop(shard);
+        self.user_bytes.fetch_add(work.payload.iter().map(|part| part.len() as u64).sum(), Ordering::Relaxed);
+        done.version = version;
+        let outcome = Outcome::Done(done);
+        let (gate, rolled) = (appended.batch, appended.rolled);
+        Ok(Attempt::Decided(Decided { outcome, gate, wrote: true, rolled, fetches }))
+    }
+
+    /// Pins the segments of a plan's pieces. Called under the lock of the object's shard.
+    fn fetch(&self, answer: usize, mut plan: RangePlan) -> Fetch {
+        let mut segments = Vec::with_capacity(plan.pieces.len());
+        plan.pieces.retain(|piece| {
+            let Place::Data { chunk, .. } = piece.place() else { return false };
+            // The index never refers to a segment that is not there.
+            let segment = self.table.get(chunk.segment).expect("a live segment is in the table");
+            segments.push(segment);
+            true
+        });
+        Fetch { answer, plan, segments }
+    }
+
+    fn reply(self: &Arc<Self>, decided: Decided) -> Reply<Outcome> {
+        if decided.rolled {
+            self.maintenance.nudge();
+        }
+        let Decided { mut outcome, gate, wrote, fetches, .. } = decided;
+        if self.log.is_acked(gate) {
+            return match fill(&mut outcome, &fetches, true) {
+                Ok(true) => Reply::ready(Ok(outcome)),
+                Err(error) => Reply::ready(Err(error)),
+                Ok(false) => {
+                    let engine = Arc::clone(self);
+                    Reply::pending(async move { engine.read_slowly(outcome, fetches).await })
+                }
+            };
+        }
+        let engine = Arc::clone(self);
+        Reply::pending(async move {
+            engine.log.wait(gate).await.map_err(|error| uncertain(error, wrote))?;
+            if fill(&mut outcome, &fetches, true)? {
+                return Ok(outcome);
+            }
+            engine.read_slowly(outcome, fetches).await
+        })
+    }
+
+    /// Reads what the page cache does not hold, on a thread that may wait for the device.
+    async fn read_slowly(&self, mut outcome: Outcome, fetches: Vec<Fetch>) -> Result<Outcome, StoreError> {
+        self.readers.run(move || fill(&mut outcome, &fetches, false).map(|_| outcome)).await
+    }
+
+    /// See [`nacre_object::ObjectStore::list`].
+    pub fn list(self: &Arc<Self>, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, Excluded);
+        let limit = limit.min(PAGE_ENTRIES_MAX);
+        let page = self.names.read().range::<ObjectId, _>((from, Unbounded)).take(limit).cloned().collect();
+        let gate = self.log.last_batch();
+        if self.log.is_acked(gate) {
+            return Reply::ready(Ok(page));
+        }
+        let log = Arc::clone(&self.log);
+        Reply::pending(async move {
+            log.wait(gate).await.map_err(|error| uncertain(error, false))?;
+            Ok(page)
+        })
+    }
+
+    /// Whether commits are made by whoever appends.
+    pub(crate) fn commits_by_caller(&self) -> bool {
+        self.options.committer == Committer::Caller
+    }
+}
+
+impl Work {
+    fn new(object: &ObjectId, transaction: Transaction) -> Self {
+        let Transaction { guards, reads, writes } = transaction;
+        let (effects, payload) = Effect::from_writes(writes);
+        let head = if effects.is_empty() { Vec::new() } else { record::encode_transaction(object, &effects) };
+        let head_bytes = head.len();
+        Self { object: object.clone(), guards, reads, effects, payload, head, head_bytes }
+    }
+
+    /// The greatest version that the transaction proposes; 0 if none.
+    fn proposal(&self) -> u64 {
+        let versions = self.guards.iter().map(|guard| match guard {
+            Guard::Proposal { version, .. } => *version,
+            _ => 0,
+        });
+        versions.max().unwrap_or(0)
+    }
+}
+
+/// A copy of an id that shares no memory with the caller's, which may be a slice of a large buffer.
+pub(crate) fn owned(object: &ObjectId) -> ObjectId {
+    ObjectId::new(Bytes::copy_from_slice(object.as_bytes())).unwrap_or_else(|_| object.clone())
+}
+
+/// What the failure of a batch means to somebody who waited for it.
+fn uncertain(error: StoreError, wrote: bool) -> StoreError {
+    if wrote {
+        StoreError::new(
+            ErrorKind::Unknown,
+            format!("it is not known whether the write took effect: {}", error.message),
+        )
+    } else {
+        let text = format!("the newest state of the object was never made durable: {}", error.message);
+        StoreError::new(ErrorKind::ReadOnly, text)
+    }
+}
+
+/// Reads the bytes that an outcome lacks; `false` if that would have to wait and must not (`now`).
+fn fill(outcome: &mut Outcome, fetches: &[Fetch], now: bool) -> Result<bool, StoreError> {
+    for fetch in fetches {
+        let Some(data) = fetch.read(now)? else { return Ok(false) };
+        let mut read = fetch.plan.read.clone();
+        read.data = data;
+        match outcome {
+            Outcome::Refused(refusal) => refusal.found = Found::Region(read),
+            Outcome::Done(done) => done.answers[fetch.answer] = Answer::Range(read),
+        }
+    }
+    Ok(true)
+}
+
+impl Fetch {
+    fn read(&self, now: bool) -> Result<Option<Bytes>, StoreError> {
+        if self.plan.data_bytes == 0 {
+            return Ok(Some(Bytes::new()));
+        }
+        let mut data = BytesMut::zeroed(self.plan.data_bytes);
+        let mut whole = Vec::new();
+        for (piece, segment) in self.plan.pieces.iter().zip(&self.segments) {
+            let Place::Data { chunk, skip } = piece.place() else { continue };
+            let from = (piece.start() - self.plan.start) as usize;
+            let Some(target) = data.get_mut(from..from + piece.len() as usize) else { continue };
+            // Checksums are those of whole chunks: where only a part is wanted, the whole is read all the same.
+            let buffer = if target.len() == chunk.len as usize {
+                target
+            } else {
+                whole.resize(chunk.len as usize, 0);
+                &mut whole[..]
+            };
+            if !read_chunk(segment, chunk.offset, chunk.crc, buffer, now)? {
+                return Ok(None);
+            }
+            if piece.len() != u64::from(chunk.len) {
+                let part = &whole[skip as usize..][..piece.len() as usize];
+                data[from..from + part.len()].copy_from_slice(part);
+            }
+        }
+        Ok(Some(data.freeze()))
+    }
+}
+
+/// Fills the buffer with a chunk and checks it; `false` if that would have to wait and must not (`now`).
+pub(crate) fn read_chunk(
+    segment: &Segment,
+    offset: u32,
+    crc: u32,
+    buffer: &mut [u8],
+    now: bool,
+) -> Result<bool, StoreError> {
+    let result = if now {
+        segment.file.read_now(u64::from(offset), buffer)
+    } else {
+        segment.file.read_at(u64::from(offset), buffer).map(|()| true)
+    };
+    let there = result.map_err(|error| {
+        let text =
+            format!("cannot read {} bytes at offset {offset} of {}: {error}", buffer.len(), segment.name);
+        StoreError::new(ErrorKind::Io, text)
+    })?;
+    if there && crc32c(buffer) != crc {
+        let len = buffer.len();
+        let text =
+            format!("{} is damaged: the {len} bytes at offset {offset} fail their checksum", segment.name);
+        return Err(StoreError::new(ErrorKind::Corrupt, text));
+    }
+    Ok(there)
+}

@@ -1,0 +1,103 @@
+//! What a store says about itself.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::Serialize;
+
+use crate::engine::Engine;
+use crate::segment::FORMAT_VERSION;
+
+/// A store at a glance. Counters begin at the opening of the store.
+#[derive(Clone, Debug, Serialize)]
+pub struct Info {
+    /// The version of the on-disk format.
+    pub format: u32,
+    /// The version of the program.
+    pub version: &'static str,
+    /// `always`, `interval(N ms)` or `none`.
+    pub durability: String,
+    /// Whether the store outlives its process.
+    pub persistent: bool,
+    /// Why the store takes no more writes, if it does not.
+    pub read_only: Option<String>,
+    /// Objects that exist.
+    pub objects: u64,
+    /// Pieces of extents in the index.
+    pub extents: u64,
+    /// Memory that those take, in bytes.
+    pub extent_index_bytes: u64,
+    /// The greatest version of any object.
+    pub version_max: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Their sizes together, in bytes, spare ones included.
+    pub segment_bytes: u64,
+    /// Bytes that the index refers to.
+    pub live_bytes: u64,
+    /// Payload that transactions wrote, in bytes.
+    pub user_bytes: u64,
+    /// Bytes written to the log, moves included.
+    pub log_bytes: u64,
+    /// Bytes that the cleaner moved.
+    pub moved_bytes: u64,
+    /// Bytes of log written for each byte of payload.
+    pub write_amplification: f64,
+    /// Segments cleaned.
+    pub segments_cleaned: u64,
+    /// Batches committed.
+    pub batches: u64,
+    /// Records committed.
+    pub records: u64,
+    /// Syncs of segments.
+    pub syncs: u64,
+    /// Snapshots of the index that are kept.
+    pub snapshots: u64,
+    /// Log written since the last snapshot, in bytes: what an opening would have to replay.
+    pub replay_bytes: u64,
+}
+
+impl Engine {
+    pub(crate) fn info(self: &Arc<Self>) -> Info {
+        let mut extents = 0;
+        let mut extent_index_bytes = 0;
+        let mut version_max = 0;
+        for shard in &self.shards {
+            for node in shard.lock().values() {
+                version_max = version_max.max(node.version);
+                for fork in node.forks.values() {
+                    extents += fork.map.len() as u64;
+                    extent_index_bytes += fork.map.memory_bytes() as u64;
+                }
+            }
+        }
+        let work = self.maintenance.work.lock();
+        let spare_bytes = work.spare.as_ref().map_or(0, |spare| spare.capacity);
+        let user_bytes = self.user_bytes.load(Ordering::Relaxed);
+        let log_bytes = self.log.counters.log_bytes.load(Ordering::Relaxed);
+        Info {
+            format: FORMAT_VERSION,
+            version: env!("CARGO_PKG_VERSION"),
+            durability: self.options.durability.to_string(),
+            persistent: self.persistent,
+            read_only: self.log.failure().map(|failure| failure.message.clone()),
+            objects: self.names.read().len() as u64,
+            extents,
+            extent_index_bytes,
+            version_max,
+            segments: self.table.all().len() as u64,
+            segment_bytes: self.table.capacity_bytes() + spare_bytes,
+            live_bytes: self.table.live_bytes(),
+            user_bytes,
+            log_bytes,
+            moved_bytes: work.moved_bytes.load(Ordering::Relaxed),
+            write_amplification: log_bytes as f64 / user_bytes.max(1) as f64,
+            segments_cleaned: work.cleaned,
+            batches: self.log.counters.batches.load(Ordering::Relaxed),
+            records: self.log.counters.records.load(Ordering::Relaxed),
+            syncs: self.log.counters.syncs.load(Ordering::Relaxed),
+            snapshots: if self.persistent { work.snapshots.len() as u64 } else { 0 },
+            replay_bytes: self.log.since_snapshot_bytes(),
+        }
+    }
+}

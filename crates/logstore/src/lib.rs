@@ -1,0 +1,298 @@
+//! Nacre's embedded engine: objects of versioned extents on a segmented log.
+//!
+//! The log is the truth: every transaction's effects are appended to it, and acknowledged when it is as durable as was
+//! asked for. The index, which says where each byte of each object lies in the log, is kept in memory and written
+//! down now and then, so that opening a store replays only what came later. A cleaner moves live extents out of
+//! segments that are mostly garbage. `docs/format.md` describes the files.
+//!
+//! ```
+//! use nacre_logstore::{LogStore, Options};
+//! use nacre_object::{ByteRange, Fork, ObjectId, ObjectStore, Outcome, Transaction};
+//!
+//! # fn main() -> Result<(), nacre_object::StoreError> {
+//! let store = LogStore::memory(Options::default());
+//! let object = ObjectId::try_from("counter")?;
+//! let write = Transaction::new().write(Fork::DEFAULT, 0, "1");
+//! let outcome = futures::executor::block_on(store.apply(&object, write))?;
+//! assert!(matches!(outcome, Outcome::Done(done) if done.version == 1));
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod cleaner;
+mod codec;
+pub mod disk;
+mod engine;
+mod extent_map;
+mod info;
+mod log;
+mod maintenance;
+mod node;
+mod readers;
+pub mod record;
+mod recovery;
+mod scan;
+mod scrub;
+mod segment;
+#[cfg(feature = "sim")]
+pub mod sim;
+pub mod snapshot;
+mod superblock;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use parking_lot::Mutex;
+
+use crate::disk::{Disk, FolderDisk, MemoryDisk};
+use crate::engine::Engine;
+pub use crate::info::Info;
+pub use crate::log::Committer;
+pub use crate::scrub::{Finding, ScrubProgress, ScrubReport};
+pub use crate::segment::FORMAT_VERSION;
+
+/// When a transaction is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When the device has it: nothing acknowledged is ever lost.
+    #[default]
+    Always,
+    /// When the operating system has it, which syncs it within this time: a crash of the machine may lose what was
+    /// acknowledged since, a crash of the process loses nothing.
+    Interval(Duration),
+    /// When the operating system has it, which syncs it when it likes.
+    None,
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Always => f.write_str("always"),
+            Self::Interval(interval) => write!(f, "interval({} ms)", interval.as_millis()),
+            Self::None => f.write_str("none"),
+        }
+    }
+}
+
+/// How a store is to behave.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// When a transaction is acknowledged.
+    pub durability: Durability,
+    /// Size of a segment in bytes, 64 KiB to 1 GiB. A record that is larger gets a segment of its own size.
+    pub segment_bytes: u32,
+    /// Log that may gather, in bytes, before the index is written down again: what an opening has to replay.
+    pub snapshot_bytes: u64,
+    /// Who commits. Anything but [`Committer::Thread`] is for tests, which must then call [`LogStore::turn`].
+    pub committer: Committer,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            durability: Durability::Always,
+            segment_bytes: 64 << 20,
+            snapshot_bytes: 256 << 20,
+            committer: Committer::Thread,
+        }
+    }
+}
+
+/// What opening a store found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// Objects that exist.
+    pub objects: u64,
+    /// Pieces of extents that hold data.
+    pub extents: u64,
+    /// Log replayed on top of the snapshot, in bytes.
+    pub replayed_bytes: u64,
+    /// Records replayed.
+    pub replayed_records: u64,
+    /// Records whose head was damaged and whose tail stood in.
+    pub healed_records: u64,
+    /// Records behind the end of the log that a crash tore off: never acknowledged, and dropped.
+    pub torn_records: u64,
+    /// Snapshots that were damaged and for which another one stood in.
+    pub damaged_snapshots: u64,
+}
+
+/// A store in a folder or in memory. Clones are handles to the same store; the last one closes it.
+#[derive(Clone)]
+pub struct LogStore {
+    owner: Arc<Owner>,
+}
+
+struct Owner {
+    engine: Arc<Engine>,
+    opened: Opened,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    closed: Mutex<Option<Result<(), StoreError>>>,
+}
+
+impl LogStore {
+    /// Opens the store in a folder, making it if there is none. One process at a time may have it open.
+    pub fn open(path: &Path, options: Options) -> Result<Self, StoreError> {
+        let disk = FolderDisk::open(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => {
+                let text = format!("{} is open in another process; stop that one first", path.display());
+                StoreError::new(ErrorKind::Busy, text)
+            }
+            _ => {
+                StoreError::new(ErrorKind::Io, format!("cannot open the folder {}: {error}", path.display()))
+            }
+        })?;
+        Self::open_on(Arc::new(disk), options)
+    }
+
+    /// Opens the store on a disk.
+    pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Self, StoreError> {
+        options.validate()?;
+        let (engine, opened) = recovery::open(disk, options)?;
+        Self::start(engine, opened)
+    }
+
+    /// Makes a volatile store, which is gone with its last handle.
+    pub fn memory(options: Options) -> Self {
+        let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let engine =
+            recovery::in_memory(Arc::new(MemoryDisk::default()), Options { segment_bytes, ..options });
+        let engine = Arc::new(engine);
+        let threads = spawn_maintenance(&engine).map_or_else(|_| Vec::new(), |thread| vec![thread]);
+        Self::own(engine, Opened::default(), threads)
+    }
+
+    fn start(engine: Engine, opened: Opened) -> Result<Self, StoreError> {
+        let engine = Arc::new(engine);
+        let mut threads = Vec::new();
+        if engine.options.committer == Committer::Thread {
+            let error = |error| StoreError::new(ErrorKind::Io, format!("cannot start a thread: {error}"));
+            let log = Arc::clone(&engine.log);
+            let commit = std::thread::Builder::new().name("nacre-commit".into());
+            threads.push(commit.spawn(move || log.run()).map_err(error)?);
+            threads.push(spawn_maintenance(&engine).map_err(error)?);
+        }
+        Ok(Self::own(engine, opened, threads))
+    }
+
+    fn own(engine: Arc<Engine>, opened: Opened, threads: Vec<JoinHandle<()>>) -> Self {
+        let owner = Owner { engine, opened, threads: Mutex::new(threads), closed: Mutex::new(None) };
+        Self { owner: Arc::new(owner) }
+    }
+
+    /// What opening the store found.
+    pub fn opened(&self) -> Opened {
+        self.owner.opened
+    }
+
+    /// The store at a glance. Walks through the index.
+    pub fn info(&self) -> Info {
+        self.owner.engine.info()
+    }
+
+    /// Reads and checks every byte that the store wrote. Blocks; transactions go on.
+    pub fn scrub(&self, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
+        self.owner.engine.scrub(progress)
+    }
+
+    /// Cleans until hardly any garbage is left, and writes the index down. Blocks; transactions go on.
+    pub fn compact(&self) -> Result<(), StoreError> {
+        self.owner.engine.compact()
+    }
+
+    /// Writes the index down. Blocks; transactions go on.
+    pub fn snapshot(&self) -> Result<(), StoreError> {
+        let engine = &self.owner.engine;
+        engine.snapshot(&mut engine.maintenance.work.lock())
+    }
+
+    /// Commits the open batch, and takes a snapshot if one is due, in a store whose [`Committer`] is the caller.
+    pub fn turn(&self) -> Result<(), StoreError> {
+        let engine = &self.owner.engine;
+        engine.log.commit();
+        if engine.snapshot_is_due() {
+            engine.snapshot(&mut engine.maintenance.work.lock())?;
+        }
+        Ok(())
+    }
+
+    /// Finishes what was begun, syncs it, writes the index down, and takes no more. Blocks. Later calls give the same
+    /// result.
+    pub fn close(&self) -> Result<(), StoreError> {
+        self.owner.close()
+    }
+}
+
+fn spawn_maintenance(engine: &Arc<Engine>) -> std::io::Result<JoinHandle<()>> {
+    let worker = Arc::clone(engine);
+    let thread =
+        std::thread::Builder::new().name("nacre-maintain".into()).spawn(move || worker.maintain())?;
+    engine.maintenance.set_threaded(true);
+    // The first segment is made ready before the first transaction asks for it.
+    engine.maintenance.nudge();
+    Ok(thread)
+}
+
+impl Owner {
+    fn close(&self) -> Result<(), StoreError> {
+        let mut closed = self.closed.lock();
+        if let Some(result) = &*closed {
+            return result.clone();
+        }
+        let engine = &self.engine;
+        engine.maintenance.close();
+        engine.log.close();
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the store ended in a panic");
+            }
+        }
+        while engine.commits_by_caller() && engine.log.commit() {}
+        let mut result = engine.log.sync();
+        if engine.persistent && result.is_ok() && engine.log.since_snapshot_bytes() > 0 {
+            result = engine.snapshot(&mut engine.maintenance.work.lock());
+        }
+        *closed = Some(result.clone());
+        result
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!("{error}");
+        }
+    }
+}
+
+impl ObjectStore for LogStore {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        self.owner.engine.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.owner.engine.list(after, limit)
+    }
+}
+
+const SEGMENT_BYTES_MIN: u32 = 64 << 10;
+const SEGMENT_BYTES_MAX: u32 = 1 << 30;
+
+impl Options {
+    fn validate(&self) -> Result<(), StoreError> {
+        if (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes) {
+            return Ok(());
+        }
+        let text = format!(
+            "segments of {} bytes; they must be {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX} bytes",
+            self.segment_bytes
+        );
+        Err(StoreError::new(ErrorKind::Invalid, text))
+    }
+}

@@ -1,0 +1,574 @@
+//! The log: where transactions become durable, together.
+//!
+//! Whoever appends only takes a place in the open batch. One writer takes the batch as it stands, writes it with one
+//! vectored append, syncs once, and wakes all who waited for it; meanwhile the next batch gathers.
+//!
+//! Invariants:
+//! - batches become durable in the order of their numbers, records in the order in which they were appended;
+//! - `acked` is the greatest batch whose effects anybody may be told of, `synced` the greatest one known to be on
+//!   the device; under `Durability::Always` they are the same;
+//! - after a failed write or sync nothing is ever acknowledged again, because nobody knows what the device holds.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use nacre_object::{ErrorKind, StoreError};
+use parking_lot::{Condvar, Mutex};
+
+use crate::Durability;
+use crate::record::{self, Stamp};
+use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
+
+/// After this long without a new batch, a mark proves that the last one was synced.
+const MARK_AFTER: Duration = Duration::from_millis(20);
+
+/// Who writes the batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Committer {
+    /// A thread, which calls [`Log::run`].
+    Thread,
+    /// Whoever appends, at once: for memory, where there is nothing to wait for.
+    Appender,
+    /// Whoever calls [`Log::commit`]: for tests that decide when.
+    Caller,
+}
+
+/// The log of one store.
+pub struct Log {
+    store: [u8; 16],
+    committer: Committer,
+    durability: Durability,
+    tail: Mutex<Tail>,
+    work: Condvar,
+    acked: AtomicU64,
+    synced: AtomicU64,
+    failure: OnceLock<StoreError>,
+    /// Counters, for reports.
+    pub counters: Counters,
+}
+
+/// What the log has done since the store was opened.
+#[derive(Default)]
+pub struct Counters {
+    /// Bytes written to segments, heads and padding included.
+    pub log_bytes: AtomicU64,
+    /// Batches written.
+    pub batches: AtomicU64,
+    /// Records written.
+    pub records: AtomicU64,
+    /// Syncs of segment files.
+    pub syncs: AtomicU64,
+}
+
+struct Tail {
+    /// `None` before the first segment.
+    segment: Option<Arc<Segment>>,
+    /// The segment to go on to.
+    ready: Option<Arc<Segment>>,
+    offset: u64,
+    batch: Batch,
+    /// Who waits for the batch that is being written, and its number.
+    committing: Option<(u64, Vec<Waker>)>,
+    /// Segments written but not synced, under durability other than `Always`.
+    unsynced: Vec<Arc<Segment>>,
+    /// Bytes appended since the last snapshot began.
+    since_snapshot_bytes: u64,
+    closing: bool,
+}
+
+struct Batch {
+    id: u64,
+    runs: Vec<Run>,
+    wakers: Vec<Waker>,
+    records: u64,
+}
+
+/// Consecutive bytes of one segment.
+struct Run {
+    segment: Arc<Segment>,
+    offset: u64,
+    parts: Vec<Bytes>,
+    /// Heads and tails gathered since the last payload; they become a part of their own.
+    small: Vec<u8>,
+    bytes: u64,
+}
+
+/// A position in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// The segment.
+    pub segment: u32,
+    /// The offset in it.
+    pub offset: u64,
+}
+
+/// Where a record went.
+pub struct Appended {
+    /// The segment.
+    pub segment: u32,
+    /// Where its payload begins in the segment.
+    pub payload_offset: u32,
+    /// The batch: what to wait for.
+    pub batch: u64,
+    /// Whether the log went on to a new segment, so that another one has to be made ready.
+    pub rolled: bool,
+}
+
+/// Why a record could not be appended.
+#[derive(Debug)]
+pub enum Refused {
+    /// There is no segment with so many bytes of room; make one ready and try again.
+    NeedsSegment(u64),
+    /// The log takes no more.
+    Failed(StoreError),
+}
+
+impl Log {
+    /// A log that goes on behind `predecessor`, with batches from `batch` on.
+    pub fn new(
+        store: [u8; 16],
+        committer: Committer,
+        durability: Durability,
+        predecessor: Option<(Arc<Segment>, u64)>,
+        batch: u64,
+    ) -> Self {
+        let (segment, offset) = match predecessor {
+            Some((segment, end)) => (Some(segment), end),
+            None => (None, 0),
+        };
+        // What an appender wrote itself is as durable as it will ever be.
+        let acked = if committer == Committer::Appender { u64::MAX } else { batch - 1 };
+        Self {
+            store,
+            committer,
+            durability,
+            tail: Mutex::new(Tail {
+                segment,
+                ready: None,
+                offset,
+                batch: Batch { id: batch, runs: Vec::new(), wakers: Vec::new(), records: 0 },
+                committing: None,
+                unsynced: Vec::new(),
+                since_snapshot_bytes: 0,
+                closing: false,
+            }),
+            work: Condvar::new(),
+            acked: AtomicU64::new(acked),
+            synced: AtomicU64::new(acked),
+            failure: OnceLock::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Whether a batch's effects may be told.
+    pub fn is_acked(&self, batch: u64) -> bool {
+        batch <= self.acked.load(Ordering::Acquire)
+    }
+
+    /// Why the log takes no more, if it does not.
+    pub fn failure(&self) -> Option<&StoreError> {
+        self.failure.get()
+    }
+
+    /// Whether there is a segment to go on to.
+    pub fn has_ready(&self) -> bool {
+        self.tail.lock().ready.is_some()
+    }
+
+    /// Gives the log a segment to go on to. Gives back the one that it had, if that was too small for somebody.
+    pub fn set_ready(&self, segment: Arc<Segment>) -> Option<Arc<Segment>> {
+        self.tail.lock().ready.replace(segment)
+    }
+
+    /// Takes back the segment that the log would go on to.
+    pub fn take_ready(&self) -> Option<Arc<Segment>> {
+        self.tail.lock().ready.take()
+    }
+
+    /// Whether a record of so many bytes would find room.
+    pub fn has_room(&self, record_bytes: u64) -> bool {
+        self.tail.lock().has_room(record_bytes)
+    }
+
+    /// Where the next record will stand, and the last batch that has records: everything before is in the index once
+    /// the locks of the objects concerned were taken.
+    pub fn position(&self) -> (Position, u64) {
+        let tail = self.tail.lock();
+        (tail.position(), tail.last_batch())
+    }
+
+    /// The last batch that has records.
+    pub fn last_batch(&self) -> u64 {
+        self.tail.lock().last_batch()
+    }
+
+    /// Bytes appended since the last snapshot began.
+    pub fn since_snapshot_bytes(&self) -> u64 {
+        self.tail.lock().since_snapshot_bytes
+    }
+
+    /// Begins to count them anew; gives the position and the last batch with records.
+    pub fn begin_snapshot(&self) -> (Position, u64) {
+        let mut tail = self.tail.lock();
+        tail.since_snapshot_bytes = 0;
+        (tail.position(), tail.last_batch())
+    }
+
+    /// Counts what recovery replayed as appended since the last snapshot.
+    pub fn count_replayed(&self, bytes: u64) {
+        self.tail.lock().since_snapshot_bytes += bytes;
+    }
+
+    /// Appends a record: a head that an `encode` function of module `record` began, and its payload. The head is
+    /// changed only if the record is appended.
+    pub fn append(&self, head: &mut Vec<u8>, payload: &[Bytes]) -> Result<Appended, Refused> {
+        let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
+        let record_bytes = record::record_bytes(head.len(), payload_bytes) as u64;
+        let mut tail = self.tail.lock();
+        if let Some(failure) = self.failure.get() {
+            return Err(Refused::Failed(failure.clone()));
+        }
+        if tail.closing {
+            return Err(Refused::Failed(StoreError::new(ErrorKind::Closed, "the store is closed")));
+        }
+        let mut rolled = false;
+        if !tail.fits(record_bytes) {
+            let Some(segment) =
+                tail.ready.take_if(|ready| SEGMENT_HEAD_BYTES + record_bytes <= ready.capacity)
+            else {
+                return Err(Refused::NeedsSegment(record_bytes));
+            };
+            self.roll(&mut tail, segment);
+            rolled = true;
+        }
+        let Some(segment) = tail.segment.clone() else {
+            return Err(Refused::NeedsSegment(record_bytes));
+        };
+        let offset = tail.offset;
+        let batch = tail.batch.id;
+        let stamp = Stamp {
+            segment: segment.id,
+            batch,
+            first: tail.batch.records == 0,
+            synced: self.synced.load(Ordering::Relaxed),
+        };
+        record::seal_head(head, payload_bytes, stamp);
+        let payload_offset = offset + head.len() as u64;
+        tail.offset += record_bytes;
+        tail.since_snapshot_bytes += record_bytes;
+        tail.batch.records += 1;
+        segment.end.store(tail.offset, Ordering::Relaxed);
+        segment.last_batch.store(batch, Ordering::Relaxed);
+        let padding = record::aligned(payload_bytes) - payload_bytes;
+        let appended = Appended { segment: segment.id, payload_offset: payload_offset as u32, batch, rolled };
+        if self.committer == Committer::Appender {
+            drop(tail);
+            self.write_at_once(&segment, offset, head, payload, padding)?;
+            self.counters.log_bytes.fetch_add(record_bytes, Ordering::Relaxed);
+            self.counters.records.fetch_add(1, Ordering::Relaxed);
+            return Ok(appended);
+        }
+        let run = tail.run(&segment, offset);
+        run.small.extend_from_slice(head);
+        if payload_bytes > 0 {
+            run.flush_small();
+            run.parts.extend(payload.iter().filter(|part| !part.is_empty()).cloned());
+            run.small.resize(padding, 0);
+        }
+        record::put_tail(&mut run.small, head);
+        run.bytes += record_bytes;
+        let first = stamp.first;
+        drop(tail);
+        if first && self.committer == Committer::Thread {
+            self.work.notify_one();
+        }
+        Ok(appended)
+    }
+
+    fn write_at_once(
+        &self,
+        segment: &Segment,
+        offset: u64,
+        head: &mut Vec<u8>,
+        payload: &[Bytes],
+        padding: usize,
+    ) -> Result<(), Refused> {
+        let mut tail = Vec::with_capacity(padding + head.len());
+        tail.resize(padding, 0);
+        record::put_tail(&mut tail, head);
+        let head = std::mem::take(head);
+        let write = |at: u64, part: Bytes| segment.file.write_at(at, &[part]);
+        let payload_offset = offset + head.len() as u64;
+        let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
+        let result = write(offset, head.into())
+            .and_then(|()| segment.file.write_at(payload_offset, payload))
+            .and_then(|()| write(payload_offset + payload_bytes as u64, tail.into()));
+        result.map_err(|error| {
+            let text = format!("cannot write {} at offset {offset}: {error}", segment.name);
+            Refused::Failed(StoreError::new(ErrorKind::Io, text))
+        })
+    }
+
+    /// Seals the current segment and goes on to the next one.
+    fn roll(&self, tail: &mut Tail, segment: Arc<Segment>) {
+        let predecessor = tail.segment.take();
+        let header = SegmentHeader {
+            store: self.store,
+            id: segment.id,
+            format: FORMAT_VERSION,
+            predecessor: predecessor.as_ref().map_or(0, |segment| segment.id),
+            predecessor_end: tail.offset,
+        };
+        if let Some(predecessor) = predecessor {
+            predecessor.sealed.store(true, Ordering::Release);
+        }
+        tail.offset = SEGMENT_HEAD_BYTES;
+        if self.committer == Committer::Appender {
+            // Nobody opens a volatile store again: its segments need no headers.
+        } else {
+            let run = tail.run(&segment, 0);
+            run.parts.push(header.encode());
+            run.bytes += SEGMENT_HEAD_BYTES;
+        }
+        tail.segment = Some(segment);
+    }
+
+    /// Writes the open batch, and syncs it if durability asks for that; `false` if it had no records.
+    pub fn commit(&self) -> bool {
+        let mut tail = self.tail.lock();
+        if tail.batch.records == 0 || self.failure.get().is_some() {
+            return false;
+        }
+        let id = tail.batch.id;
+        let next = Batch { id: id + 1, runs: Vec::new(), wakers: Vec::new(), records: 0 };
+        let batch = std::mem::replace(&mut tail.batch, next);
+        tail.committing = Some((id, batch.wakers));
+        drop(tail);
+
+        let mut bytes = 0;
+        let mut result = Ok(());
+        let mut written: Vec<Arc<Segment>> = Vec::with_capacity(1);
+        for mut run in batch.runs {
+            run.flush_small();
+            bytes += run.bytes;
+            result = result.and_then(|()| {
+                let error =
+                    |error| format!("cannot write {} at offset {}: {error}", run.segment.name, run.offset);
+                run.segment.file.write_at(run.offset, &run.parts).map_err(error)
+            });
+            if written.last().is_none_or(|last| last.id != run.segment.id) {
+                written.push(run.segment);
+            }
+        }
+        self.counters.log_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counters.batches.fetch_add(1, Ordering::Relaxed);
+        self.counters.records.fetch_add(batch.records, Ordering::Relaxed);
+        if self.durability == Durability::Always {
+            result = result.and_then(|()| self.sync_segments(&written));
+        }
+
+        let mut tail = self.tail.lock();
+        match result {
+            Ok(()) => {
+                self.acked.store(id, Ordering::Release);
+                if self.durability == Durability::Always {
+                    self.synced.store(id, Ordering::Release);
+                } else {
+                    for segment in written {
+                        if !tail.unsynced.iter().any(|known| known.id == segment.id) {
+                            tail.unsynced.push(segment);
+                        }
+                    }
+                }
+            }
+            Err(text) => self.fail(&mut tail, text),
+        }
+        let wakers = tail.committing.take().map(|(_, wakers)| wakers).unwrap_or_default();
+        drop(tail);
+        wakers.into_iter().for_each(Waker::wake);
+        true
+    }
+
+    fn sync_segments(&self, segments: &[Arc<Segment>]) -> Result<(), String> {
+        for segment in segments {
+            self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+            segment.file.sync().map_err(|error| format!("cannot sync {}: {error}", segment.name))?;
+        }
+        Ok(())
+    }
+
+    fn fail(&self, tail: &mut Tail, text: String) {
+        tracing::error!("{text}; the store is read-only from now on");
+        let text =
+            format!("the store is read-only because it {text}; check the disk, then open the store again");
+        // Only the first failure counts; a second one changes nothing.
+        let _ = self
+            .failure
+            .set(StoreError::new(ErrorKind::ReadOnly, text.replacen("it cannot", "it could not", 1)));
+        let waiting = std::mem::take(&mut tail.batch.wakers);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Syncs all that was acknowledged. Blocks.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        let mut tail = self.tail.lock();
+        let through = self.acked.load(Ordering::Acquire);
+        let segments = std::mem::take(&mut tail.unsynced);
+        drop(tail);
+        if !segments.is_empty()
+            && let Err(text) = self.sync_segments(&segments)
+        {
+            self.fail(&mut self.tail.lock(), text);
+        }
+        if let Some(failure) = self.failure.get() {
+            return Err(failure.clone());
+        }
+        self.synced.fetch_max(through, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Waits until a batch's effects may be told. Blocks; in a store without a thread it commits by itself.
+    pub fn wait_blocking(self: &Arc<Self>, batch: u64) -> Result<(), StoreError> {
+        match self.committer {
+            Committer::Thread => futures::executor::block_on(self.wait(batch)),
+            Committer::Appender => Ok(()),
+            Committer::Caller => {
+                while !self.is_acked(batch) && self.commit() {}
+                match self.failure.get() {
+                    Some(failure) if !self.is_acked(batch) => Err(failure.clone()),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Waits until a batch's effects may be told; an error if they never will.
+    pub fn wait(self: &Arc<Self>, batch: u64) -> WaitBatch {
+        WaitBatch { log: Arc::clone(self), batch }
+    }
+
+    /// The committing thread's work, until [`Log::close`].
+    pub fn run(&self) {
+        let interval = match self.durability {
+            Durability::Interval(interval) => Some(interval),
+            _ => None,
+        };
+        let mut synced_at = Instant::now();
+        let mut marked = true;
+        loop {
+            let mut tail = self.tail.lock();
+            while tail.batch.records == 0 && !tail.closing {
+                let timeout = match interval {
+                    Some(interval) if !tail.unsynced.is_empty() => {
+                        interval.saturating_sub(synced_at.elapsed())
+                    }
+                    _ if !marked && self.durability == Durability::Always => MARK_AFTER,
+                    _ => Duration::from_secs(3600),
+                };
+                if self.work.wait_for(&mut tail, timeout).timed_out() {
+                    break;
+                }
+            }
+            let closing = tail.closing;
+            let idle = tail.batch.records == 0;
+            drop(tail);
+            if closing && idle || self.failure.get().is_some() {
+                return;
+            }
+            if idle && !marked && self.durability == Durability::Always {
+                // Without room for it there is no mark; the next segment's header is as good.
+                let _ = self.append(&mut record::encode_mark(), &[]);
+                marked = true;
+                self.commit();
+            } else if self.commit() {
+                marked = false;
+            }
+            if interval.is_some_and(|interval| synced_at.elapsed() >= interval) {
+                // A failure is kept in the log itself.
+                let _ = self.sync();
+                synced_at = Instant::now();
+            }
+        }
+    }
+
+    /// Takes no more records; the committing thread ends when it has written those it has.
+    pub fn close(&self) {
+        self.tail.lock().closing = true;
+        self.work.notify_all();
+    }
+}
+
+impl Tail {
+    fn fits(&self, record_bytes: u64) -> bool {
+        self.segment.as_ref().is_some_and(|segment| {
+            !segment.sealed.load(Ordering::Relaxed) && self.offset + record_bytes <= segment.capacity
+        })
+    }
+
+    fn has_room(&self, record_bytes: u64) -> bool {
+        self.fits(record_bytes)
+            || self.ready.as_ref().is_some_and(|ready| SEGMENT_HEAD_BYTES + record_bytes <= ready.capacity)
+    }
+
+    fn position(&self) -> Position {
+        Position { segment: self.segment.as_ref().map_or(0, |segment| segment.id), offset: self.offset }
+    }
+
+    fn last_batch(&self) -> u64 {
+        if self.batch.records > 0 { self.batch.id } else { self.batch.id - 1 }
+    }
+
+    /// The open batch's run that a record at `offset` of `segment` belongs to.
+    fn run(&mut self, segment: &Arc<Segment>, offset: u64) -> &mut Run {
+        let runs = &mut self.batch.runs;
+        if runs.last().is_none_or(|run| run.segment.id != segment.id) {
+            let run =
+                Run { segment: Arc::clone(segment), offset, parts: Vec::new(), small: Vec::new(), bytes: 0 };
+            runs.push(run);
+        }
+        let last = runs.len() - 1;
+        &mut runs[last]
+    }
+}
+
+impl Run {
+    fn flush_small(&mut self) {
+        if !self.small.is_empty() {
+            self.parts.push(std::mem::take(&mut self.small).into());
+        }
+    }
+}
+
+/// See [`Log::wait`].
+pub struct WaitBatch {
+    log: Arc<Log>,
+    batch: u64,
+}
+
+impl Future for WaitBatch {
+    type Output = Result<(), StoreError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.log.is_acked(self.batch) {
+            return Poll::Ready(Ok(()));
+        }
+        let mut tail = self.log.tail.lock();
+        if self.log.is_acked(self.batch) {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(failure) = self.log.failure.get() {
+            return Poll::Ready(Err(failure.clone()));
+        }
+        let wakers = match &mut tail.committing {
+            Some((id, wakers)) if *id >= self.batch => wakers,
+            _ => &mut tail.batch.wakers,
+        };
+        wakers.push(context.waker().clone());
+        Poll::Pending
+    }
+}

@@ -1,0 +1,412 @@
+//! One object in memory: where its bytes are, and its keys and attributes themselves.
+//!
+//! The functions here are pure bookkeeping: the live path and recovery apply the same [`Effect`]s with the same code,
+//! and the results must be the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use nacre_object::limit::{
+    ATTRIBUTES_MAX, EXTENTS_PER_READ_MAX, OFFSET_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX,
+};
+use nacre_object::{
+    Answer, ByteRange, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
+    RangeRead, Read, Stat, StoreError, coalesce,
+};
+
+use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
+use crate::record::Effect;
+
+/// An object, or what is left of one that was removed.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    /// Whether the object exists.
+    pub exists: bool,
+    /// The version of the last transaction that wrote it.
+    pub version: u64,
+    /// The version of the last removal of the whole object: every byte that has no entry is a hole of this version.
+    pub floor: u64,
+    /// The greatest fencing token seen.
+    pub fence: u64,
+    /// The batch that has its newest change: what anybody who is told of the object must wait for.
+    pub gate: u64,
+    /// Its forks, those that were removed (and have holes left) included.
+    pub forks: BTreeMap<Fork, ForkNode>,
+    /// Its keys.
+    pub keys: BTreeMap<Key, Bytes>,
+    /// Its attributes.
+    pub attributes: BTreeMap<Key, Bytes>,
+}
+
+/// A fork in memory.
+#[derive(Clone, Debug, Default)]
+pub struct ForkNode {
+    /// Whether it exists.
+    pub exists: bool,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Where its bytes are.
+    pub map: ExtentMap,
+}
+
+/// A range that is to be read: the answer but for its bytes, and where those are.
+#[derive(Debug, Default)]
+pub struct RangePlan {
+    /// The answer, without data.
+    pub read: RangeRead,
+    /// First byte.
+    pub start: u64,
+    /// How many bytes of data to give.
+    pub data_bytes: usize,
+    /// The pieces of data in the range, in order.
+    pub pieces: Vec<Entry>,
+}
+
+impl Node {
+    /// The greatest version in a range.
+    pub fn region_version(&self, fork: &Fork, range: ByteRange) -> u64 {
+        let Some(fork) = self.forks.get(fork) else { return self.floor };
+        let entries = fork.map.overlapping(range.offset, range.end());
+        entries.map(Entry::version).max().unwrap_or(0).max(self.floor)
+    }
+
+    /// Plans the reading of a range, with at most `data_bytes_max` bytes of data.
+    pub fn plan(&self, name: &Fork, range: ByteRange, data_bytes_max: usize) -> RangePlan {
+        self.plan_range(name, range, Some(data_bytes_max))
+    }
+
+    fn plan_range(&self, name: &Fork, range: ByteRange, data_bytes_max: Option<usize>) -> RangePlan {
+        let empty = ForkNode::default();
+        let fork = self.forks.get(name).unwrap_or(&empty);
+        let end = range.end();
+        let data_end = end.min(fork.size).max(range.offset);
+        let wanted = data_end - range.offset;
+        // Where the answer is cut, if it is: by its data here, by its extents below.
+        let mut cut = match data_bytes_max {
+            Some(max) if wanted > max as u64 => Some(range.offset + max as u64),
+            _ => None,
+        };
+        let mut plan = RangePlan { start: range.offset, ..RangePlan::default() };
+        let mut version = 0;
+        let mut at = range.offset;
+        let extents = &mut plan.read.extents;
+        for entry in fork.map.overlapping(range.offset, end) {
+            version = version.max(entry.version());
+            if cut.is_some_and(|cut| entry.start().max(range.offset) >= cut) {
+                continue;
+            }
+            let piece = entry.clip(range.offset, cut.unwrap_or(end));
+            if self.floor > 0 && piece.start() > at {
+                coalesce(extents, hole(at, piece.start(), self.floor));
+                at = piece.start();
+            }
+            let kind = match piece.place() {
+                Place::Hole => ExtentKind::Hole,
+                Place::Data { .. } => ExtentKind::Data,
+            };
+            let range = ByteRange::new(piece.start(), piece.len());
+            coalesce(extents, Extent { range, version: piece.version(), kind });
+            if extents.len() > EXTENTS_PER_READ_MAX {
+                cut = Some(extents[EXTENTS_PER_READ_MAX].range.offset);
+                extents.truncate(EXTENTS_PER_READ_MAX);
+                continue;
+            }
+            at = piece.end();
+            if kind == ExtentKind::Data && data_bytes_max.is_some() {
+                plan.pieces.push(piece);
+            }
+        }
+        let covered = cut.unwrap_or(end);
+        if self.floor > 0 && covered > at {
+            coalesce(extents, hole(at, covered, self.floor));
+            if extents.len() > EXTENTS_PER_READ_MAX {
+                cut = Some(extents[EXTENTS_PER_READ_MAX].range.offset);
+                extents.truncate(EXTENTS_PER_READ_MAX);
+            }
+        }
+        plan.read.version = version.max(self.floor);
+        plan.read.size = fork.size;
+        plan.read.next = cut;
+        if data_bytes_max.is_some() {
+            plan.data_bytes = (cut.unwrap_or(end).min(data_end).max(range.offset) - range.offset) as usize;
+        }
+        plan
+    }
+
+    /// The first guard that does not hold, with what stood there.
+    pub fn refusal(&self, guards: &[Guard]) -> Option<(usize, Found, Option<RangePlan>)> {
+        guards.iter().enumerate().find_map(|(index, guard)| {
+            let (found, plan) = self.check(guard)?;
+            Some((index, found, plan))
+        })
+    }
+
+    fn check(&self, guard: &Guard) -> Option<(Found, Option<RangePlan>)> {
+        let region = |fork, range| {
+            let plan = self.plan(fork, range, REFUSAL_BYTES_MAX);
+            Some((Found::Region(RangeRead::default()), Some(plan)))
+        };
+        match guard {
+            Guard::Exists if self.exists => None,
+            Guard::Absent if !self.exists => None,
+            Guard::Exists | Guard::Absent => Some((Found::Object { exists: self.exists }, None)),
+            Guard::Region { fork, range, version } => {
+                if self.region_version(fork, *range) <= *version {
+                    None
+                } else {
+                    region(fork, *range)
+                }
+            }
+            Guard::Proposal { fork, range, version } => {
+                if self.region_version(fork, *range) < *version {
+                    None
+                } else {
+                    region(fork, *range)
+                }
+            }
+            Guard::Key { key, check } => {
+                let value = self.keys.get(key);
+                let holds = check.holds(value.map(Bytes::as_ref));
+                (!holds).then(|| (Found::Value(value.cloned()), None))
+            }
+            Guard::Attribute { name, check } => {
+                let value = self.attributes.get(name);
+                let holds = check.holds(value.map(Bytes::as_ref));
+                (!holds).then(|| (Found::Value(value.cloned()), None))
+            }
+            Guard::Fence { token } => (self.fence > *token).then_some((Found::Fence(self.fence), None)),
+        }
+    }
+
+    /// Answers a read, but for the bytes of ranges, within what is left of the reply's budget.
+    pub fn answer(&self, read: &Read, budget: &mut usize) -> (Answer, Option<RangePlan>) {
+        match read {
+            Read::Range { fork, range, .. } => {
+                let plan = self.plan(fork, *range, *budget);
+                *budget -= plan.data_bytes;
+                (Answer::Range(RangeRead::default()), Some(plan))
+            }
+            Read::Extents { fork, range } => {
+                (Answer::Range(RangeRead::default()), Some(self.plan_range(fork, *range, None)))
+            }
+            Read::Stat => (Answer::Stat(self.stat()), None),
+            Read::Forks { after, limit } => (Answer::Forks(self.forks_page(after.as_ref(), *limit)), None),
+            Read::Key { key } => {
+                let value = self.keys.get(key).cloned();
+                *budget = budget.saturating_sub(value.as_ref().map_or(0, Bytes::len));
+                (Answer::Value(value), None)
+            }
+            Read::Keys { range, limit, values } => {
+                let limit = (*limit as usize).min(PAGE_ENTRIES_MAX);
+                (Answer::Keys(key_page(&self.keys, range, limit, *values, budget)), None)
+            }
+            Read::Attribute { name } => {
+                let value = self.attributes.get(name).cloned();
+                *budget = budget.saturating_sub(value.as_ref().map_or(0, Bytes::len));
+                (Answer::Value(value), None)
+            }
+            Read::Attributes => {
+                let page = key_page(&self.attributes, &KeyRange::all(), ATTRIBUTES_MAX, true, budget);
+                (Answer::Keys(page), None)
+            }
+        }
+    }
+
+    fn stat(&self) -> Stat {
+        let forks = self.forks.values().filter(|fork| fork.exists);
+        Stat {
+            exists: self.exists,
+            version: self.version,
+            fence: self.fence,
+            forks: forks.clone().count() as u64,
+            bytes: forks.fold(0, |sum, fork| sum.saturating_add(fork.size)),
+            keys: self.keys.len() as u64,
+            attributes: self.attributes.len() as u64,
+        }
+    }
+
+    fn forks_page(&self, after: Option<&Fork>, limit: u32) -> ForkPage {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let limit = (limit as usize).min(PAGE_ENTRIES_MAX);
+        let from = after.map_or(Unbounded, Excluded);
+        let mut forks =
+            self.forks.range::<Fork, _>((from, Unbounded)).filter(|(_, fork)| fork.exists).peekable();
+        let mut page = ForkPage::default();
+        while page.entries.len() < limit
+            && let Some((name, fork)) = forks.next()
+        {
+            page.entries.push((name.clone(), fork.size));
+        }
+        page.more = forks.peek().is_some();
+        page
+    }
+
+    /// Checks what only the object's state can tell of a transaction's effects.
+    pub fn admit(&self, effects: &[Effect]) -> Result<(), StoreError> {
+        if !effects.iter().any(|effect| matches!(effect, Effect::SetAttribute { .. })) {
+            return Ok(());
+        }
+        let mut names: BTreeSet<&Key> = self.attributes.keys().collect();
+        for effect in effects {
+            match effect {
+                Effect::SetAttribute { name, .. } => {
+                    names.insert(name);
+                }
+                Effect::RemoveAttribute { name } => {
+                    names.remove(name);
+                }
+                Effect::Remove => names.clear(),
+                _ => {}
+            }
+        }
+        if names.len() <= ATTRIBUTES_MAX {
+            return Ok(());
+        }
+        let text = format!("{} attributes on one object; the limit is {ATTRIBUTES_MAX}", names.len());
+        Err(StoreError::new(ErrorKind::Invalid, text))
+    }
+
+    /// Applies a transaction's effects. Payload chunks lie one after another in `segment`, from `payload_offset` on;
+    /// `live` is told of each change in the bytes that the object refers to, by segment.
+    pub fn apply(
+        &mut self,
+        effects: &[Effect],
+        version: u64,
+        segment: u32,
+        payload_offset: u32,
+        mut live: impl FnMut(u32, i64),
+    ) {
+        self.version = version;
+        let mut offset = payload_offset;
+        for effect in effects {
+            self.exists = true;
+            match effect {
+                Effect::Create => {}
+                Effect::Chunk { fork, offset: start, len, crc } => {
+                    let fork = self.fork(fork);
+                    fork.exists = true;
+                    if *len == 0 {
+                        continue;
+                    }
+                    let chunk = Chunk { segment, offset, len: *len, crc: *crc };
+                    let end = start + u64::from(*len);
+                    let entry = Entry::data(*start, version, chunk);
+                    live(segment, i64::from(*len));
+                    fork.map.replace(*start, end, &[entry], |segment, bytes| live(segment, -(bytes as i64)));
+                    fork.size = fork.size.max(end);
+                    offset += len;
+                }
+                Effect::Zero { fork, range } => {
+                    if range.len > 0 {
+                        let fork = self.fork(fork);
+                        fork.make_hole(range.offset, range.end(), version, &mut live);
+                    }
+                }
+                Effect::Truncate { fork, size } => {
+                    let fork = self.fork(fork);
+                    fork.exists = true;
+                    let from = fork.size.min(*size);
+                    fork.size = *size;
+                    if from < OFFSET_MAX {
+                        fork.make_hole(from, OFFSET_MAX, version, &mut live);
+                    }
+                }
+                Effect::RemoveFork { fork } => {
+                    if let Some(fork) = self.forks.get_mut(fork) {
+                        fork.exists = false;
+                        fork.size = 0;
+                        fork.make_hole(0, OFFSET_MAX, version, &mut live);
+                    }
+                }
+                Effect::SetKey { key, value } => set(&mut self.keys, key, value),
+                Effect::RemoveKey { key } => {
+                    self.keys.remove(key);
+                }
+                Effect::SetAttribute { name, value } => set(&mut self.attributes, name, value),
+                Effect::RemoveAttribute { name } => {
+                    self.attributes.remove(name);
+                }
+                Effect::RaiseFence { token } => self.fence = self.fence.max(*token),
+                Effect::Remove => {
+                    self.release_all(&mut live);
+                    self.exists = false;
+                    self.floor = version;
+                    self.forks.clear();
+                    self.keys.clear();
+                    self.attributes.clear();
+                }
+            }
+        }
+    }
+
+    fn release_all(&self, live: &mut impl FnMut(u32, i64)) {
+        for entry in self.forks.values().flat_map(|fork| fork.map.iter()) {
+            if let Place::Data { chunk, .. } = entry.place() {
+                live(chunk.segment, -(entry.len() as i64));
+            }
+        }
+    }
+
+    /// The fork of a name, made if there is none. Names are copied: the caller's may be a slice of a large buffer.
+    fn fork(&mut self, name: &Fork) -> &mut ForkNode {
+        if !self.forks.contains_key(name) {
+            let name = Fork::new(Bytes::copy_from_slice(name.as_bytes())).unwrap_or_default();
+            self.forks.insert(name, ForkNode::default());
+        }
+        self.forks.entry(name.clone()).or_default()
+    }
+}
+
+impl ForkNode {
+    fn make_hole(&mut self, start: u64, end: u64, version: u64, live: &mut impl FnMut(u32, i64)) {
+        let entry = Entry::hole(ByteRange::new(start, end - start), version);
+        self.map.replace(start, end, &[entry], |segment, bytes| live(segment, -(bytes as i64)));
+    }
+}
+
+fn hole(start: u64, end: u64, version: u64) -> Extent {
+    Extent { range: ByteRange::new(start, end - start), version, kind: ExtentKind::Hole }
+}
+
+/// Sets a value. Both are copied, because the caller's may be slices of a large buffer.
+fn set(map: &mut BTreeMap<Key, Bytes>, key: &Key, value: &Bytes) {
+    let value = Bytes::copy_from_slice(value);
+    match map.get_mut(key) {
+        Some(old) => *old = value,
+        None => {
+            if let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_bytes())) {
+                map.insert(key, value);
+            }
+        }
+    }
+}
+
+fn key_page(
+    map: &BTreeMap<Key, Bytes>,
+    range: &KeyRange,
+    limit: usize,
+    values: bool,
+    budget: &mut usize,
+) -> KeyPage {
+    use std::ops::Bound::{Excluded, Included, Unbounded};
+    let from = match &range.after {
+        Some(after) if after >= &range.prefix => Excluded(after.as_ref()),
+        _ => Included(range.prefix.as_ref()),
+    };
+    let mut page = KeyPage::default();
+    for (key, value) in map.range::<[u8], _>((from, Unbounded)) {
+        if !range.contains(key.as_bytes()) {
+            // The keys that begin with the prefix stand together, and `before` only ends them sooner.
+            break;
+        }
+        let value = if values { value.clone() } else { Bytes::new() };
+        let bytes = key.as_bytes().len() + value.len();
+        if page.entries.len() == limit || bytes > *budget {
+            page.more = true;
+            break;
+        }
+        *budget -= bytes;
+        page.entries.push((key.clone(), value));
+    }
+    page
+}

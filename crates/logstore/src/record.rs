@@ -1,0 +1,495 @@
+//! Log records: what a transaction did, with its payload.
+//!
+//! A record is `head | payload | tail`, each padded to 8 bytes. The head says what the record is and carries the
+//! checksums of the payload's chunks; the tail is the head again under another magic number, so that damage to
+//! either loses nothing. `docs/format.md` has the byte diagrams.
+//!
+//! Invariants:
+//! - every checksum of a head is bound to the number of the segment it stands in, so that what a recycled segment
+//!   file held in its former life is never taken for a record;
+//! - decoding never panics and never allocates more than a small multiple of its input.
+
+use bytes::Bytes;
+use nacre_object::limit::OFFSET_MAX;
+use nacre_object::{ByteRange, Fork, Key, ObjectId, Write};
+
+use crate::codec::{Reader, crc32c, put_bytes, put_varint};
+
+/// Longest chunk of payload: the unit of checksums.
+pub const CHUNK_BYTES_MAX: usize = 64 << 10;
+/// Records, and the parts of a record, begin at multiples of this.
+pub const ALIGNMENT: usize = 8;
+/// The fixed part of a head.
+pub const HEAD_BYTES_MIN: usize = 40;
+
+const HEAD_MAGIC: u32 = u32::from_le_bytes(*b"NREC");
+const TAIL_MAGIC: u32 = u32::from_le_bytes(*b"NEND");
+
+/// Flag: the first record of its batch.
+const FLAG_FIRST: u8 = 1;
+
+/// One change of an object, as it stands in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The object exists.
+    Create,
+    /// A chunk of payload is written. Payload stands in the record in the order of its chunks. A chunk of no bytes
+    /// only makes the fork.
+    Chunk {
+        /// The fork.
+        fork: Fork,
+        /// Where its first byte goes.
+        offset: u64,
+        /// Its length in bytes.
+        len: u32,
+        /// CRC-32C of its bytes.
+        crc: u32,
+    },
+    /// See [`Write::Zero`].
+    Zero {
+        /// The fork.
+        fork: Fork,
+        /// The range.
+        range: ByteRange,
+    },
+    /// See [`Write::Truncate`].
+    Truncate {
+        /// The fork.
+        fork: Fork,
+        /// The new size in bytes.
+        size: u64,
+    },
+    /// See [`Write::RemoveFork`].
+    RemoveFork {
+        /// The fork.
+        fork: Fork,
+    },
+    /// See [`Write::SetKey`].
+    SetKey {
+        /// The key.
+        key: Key,
+        /// Its value.
+        value: Bytes,
+    },
+    /// See [`Write::RemoveKey`].
+    RemoveKey {
+        /// The key.
+        key: Key,
+    },
+    /// See [`Write::SetAttribute`].
+    SetAttribute {
+        /// Its name.
+        name: Key,
+        /// Its value.
+        value: Bytes,
+    },
+    /// See [`Write::RemoveAttribute`].
+    RemoveAttribute {
+        /// Its name.
+        name: Key,
+    },
+    /// See [`Write::RaiseFence`].
+    RaiseFence {
+        /// The fencing token.
+        token: u64,
+    },
+    /// See [`Write::Remove`].
+    Remove,
+}
+
+/// A piece of an extent that the cleaner carried to a new place: a chunk of its own there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Whose it is.
+    pub object: ObjectId,
+    /// The fork.
+    pub fork: Fork,
+    /// Its first byte in the fork.
+    pub start: u64,
+    /// Its length in bytes, at least 1.
+    pub len: u32,
+    /// The version that wrote it.
+    pub version: u64,
+    /// CRC-32C of its bytes.
+    pub crc: u32,
+}
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A transaction's effects on one object.
+    Transaction {
+        /// The object.
+        object: ObjectId,
+        /// The version stamped on them.
+        version: u64,
+        /// The effects, in order.
+        effects: Vec<Effect>,
+    },
+    /// Pieces that the cleaner moved.
+    Moves(Vec<Moved>),
+    /// Nothing but the head's own fields: proof that all before it was synced.
+    Mark,
+}
+
+/// A decoded record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The batch it was committed in.
+    pub batch: u64,
+    /// Whether it is the first of its batch.
+    pub first: bool,
+    /// The greatest batch that was known to be synced when this was written.
+    pub synced: u64,
+    /// Length of the whole record in bytes.
+    pub record_bytes: u32,
+    /// Length of the head, and of the tail, in bytes: where the payload begins.
+    pub head_bytes: u32,
+    /// What it says.
+    pub body: Body,
+}
+
+impl Effect {
+    /// Splits a transaction's writes into effects, and their payload into chunks, with its checksums.
+    pub fn from_writes(writes: Vec<Write>) -> (Vec<Effect>, Vec<Bytes>) {
+        let mut effects = Vec::with_capacity(writes.len());
+        let mut payload = Vec::new();
+        for write in writes {
+            effects.push(match write {
+                Write::Create => Effect::Create,
+                Write::Extents { fork, extents } => {
+                    if extents.is_empty() {
+                        effects.push(Effect::Chunk { fork: fork.clone(), offset: 0, len: 0, crc: 0 });
+                    }
+                    for (start, data) in extents {
+                        chunks(&fork, start, &data, &mut effects);
+                        if !data.is_empty() {
+                            payload.push(data);
+                        }
+                    }
+                    continue;
+                }
+                Write::Zero { fork, range } => Effect::Zero { fork, range },
+                Write::Truncate { fork, size } => Effect::Truncate { fork, size },
+                Write::RemoveFork { fork } => Effect::RemoveFork { fork },
+                Write::SetKey { key, value } => Effect::SetKey { key, value },
+                Write::RemoveKey { key } => Effect::RemoveKey { key },
+                Write::SetAttribute { name, value } => Effect::SetAttribute { name, value },
+                Write::RemoveAttribute { name } => Effect::RemoveAttribute { name },
+                Write::RaiseFence { token } => Effect::RaiseFence { token },
+                Write::Remove => Effect::Remove,
+            });
+        }
+        (effects, payload)
+    }
+}
+
+fn chunks(fork: &Fork, start: u64, data: &[u8], effects: &mut Vec<Effect>) {
+    if data.is_empty() {
+        effects.push(Effect::Chunk { fork: fork.clone(), offset: start, len: 0, crc: 0 });
+    }
+    let mut offset = start;
+    for chunk in data.chunks(CHUNK_BYTES_MAX) {
+        let len = chunk.len() as u32;
+        effects.push(Effect::Chunk { fork: fork.clone(), offset, len, crc: crc32c(chunk) });
+        offset += u64::from(len);
+    }
+}
+
+/// Rounds up to the alignment of records.
+pub const fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(ALIGNMENT)
+}
+
+const BODY_TRANSACTION: u8 = 1;
+const BODY_MOVES: u8 = 2;
+const BODY_MARK: u8 = 3;
+
+const EFFECT_CREATE: u8 = 1;
+const EFFECT_CHUNK: u8 = 2;
+/// A chunk of the same fork as the effect just before it, which is a chunk too.
+const EFFECT_CHUNK_AGAIN: u8 = 3;
+const EFFECT_ZERO: u8 = 4;
+const EFFECT_TRUNCATE: u8 = 5;
+const EFFECT_REMOVE_FORK: u8 = 6;
+const EFFECT_SET_KEY: u8 = 7;
+const EFFECT_REMOVE_KEY: u8 = 8;
+const EFFECT_SET_ATTRIBUTE: u8 = 9;
+const EFFECT_REMOVE_ATTRIBUTE: u8 = 10;
+const EFFECT_RAISE_FENCE: u8 = 11;
+const EFFECT_REMOVE: u8 = 12;
+
+/// Encodes a transaction's body, with room in front of it for the fixed part of the head.
+///
+/// `version` stands at the end, so that it can be appended when the rest is encoded already.
+pub fn encode_transaction(object: &ObjectId, effects: &[Effect]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD_BYTES_MIN + 64);
+    out.resize(HEAD_BYTES_MIN, 0);
+    out.push(BODY_TRANSACTION);
+    put_bytes(&mut out, object.as_bytes());
+    put_varint(&mut out, effects.len() as u64);
+    let mut previous: Option<&Fork> = None;
+    for effect in effects {
+        let before = previous.take();
+        match effect {
+            Effect::Create => out.push(EFFECT_CREATE),
+            Effect::Chunk { fork, offset, len, crc } => {
+                if before == Some(fork) {
+                    out.push(EFFECT_CHUNK_AGAIN);
+                } else {
+                    out.push(EFFECT_CHUNK);
+                    put_bytes(&mut out, fork.as_bytes());
+                }
+                previous = Some(fork);
+                put_varint(&mut out, *offset);
+                put_varint(&mut out, u64::from(*len));
+                out.extend_from_slice(&crc.to_le_bytes());
+            }
+            Effect::Zero { fork, range } => {
+                out.push(EFFECT_ZERO);
+                put_bytes(&mut out, fork.as_bytes());
+                put_varint(&mut out, range.offset);
+                put_varint(&mut out, range.len);
+            }
+            Effect::Truncate { fork, size } => {
+                out.push(EFFECT_TRUNCATE);
+                put_bytes(&mut out, fork.as_bytes());
+                put_varint(&mut out, *size);
+            }
+            Effect::RemoveFork { fork } => {
+                out.push(EFFECT_REMOVE_FORK);
+                put_bytes(&mut out, fork.as_bytes());
+            }
+            Effect::SetKey { key, value } => {
+                out.push(EFFECT_SET_KEY);
+                put_bytes(&mut out, key.as_bytes());
+                put_bytes(&mut out, value);
+            }
+            Effect::RemoveKey { key } => {
+                out.push(EFFECT_REMOVE_KEY);
+                put_bytes(&mut out, key.as_bytes());
+            }
+            Effect::SetAttribute { name, value } => {
+                out.push(EFFECT_SET_ATTRIBUTE);
+                put_bytes(&mut out, name.as_bytes());
+                put_bytes(&mut out, value);
+            }
+            Effect::RemoveAttribute { name } => {
+                out.push(EFFECT_REMOVE_ATTRIBUTE);
+                put_bytes(&mut out, name.as_bytes());
+            }
+            Effect::RaiseFence { token } => {
+                out.push(EFFECT_RAISE_FENCE);
+                put_varint(&mut out, *token);
+            }
+            Effect::Remove => out.push(EFFECT_REMOVE),
+        }
+    }
+    out
+}
+
+/// Appends the version to a body made by [`encode_transaction`].
+pub fn put_version(out: &mut Vec<u8>, version: u64) {
+    out.extend_from_slice(&version.to_le_bytes());
+}
+
+/// Encodes the body of a record of moves, with room in front of it for the fixed part of the head.
+pub fn encode_moves(moves: &[Moved]) -> Vec<u8> {
+    let mut out = vec![0; HEAD_BYTES_MIN];
+    out.push(BODY_MOVES);
+    put_varint(&mut out, moves.len() as u64);
+    for moved in moves {
+        put_bytes(&mut out, moved.object.as_bytes());
+        put_bytes(&mut out, moved.fork.as_bytes());
+        put_varint(&mut out, moved.start);
+        put_varint(&mut out, u64::from(moved.len));
+        put_varint(&mut out, moved.version);
+        out.extend_from_slice(&moved.crc.to_le_bytes());
+    }
+    out
+}
+
+/// Encodes the body of a mark, with room in front of it for the fixed part of the head.
+pub fn encode_mark() -> Vec<u8> {
+    let mut out = vec![0; HEAD_BYTES_MIN];
+    out.push(BODY_MARK);
+    out
+}
+
+/// How long a record is, from the length of its head before padding and of its payload.
+pub fn record_bytes(head_bytes: usize, payload_bytes: usize) -> usize {
+    2 * aligned(head_bytes) + aligned(payload_bytes)
+}
+
+/// Where a record will stand, and in which batch: the last things that its head needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    /// The number of the segment.
+    pub segment: u32,
+    /// The batch.
+    pub batch: u64,
+    /// Whether it is the first of its batch.
+    pub first: bool,
+    /// The greatest batch known to be synced.
+    pub synced: u64,
+}
+
+/// Completes a head that one of the `encode` functions began: pads it, fills in the fixed part, and seals it.
+pub fn seal_head(head: &mut Vec<u8>, payload_bytes: usize, stamp: Stamp) {
+    let body_bytes = (head.len() - HEAD_BYTES_MIN) as u32;
+    head.resize(aligned(head.len()), 0);
+    let record_bytes = record_bytes(head.len(), payload_bytes) as u32;
+    head[0..4].copy_from_slice(&HEAD_MAGIC.to_le_bytes());
+    head[8..12].copy_from_slice(&record_bytes.to_le_bytes());
+    head[12..16].copy_from_slice(&body_bytes.to_le_bytes());
+    head[16..24].copy_from_slice(&stamp.batch.to_le_bytes());
+    head[24..32].copy_from_slice(&stamp.synced.to_le_bytes());
+    head[32] = if stamp.first { FLAG_FIRST } else { 0 };
+    let crc = head_crc(&head[8..], stamp.segment);
+    head[4..8].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Appends the tail of a record: its sealed head again, under the tail's magic number.
+pub fn put_tail(out: &mut Vec<u8>, sealed_head: &[u8]) {
+    out.extend_from_slice(&TAIL_MAGIC.to_le_bytes());
+    out.extend_from_slice(&sealed_head[4..]);
+}
+
+fn head_crc(bytes: &[u8], segment: u32) -> u32 {
+    // Any one-to-one mixing of the segment's number will do; this one spreads small numbers over all bits.
+    crc32c(bytes) ^ segment.wrapping_mul(0x9e37_79b1)
+}
+
+/// Where the next record might begin, seen from what stands at some offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A sound head.
+    Head(Record),
+    /// A sound tail: its record began this many bytes before the tail.
+    Tail(Record, usize),
+}
+
+/// Decodes the head or the tail at the beginning of `bytes`, which may be longer. `None` if there is neither.
+pub fn decode(bytes: &Bytes, segment: u32) -> Option<Found> {
+    let magic = u32::from_le_bytes(*bytes.first_chunk()?);
+    if magic != HEAD_MAGIC && magic != TAIL_MAGIC {
+        return None;
+    }
+    let fixed: &[u8; HEAD_BYTES_MIN] = bytes.first_chunk()?;
+    let word = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
+    let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+    let record_bytes = word(8);
+    let body_bytes = word(12) as usize;
+    let head_bytes = aligned(HEAD_BYTES_MIN.checked_add(body_bytes)?);
+    if head_bytes > bytes.len() || head_bytes.checked_mul(2)? > record_bytes as usize {
+        return None;
+    }
+    if head_crc(&bytes[8..head_bytes], segment) != word(4) {
+        return None;
+    }
+    let payload_bytes = record_bytes as usize - 2 * head_bytes;
+    let body = decode_body(bytes.slice(HEAD_BYTES_MIN..HEAD_BYTES_MIN + body_bytes), payload_bytes)?;
+    let record = Record {
+        batch: long(16),
+        first: fixed[32] & FLAG_FIRST != 0,
+        synced: long(24),
+        record_bytes,
+        head_bytes: head_bytes as u32,
+        body,
+    };
+    if magic == HEAD_MAGIC {
+        return Some(Found::Head(record));
+    }
+    Some(Found::Tail(record, record_bytes as usize - head_bytes))
+}
+
+fn decode_body(bytes: Bytes, payload_bytes: usize) -> Option<Body> {
+    let mut reader = Reader::new(bytes);
+    let mut room = payload_bytes;
+    let body = match reader.u8()? {
+        BODY_TRANSACTION => {
+            let object = ObjectId::new(reader.bytes()?).ok()?;
+            let count = usize::try_from(reader.varint()?).ok()?;
+            // Each effect takes at least one byte.
+            let mut effects = Vec::with_capacity(count.min(reader.remaining()));
+            for _ in 0..count {
+                let effect = decode_effect(&mut reader, effects.last())?;
+                if let Effect::Chunk { len, .. } = &effect {
+                    room = room.checked_sub(*len as usize)?;
+                }
+                effects.push(effect);
+            }
+            Body::Transaction { object, version: reader.u64()?, effects }
+        }
+        BODY_MOVES => {
+            let count = usize::try_from(reader.varint()?).ok()?;
+            let mut moves = Vec::with_capacity(count.min(reader.remaining() / 8));
+            for _ in 0..count {
+                let object = ObjectId::new(reader.bytes()?).ok()?;
+                let fork = Fork::new(reader.bytes()?).ok()?;
+                let (start, len) = chunk_range(&mut reader)?;
+                let version = reader.varint()?;
+                let crc = reader.u32()?;
+                room = room.checked_sub(len as usize)?;
+                if len == 0 {
+                    return None;
+                }
+                moves.push(Moved { object, fork, start, len, version, crc });
+            }
+            Body::Moves(moves)
+        }
+        BODY_MARK => Body::Mark,
+        _ => return None,
+    };
+    (reader.remaining() == 0).then_some(body)
+}
+
+fn chunk_range(reader: &mut Reader) -> Option<(u64, u32)> {
+    let offset = reader.varint()?;
+    let len = reader.varint()?;
+    if len > CHUNK_BYTES_MAX as u64 || offset.checked_add(len)? > OFFSET_MAX {
+        return None;
+    }
+    Some((offset, len as u32))
+}
+
+fn decode_effect(reader: &mut Reader, previous: Option<&Effect>) -> Option<Effect> {
+    let fork = |reader: &mut Reader| Fork::new(reader.bytes()?).ok();
+    let key = |reader: &mut Reader| Key::new(reader.bytes()?).ok();
+    Some(match reader.u8()? {
+        EFFECT_CREATE => Effect::Create,
+        EFFECT_CHUNK => {
+            let fork = fork(reader)?;
+            let (offset, len) = chunk_range(reader)?;
+            Effect::Chunk { fork, offset, len, crc: reader.u32()? }
+        }
+        EFFECT_CHUNK_AGAIN => {
+            let Some(Effect::Chunk { fork, .. }) = previous else { return None };
+            let fork = fork.clone();
+            let (offset, len) = chunk_range(reader)?;
+            Effect::Chunk { fork, offset, len, crc: reader.u32()? }
+        }
+        EFFECT_ZERO => {
+            let fork = fork(reader)?;
+            let range = ByteRange::new(reader.varint()?, reader.varint()?);
+            range.validate().ok()?;
+            Effect::Zero { fork, range }
+        }
+        EFFECT_TRUNCATE => {
+            let fork = fork(reader)?;
+            let size = reader.varint()?;
+            if size > OFFSET_MAX {
+                return None;
+            }
+            Effect::Truncate { fork, size }
+        }
+        EFFECT_REMOVE_FORK => Effect::RemoveFork { fork: fork(reader)? },
+        EFFECT_SET_KEY => Effect::SetKey { key: key(reader)?, value: reader.bytes()? },
+        EFFECT_REMOVE_KEY => Effect::RemoveKey { key: key(reader)? },
+        EFFECT_SET_ATTRIBUTE => Effect::SetAttribute { name: key(reader)?, value: reader.bytes()? },
+        EFFECT_REMOVE_ATTRIBUTE => Effect::RemoveAttribute { name: key(reader)? },
+        EFFECT_RAISE_FENCE => Effect::RaiseFence { token: reader.varint()? },
+        EFFECT_REMOVE => Effect::Remove,
+        _ => return None,
+    })
+}

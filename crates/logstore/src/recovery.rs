@@ -1,0 +1,384 @@
+//! Opening a store: the newest sound snapshot, and what the log holds behind it.
+//!
+//! What a crash may have torn off the end of the log was never acknowledged, and is dropped, from the first unsound
+//! record on. A record that is known to have been synced (because a later one says so) is never dropped: if its head
+//! is damaged its tail stands in, and if both are, opening fails and names the place. Damage to payload is left for
+//! readers to find by its checksum.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use nacre_object::{ErrorKind, StoreError};
+
+use crate::cleaner::CleanerState;
+use crate::codec::crc32c;
+use crate::disk::Disk;
+use crate::engine::Engine;
+use crate::extent_map::{Chunk, Place};
+use crate::log::{Committer, Log, Position};
+use crate::record::{Body, Effect, Moved, Record};
+use crate::scan::{Item, Scan};
+use crate::segment::{
+    FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, parse_segment_name,
+    segment_name,
+};
+use crate::snapshot::{Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
+use crate::superblock::Superblock;
+use crate::{Opened, Options};
+
+/// A segment that is replayed.
+struct Part {
+    id: u32,
+    bytes: Bytes,
+    from: usize,
+}
+
+/// The log from the snapshot's position on.
+#[derive(Default)]
+struct Replay {
+    parts: Vec<Part>,
+    /// What stands in the parts, in order: an index into `parts`, and the item.
+    items: Vec<(usize, Item)>,
+    /// Where the log ends: an index into `parts`, and an offset.
+    end: Option<(usize, usize)>,
+    last_batch: u64,
+}
+
+/// Opens the store on a disk, making one if the disk is empty.
+pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), StoreError> {
+    let io =
+        |what: &str, error: std::io::Error| StoreError::new(ErrorKind::Io, format!("cannot {what}: {error}"));
+    let files = disk.list().map_err(|error| io("list the store's files", error))?;
+    let superblock = Superblock::load_or_create(&*disk, &files)?;
+    let mut opened = Opened::default();
+    let mut segments: Vec<(u32, u64)> = Vec::new();
+    let mut numbers: Vec<u64> = Vec::new();
+    for (name, size) in &files {
+        if let Some(id) = parse_segment_name(name) {
+            segments.push((id, *size));
+        } else if let Some(number) = parse_snapshot_name(name) {
+            numbers.push(number);
+        } else if name.ends_with(".tmp") {
+            // A snapshot that was not finished.
+            disk.remove(name).map_err(|error| io(&format!("remove {}", disk.describe(name)), error))?;
+        }
+    }
+    segments.sort_unstable();
+    numbers.sort_unstable();
+    let (loaded, mut state) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
+    let header = loaded.as_ref().map(|snapshot| snapshot.header);
+    let start = header.map_or(Position { segment: 0, offset: 0 }, |header| header.position);
+
+    let table = SegmentTable::default();
+    for (id, size) in &segments {
+        let name = segment_name(*id);
+        let file = disk.open(&name).map_err(|error| io(&format!("open {}", disk.describe(&name)), error))?;
+        let segment = Segment::new(*id, *size, file);
+        segment.sealed.store(true, Ordering::Relaxed);
+        segment.end.store(*size, Ordering::Relaxed);
+        table.insert(Arc::new(segment));
+    }
+    let mut replay = read_log(&*disk, &table, &segments, start, &superblock)?;
+    find_end(&*disk, &mut replay, &mut opened)?;
+
+    let tail = match replay.end {
+        Some((index, end)) => table.get(replay.parts[index].id).map(|segment| (segment, end as u64)),
+        None if start.segment > 0 => table.get(start.segment).map(|segment| (segment, start.offset)),
+        None => None,
+    };
+    let batch = replay.last_batch.max(header.map_or(0, |header| header.batch)) + 1;
+    let log = Log::new(superblock.store, options.committer, options.durability, tail.clone(), batch);
+    log.count_replayed(opened.replayed_bytes);
+    state.next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
+    let engine = Engine::new(Arc::clone(&disk), options, superblock.store, true, log, table);
+    if let Some(snapshot) = loaded {
+        engine.load(snapshot);
+    }
+    for (part, item) in replay.items {
+        if let Item::Record { at, record, .. } = item {
+            engine.replay(replay.parts[part].id, at, record);
+        }
+    }
+    for (index, part) in replay.parts.iter().enumerate() {
+        if let Some(segment) = engine.table.get(part.id) {
+            let end = match replay.end {
+                Some((last, end)) if last == index => end,
+                _ => part.bytes.len(),
+            };
+            segment.end.store(end as u64, Ordering::Relaxed);
+        }
+    }
+    engine.settle_after_replay(tail.map_or(0, |(segment, _)| segment.id), &mut state, &mut opened)?;
+    *engine.maintenance.work.lock() = state;
+    Ok((engine, opened))
+}
+
+/// The newest sound snapshot, and which ones there are.
+fn load_snapshot(
+    disk: &dyn Disk,
+    numbers: &[u64],
+    superblock: &Superblock,
+    opened: &mut Opened,
+) -> Result<(Option<Snapshot>, CleanerState), StoreError> {
+    let mut state = CleanerState::default();
+    let mut chosen: Option<(u64, Snapshot)> = None;
+    let mut damages = Vec::new();
+    for number in numbers.iter().rev() {
+        let name = snapshot_name(*number);
+        let path = disk.describe(&name);
+        let bytes = read_file(disk, &name)
+            .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}")))?;
+        match decode_snapshot(bytes) {
+            Ok(snapshot) if snapshot.header.format > FORMAT_VERSION => {
+                return Err(newer(&path, snapshot.header.format));
+            }
+            Ok(snapshot) if snapshot.header.store != superblock.store => {
+                let text = format!("{path} belongs to another store; take it out of this folder");
+                return Err(StoreError::new(ErrorKind::Corrupt, text));
+            }
+            Ok(snapshot) => {
+                // Of an older one only the position is of interest: whether it is kept, and what it pins.
+                state.snapshots.insert(0, (*number, snapshot.header.position));
+                if chosen.is_none() {
+                    chosen = Some((*number, snapshot));
+                }
+            }
+            Err(damage) => {
+                tracing::warn!(
+                    "{path} is damaged at offset {}; another snapshot and the log stand in",
+                    damage.offset
+                );
+                damages.push(format!("{path} at offset {}", damage.offset));
+                opened.damaged_snapshots += 1;
+            }
+        }
+    }
+    if chosen.is_none() && !damages.is_empty() {
+        let text = format!("every snapshot of the index is damaged: {}", damages.join(", "));
+        return Err(StoreError::new(ErrorKind::Corrupt, text));
+    }
+    Ok((chosen.map(|(_, snapshot)| snapshot), state))
+}
+
+fn newer(path: &str, format: u32) -> StoreError {
+    let text = format!(
+        "{path} is of format {format}, and this program knows formats up to {FORMAT_VERSION}; use a newer program"
+    );
+    StoreError::new(ErrorKind::Unsupported, text)
+}
+
+fn damaged(path: &str, offset: usize) -> StoreError {
+    let text = format!(
+        "{path} is damaged at offset {offset}, and the record there cannot be told from its copy either"
+    );
+    StoreError::new(ErrorKind::Corrupt, text)
+}
+
+/// Reads the log from a position on, and finds where it ends.
+fn read_log(
+    disk: &dyn Disk,
+    table: &SegmentTable,
+    segments: &[(u32, u64)],
+    start: Position,
+    superblock: &Superblock,
+) -> Result<Replay, StoreError> {
+    let mut replay = Replay::default();
+    for (id, size) in segments.iter().filter(|(id, _)| *id >= start.segment) {
+        let Some(segment) = table.get(*id) else { continue };
+        let path = disk.describe(&segment.name);
+        let mut bytes = vec![0; *size as usize];
+        segment
+            .file
+            .read_at(0, &mut bytes)
+            .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}")))?;
+        // A segment without a header of its own was made ready and never used.
+        let Some(header) = SegmentHeader::decode(&bytes) else { continue };
+        if header.id != *id || header.store != superblock.store {
+            continue;
+        }
+        if header.format > FORMAT_VERSION {
+            return Err(newer(&path, header.format));
+        }
+        let from = if *id == start.segment { start.offset as usize } else { SEGMENT_HEAD_BYTES as usize };
+        if *id > start.segment {
+            // A segment that the log left again when an earlier opening dropped its torn end may still be here: the
+            // newer one goes on from where that opening cut the log.
+            while replay.parts.last().is_some_and(|last| last.id > header.predecessor) {
+                replay.parts.pop();
+            }
+            let known = replay.parts.last().map_or(start.segment, |last| last.id);
+            if header.predecessor != known {
+                let missing = disk.describe(&segment_name(header.predecessor));
+                let text = format!("{missing} is missing, and {path} goes on from it");
+                return Err(StoreError::new(ErrorKind::Corrupt, text));
+            }
+            if let Some(before) = replay.parts.last_mut() {
+                before.bytes.truncate(header.predecessor_end as usize);
+            }
+        }
+        replay.parts.push(Part { id: *id, bytes: bytes.into(), from });
+    }
+    if start.segment > 0 && replay.parts.first().is_none_or(|part| part.id != start.segment) {
+        let path = disk.describe(&segment_name(start.segment));
+        let text =
+            format!("{path}, from which the log has to be replayed, is missing or has no sound header");
+        return Err(StoreError::new(ErrorKind::Corrupt, text));
+    }
+    for (index, part) in replay.parts.iter().enumerate() {
+        let scan = Scan::new(part.bytes.clone(), part.id, part.from);
+        replay.items.extend(scan.map(|item| (index, item)));
+    }
+    Ok(replay)
+}
+
+/// Finds where the log ends: before the first record that is unsound and not known to have been synced. What stands
+/// behind it is taken out of the replay.
+fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result<(), StoreError> {
+    let records = || {
+        replay.items.iter().filter_map(|(_, item)| match item {
+            Item::Record { record, .. } => Some(record),
+            Item::Gap { .. } => None,
+        })
+    };
+    let synced = records().map(|record| record.synced).max().unwrap_or(0);
+    let last_batch = records().map(|record| record.batch).max().unwrap_or(0);
+    let mut end = replay.parts.first().map(|part| (0, part.from));
+    let mut sound_items = 0;
+    for (index, (part, item)) in replay.items.iter().enumerate() {
+        match item {
+            Item::Record { at, record, healed } => {
+                if record.batch > synced && !payload_is_sound(&replay.parts[*part].bytes, *at, record) {
+                    break;
+                }
+                opened.replayed_records += 1;
+                opened.replayed_bytes += u64::from(record.record_bytes);
+                opened.healed_records += u64::from(*healed);
+                end = Some((*part, at + record.record_bytes as usize));
+            }
+            Item::Gap { at, .. } => {
+                // What the gap held is at most of the batch of the next record, and older than that if the next
+                // record is the first of its batch.
+                let next = replay.items[index + 1..].iter().find_map(|(_, item)| match item {
+                    Item::Record { record, .. } => Some(record.batch - u64::from(record.first)),
+                    Item::Gap { .. } => None,
+                });
+                if next.is_some_and(|next| next <= synced) {
+                    return Err(damaged(&disk.describe(&segment_name(replay.parts[*part].id)), *at));
+                }
+                break;
+            }
+        }
+        sound_items = index + 1;
+    }
+    let dropped = replay.items.drain(sound_items..);
+    opened.torn_records = dropped.filter(|(_, item)| matches!(item, Item::Record { .. })).count() as u64;
+    replay.end = end;
+    replay.last_batch = last_batch;
+    Ok(())
+}
+
+fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> bool {
+    let mut offset = at + record.head_bytes as usize;
+    let mut sound = |len: u32, crc: u32| {
+        let chunk = bytes.get(offset..offset + len as usize);
+        offset += len as usize;
+        chunk.is_some_and(|chunk| crc32c(chunk) == crc)
+    };
+    match &record.body {
+        Body::Transaction { effects, .. } => effects.iter().all(|effect| match effect {
+            Effect::Chunk { len, crc, .. } => *len == 0 || sound(*len, *crc),
+            _ => true,
+        }),
+        Body::Moves(moves) => moves.iter().all(|moved| sound(moved.len, moved.crc)),
+        Body::Mark => true,
+    }
+}
+
+impl Engine {
+    fn load(&self, snapshot: Snapshot) {
+        for (id, node) in snapshot.objects {
+            self.shard(&id).lock().insert(id, Box::new(node));
+        }
+    }
+
+    /// Applies a record of the log to the index.
+    fn replay(&self, segment: u32, at: usize, record: Record) {
+        let payload_offset = at as u32 + record.head_bytes;
+        match record.body {
+            Body::Transaction { object, version, effects } => {
+                let mut shard = self.shard(&object).lock();
+                let node = match shard.get_mut(&object) {
+                    Some(node) => node,
+                    None => {
+                        let object = crate::engine::owned(&object);
+                        shard.entry(object).or_default()
+                    }
+                };
+                if node.version < version {
+                    // Live bytes are counted when all is replayed.
+                    node.apply(&effects, version, segment, payload_offset, |_, _| {});
+                }
+            }
+            Body::Moves(moves) => {
+                let mut offset = payload_offset;
+                for moved in moves {
+                    let Moved { len, crc, .. } = moved;
+                    self.repoint(&moved, Chunk { segment, offset, len, crc }, None);
+                    offset += len;
+                }
+            }
+            Body::Mark => {}
+        }
+    }
+
+    /// Counts what is live, collects names, and removes the segments that nobody needs.
+    fn settle_after_replay(
+        &self,
+        tail: u32,
+        state: &mut CleanerState,
+        opened: &mut Opened,
+    ) -> Result<(), StoreError> {
+        // Moves were counted while they were replayed, transactions were not: count all of it anew.
+        self.table.reset_live();
+        let mut names = self.names.write();
+        for shard in &self.shards {
+            for (id, node) in shard.lock().iter() {
+                if node.exists {
+                    names.insert(id.clone());
+                }
+                for entry in node.forks.values().flat_map(|fork| fork.map.iter()) {
+                    let Place::Data { chunk, .. } = entry.place() else { continue };
+                    if self.table.get(chunk.segment).is_none() {
+                        let path = self.disk.describe(&segment_name(chunk.segment));
+                        let text = format!("{path} is missing, and object {id} has data in it");
+                        return Err(StoreError::new(ErrorKind::Corrupt, text));
+                    }
+                    self.table.add_live(chunk.segment, entry.len() as i64);
+                    opened.extents += 1;
+                }
+            }
+        }
+        opened.objects = names.len() as u64;
+        drop(names);
+        let oldest = state.snapshots.first().map_or(0, |(_, position)| position.segment);
+        for segment in self.table.all() {
+            let needed =
+                segment.live_bytes() > 0 || segment.id == tail || segment.id >= oldest && segment.id < tail;
+            if !needed {
+                self.table.remove(segment.id);
+                self.discard(state, segment);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A volatile store on memory.
+pub fn in_memory(disk: Arc<dyn Disk>, options: Options) -> Engine {
+    let options = Options { committer: Committer::Appender, ..options };
+    let log = Log::new([0; 16], options.committer, options.durability, None, 1);
+    let engine = Engine::new(disk, options, [0; 16], false, log, SegmentTable::default());
+    engine.maintenance.work.lock().next_segment = 1;
+    engine
+}

@@ -1,0 +1,230 @@
+//! Segments: the files that the log is cut into, and how much of each is still referred to.
+//!
+//! Invariants:
+//! - numbers grow and are never used again; the log runs through the segments in the order of their numbers;
+//! - a segment's header names its predecessor and where the log left it, so that what a crash tore off there is
+//!   never read again;
+//! - `live_bytes` counts the bytes that the index refers to. A sealed segment with none is freed as soon as no
+//!   snapshot needs its records.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+
+use crate::codec::crc32c;
+use crate::disk::DiskFile;
+
+/// Where a segment's records begin: behind two copies of its header.
+pub const SEGMENT_HEAD_BYTES: u64 = 2 * HEADER_BYTES as u64;
+/// The version of everything on disk. A store of a greater one is refused.
+pub const FORMAT_VERSION: u32 = 1;
+
+const HEADER_BYTES: usize = 64;
+const MAGIC: &[u8; 8] = b"NACRESEG";
+
+/// A file of the log.
+pub struct Segment {
+    /// Its number.
+    pub id: u32,
+    /// Its size in bytes.
+    pub capacity: u64,
+    /// Its name in the store's folder.
+    pub name: String,
+    /// The file.
+    pub file: Arc<dyn DiskFile>,
+    /// Where its records end.
+    pub end: AtomicU64,
+    /// Whether the log has gone on to the next one.
+    pub sealed: AtomicBool,
+    /// The last batch that wrote to it: its age, for the cleaner.
+    pub last_batch: AtomicU64,
+    /// Set when the cleaner could not read all of it: it is left alone until the store is opened again.
+    pub damaged: AtomicBool,
+    live_bytes: AtomicI64,
+}
+
+impl Segment {
+    /// A segment on a file.
+    pub fn new(id: u32, capacity: u64, file: Arc<dyn DiskFile>) -> Self {
+        Self {
+            id,
+            capacity,
+            name: segment_name(id),
+            file,
+            end: AtomicU64::new(SEGMENT_HEAD_BYTES),
+            sealed: AtomicBool::new(false),
+            last_batch: AtomicU64::new(0),
+            damaged: AtomicBool::new(false),
+            live_bytes: AtomicI64::new(0),
+        }
+    }
+
+    /// Bytes that the index refers to.
+    pub fn live_bytes(&self) -> u64 {
+        // While an update is under way the count may be off by its size, and so dip below zero.
+        self.live_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+}
+
+/// The name of a segment's file.
+pub fn segment_name(id: u32) -> String {
+    format!("segment-{id:010}")
+}
+
+/// The number in the name of a segment's file.
+pub fn parse_segment_name(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("segment-")?;
+    let id = digits.parse().ok()?;
+    (segment_name(id) == name).then_some(id)
+}
+
+/// What stands at the beginning of a segment, twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// The store's random identity.
+    pub store: [u8; 16],
+    /// The segment's number.
+    pub id: u32,
+    /// The version of the format.
+    pub format: u32,
+    /// The segment that the log came from; 0 for the first one.
+    pub predecessor: u32,
+    /// Where the log left it.
+    pub predecessor_end: u64,
+}
+
+impl SegmentHeader {
+    /// Both copies.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(SEGMENT_HEAD_BYTES as usize);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&self.format.to_le_bytes());
+        out.extend_from_slice(&self.id.to_le_bytes());
+        out.extend_from_slice(&self.store);
+        out.extend_from_slice(&self.predecessor_end.to_le_bytes());
+        out.extend_from_slice(&self.predecessor.to_le_bytes());
+        out.resize(HEADER_BYTES - 4, 0);
+        let crc = crc32c(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out.extend_from_within(..);
+        out.into()
+    }
+
+    /// Decodes whichever copy is sound.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        bytes.chunks_exact(HEADER_BYTES).take(2).find_map(Self::decode_copy)
+    }
+
+    /// How many of the two copies are sound.
+    pub fn sound_copies(bytes: &[u8]) -> usize {
+        bytes.chunks_exact(HEADER_BYTES).take(2).filter_map(Self::decode_copy).count()
+    }
+
+    fn decode_copy(bytes: &[u8]) -> Option<Self> {
+        let (body, crc) = bytes.split_last_chunk::<4>()?;
+        if body.first_chunk::<8>()? != MAGIC || crc32c(body) != u32::from_le_bytes(*crc) {
+            return None;
+        }
+        let word = |at: usize| body[at..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+        Some(Self {
+            format: word(8)?,
+            id: word(12)?,
+            store: *body[16..].first_chunk()?,
+            predecessor_end: u64::from_le_bytes(*body[32..].first_chunk()?),
+            predecessor: word(40)?,
+        })
+    }
+}
+
+/// All segments of a store, and their sums.
+#[derive(Default)]
+pub struct SegmentTable {
+    segments: RwLock<BTreeMap<u32, Arc<Segment>>>,
+    capacity_bytes: AtomicU64,
+    live_bytes: AtomicI64,
+}
+
+impl SegmentTable {
+    /// Adds one.
+    pub fn insert(&self, segment: Arc<Segment>) {
+        self.capacity_bytes.fetch_add(segment.capacity, Ordering::Relaxed);
+        self.segments.write().insert(segment.id, segment);
+    }
+
+    /// Takes one out.
+    pub fn remove(&self, id: u32) -> Option<Arc<Segment>> {
+        let segment = self.segments.write().remove(&id)?;
+        self.capacity_bytes.fetch_sub(segment.capacity, Ordering::Relaxed);
+        Some(segment)
+    }
+
+    /// One of them. Whoever holds the lock of an object that refers to it finds it here.
+    pub fn get(&self, id: u32) -> Option<Arc<Segment>> {
+        self.segments.read().get(&id).cloned()
+    }
+
+    /// All of them, in ascending order.
+    pub fn all(&self) -> Vec<Arc<Segment>> {
+        self.segments.read().values().cloned().collect()
+    }
+
+    /// Counts bytes that the index refers to from now on, or no longer.
+    pub fn add_live(&self, id: u32, bytes: i64) {
+        if let Some(segment) = self.segments.read().get(&id) {
+            segment.live_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts from zero again.
+    pub fn reset_live(&self) {
+        self.live_bytes.store(0, Ordering::Relaxed);
+        for segment in self.segments.read().values() {
+            segment.live_bytes.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes that the index refers to, over all segments.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Sizes of all segments together.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_survives_damage_to_either_copy() {
+        let header = SegmentHeader {
+            store: [7; 16],
+            id: 9,
+            format: FORMAT_VERSION,
+            predecessor: 8,
+            predecessor_end: 4096,
+        };
+        let bytes = header.encode();
+        assert_eq!(bytes.len() as u64, SEGMENT_HEAD_BYTES);
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(SegmentHeader::decode(&damaged), Some(header));
+            assert_eq!(SegmentHeader::sound_copies(&damaged), 1);
+        }
+    }
+
+    #[test]
+    fn names_are_their_own_inverse() {
+        assert_eq!(parse_segment_name(&segment_name(17)), Some(17));
+        assert_eq!(parse_segment_name("segment-17"), None);
+        assert_eq!(parse_segment_name("snapshot-0000000017"), None);
+    }
+}

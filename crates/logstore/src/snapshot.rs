@@ -1,0 +1,426 @@
+//! Snapshots: the index written down, with the log position that it covers.
+//!
+//! A snapshot is taken while transactions go on: each shard is copied under its lock, and what the log holds from the
+//! snapshot's position on is applied again on top of it. That is harmless, because a record is skipped where the
+//! object's version is not below the record's. A snapshot becomes valid, by its renaming, only when every effect that
+//! it may hold is synced in the log. Two are kept, so that damage to one loses nothing.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nacre_object::{ByteRange, ErrorKind, Fork, Key, ObjectId, StoreError};
+
+use crate::cleaner::CleanerState;
+use crate::codec::{Reader, crc32c, put_bytes, put_varint};
+use crate::disk::{Disk, DiskFile};
+use crate::engine::Engine;
+use crate::extent_map::{Chunk, Entry, Place};
+use crate::log::Position;
+use crate::node::{ForkNode, Node};
+use crate::record::CHUNK_BYTES_MAX;
+use crate::segment::FORMAT_VERSION;
+
+/// Snapshots kept.
+const KEPT: usize = 2;
+/// A frame is closed when it has grown to this.
+const FRAME_BYTES: usize = 64 << 10;
+/// No frame is longer: the largest value of a key, and room for what stands around it.
+const FRAME_BYTES_MAX: usize = 4 << 20;
+
+const FRAME_HEADER: u8 = 1;
+const FRAME_ITEMS: u8 = 2;
+const FRAME_END: u8 = 3;
+
+const ITEM_OBJECT: u8 = 1;
+const ITEM_FORK: u8 = 2;
+const ITEM_KEY: u8 = 3;
+const ITEM_ATTRIBUTE: u8 = 4;
+const ITEM_DATA: u8 = 5;
+const ITEM_HOLE: u8 = 6;
+
+/// The name of a snapshot's file.
+pub fn snapshot_name(number: u64) -> String {
+    format!("snapshot-{number:010}")
+}
+
+/// The number in the name of a snapshot's file.
+pub fn parse_snapshot_name(name: &str) -> Option<u64> {
+    let number = name.strip_prefix("snapshot-")?.parse().ok()?;
+    (snapshot_name(number) == name).then_some(number)
+}
+
+/// What the first frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotHeader {
+    /// The store's random identity.
+    pub store: [u8; 16],
+    /// The version of the format.
+    pub format: u32,
+    /// Where replay begins.
+    pub position: Position,
+    /// The last batch when the snapshot began.
+    pub batch: u64,
+}
+
+/// Gathers items into frames: length, CRC-32C, body.
+struct Frames {
+    out: Vec<u8>,
+    body: Vec<u8>,
+    items: u64,
+}
+
+impl Frames {
+    fn new() -> Self {
+        Self { out: Vec::new(), body: Vec::new(), items: 0 }
+    }
+
+    fn frame(&mut self, kind: u8, body: &[u8]) {
+        let mut framed = Vec::with_capacity(body.len() + 1);
+        framed.push(kind);
+        framed.extend_from_slice(body);
+        self.out.extend_from_slice(&(framed.len() as u32).to_le_bytes());
+        self.out.extend_from_slice(&crc32c(&framed).to_le_bytes());
+        self.out.extend_from_slice(&framed);
+    }
+
+    fn item(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
+        put(&mut self.body);
+        self.items += 1;
+        if self.body.len() >= FRAME_BYTES {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.body.is_empty() {
+            let body = std::mem::take(&mut self.body);
+            self.frame(FRAME_ITEMS, &body);
+        }
+    }
+
+    fn node(&mut self, id: &ObjectId, node: &Node) {
+        self.item(|out| {
+            out.push(ITEM_OBJECT);
+            put_bytes(out, id.as_bytes());
+            out.push(u8::from(node.exists));
+            put_varint(out, node.version);
+            put_varint(out, node.floor);
+            put_varint(out, node.fence);
+        });
+        for (name, value) in &node.attributes {
+            self.pair(ITEM_ATTRIBUTE, name, value);
+        }
+        for (key, value) in &node.keys {
+            self.pair(ITEM_KEY, key, value);
+        }
+        for (name, fork) in &node.forks {
+            self.item(|out| {
+                out.push(ITEM_FORK);
+                put_bytes(out, name.as_bytes());
+                out.push(u8::from(fork.exists));
+                put_varint(out, fork.size);
+            });
+            for entry in fork.map.iter() {
+                self.item(|out| put_entry(out, entry));
+            }
+        }
+    }
+
+    fn pair(&mut self, kind: u8, key: &Key, value: &[u8]) {
+        self.item(|out| {
+            out.push(kind);
+            put_bytes(out, key.as_bytes());
+            put_bytes(out, value);
+        });
+    }
+}
+
+fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
+    match entry.place() {
+        Place::Hole => {
+            out.push(ITEM_HOLE);
+            put_varint(out, entry.start());
+            put_varint(out, entry.len());
+            put_varint(out, entry.version());
+        }
+        Place::Data { chunk, skip } => {
+            out.push(ITEM_DATA);
+            put_varint(out, entry.start());
+            put_varint(out, entry.len());
+            put_varint(out, entry.version());
+            put_varint(out, u64::from(chunk.segment));
+            put_varint(out, u64::from(chunk.offset));
+            put_varint(out, u64::from(chunk.len));
+            put_varint(out, u64::from(skip));
+            out.extend_from_slice(&chunk.crc.to_le_bytes());
+        }
+    }
+}
+
+impl Engine {
+    /// Whether enough was appended since the last snapshot for another one.
+    pub(crate) fn snapshot_is_due(&self) -> bool {
+        self.persistent && self.log.since_snapshot_bytes() >= self.options.snapshot_bytes
+    }
+
+    /// Takes a snapshot. Blocks; transactions go on.
+    pub(crate) fn snapshot(self: &Arc<Self>, work: &mut CleanerState) -> Result<(), StoreError> {
+        let (position, batch) = self.log.begin_snapshot();
+        let number = work.snapshots.last().map_or(1, |(number, _)| number + 1);
+        if self.persistent {
+            let name = snapshot_name(number);
+            let error = |error: io::Error| {
+                let path = self.disk.describe(&name);
+                let kind = match error.kind() {
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::OutOfSpace,
+                    _ => ErrorKind::Io,
+                };
+                StoreError::new(
+                    kind,
+                    format!("cannot write the index to {path}: {error}; the log still has it all"),
+                )
+            };
+            let temporary = format!("{name}.tmp");
+            let result = self.write_snapshot(&temporary, position, batch);
+            if let Err(cause) = result {
+                // What is left of it is removed here or when the store is opened.
+                let _ = self.disk.remove(&temporary);
+                return Err(error(cause));
+            }
+            // Nothing that the snapshot holds may be news to the log after a crash.
+            self.log.wait_blocking(self.log.last_batch())?;
+            self.log.sync()?;
+            self.disk.rename(&temporary, &name).and_then(|()| self.disk.sync_names()).map_err(error)?;
+        } else {
+            // A transaction holds its shard's lock from its place in the log to its last effect.
+            self.shards.iter().for_each(|shard| drop(shard.lock()));
+        }
+        work.snapshots.push((number, position));
+        while work.snapshots.len() > KEPT {
+            let (old, _) = work.snapshots.remove(0);
+            if self.persistent
+                && let Err(error) = self.disk.remove(&snapshot_name(old))
+            {
+                tracing::warn!("cannot remove {}: {error}", self.disk.describe(&snapshot_name(old)));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_snapshot(&self, name: &str, position: Position, batch: u64) -> io::Result<()> {
+        let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, batch };
+        let _ = self.disk.remove(name);
+        let file = self.disk.create(name, 0)?;
+        let mut frames = Frames::new();
+        frames.frame(FRAME_HEADER, &header.encode());
+        let mut offset = 0;
+        for shard in &self.shards {
+            let shard = shard.lock();
+            for (id, node) in shard.iter() {
+                frames.node(id, node);
+            }
+            drop(shard);
+            offset = write_out(&*file, offset, &mut frames.out)?;
+        }
+        frames.flush();
+        let items = frames.items;
+        frames.frame(FRAME_END, &items.to_le_bytes());
+        write_out(&*file, offset, &mut frames.out)?;
+        file.sync()
+    }
+}
+
+fn write_out(file: &dyn DiskFile, offset: u64, out: &mut Vec<u8>) -> io::Result<u64> {
+    let bytes = Bytes::from(std::mem::take(out));
+    let len = bytes.len() as u64;
+    if len > 0 {
+        file.write_at(offset, &[bytes])?;
+    }
+    Ok(offset + len)
+}
+
+impl SnapshotHeader {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&self.format.to_le_bytes());
+        out.extend_from_slice(&self.store);
+        out.extend_from_slice(&self.position.segment.to_le_bytes());
+        out.extend_from_slice(&self.position.offset.to_le_bytes());
+        out.extend_from_slice(&self.batch.to_le_bytes());
+        out
+    }
+
+    fn decode(body: Bytes) -> Option<Self> {
+        let mut reader = Reader::new(body);
+        let format = reader.u32()?;
+        let store = reader.array()?;
+        let position = Position { segment: reader.u32()?, offset: reader.u64()? };
+        let batch = reader.u64()?;
+        Some(Self { store, format, position, batch })
+    }
+}
+
+/// A snapshot that was read.
+pub struct Snapshot {
+    /// Its header.
+    pub header: SnapshotHeader,
+    /// Its objects.
+    pub objects: Vec<(ObjectId, Node)>,
+}
+
+/// Why a snapshot cannot be used: where it is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The offset of the frame that is not sound.
+    pub offset: u64,
+}
+
+/// Reads a snapshot from its bytes.
+pub fn decode_snapshot(bytes: Bytes) -> Result<Snapshot, Damage> {
+    let mut loader = Loader::default();
+    let mut offset = 0;
+    while offset < bytes.len() {
+        let damage = Damage { offset: offset as u64 };
+        let (kind, body, next) = decode_frame(&bytes, offset).ok_or(damage.clone())?;
+        if loader.frame(kind, body).is_none() || loader.ended && next != bytes.len() {
+            return Err(damage);
+        }
+        offset = next;
+    }
+    match loader.header {
+        Some(header) if loader.ended => Ok(Snapshot { header, objects: loader.objects }),
+        _ => Err(Damage { offset: offset as u64 }),
+    }
+}
+
+fn decode_frame(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
+    let len = u32::from_le_bytes(*bytes[at..].first_chunk()?) as usize;
+    let crc = u32::from_le_bytes(*bytes[at + 4..].first_chunk()?);
+    if len == 0 || len > FRAME_BYTES_MAX {
+        return None;
+    }
+    let end = at.checked_add(8)?.checked_add(len)?;
+    let framed = bytes.get(at + 8..end)?;
+    if crc32c(framed) != crc {
+        return None;
+    }
+    Some((framed[0], bytes.slice(at + 9..end), end))
+}
+
+/// Puts items together to objects.
+#[derive(Default)]
+struct Loader {
+    header: Option<SnapshotHeader>,
+    objects: Vec<(ObjectId, Node)>,
+    fork: Option<Fork>,
+    entries: ForkNode,
+    items: u64,
+    ended: bool,
+}
+
+impl Loader {
+    fn frame(&mut self, kind: u8, body: Bytes) -> Option<()> {
+        match (kind, self.header.is_some(), self.ended) {
+            (FRAME_HEADER, false, false) => self.header = Some(SnapshotHeader::decode(body)?),
+            (FRAME_ITEMS, true, false) => {
+                let mut reader = Reader::new(body);
+                while reader.remaining() > 0 {
+                    self.item(&mut reader)?;
+                    self.items += 1;
+                }
+            }
+            (FRAME_END, true, false) => {
+                let items = u64::from_le_bytes(*body.first_chunk()?);
+                if items != self.items {
+                    return None;
+                }
+                self.finish_fork();
+                self.ended = true;
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn finish_fork(&mut self) {
+        if let (Some(name), Some((_, node))) = (self.fork.take(), self.objects.last_mut()) {
+            node.forks.insert(name, std::mem::take(&mut self.entries));
+        }
+    }
+
+    fn item(&mut self, reader: &mut Reader) -> Option<()> {
+        let own = |bytes: Bytes| Bytes::copy_from_slice(&bytes);
+        match reader.u8()? {
+            ITEM_OBJECT => {
+                self.finish_fork();
+                let id = ObjectId::new(own(reader.bytes()?)).ok()?;
+                let node = Node {
+                    exists: reader.u8()? != 0,
+                    version: reader.varint()?,
+                    floor: reader.varint()?,
+                    fence: reader.varint()?,
+                    ..Node::default()
+                };
+                self.objects.push((id, node));
+            }
+            ITEM_FORK => {
+                self.finish_fork();
+                self.objects.last()?;
+                self.fork = Some(Fork::new(own(reader.bytes()?)).ok()?);
+                self.entries.exists = reader.u8()? != 0;
+                self.entries.size = reader.varint()?;
+            }
+            ITEM_KEY => {
+                let key = Key::new(own(reader.bytes()?)).ok()?;
+                let value = own(reader.bytes()?);
+                self.objects.last_mut()?.1.keys.insert(key, value);
+            }
+            ITEM_ATTRIBUTE => {
+                let name = Key::new(own(reader.bytes()?)).ok()?;
+                let value = own(reader.bytes()?);
+                self.objects.last_mut()?.1.attributes.insert(name, value);
+            }
+            kind @ (ITEM_DATA | ITEM_HOLE) => {
+                self.fork.as_ref()?;
+                let entry = decode_entry(kind, reader)?;
+                if !self.entries.map.push(entry) {
+                    return None;
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+fn decode_entry(kind: u8, reader: &mut Reader) -> Option<Entry> {
+    let range = ByteRange::new(reader.varint()?, reader.varint()?);
+    range.validate().ok()?;
+    let version = reader.varint()?;
+    if range.len == 0 {
+        return None;
+    }
+    if kind == ITEM_HOLE {
+        return Some(Entry::hole(range, version));
+    }
+    let segment = u32::try_from(reader.varint()?).ok()?;
+    let offset = u32::try_from(reader.varint()?).ok()?;
+    let len = u32::try_from(reader.varint()?).ok()?;
+    let skip = u32::try_from(reader.varint()?).ok()?;
+    let crc = reader.u32()?;
+    let fits = u64::from(skip) + range.len <= u64::from(len) && len as usize <= CHUNK_BYTES_MAX;
+    if !fits || segment == u32::MAX {
+        return None;
+    }
+    let chunk = Chunk { segment, offset, len, crc };
+    Some(Entry::piece(range.offset, version, chunk, skip, range.len as u32))
+}
+
+/// Reads all of a file.
+pub fn read_file(disk: &dyn Disk, name: &str) -> io::Result<Bytes> {
+    let file = disk.open(name)?;
+    let mut bytes = vec![0; file.size()? as usize];
+    file.read_at(0, &mut bytes)?;
+    Ok(bytes.into())
+}

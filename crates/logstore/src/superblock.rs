@@ -1,0 +1,106 @@
+//! The file that says that a folder is a store, of which format, and which one: `nacre-store`.
+//!
+//! It is written once, twice over.
+
+use bytes::Bytes;
+use nacre_object::{ErrorKind, StoreError};
+
+use crate::codec::crc32c;
+use crate::disk::Disk;
+use crate::segment::FORMAT_VERSION;
+use crate::snapshot::read_file;
+
+/// The file's name.
+pub const SUPERBLOCK: &str = "nacre-store";
+
+const COPY_BYTES: usize = 64;
+const MAGIC: &[u8; 8] = b"NACRESTO";
+
+/// What the file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The version of the format.
+    pub format: u32,
+    /// The store's random identity.
+    pub store: [u8; 16],
+}
+
+impl Superblock {
+    /// Both copies.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(2 * COPY_BYTES);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&self.format.to_le_bytes());
+        out.extend_from_slice(&self.store);
+        out.resize(COPY_BYTES - 4, 0);
+        let crc = crc32c(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out.extend_from_within(..);
+        out.into()
+    }
+
+    /// Decodes whichever copy is sound.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        bytes.chunks_exact(COPY_BYTES).take(2).find_map(decode_copy)
+    }
+
+    /// How many of the two copies are sound.
+    pub fn sound_copies(bytes: &[u8]) -> usize {
+        bytes.chunks_exact(COPY_BYTES).take(2).filter_map(decode_copy).count()
+    }
+
+    /// Reads the file, or writes it if the folder has no files of a store.
+    pub fn load_or_create(disk: &dyn Disk, files: &[(String, u64)]) -> Result<Self, StoreError> {
+        let path = disk.describe(SUPERBLOCK);
+        let io = |error| StoreError::new(ErrorKind::Io, format!("cannot read or write {path}: {error}"));
+        let present = |name: &str| files.iter().any(|(file, _)| file == name);
+        if present(SUPERBLOCK) {
+            let bytes = read_file(disk, SUPERBLOCK).map_err(io)?;
+            let Some(superblock) = Self::decode(&bytes) else {
+                let text =
+                    format!("{path} is damaged in both its copies, or is not the file of a Nacre store");
+                return Err(StoreError::new(ErrorKind::Corrupt, text));
+            };
+            if superblock.format > FORMAT_VERSION {
+                let text = format!(
+                    "{path} is of format {}, and this program knows formats up to {FORMAT_VERSION}; use a newer program",
+                    superblock.format
+                );
+                return Err(StoreError::new(ErrorKind::Unsupported, text));
+            }
+            return Ok(superblock);
+        }
+        if files.iter().any(|(name, _)| name.starts_with("segment-") || name.starts_with("snapshot-")) {
+            let text = format!("{path} is missing, but the folder has other files of a store; restore it");
+            return Err(StoreError::new(ErrorKind::Corrupt, text));
+        }
+        let superblock = Self { format: FORMAT_VERSION, store: identity()? };
+        let temporary = format!("{SUPERBLOCK}.tmp");
+        if present(&temporary) {
+            disk.remove(&temporary).map_err(io)?;
+        }
+        let bytes = superblock.encode();
+        let file = disk.create(&temporary, 0).map_err(io)?;
+        file.write_at(0, &[bytes]).and_then(|()| file.sync()).map_err(io)?;
+        disk.rename(&temporary, SUPERBLOCK).and_then(|()| disk.sync_names()).map_err(io)?;
+        Ok(superblock)
+    }
+}
+
+fn decode_copy(bytes: &[u8]) -> Option<Superblock> {
+    let (body, crc) = bytes.split_last_chunk::<4>()?;
+    if body.first_chunk::<8>()? != MAGIC || crc32c(body) != u32::from_le_bytes(*crc) {
+        return None;
+    }
+    let format = u32::from_le_bytes(*body[8..].first_chunk()?);
+    Some(Superblock { format, store: *body[12..].first_chunk()? })
+}
+
+/// Sixteen random bytes.
+fn identity() -> Result<[u8; 16], StoreError> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()).map_err(|error| {
+        StoreError::new(ErrorKind::Io, format!("the system gives no random bytes: {error}"))
+    })?;
+    Ok(bytes)
+}

@@ -1,0 +1,39 @@
+//! The conformance suite, on every way to keep a log.
+
+use std::time::Duration;
+
+use nacre_logstore::{Durability, LogStore, Options};
+use nacre_object::testkit::conformance;
+
+fn small(durability: Durability) -> Options {
+    Options { durability, segment_bytes: 1 << 20, ..Options::default() }
+}
+
+#[test]
+fn in_memory() {
+    conformance::run(&LogStore::memory(small(Durability::None)), "memory");
+}
+
+#[test]
+fn in_a_folder_always_durable() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = LogStore::open(folder.path(), small(Durability::Always)).unwrap();
+    conformance::run(&store, "always");
+    store.close().unwrap();
+}
+
+#[test]
+fn in_a_folder_durable_at_intervals() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = small(Durability::Interval(Duration::from_millis(5)));
+    let store = LogStore::open(folder.path(), options).unwrap();
+    conformance::run(&store, "interval");
+}
+
+#[test]
+fn in_a_folder_durable_by_chance() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = LogStore::open(folder.path(), Options { durability: Durability::None, ..Options::default() })
+        .unwrap();
+    conformance::run(&store, "none");
+}
