@@ -1,0 +1,104 @@
+//! What was read from a socket and not yet understood.
+//!
+//! Reads go into large buffers that the connections of a thread share: a connection holds one only from a read
+//! until it has taken all whole frames out. What is left then, the first part of a frame, is moved to a buffer of
+//! its own size. So a thousand idle connections hold no buffers at all, and bodies are never copied: they are
+//! slices of the buffer that they were read into.
+
+use std::cell::RefCell;
+use std::io;
+
+use bytes::BytesMut;
+
+use crate::WireError;
+use crate::frame::{self, Frame};
+use crate::limit::READ_BYTES;
+use crate::stream::Stream;
+
+/// Buffers that a thread keeps for its next reads.
+const SPARE_BUFFERS_MAX: usize = 4;
+/// The first part of a frame is moved out of a shared buffer if it is at most so long.
+const MOVE_BYTES_MAX: usize = READ_BYTES / 4;
+/// The buffer of a frame that is longer than one read grows by at most so much beyond what has arrived of it.
+const AHEAD_BYTES_MAX: usize = 1 << 20;
+
+thread_local! {
+    static SPARE: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Where the buffer of an inbox comes from.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Origin {
+    /// There is none, or it has the size of what is in it.
+    #[default]
+    Own,
+    /// It is one of the thread's, lent.
+    Shared,
+    /// It was made for a frame that is longer than one read.
+    Large,
+}
+
+/// Received bytes.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    buffer: BytesMut,
+    origin: Origin,
+}
+
+impl Inbox {
+    /// Reads once. Gives how many bytes came; 0 is the end of the stream.
+    pub(crate) fn read(&mut self, stream: &Stream) -> io::Result<usize> {
+        self.make_room();
+        stream.try_read_buf(&mut self.buffer)
+    }
+
+    /// Takes the next whole frame.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>, WireError> {
+        frame::take(&mut self.buffer)
+    }
+
+    /// Gives the buffer back, as far as it is not needed.
+    pub(crate) fn settle(&mut self) {
+        if self.origin == Origin::Own || self.buffer.len() > MOVE_BYTES_MAX {
+            return;
+        }
+        let mut spare = std::mem::take(&mut self.buffer);
+        if !spare.is_empty() {
+            self.buffer = BytesMut::from(&spare[..]);
+            spare.clear();
+        }
+        if std::mem::take(&mut self.origin) == Origin::Shared {
+            SPARE.with_borrow_mut(|buffers| {
+                if buffers.len() < SPARE_BUFFERS_MAX {
+                    buffers.push(spare);
+                }
+            });
+        }
+    }
+
+    fn make_room(&mut self) {
+        let free = self.buffer.capacity() - self.buffer.len();
+        // A header that announces too much is reported when the frame is taken.
+        let wanted = frame::frame_bytes(&self.buffer).ok().flatten().unwrap_or(0);
+        if wanted > READ_BYTES {
+            let missing = wanted - self.buffer.len();
+            if free < missing.min(READ_BYTES / 8) {
+                self.buffer.reserve(missing.min(self.buffer.len().max(AHEAD_BYTES_MAX)));
+                self.origin = Origin::Large;
+            }
+            return;
+        }
+        if free >= READ_BYTES / 8 {
+            return;
+        }
+        let mut fresh =
+            SPARE.with_borrow_mut(Vec::pop).unwrap_or_else(|| BytesMut::with_capacity(READ_BYTES));
+        if fresh.capacity() < READ_BYTES / 2 {
+            // Takes the whole buffer again if nobody uses slices of it any more.
+            fresh.reserve(READ_BYTES);
+        }
+        fresh.extend_from_slice(&self.buffer);
+        self.buffer = fresh;
+        self.origin = Origin::Shared;
+    }
+}

@@ -1,0 +1,25 @@
+//! Nacre's protocol.
+//!
+//! `docs/wire.md` describes the bytes. The codec ([`frame`], [`request`], [`reply`]) has no I/O; [`server`] serves
+//! any [`ObjectStore`](nacre_object::ObjectStore), and [`RemoteStore`] is one that lives behind such servers.
+
+#![forbid(unsafe_code)]
+
+mod cursor;
+mod error;
+pub mod frame;
+mod handshake;
+mod inbox;
+pub mod limit;
+mod outbox;
+pub mod remote;
+pub mod reply;
+pub mod request;
+pub mod server;
+mod stream;
+
+pub use error::WireError;
+pub use outbox::Outbox;
+pub use remote::{RemoteOptions, RemoteStore};
+pub use server::{Server, ServerLimits};
+pub use stream::{Address, PORT_DEFAULT};

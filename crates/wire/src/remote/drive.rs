@@ -1,0 +1,312 @@
+//! The driver of a connection: connects when there is something to send, writes what callers encoded, hands them
+//! what comes back, and says what was lost when the connection breaks.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use nacre_object::{ErrorKind, StoreError};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+use crate::frame::Kind;
+use crate::handshake;
+use crate::inbox::Inbox;
+use crate::outbox::Outbox;
+use crate::remote::link::{Link, unreachable_server};
+use crate::stream::Stream;
+
+/// Memory that an idle connection keeps for what it sends.
+const IDLE_BYTES: usize = 64 << 10;
+/// Rounds of reading and writing before other tasks of the runtime get their turn.
+const ROUNDS_MAX: usize = 8;
+/// The id of pings, which belong to no call.
+const PING_ID: u64 = u64::MAX;
+
+/// Where drivers run.
+pub(super) struct Host {
+    own_thread: bool,
+    own: OnceLock<OwnThread>,
+}
+
+/// A thread with a runtime that nothing else uses. It ends when this is dropped.
+struct OwnThread {
+    handle: Handle,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Host {
+    pub(super) fn new(own_thread: bool) -> Self {
+        Self { own_thread, own: OnceLock::new() }
+    }
+
+    pub(super) fn spawn(&self, driver: impl Future<Output = ()> + Send + 'static) -> Result<(), StoreError> {
+        if !self.own_thread
+            && let Ok(handle) = Handle::try_current()
+        {
+            handle.spawn(driver);
+            return Ok(());
+        }
+        if self.own.get().is_none() {
+            let own = OwnThread::start().map_err(|error| {
+                StoreError::new(
+                    ErrorKind::Unavailable,
+                    format!("cannot start a thread for connections: {error}"),
+                )
+            })?;
+            // If another thread was faster, this one ends again at once.
+            let _ = self.own.set(own);
+        }
+        if let Some(own) = self.own.get() {
+            own.handle.spawn(driver);
+        }
+        Ok(())
+    }
+}
+
+impl OwnThread {
+    fn start() -> io::Result<OwnThread> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        std::thread::Builder::new().name("nacre-remote".to_owned()).spawn(move || {
+            // The sender is never used, only dropped.
+            let _ = runtime.block_on(stopped);
+        })?;
+        Ok(OwnThread { handle, _stop: stop })
+    }
+}
+
+/// Tells the callers when the driver is gone, also when its runtime ends under it.
+struct Driving {
+    link: Arc<Link>,
+    written: Option<u64>,
+}
+
+impl Driving {
+    fn lose(&self, error: &StoreError) {
+        let mut wakers = Vec::new();
+        self.link.state.lock().lose(self.written, error, &mut wakers);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        let error = StoreError::new(ErrorKind::Closed, "the runtime that drove the connection has ended");
+        self.link.state.lock().undriven();
+        self.lose(&error);
+    }
+}
+
+pub(super) async fn drive(link: Arc<Link>) {
+    let mut driving = Driving { link: link.clone(), written: None };
+    while poll_fn(|context| wanted(&link, context)).await {
+        let attempt = async {
+            let stream = Stream::connect(&link.address).await?;
+            handshake::introduce(&stream).await?;
+            Ok::<_, io::Error>(stream)
+        };
+        let attempt = tokio::time::timeout(link.options.connect_timeout, attempt).await;
+        let stream = match attempt.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(stream) => stream,
+            Err(error) => {
+                let error = unreachable_server(&link.address, error);
+                link.state.lock().failed(&error, &link.options);
+                driving.lose(&error);
+                continue;
+            }
+        };
+        let written = {
+            let mut state = link.state.lock();
+            state.connected();
+            state.base
+        };
+        driving.written = Some(written);
+        let error = Connection::new(&mut driving, stream).run().await;
+        if let Some(error) = error {
+            driving.lose(&unreachable_server(&link.address, error));
+        }
+        driving.written = None;
+    }
+}
+
+/// Whether a connection is wanted; false when none will be any more.
+fn wanted(link: &Link, context: &mut Context<'_>) -> Poll<bool> {
+    let mut state = link.state.lock();
+    if !state.outbox.is_empty() {
+        return Poll::Ready(true);
+    }
+    if state.closed {
+        return Poll::Ready(false);
+    }
+    state.listen(context.waker());
+    Poll::Pending
+}
+
+struct Connection<'a> {
+    driving: &'a mut Driving,
+    stream: Stream,
+    inbox: Inbox,
+    sending: Outbox,
+    wakers: Vec<Waker>,
+    /// Lets the tasks that were woken by the last replies submit their next requests before this batch is written.
+    /// On a runtime of one thread they come first anyway.
+    yields: bool,
+    yielded: bool,
+    tick: Pin<Box<Sleep>>,
+    heard: bool,
+    pinged: bool,
+}
+
+impl<'a> Connection<'a> {
+    fn new(driving: &'a mut Driving, stream: Stream) -> Self {
+        let tick = Box::pin(tokio::time::sleep(driving.link.options.silence_timeout / 2));
+        let yields = Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread;
+        Self {
+            driving,
+            stream,
+            inbox: Inbox::default(),
+            sending: Outbox::default(),
+            wakers: Vec::new(),
+            yields,
+            yielded: false,
+            tick,
+            heard: true,
+            pinged: false,
+        }
+    }
+
+    /// Runs until the connection breaks, which gives the reason, or is needed no more.
+    async fn run(mut self) -> Option<io::Error> {
+        poll_fn(|context| match self.poll(context) {
+            Err(error) => {
+                // Replies that were handed out before the connection broke are as good as any.
+                self.wakers.drain(..).for_each(Waker::wake);
+                Poll::Ready(Some(error))
+            }
+            Ok(Poll::Ready(())) => Poll::Ready(None),
+            Ok(Poll::Pending) => Poll::Pending,
+        })
+        .await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> io::Result<Poll<()>> {
+        self.watch_silence(context)?;
+        if self.yields && !self.yielded {
+            self.yielded = true;
+            context.waker().wake_by_ref();
+            return Ok(Poll::Pending);
+        }
+        self.yielded = false;
+        for _ in 0..ROUNDS_MAX {
+            let mut progress = self.flush(context)?;
+            progress |= self.read(context)?;
+            if !progress {
+                let state = self.driving.link.state.lock();
+                if state.closed && state.is_quiet() {
+                    return Ok(Poll::Ready(()));
+                }
+                return Ok(Poll::Pending);
+            }
+        }
+        context.waker().wake_by_ref();
+        Ok(Poll::Pending)
+    }
+
+    /// Writes what callers have encoded.
+    fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let mut progress = false;
+        loop {
+            if self.sending.is_empty() {
+                self.sending.release(IDLE_BYTES.max(crate::limit::READ_BYTES * 4));
+                let mut state = self.driving.link.state.lock();
+                state.listen(context.waker());
+                if state.outbox.is_empty() {
+                    return Ok(progress);
+                }
+                state.take_outbox(&mut self.sending, &mut self.wakers);
+                drop(state);
+                self.wakers.drain(..).for_each(Waker::wake);
+            }
+            let mut slices = [IoSlice::new(&[]); 64];
+            let filled = self.sending.slices(&mut slices);
+            match self.stream.try_write_vectored(&slices[..filled]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.sending.advance(count);
+                    if let Some(written) = &mut self.driving.written {
+                        *written += count as u64;
+                    }
+                    progress = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    match self.stream.poll_write_ready(context) {
+                        Poll::Pending => return Ok(progress),
+                        Poll::Ready(ready) => ready?,
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads once, and hands all whole replies to their callers.
+    fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        loop {
+            match self.stream.poll_read_ready(context) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(ready) => ready?,
+            }
+            match self.inbox.read(&self.stream) {
+                Ok(0) => return Err(io::Error::other("the server closed the connection")),
+                Ok(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.heard = true;
+        let mut state = self.driving.link.state.lock();
+        while let Some(frame) = self.inbox.next().map_err(io::Error::other)? {
+            if frame.id == PING_ID && frame.kind == Kind::Pong {
+                continue;
+            }
+            if frame.id == 0 && frame.kind == Kind::Error {
+                let mut cursor = crate::cursor::Cursor::new(&frame.body);
+                let error = crate::reply::get_error(&mut cursor).map_err(io::Error::other)?;
+                return Err(io::Error::other(error));
+            }
+            if !state.deliver(frame, &mut self.wakers) {
+                return Err(io::Error::other("the server sent a reply that belongs to no request"));
+            }
+        }
+        drop(state);
+        self.wakers.drain(..).for_each(Waker::wake);
+        self.inbox.settle();
+        Ok(true)
+    }
+
+    /// Gives the server up if it says nothing for too long although it should.
+    fn watch_silence(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        while self.tick.as_mut().poll(context).is_ready() {
+            let half = self.driving.link.options.silence_timeout / 2;
+            self.tick.as_mut().reset(Instant::now() + half);
+            let quiet = self.driving.link.state.lock().is_quiet();
+            if std::mem::take(&mut self.heard) || quiet {
+                self.pinged = false;
+            } else if self.pinged {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped answering"));
+            } else {
+                let mut state = self.driving.link.state.lock();
+                let open = state.outbox.begin(Kind::Ping, PING_ID);
+                // It has no body.
+                let _ = state.outbox.end(open);
+                self.pinged = true;
+            }
+        }
+        Ok(())
+    }
+}

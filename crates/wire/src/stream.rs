@@ -1,0 +1,229 @@
+//! Addresses, and the two kinds of stream that connections run over.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use nacre_object::{ErrorKind, StoreError};
+use tokio::io::Interest;
+use tokio::net::{TcpStream, UnixStream};
+
+/// The port that a server listens on where none is given.
+pub const PORT_DEFAULT: u16 = 6470;
+
+/// Where a server is to be found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Address {
+    /// `HOST:PORT`, with the host in lower case and an IPv6 address in brackets.
+    Tcp(String),
+    /// The path of a Unix socket.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// Whether nobody on another machine can reach it: a Unix socket, or a loopback address.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Address::Unix(_) => true,
+            Address::Tcp(address) => {
+                let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => f.write_str(address),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = StoreError;
+
+    /// Reads `HOST:PORT`, `HOST` (with the default port), `[IPV6]:PORT` or `unix:PATH`.
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        let wrong = |why: &str| {
+            let text = format!("server address \"{text}\": {why}; write HOST:PORT, [IPV6]:PORT or unix:PATH");
+            Err(StoreError::new(ErrorKind::Invalid, text))
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() {
+                wrong("the path is missing")
+            } else {
+                Ok(Address::Unix(path.into()))
+            };
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            _ if text.ends_with(']') => (text, None),
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        };
+        let port = match port {
+            None => PORT_DEFAULT,
+            Some(port) => match port.parse::<u16>() {
+                Ok(port) if port.to_string() == *text.rsplit(':').next().unwrap_or("") => port,
+                _ => return wrong("the port is not a number from 0 to 65535"),
+            },
+        };
+        if let Some(inner) = host.strip_prefix('[') {
+            return match inner.strip_suffix(']').map(str::parse::<std::net::Ipv6Addr>) {
+                Some(Ok(ip)) => Ok(Address::Tcp(format!("[{ip}]:{port}"))),
+                _ => wrong("what stands in brackets is not an IPv6 address"),
+            };
+        }
+        if host.is_empty() {
+            return wrong("the host is missing");
+        }
+        if !host.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'-' | b'_')) {
+            return wrong("the host is not a name");
+        }
+        Ok(Address::Tcp(format!("{}:{port}", host.to_ascii_lowercase())))
+    }
+}
+
+/// A connected stream.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+macro_rules! either {
+    ($stream:expr, $inner:ident => $body:expr) => {
+        match $stream {
+            Stream::Tcp($inner) => $body,
+            Stream::Unix($inner) => $body,
+        }
+    };
+}
+
+impl Stream {
+    /// Connects to an address.
+    pub(crate) async fn connect(address: &Address) -> io::Result<Stream> {
+        match address {
+            Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address).await?;
+                tune(&stream)?;
+                Ok(Stream::Tcp(stream))
+            }
+        }
+    }
+
+    /// Takes a stream that was accepted on another runtime.
+    pub(crate) fn adopt(stream: Accepted) -> io::Result<Stream> {
+        match stream {
+            Accepted::Tcp(stream, _) => {
+                let stream = TcpStream::from_std(stream)?;
+                tune(&stream)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Accepted::Unix(stream) => Ok(Stream::Unix(UnixStream::from_std(stream)?)),
+        }
+    }
+
+    pub(crate) fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, stream => stream.poll_read_ready(context))
+    }
+
+    pub(crate) fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(self, stream => stream.poll_write_ready(context))
+    }
+
+    pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
+        either!(self, stream => stream.try_read_buf(buffer))
+    }
+
+    pub(crate) fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        either!(self, stream => stream.try_write_vectored(slices))
+    }
+
+    /// Reads exactly as many bytes as `buffer` holds, and not one more.
+    pub(crate) async fn read_exact(&self, buffer: &mut [u8]) -> io::Result<()> {
+        let mut at = 0;
+        while at < buffer.len() {
+            either!(self, stream => stream.ready(Interest::READABLE).await?);
+            match either!(self, stream => stream.try_read(&mut buffer[at..])) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => at += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `buffer`.
+    pub(crate) async fn write_all(&self, mut buffer: &[u8]) -> io::Result<()> {
+        while !buffer.is_empty() {
+            either!(self, stream => stream.ready(Interest::WRITABLE).await?);
+            match either!(self, stream => stream.try_write(buffer)) {
+                Ok(count) => buffer = &buffer[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A stream as it was accepted, not yet bound to a runtime.
+pub(crate) enum Accepted {
+    Tcp(std::net::TcpStream, SocketAddr),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+/// Sends small messages at once, and notices a peer that vanished without a word within about a minute.
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(20))
+        .with_interval(Duration::from_secs(10))
+        .with_retries(4);
+    let socket = socket2::SockRef::from(stream);
+    socket.set_tcp_keepalive(&keepalive)?;
+    // The same for a peer that vanished while bytes to it are on their way.
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(60)))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_strictly() {
+        let good = [
+            ("localhost", "localhost:6470", true),
+            ("Node-1.Example:7", "node-1.example:7", false),
+            ("127.0.0.1:80", "127.0.0.1:80", true),
+            ("127.3.4.5", "127.3.4.5:6470", true),
+            ("0.0.0.0:1", "0.0.0.0:1", false),
+            ("[::1]:80", "[::1]:80", true),
+            ("[0:0::2]", "[::2]:6470", false),
+            ("unix:/a/b c", "unix:/a/b c", true),
+        ];
+        for (text, shown, local) in good {
+            let address: Address = text.parse().unwrap();
+            assert_eq!(address.to_string(), shown);
+            assert_eq!(address.is_local(), local, "{text}");
+        }
+        for text in
+            ["", ":1", "a:", "a:65536", "a:+1", "a:01", "a b:1", "[::1", "[x]:1", "::1:80", "unix:", "a/b:1"]
+        {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+}
