@@ -1,0 +1,41 @@
+//! The conformance suite, through a server, over both kinds of socket.
+
+use std::sync::Arc;
+
+use nacre_object::testkit::{MemoryStore, conformance};
+use nacre_wire::server::ServerOptions;
+use nacre_wire::{Address, RemoteOptions, RemoteStore, Server};
+
+fn serve(address: Address) -> Server {
+    let options = ServerOptions { listen: vec![address], ..Default::default() };
+    Server::start(Arc::new(MemoryStore::new()), options).unwrap()
+}
+
+fn remote(servers: &[&Server], options: RemoteOptions) -> RemoteStore {
+    let addresses: Vec<Address> = servers.iter().flat_map(|server| server.addresses()).cloned().collect();
+    RemoteStore::new(&addresses, options).unwrap()
+}
+
+#[test]
+fn a_remote_store_conforms_over_tcp() {
+    let server = serve("127.0.0.1:0".parse().unwrap());
+    conformance::run(&remote(&[&server], RemoteOptions::default()), "tcp");
+    server.stop();
+}
+
+#[test]
+fn a_remote_store_conforms_over_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(Address::Unix(folder.path().join("socket")));
+    conformance::run(&remote(&[&server], RemoteOptions::default()), "unix");
+    server.stop();
+}
+
+#[test]
+fn several_servers_with_several_connections_conform() {
+    let servers: Vec<Server> = (0..3).map(|_| serve("127.0.0.1:0".parse().unwrap())).collect();
+    let servers_by_reference: Vec<&Server> = servers.iter().collect();
+    let options = RemoteOptions { connections: 2, ..Default::default() };
+    conformance::run(&remote(&servers_by_reference, options), "several");
+    servers.into_iter().for_each(Server::stop);
+}
