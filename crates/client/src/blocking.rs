@@ -1,0 +1,183 @@
+//! The same calls, for programs without an async runtime.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use futures::executor::block_on;
+use nacre_object::{
+    ByteRange, Fork, Key, KeyRange, ObjectId, Outcome, RangeRead, Stat, StoreError, Transaction,
+};
+
+use crate::object::{Extents, Object, Updated, Written};
+use crate::pager::{Keys, Objects};
+use crate::store::Store;
+use crate::transfer::{Download, PIECE_BYTES, Upload, source_error, target_error};
+
+/// A [`Store`] whose calls block the calling thread.
+#[derive(Clone, Debug)]
+pub struct BlockingStore {
+    store: Store,
+}
+
+/// An [`Object`] whose calls block the calling thread.
+#[derive(Clone, Debug)]
+pub struct BlockingObject {
+    object: Object,
+}
+
+/// [`Objects`] as an iterator.
+pub struct BlockingObjects(Objects);
+
+/// [`Keys`] as an iterator.
+pub struct BlockingKeys(Keys);
+
+impl BlockingStore {
+    pub(crate) fn new(store: Store) -> Self {
+        Self { store }
+    }
+
+    /// The same store, with calls that are awaited.
+    pub fn nonblocking(&self) -> &Store {
+        &self.store
+    }
+
+    /// See [`Store::connect`].
+    pub fn connect(&self) -> Result<(), StoreError> {
+        block_on(self.store.connect())
+    }
+
+    /// See [`Store::object`].
+    pub fn object(&self, id: impl AsRef<[u8]>) -> Result<BlockingObject, StoreError> {
+        Ok(BlockingObject { object: self.store.object(id)? })
+    }
+
+    /// See [`Store::apply`].
+    pub fn apply(&self, object: &ObjectId, transaction: Transaction) -> Result<Outcome, StoreError> {
+        block_on(self.store.apply(object, transaction))
+    }
+
+    /// See [`Store::list`].
+    pub fn list(&self) -> BlockingObjects {
+        BlockingObjects(self.store.list())
+    }
+
+    /// See [`Store::list_after`].
+    pub fn list_after(&self, after: ObjectId) -> BlockingObjects {
+        BlockingObjects(self.store.list_after(after))
+    }
+}
+
+impl Iterator for BlockingObjects {
+    type Item = Result<ObjectId, StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        block_on(self.0.next()).transpose()
+    }
+}
+
+impl Iterator for BlockingKeys {
+    type Item = Result<(Key, Bytes), StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        block_on(self.0.next()).transpose()
+    }
+}
+
+macro_rules! mirror {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(
+            #[doc = concat!("See [`Object::", stringify!($name), "`].")]
+            pub fn $name(&self, $($argument: $type),*) -> Result<$result, StoreError> {
+                block_on(self.object.$name($($argument),*))
+            }
+        )*
+    };
+}
+
+impl BlockingObject {
+    mirror! {
+        read(range: impl Into<ByteRange>) -> RangeRead;
+        write(offset: u64, data: impl Into<Bytes>) -> u64;
+        write_vectored(extents: Vec<(u64, Bytes)>) -> u64;
+        write_if(offset: u64, data: impl Into<Bytes>, version: u64) -> Written;
+        extents(range: impl Into<ByteRange>) -> Extents;
+        stat() -> Stat;
+        forks() -> Vec<(Fork, u64)>;
+        create() -> bool;
+        zero(range: impl Into<ByteRange>) -> u64;
+        truncate(size: u64) -> u64;
+        remove_fork() -> u64;
+        remove() -> bool;
+        key(key: impl AsRef<[u8]>) -> Option<Bytes>;
+        set_key(key: impl AsRef<[u8]>, value: impl Into<Bytes>) -> u64;
+        remove_key(key: impl AsRef<[u8]>) -> u64;
+        attribute(attribute: impl AsRef<[u8]>) -> Option<Bytes>;
+        attributes() -> Vec<(Key, Bytes)>;
+        set_attribute(attribute: impl AsRef<[u8]>, value: impl Into<Bytes>) -> u64;
+        remove_attribute(attribute: impl AsRef<[u8]>) -> u64;
+    }
+
+    /// The same object, with calls that are awaited.
+    pub fn nonblocking(&self) -> &Object {
+        &self.object
+    }
+
+    /// See [`Object::id`].
+    pub fn id(&self) -> &ObjectId {
+        self.object.id()
+    }
+
+    /// See [`Object::fork`].
+    pub fn fork(&self, name: impl AsRef<[u8]>) -> Result<BlockingObject, StoreError> {
+        Ok(BlockingObject { object: self.object.fork(name)? })
+    }
+
+    /// See [`Object::update`].
+    pub fn update<B: Into<Bytes>>(
+        &self,
+        range: impl Into<ByteRange>,
+        change: impl FnMut(&[u8]) -> B,
+    ) -> Result<Updated, StoreError> {
+        block_on(self.object.update(range, change))
+    }
+
+    /// See [`Object::keys`].
+    pub fn keys(&self, range: KeyRange) -> BlockingKeys {
+        BlockingKeys(self.object.keys(range))
+    }
+
+    /// See [`Object::put`].
+    pub fn put(&self, mut source: impl io::Read) -> Result<u64, StoreError> {
+        let mut upload = Upload::new(&self.object);
+        loop {
+            let mut piece = BytesMut::zeroed(PIECE_BYTES);
+            let mut filled = 0;
+            while filled < PIECE_BYTES {
+                match source.read(&mut piece[filled..]) {
+                    Ok(0) => break,
+                    Ok(count) => filled += count,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(self.object.context(source_error(error), "store all of")),
+                }
+            }
+            piece.truncate(filled);
+            block_on(upload.push(piece.freeze()))?;
+            if filled < PIECE_BYTES {
+                return block_on(upload.finish());
+            }
+        }
+    }
+
+    /// See [`Object::get`].
+    pub fn get(&self, range: impl Into<ByteRange>, mut target: impl io::Write) -> Result<u64, StoreError> {
+        let mut download = Download::new(&self.object, range.into());
+        let mut bytes = 0;
+        let failed = |error| self.object.context(target_error(error), "fetch all of");
+        while let Some(piece) = block_on(download.next())? {
+            target.write_all(&piece).map_err(failed)?;
+            bytes += piece.len() as u64;
+        }
+        target.flush().map_err(failed)?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,83 @@
+//! Objects of versioned extents with conditional writes.
+//!
+//! [`open`] gives a [`Store`]: a handle on a folder of this machine, on one server or several, or on memory. An
+//! [`Object`] of it is read, written and updated by byte ranges; every range has a version, and a write can be
+//! made on the condition that its range is still at the version that was read.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), nacre::Error> {
+//! let store = nacre::open("mem:")?;
+//! let object = store.object("greeting")?;
+//! object.write(0, "hello").await?;
+//!
+//! let read = object.read(0..5).await?;
+//! assert_eq!(read.data, "hello");
+//!
+//! // Replaces the bytes, unless somebody else was faster.
+//! match object.write_if(0, "HELLO", read.version).await? {
+//!     nacre::Written::Done { version } => assert!(version > read.version),
+//!     nacre::Written::Conflict(now) => println!("it says {:?} now", now.data),
+//! }
+//!
+//! // Or says what is to become of them, and leaves the races to the library.
+//! object.update(0..5, |old| old.to_ascii_lowercase()).await?;
+//! assert_eq!(object.read(0..5).await?.data, "hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Without an async runtime, [`Store::blocking`] gives the same calls:
+//!
+//! ```
+//! let store = nacre::open("mem:")?.blocking();
+//! let object = store.object("counter")?;
+//! for _ in 0..3 {
+//!     object.update(0..8, |old| {
+//!         let count = u64::from_le_bytes(old.try_into().unwrap_or_default());
+//!         (count + 1).to_le_bytes().to_vec()
+//!     })?;
+//! }
+//! assert_eq!(object.read(0..8)?.data[..], 3u64.to_le_bytes());
+//! # Ok::<(), nacre::Error>(())
+//! ```
+//!
+//! What the object-level calls do not cover, [`Store::apply`] does: any [`Transaction`] of guards, reads and writes
+//! on one object, applied wholly or not at all.
+
+#![forbid(unsafe_code)]
+
+mod blocking;
+mod engine;
+mod object;
+mod pager;
+mod store;
+mod transfer;
+mod uri;
+
+pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore};
+pub use nacre_object::{
+    Answer, ByteRange, Check, Done, ErrorKind, Extent, ExtentKind, Fork, Found, Guard, Intent, Key, KeyPage,
+    KeyRange, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat, StoreError as Error,
+    Transaction, Write, limit,
+};
+pub use object::{Extents, Object, Updated, Written};
+pub use pager::{Keys, Objects};
+pub use store::Store;
+pub use uri::{Engine, Options, Uri};
+
+/// Opens a store.
+///
+/// | uri | store |
+/// |---|---|
+/// | `mem:` | in memory, gone with the handle |
+/// | `file:PATH` | in a folder of this machine, used by this process alone |
+/// | `nacre://HOST:PORT,HOST:PORT,…` | on one server, or spread over several |
+/// | `unix:PATH` | on a server of this machine, through its Unix socket |
+///
+/// Options follow as a query, such as `file:data?durability=none`; [`Options`] lists them. Opening a folder reads
+/// what is needed to recover it, and blocks for as long as that takes. Servers are connected when they are first
+/// needed; [`Store::connect`] does it at once.
+pub fn open(uri: &str) -> Result<Store, Error> {
+    Store::open(&uri.parse()?)
+}

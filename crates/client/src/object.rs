@@ -1,0 +1,368 @@
+//! One object: its bytes, keys and attributes.
+
+use bytes::Bytes;
+use nacre_object::limit::{EXTENTS_PER_READ_MAX, REFUSAL_BYTES_MAX};
+use nacre_object::{
+    Answer, ByteRange, Done, ErrorKind, Extent, Fork, Found, Guard, Intent, Key, KeyRange, ObjectId, Outcome,
+    RangeRead, Read, Refusal, Stat, StoreError, Transaction, Write,
+};
+
+use crate::Store;
+use crate::pager::Keys;
+
+/// An object of a store, and one fork of it: the default one, unless [`Object::fork`] chose another.
+#[derive(Clone, Debug)]
+pub struct Object {
+    store: Store,
+    id: ObjectId,
+    fork: Fork,
+}
+
+/// How a conditional write ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The bytes are written.
+    Done {
+        /// The version that they carry.
+        version: u64,
+    },
+    /// Something in the range was newer: nothing was written. This is what stands there now.
+    Conflict(RangeRead),
+}
+
+/// How an update ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Updated {
+    /// The version that the new bytes carry.
+    pub version: u64,
+    /// How often another writer was faster.
+    pub conflicts: u64,
+}
+
+/// The extents of a range.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extents {
+    /// In ascending order, clipped to the range.
+    pub extents: Vec<Extent>,
+    /// The greatest version in the range.
+    pub version: u64,
+    /// The fork's size in bytes.
+    pub size: u64,
+}
+
+impl Object {
+    pub(crate) fn new(store: Store, id: ObjectId) -> Self {
+        Self { store, id, fork: Fork::DEFAULT }
+    }
+
+    /// The object's id.
+    pub fn id(&self) -> &ObjectId {
+        &self.id
+    }
+
+    /// The store that it belongs to.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The same object, with another of its forks. Fails only if the name is longer than 255 bytes.
+    pub fn fork(&self, name: impl AsRef<[u8]>) -> Result<Object, StoreError> {
+        let fork = Fork::new(Bytes::copy_from_slice(name.as_ref()))?;
+        Ok(Object { fork, ..self.clone() })
+    }
+
+    /// The name of the fork.
+    pub fn fork_name(&self) -> &Fork {
+        &self.fork
+    }
+
+    /// Says what was attempted where an error came from.
+    pub(crate) fn context(&self, error: StoreError, attempted: &str) -> StoreError {
+        error.context(format_args!("cannot {attempted} object \"{}\" of {}", self.id, self.store.name()))
+    }
+
+    async fn apply(&self, transaction: Transaction, attempted: &str) -> Result<Outcome, StoreError> {
+        let outcome = self.store.apply(&self.id, transaction).await;
+        outcome.map_err(|error| self.context(error, attempted))
+    }
+
+    /// Applies a transaction of which no guard can fail.
+    pub(crate) async fn done(&self, transaction: Transaction, attempted: &str) -> Result<Done, StoreError> {
+        match self.apply(transaction, attempted).await? {
+            Outcome::Done(done) => Ok(done),
+            Outcome::Refused(_) => Err(self.nonsense(attempted)),
+        }
+    }
+
+    fn nonsense(&self, attempted: &str) -> StoreError {
+        let error = StoreError::new(ErrorKind::Corrupt, "the store's answer does not fit the question");
+        self.context(error, attempted)
+    }
+
+    /// Applies a transaction of one read.
+    pub(crate) async fn ask(&self, read: Read, attempted: &str) -> Result<Answer, StoreError> {
+        let done = self.done(Transaction::new().read(read), attempted).await?;
+        done.answers.into_iter().next().ok_or_else(|| self.nonsense(attempted))
+    }
+
+    /// Reads bytes, with their extents and the version of the range. Short where the fork ends; a range of more than
+    /// 16 MiB, or of more than 4096 extents, is cut, and `next` says where to go on.
+    pub async fn read(&self, range: impl Into<ByteRange>) -> Result<RangeRead, StoreError> {
+        self.read_with(range, Intent::Look).await
+    }
+
+    /// Like [`Object::read`], with a hint at what the bytes are read for.
+    pub async fn read_with(
+        &self,
+        range: impl Into<ByteRange>,
+        intent: Intent,
+    ) -> Result<RangeRead, StoreError> {
+        let read = Read::Range { fork: self.fork.clone(), range: range.into(), intent };
+        match self.ask(read, "read").await? {
+            Answer::Range(range) => Ok(range),
+            _ => Err(self.nonsense("read")),
+        }
+    }
+
+    /// Writes bytes, whatever stands there. Gives the version that they carry.
+    pub async fn write(&self, offset: u64, data: impl Into<Bytes>) -> Result<u64, StoreError> {
+        self.change(Transaction::new().write(self.fork.clone(), offset, data), "write").await
+    }
+
+    /// Writes many extents at once. Gives the version that they carry.
+    pub async fn write_vectored(&self, extents: Vec<(u64, Bytes)>) -> Result<u64, StoreError> {
+        let write = Write::Extents { fork: self.fork.clone(), extents };
+        self.change(Transaction::new().change(write), "write").await
+    }
+
+    pub(crate) async fn change(&self, transaction: Transaction, attempted: &str) -> Result<u64, StoreError> {
+        Ok(self.done(transaction, attempted).await?.version)
+    }
+
+    /// Writes bytes on the condition that nothing in their range is newer than `version`.
+    pub async fn write_if(
+        &self,
+        offset: u64,
+        data: impl Into<Bytes>,
+        version: u64,
+    ) -> Result<Written, StoreError> {
+        let data = data.into();
+        let range = ByteRange::new(offset, data.len() as u64);
+        self.write_if_range(offset, data, range, version).await
+    }
+
+    async fn write_if_range(
+        &self,
+        offset: u64,
+        data: Bytes,
+        range: ByteRange,
+        version: u64,
+    ) -> Result<Written, StoreError> {
+        let transaction = Transaction::new().if_version(self.fork.clone(), range, version).write(
+            self.fork.clone(),
+            offset,
+            data,
+        );
+        match self.apply(transaction, "write").await? {
+            Outcome::Done(done) => Ok(Written::Done { version: done.version }),
+            Outcome::Refused(Refusal { found: Found::Region(now), .. }) => Ok(Written::Conflict(now)),
+            Outcome::Refused(_) => Err(self.nonsense("write")),
+        }
+    }
+
+    /// Reads a range, lets `change` say what is to stand there instead, and writes that if nobody else wrote
+    /// meanwhile; else starts again from what the other writer left, until it succeeds.
+    ///
+    /// `change` gets exactly the bytes of the range, with zeros past the end of the fork, and may be called several
+    /// times; what it gives is written at the beginning of the range and must not be longer than it. The range may
+    /// be up to 1 MiB.
+    pub async fn update<B: Into<Bytes>>(
+        &self,
+        range: impl Into<ByteRange>,
+        mut change: impl FnMut(&[u8]) -> B,
+    ) -> Result<Updated, StoreError> {
+        let range = range.into();
+        if range.len > REFUSAL_BYTES_MAX as u64 {
+            let text = format!("a range of {} bytes; an update may span {REFUSAL_BYTES_MAX}", range.len);
+            return Err(self.context(StoreError::new(ErrorKind::Invalid, text), "update"));
+        }
+        let mut read = self.read_with(range, Intent::Update).await?;
+        let mut conflicts = 0;
+        loop {
+            let len = range.len as usize;
+            let new = if read.data.len() == len {
+                change(&read.data).into()
+            } else {
+                let mut padded = read.data.to_vec();
+                padded.resize(len, 0);
+                change(&padded).into()
+            };
+            if new.len() > len {
+                let text = format!("{} new bytes for a range of {len}", new.len());
+                return Err(self.context(StoreError::new(ErrorKind::Invalid, text), "update"));
+            }
+            match self.write_if_range(range.offset, new, range, read.version).await? {
+                Written::Done { version } => return Ok(Updated { version, conflicts }),
+                // The refusal brought the fresh bytes along, so there is no need to read them again.
+                Written::Conflict(now) => read = now,
+            }
+            conflicts += 1;
+        }
+    }
+
+    /// The extents of a range with their versions, however many there are. If they change while this reads them,
+    /// it starts again.
+    pub async fn extents(&self, range: impl Into<ByteRange>) -> Result<Extents, StoreError> {
+        let whole = range.into();
+        'again: loop {
+            let mut all = Extents::default();
+            let mut rest = whole;
+            loop {
+                let read = Read::Extents { fork: self.fork.clone(), range: rest };
+                let mut transaction = Transaction::new().read(read);
+                if rest != whole {
+                    transaction = transaction.if_version(self.fork.clone(), whole, all.version);
+                }
+                let done = match self.apply(transaction, "read the extents of").await? {
+                    Outcome::Done(done) => done,
+                    Outcome::Refused(_) => continue 'again,
+                };
+                let Some(Answer::Range(page)) = done.answers.into_iter().next() else {
+                    return Err(self.nonsense("read the extents of"));
+                };
+                if rest == whole {
+                    all.version = page.version;
+                }
+                all.size = page.size;
+                debug_assert!(page.extents.len() <= EXTENTS_PER_READ_MAX);
+                for extent in page.extents {
+                    nacre_object::coalesce(&mut all.extents, extent);
+                }
+                match page.next {
+                    Some(next) if next > rest.offset && next < whole.end() => {
+                        rest = ByteRange::new(next, whole.end() - next);
+                    }
+                    _ => return Ok(all),
+                }
+            }
+        }
+    }
+
+    /// The object at a glance.
+    pub async fn stat(&self) -> Result<Stat, StoreError> {
+        match self.ask(Read::Stat, "look at").await? {
+            Answer::Stat(stat) => Ok(stat),
+            _ => Err(self.nonsense("look at")),
+        }
+    }
+
+    /// The names and sizes of all forks, in ascending order of their names.
+    pub async fn forks(&self) -> Result<Vec<(Fork, u64)>, StoreError> {
+        let mut all: Vec<(Fork, u64)> = Vec::new();
+        loop {
+            let after = all.last().map(|(fork, _)| fork.clone());
+            match self.ask(Read::Forks { after, limit: u32::MAX }, "list the forks of").await? {
+                Answer::Forks(page) => {
+                    let over = page.entries.is_empty() || !page.more;
+                    all.extend(page.entries);
+                    if over {
+                        return Ok(all);
+                    }
+                }
+                _ => return Err(self.nonsense("list the forks of")),
+            }
+        }
+    }
+
+    /// Makes the object. False if it exists already.
+    pub async fn create(&self) -> Result<bool, StoreError> {
+        let transaction = Transaction::new().guard(Guard::Absent).change(Write::Create);
+        Ok(matches!(self.apply(transaction, "create").await?, Outcome::Done(_)))
+    }
+
+    /// Makes a range read as zeros. Gives the version of that.
+    pub async fn zero(&self, range: impl Into<ByteRange>) -> Result<u64, StoreError> {
+        let write = Write::Zero { fork: self.fork.clone(), range: range.into() };
+        self.change(Transaction::new().change(write), "zero a range of").await
+    }
+
+    /// Sets the size of the fork. Gives the version of that.
+    pub async fn truncate(&self, size: u64) -> Result<u64, StoreError> {
+        let write = Write::Truncate { fork: self.fork.clone(), size };
+        self.change(Transaction::new().change(write), "truncate").await
+    }
+
+    /// Removes the fork. Gives the version of that.
+    pub async fn remove_fork(&self) -> Result<u64, StoreError> {
+        let write = Write::RemoveFork { fork: self.fork.clone() };
+        self.change(Transaction::new().change(write), "remove a fork of").await
+    }
+
+    /// Removes the object with its forks, keys and attributes. False if it did not exist.
+    pub async fn remove(&self) -> Result<bool, StoreError> {
+        let transaction = Transaction::new().guard(Guard::Exists).change(Write::Remove);
+        Ok(matches!(self.apply(transaction, "remove").await?, Outcome::Done(_)))
+    }
+
+    /// The value of a key.
+    pub async fn key(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>, StoreError> {
+        match self.ask(Read::Key { key: name(key)? }, "read a key of").await? {
+            Answer::Value(value) => Ok(value),
+            _ => Err(self.nonsense("read a key of")),
+        }
+    }
+
+    /// Sets a key. Gives the object's version then.
+    pub async fn set_key(&self, key: impl AsRef<[u8]>, value: impl Into<Bytes>) -> Result<u64, StoreError> {
+        let write = Write::SetKey { key: name(key)?, value: value.into() };
+        self.change(Transaction::new().change(write), "set a key of").await
+    }
+
+    /// Removes a key, if it is there. Gives the object's version then.
+    pub async fn remove_key(&self, key: impl AsRef<[u8]>) -> Result<u64, StoreError> {
+        let write = Write::RemoveKey { key: name(key)? };
+        self.change(Transaction::new().change(write), "remove a key of").await
+    }
+
+    /// The keys of a range with their values, in ascending order, page by page.
+    pub fn keys(&self, range: KeyRange) -> Keys {
+        Keys::new(self.clone(), range)
+    }
+
+    /// The value of an attribute.
+    pub async fn attribute(&self, attribute: impl AsRef<[u8]>) -> Result<Option<Bytes>, StoreError> {
+        match self.ask(Read::Attribute { name: name(attribute)? }, "read an attribute of").await? {
+            Answer::Value(value) => Ok(value),
+            _ => Err(self.nonsense("read an attribute of")),
+        }
+    }
+
+    /// All attributes with their values.
+    pub async fn attributes(&self) -> Result<Vec<(Key, Bytes)>, StoreError> {
+        match self.ask(Read::Attributes, "read the attributes of").await? {
+            Answer::Keys(page) => Ok(page.entries),
+            _ => Err(self.nonsense("read the attributes of")),
+        }
+    }
+
+    /// Sets an attribute. Gives the object's version then.
+    pub async fn set_attribute(
+        &self,
+        attribute: impl AsRef<[u8]>,
+        value: impl Into<Bytes>,
+    ) -> Result<u64, StoreError> {
+        let write = Write::SetAttribute { name: name(attribute)?, value: value.into() };
+        self.change(Transaction::new().change(write), "set an attribute of").await
+    }
+
+    /// Removes an attribute, if it is there. Gives the object's version then.
+    pub async fn remove_attribute(&self, attribute: impl AsRef<[u8]>) -> Result<u64, StoreError> {
+        let write = Write::RemoveAttribute { name: name(attribute)? };
+        self.change(Transaction::new().change(write), "remove an attribute of").await
+    }
+}
+
+/// A name of the caller's, checked.
+fn name(bytes: impl AsRef<[u8]>) -> Result<Key, StoreError> {
+    Key::new(Bytes::copy_from_slice(bytes.as_ref()))
+}

@@ -1,0 +1,67 @@
+//! Long lists, page by page.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nacre_object::limit::PAGE_ENTRIES_MAX;
+use nacre_object::{Answer, Key, KeyRange, ObjectId, ObjectStore, Read, StoreError};
+
+use crate::Object;
+
+/// The objects of a store, in ascending order of their ids.
+pub struct Objects {
+    store: Arc<dyn ObjectStore>,
+    after: Option<ObjectId>,
+    page: VecDeque<ObjectId>,
+    over: bool,
+}
+
+impl Objects {
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, after: Option<ObjectId>) -> Self {
+        Self { store, after, page: VecDeque::new(), over: false }
+    }
+
+    /// The next object, or `None` after the last. Objects that are made or removed meanwhile may or may not appear.
+    pub async fn next(&mut self) -> Result<Option<ObjectId>, StoreError> {
+        if self.page.is_empty() && !self.over {
+            self.page = self.store.list(self.after.as_ref(), PAGE_ENTRIES_MAX).await?.into();
+            match self.page.back() {
+                None => self.over = true,
+                Some(last) => self.after = Some(last.clone()),
+            }
+        }
+        Ok(self.page.pop_front())
+    }
+}
+
+/// The keys of an object with their values, in ascending order.
+pub struct Keys {
+    object: Object,
+    range: KeyRange,
+    page: VecDeque<(Key, Bytes)>,
+    over: bool,
+}
+
+impl Keys {
+    pub(crate) fn new(object: Object, range: KeyRange) -> Self {
+        Self { object, range, page: VecDeque::new(), over: false }
+    }
+
+    /// The next key and its value, or `None` after the last. Each page shows the object as it stood at one moment.
+    pub async fn next(&mut self) -> Result<Option<(Key, Bytes)>, StoreError> {
+        if self.page.is_empty() && !self.over {
+            let range = self.range.clone();
+            let read = Read::Keys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
+            if let Answer::Keys(page) = self.object.ask(read, "list the keys of").await? {
+                self.over = !page.more || page.entries.is_empty();
+                self.page = page.entries.into();
+            }
+            match self.page.back() {
+                None => self.over = true,
+                Some((last, _)) => self.range.after = Some(last.to_bytes()),
+            }
+        }
+        Ok(self.page.pop_front())
+    }
+}

@@ -1,0 +1,109 @@
+//! The handle.
+
+use std::sync::Arc;
+
+use nacre_object::{ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+
+use crate::blocking::BlockingStore;
+use crate::engine::Opened;
+use crate::object::Object;
+use crate::pager::Objects;
+use crate::uri::Uri;
+
+/// A handle on a store. Cheap to clone; all clones are the same store.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) objects: Arc<dyn ObjectStore>,
+    opened: Opened,
+    name: Arc<str>,
+}
+
+impl Store {
+    /// Opens the store at a place: [`open`](crate::open), with the place already parsed.
+    pub fn open(uri: &Uri) -> Result<Store, StoreError> {
+        let opened = Opened::open(uri).map_err(|error| error.context(format_args!("cannot open {uri}")))?;
+        Ok(Store { objects: opened.objects(), opened, name: uri.to_string().into() })
+    }
+
+    /// A handle on an engine of the caller's own, with a name for it in messages.
+    pub fn from_engine(engine: Arc<dyn ObjectStore>, name: &str) -> Store {
+        Store { objects: engine.clone(), opened: Opened::Other(engine), name: name.into() }
+    }
+
+    /// Connects to the servers now, where there are any, instead of when they are first needed. Fails if none of
+    /// them can be reached, or if one refuses this client.
+    pub async fn connect(&self) -> Result<(), StoreError> {
+        match &self.opened {
+            Opened::Remote(remote) => remote.connect().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// The store's uri.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// An object of the store, whether it exists or not. Fails only if the id is not 1 to 255 bytes long.
+    pub fn object(&self, id: impl AsRef<[u8]>) -> Result<Object, StoreError> {
+        let id = ObjectId::new(bytes::Bytes::copy_from_slice(id.as_ref()))?;
+        Ok(Object::new(self.clone(), id))
+    }
+
+    /// Applies a transaction to one object: wholly, or not at all. It is under way when this returns, whether its
+    /// reply is awaited or not.
+    pub fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        self.objects.apply(object, transaction)
+    }
+
+    /// All objects that exist, in ascending order of their ids, page by page.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), nacre::Error> {
+    /// let store = nacre::open("mem:")?;
+    /// for id in ["a", "b", "c"] {
+    ///     store.object(id)?.create().await?;
+    /// }
+    /// let mut objects = store.list();
+    /// let mut found = Vec::new();
+    /// while let Some(id) = objects.next().await? {
+    ///     found.push(id.to_string());
+    /// }
+    /// assert_eq!(found, ["a", "b", "c"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn list(&self) -> Objects {
+        Objects::new(self.objects.clone(), None)
+    }
+
+    /// Like [`Store::list`], from the first object after `after`.
+    pub fn list_after(&self, after: ObjectId) -> Objects {
+        Objects::new(self.objects.clone(), Some(after))
+    }
+
+    /// The same store, with calls that block the calling thread instead of being awaited.
+    ///
+    /// They must not be called on the only thread of an async runtime, least of all on that of the runtime in which
+    /// the store was used before: what they wait for might need that thread.
+    pub fn blocking(&self) -> BlockingStore {
+        BlockingStore::new(self.clone())
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({})", self.name)
+    }
+}
+
+impl ObjectStore for Store {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        self.objects.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.objects.list(after, limit)
+    }
+}

@@ -1,0 +1,250 @@
+//! Where a store is, as text.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use nacre_object::{ErrorKind, StoreError};
+use nacre_wire::Address;
+
+/// The place of a store, and how to use it. Made by parsing text, or field by field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uri {
+    /// What keeps the objects.
+    pub engine: Engine,
+    /// How to use it.
+    pub options: Options,
+}
+
+/// What keeps the objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// `mem:`, this process's memory.
+    Memory,
+    /// `file:PATH`, a folder.
+    Folder(PathBuf),
+    /// `nacre://…` or `unix:…`, one server or several.
+    Servers(Vec<Address>),
+}
+
+/// How to use a store. Each is a parameter of the uri of the same name; what does not apply to an engine is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `durability=always`, `none`, or an interval such as `50ms`: when a folder's writes are on the medium. The
+    /// default is `always`.
+    pub durability: Option<Durability>,
+    /// `key=PATH`: the file that holds the cluster's key, for servers that ask for it.
+    pub key: Option<PathBuf>,
+    /// `connections=N`: connections to each server, 1 to 64. The default is 1.
+    pub connections: Option<usize>,
+    /// `connect_timeout=TIME`: how long connecting may take. The default is `5s`.
+    pub connect_timeout: Option<Duration>,
+    /// `silence_timeout=TIME`: how long a server may say nothing. The default is `30s`.
+    pub silence_timeout: Option<Duration>,
+}
+
+/// When writes are on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Before they are acknowledged.
+    Always,
+    /// At most so much later.
+    Interval(Duration),
+    /// When the operating system likes.
+    None,
+}
+
+fn invalid(text: String) -> StoreError {
+    StoreError::new(ErrorKind::Invalid, text)
+}
+
+impl FromStr for Uri {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        let (place, query) = match text.split_once('?') {
+            Some((place, query)) => (place, Some(query)),
+            None => (text, None),
+        };
+        let about = |why: String| invalid(format!("store \"{text}\": {why}"));
+        let engine = if place == "mem:" {
+            Engine::Memory
+        } else if let Some(path) = place.strip_prefix("file:") {
+            if path.is_empty() {
+                return Err(about("the path is missing; write file:PATH".to_owned()));
+            }
+            Engine::Folder(path.into())
+        } else if place.starts_with("unix:") {
+            Engine::Servers(vec![place.parse().map_err(|error: StoreError| about(error.message))?])
+        } else if let Some(list) = place.strip_prefix("nacre://") {
+            let mut servers = Vec::new();
+            for server in list.trim_end_matches('/').split(',') {
+                servers.push(server.parse().map_err(|error: StoreError| about(error.message))?);
+            }
+            Engine::Servers(servers)
+        } else {
+            let schemes = "mem:, file:PATH, nacre://HOST:PORT,… or unix:PATH";
+            return Err(about(format!("it names no kind of store that is known; write {schemes}")));
+        };
+        let mut options = Options::default();
+        for parameter in query.into_iter().flat_map(|query| query.split('&')) {
+            let Some((name, value)) = parameter.split_once('=') else {
+                return Err(about(format!("parameter \"{parameter}\" has no value; write NAME=VALUE")));
+            };
+            options.set(&engine, name, value).map_err(|error| about(error.message))?;
+        }
+        Ok(Uri { engine, options })
+    }
+}
+
+impl Options {
+    fn set(&mut self, engine: &Engine, name: &str, value: &str) -> Result<(), StoreError> {
+        let applies = match name {
+            "durability" => matches!(engine, Engine::Folder(_)),
+            "key" | "connections" | "connect_timeout" | "silence_timeout" => {
+                matches!(engine, Engine::Servers(_))
+            }
+            _ => {
+                let known = "durability, key, connections, connect_timeout and silence_timeout";
+                return Err(invalid(format!("there is no parameter \"{name}\"; there are {known}")));
+            }
+        };
+        if !applies {
+            return Err(invalid(format!("parameter \"{name}\" does not apply to this kind of store")));
+        }
+        let given = match name {
+            "durability" => self.durability.replace(value.parse()?).is_some(),
+            "key" => self.key.replace(value.into()).is_some(),
+            "connections" => match value.parse() {
+                Ok(count) if (1..=64).contains(&count) => self.connections.replace(count).is_some(),
+                _ => return Err(invalid(format!("connections={value} is not a number from 1 to 64"))),
+            },
+            "connect_timeout" => self.connect_timeout.replace(parse_time(value)?).is_some(),
+            _ => self.silence_timeout.replace(parse_time(value)?).is_some(),
+        };
+        if given {
+            return Err(invalid(format!("parameter \"{name}\" is given twice")));
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Durability {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        match text {
+            "always" => Ok(Durability::Always),
+            "none" => Ok(Durability::None),
+            _ => parse_time(text).map(Durability::Interval).map_err(|_| {
+                invalid(format!("durability \"{text}\" is neither always nor none nor a time such as 50ms"))
+            }),
+        }
+    }
+}
+
+/// Reads a time such as `50ms` or `2s`.
+fn parse_time(text: &str) -> Result<Duration, StoreError> {
+    let (digits, unit): (_, fn(u64) -> Duration) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(digits), _) => (digits, Duration::from_millis),
+        (None, Some(digits)) => (digits, Duration::from_secs),
+        _ => return Err(invalid(format!("\"{text}\" is not a time; write it like 50ms or 2s"))),
+    };
+    match digits.parse::<u32>() {
+        Ok(count) if count > 0 && digits.bytes().all(|digit| digit.is_ascii_digit()) => {
+            Ok(unit(count.into()))
+        }
+        _ => Err(invalid(format!("\"{text}\" is not a time above zero; write it like 50ms or 2s"))),
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Durability::Always => f.write_str("always"),
+            Durability::None => f.write_str("none"),
+            Durability::Interval(time) => write!(f, "{}ms", time.as_millis()),
+        }
+    }
+}
+
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.engine {
+            Engine::Memory => f.write_str("mem:")?,
+            Engine::Folder(path) => write!(f, "file:{}", path.display())?,
+            Engine::Servers(servers) => match &servers[..] {
+                [server @ Address::Unix(_)] => write!(f, "{server}")?,
+                servers => {
+                    f.write_str("nacre://")?;
+                    for (index, server) in servers.iter().enumerate() {
+                        if index > 0 {
+                            f.write_str(",")?;
+                        }
+                        write!(f, "{server}")?;
+                    }
+                }
+            },
+        }
+        let Options { durability, key, connections, connect_timeout, silence_timeout } = &self.options;
+        let parameters = [
+            durability.map(|durability| format!("durability={durability}")),
+            key.as_ref().map(|key| format!("key={}", key.display())),
+            connections.map(|count| format!("connections={count}")),
+            connect_timeout.map(|time| format!("connect_timeout={}ms", time.as_millis())),
+            silence_timeout.map(|time| format!("silence_timeout={}ms", time.as_millis())),
+        ];
+        for (index, parameter) in parameters.into_iter().flatten().enumerate() {
+            write!(f, "{}{parameter}", if index == 0 { '?' } else { '&' })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_uris_survive_being_written_and_read() {
+        for text in [
+            "mem:",
+            "file:data",
+            "file:/var/lib/nacre?durability=none",
+            "file:data?durability=50ms",
+            "unix:/run/nacre.socket",
+            "nacre://localhost:6470",
+            "nacre://a:1,b:2,[::1]:3?key=/etc/nacre.key&connections=2&connect_timeout=250ms",
+        ] {
+            let uri: Uri = text.parse().unwrap();
+            assert_eq!(uri.to_string(), text);
+        }
+        assert_eq!("nacre://Host".parse::<Uri>().unwrap().to_string(), "nacre://host:6470");
+    }
+
+    #[test]
+    fn bad_uris_are_refused_with_a_sentence() {
+        for (text, part) in [
+            ("", "names no kind of store"),
+            ("http://a", "names no kind of store"),
+            ("file:", "the path is missing"),
+            ("nacre://", "the host is missing"),
+            ("nacre://a,,b", "the host is missing"),
+            ("nacre://a:x", "the port is not a number"),
+            ("mem:?durability=always", "does not apply"),
+            ("mem:?", "has no value"),
+            ("file:x?key=y", "does not apply"),
+            ("file:x?durability=0ms", "neither always nor none"),
+            ("file:x?durability=sometimes", "neither always nor none"),
+            ("nacre://a?connections=0", "1 to 64"),
+            ("nacre://a?connections=1&connections=2", "given twice"),
+            ("nacre://a?connect_timeout=5", "is not a time"),
+            ("nacre://a?colour=red", "there is no parameter"),
+        ] {
+            let error = text.parse::<Uri>().unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Invalid);
+            assert!(error.message.contains(part), "{text}: {error}");
+        }
+    }
+}
