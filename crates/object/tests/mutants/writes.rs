@@ -1,0 +1,165 @@
+//! Stores whose writes are wrong.
+
+use super::*;
+
+#[test]
+fn wrong_writes() {
+    let zeros = |fork: &Fork, range: ByteRange| Write::Extents {
+        fork: fork.clone(),
+        extents: vec![(range.offset, vec![0; range.len.min(1 << 20) as usize].into())],
+    };
+    let lost = Mutex::new(0);
+    caught(vec![
+        (
+            "zeroing does nothing",
+            writes(|write| {
+                if matches!(write, Write::Zero { .. }) {
+                    *write = Write::Create
+                }
+            }),
+        ),
+        (
+            "zeroing writes zeros",
+            writes(move |write| {
+                if let Write::Zero { fork, range } = write {
+                    *write = zeros(fork, *range);
+                }
+            }),
+        ),
+        (
+            "zeroing spares the last byte",
+            writes(|write| {
+                if let Write::Zero { range, .. } = write {
+                    range.len = range.len.saturating_sub(1);
+                }
+            }),
+        ),
+        (
+            "removing a fork truncates it",
+            writes(|write| {
+                if let Write::RemoveFork { fork } = write {
+                    *write = Write::Truncate { fork: fork.clone(), size: 0 };
+                }
+            }),
+        ),
+        (
+            "truncating leaves no hole to the end",
+            hearing(move |tx| {
+                for write in std::mem::take(&mut tx.writes) {
+                    if let Write::Truncate { fork, size } = &write {
+                        let range = ByteRange::new(0, *size);
+                        tx.writes.extend([Write::RemoveFork { fork: fork.clone() }, zeros(fork, range)]);
+                    } else {
+                        tx.writes.push(write);
+                    }
+                }
+            }),
+        ),
+        (
+            "empty extents make no fork",
+            hearing(|tx| {
+                tx.writes.iter_mut().for_each(|write| {
+                    if matches!(write, Write::Extents { extents, .. } if extents.iter().all(|(_, b)| b.is_empty())) {
+                        *write = Write::Create;
+                    }
+                });
+            }),
+        ),
+        (
+            "the first of overlapping extents wins",
+            writes(|write| {
+                if let Write::Extents { extents, .. } = write {
+                    extents.reverse();
+                }
+            }),
+        ),
+        (
+            "offsets wrap at 4 GiB",
+            writes(|write| {
+                if let Write::Extents { extents, .. } = write {
+                    extents.iter_mut().for_each(|(offset, _)| *offset %= 1 << 32);
+                }
+            }),
+        ),
+        ("writes take effect backwards", hearing(|tx| tx.writes.reverse())),
+        ("only the first write takes effect", hearing(|tx| tx.writes.truncate(1))),
+        ("a read makes the object", hearing(|tx| tx.writes.push(Write::Create))),
+        (
+            "removing a missing key writes nothing",
+            hearing(|tx| tx.writes.retain(|write| !matches!(write, Write::RemoveKey { .. }))),
+        ),
+        (
+            "removing keys does nothing",
+            writes(|write| {
+                if matches!(write, Write::RemoveKey { .. }) {
+                    *write = Write::Create
+                }
+            }),
+        ),
+        (
+            "attributes are keys",
+            writes(|write| {
+                if let Write::SetAttribute { name, value } = write {
+                    *write = Write::SetKey { key: name.clone(), value: value.clone() };
+                }
+            }),
+        ),
+        (
+            "an acknowledged write is lost now and then",
+            hearing(move |tx| {
+                let mut count = lost.lock().unwrap();
+                *count += 1;
+                if *count % 97 == 0 {
+                    tx.writes.clear();
+                }
+            }),
+        ),
+        (
+            "what is past the end is cut off",
+            hearing(|tx| {
+                for write in &mut tx.writes {
+                    if let Write::Truncate { size, .. } = write {
+                        *size = (*size).min(OFFSET_MAX);
+                    }
+                }
+            }),
+        ),
+        (
+            "every write takes a version of its own",
+            applying(|store, object, tx| {
+                let first =
+                    Transaction { writes: tx.writes.first().cloned().into_iter().collect(), ..tx.clone() };
+                let outcome = applied(store, object, first)?;
+                if let Outcome::Done(_) = outcome {
+                    for write in tx.writes.into_iter().skip(1) {
+                        applied(store, object, Transaction::new().change(write))?;
+                    }
+                }
+                Ok(outcome)
+            }),
+        ),
+        (
+            "writes take effect before a guard is found to fail",
+            applying(|store, object, tx| {
+                let outcome = applied(store, object, tx.clone())?;
+                if matches!(&outcome, Outcome::Refused(refusal) if refusal.guard > 0) {
+                    applied(store, object, Transaction { writes: tx.writes, ..Transaction::new() })?;
+                }
+                Ok(outcome)
+            }),
+        ),
+        (
+            "reads see the writes",
+            applying(|store, object, tx| {
+                let write = Transaction { guards: tx.guards, writes: tx.writes, ..Transaction::new() };
+                let outcome = applied(store, object, write)?;
+                let Outcome::Done(done) = outcome else { return Ok(outcome) };
+                let read = Transaction { reads: tx.reads, ..Transaction::new() };
+                let Outcome::Done(Done { answers, .. }) = applied(store, object, read)? else {
+                    unreachable!()
+                };
+                Ok(Outcome::Done(Done { answers, ..done }))
+            }),
+        ),
+    ]);
+}
