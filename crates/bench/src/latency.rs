@@ -1,0 +1,86 @@
+//! Latencies: recorded in a histogram of bounded relative error, summed up over processes.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+
+/// Three significant digits: a latency is known to one part in a thousand.
+const DIGITS: u8 = 3;
+
+/// A histogram of latencies in nanoseconds.
+pub(crate) struct Latencies(Histogram<u64>);
+
+/// The same, as it travels between processes and into raw results: pairs of a latency and how often it was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LatencyCounts(Vec<(u64, u64)>);
+
+/// What a person wants to know about them, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencySummary {
+    /// Half of the operations took no longer.
+    pub p50_us: f64,
+    /// 99 of 100 took no longer.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+impl Latencies {
+    /// An empty one.
+    pub(crate) fn new() -> Result<Self, BenchError> {
+        let histogram = Histogram::new(DIGITS);
+        histogram.map(Self).map_err(|error| BenchError::Process(format!("no histogram: {error}")))
+    }
+
+    /// Counts one latency.
+    pub(crate) fn record(&mut self, latency: Duration) {
+        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        self.0 += ns;
+    }
+
+    /// Counts those of another process.
+    pub(crate) fn add(&mut self, counts: &LatencyCounts) {
+        for (ns, count) in &counts.0 {
+            // The histogram grows to what it is given; only a count without memory for it could fail.
+            let _ = self.0.record_n(*ns, *count);
+        }
+    }
+
+    /// For another process.
+    pub(crate) fn counts(&self) -> LatencyCounts {
+        LatencyCounts(
+            self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect(),
+        )
+    }
+
+    /// For a person.
+    pub(crate) fn summary(&self) -> LatencySummary {
+        let us = |ns: u64| ns as f64 / 1e3;
+        LatencySummary {
+            p50_us: us(self.0.value_at_quantile(0.5)),
+            p99_us: us(self.0.value_at_quantile(0.99)),
+            max_us: us(self.0.max()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_of_two_processes_add_up() {
+        let mut one = Latencies::new().unwrap();
+        let mut other = Latencies::new().unwrap();
+        (1..=50).for_each(|us| one.record(Duration::from_micros(us)));
+        (51..=100).for_each(|us| other.record(Duration::from_micros(us)));
+        one.add(&other.counts());
+        let summary = one.summary();
+        assert!((summary.p50_us - 50.0).abs() < 0.1, "{summary:?}");
+        assert!((summary.p99_us - 99.0).abs() < 0.1, "{summary:?}");
+        assert!((summary.max_us - 100.0).abs() < 0.2, "{summary:?}");
+    }
+}

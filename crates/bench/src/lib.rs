@@ -1,0 +1,55 @@
+//! Nacre's studies: each regenerates one paper's experiments on the machine at hand.
+//!
+//! `nacre bench …` mounts [`Command`]. Every study gives a table, raw results as JSON, and the paper's figures; it
+//! starts the servers, the client processes and the peers that it needs, and ends them by their process ids. Ratios
+//! between what was measured in one run are worth quoting; absolute figures only with the machine they came from.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod latency;
+mod machine;
+mod peer;
+mod process;
+mod progress;
+mod quantity;
+pub mod rmw;
+mod server;
+mod statistic;
+mod table;
+
+pub use error::BenchError;
+pub use latency::LatencySummary;
+pub use machine::Machine;
+pub use quantity::Limit;
+pub use server::Keep;
+pub use statistic::Spread;
+
+/// The studies, as commands.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Command {
+    /// Update shared blocks from many clients: conditional writes against locks
+    Rmw(Box<rmw::Args>),
+    /// One client process of that study, which gives it its orders
+    #[command(hide = true)]
+    RmwClient,
+}
+
+/// Runs a study.
+pub fn run(command: &Command) -> Result<(), BenchError> {
+    match command {
+        Command::Rmw(args) => rmw::run(args),
+        Command::RmwClient => rmw::client_main(),
+    }
+}
+
+/// Runs to the end, unless the user or the system ends the program: then everything that it started is ended first.
+async fn until_interrupted<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).map_err(BenchError::io("wait for SIGTERM"))?;
+    tokio::select! {
+        result = work => result,
+        _ = tokio::signal::ctrl_c() => Err(BenchError::Process("interrupted".into())),
+        _ = terminate.recv() => Err(BenchError::Process("terminated".into())),
+    }
+}

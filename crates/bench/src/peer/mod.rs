@@ -1,0 +1,129 @@
+//! Peers: other people's servers, measured beside Nacre in the same run.
+//!
+//! Each is the real server from its Debian package, started by the study as its own process in a folder of its own
+//! on a free port of the loopback interface, and ended by its process id when the study lets go of it.
+
+pub(crate) mod etcd;
+pub(crate) mod redis;
+pub(crate) mod zookeeper;
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::BenchError;
+
+/// How long a peer may take until it accepts connections. A Java server on a busy machine takes its time.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// A running peer. Dropping it ends its process and removes its folder.
+pub(crate) struct Peer {
+    name: &'static str,
+    child: Child,
+    folder: TempDir,
+    /// Where it listens, as `127.0.0.1:PORT`.
+    pub(crate) address: String,
+}
+
+impl Peer {
+    /// Starts a server. `command` is given its folder and its port, and says how to run it.
+    fn start(
+        name: &'static str,
+        parent: Option<&Path>,
+        command: impl FnOnce(&Path, u16) -> Result<Command, BenchError>,
+    ) -> Result<Self, BenchError> {
+        let folder = temporary_folder(parent)?;
+        let port = free_port()?;
+        let log_path = folder.path().join("log");
+        let log = File::create(&log_path).map_err(BenchError::io("make a log file for a peer"))?;
+        let log_too = log.try_clone().map_err(BenchError::io("open the log file of a peer twice"))?;
+        let child = command(folder.path(), port)?
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(log_too)
+            .spawn()
+            .map_err(BenchError::io(format!("start {name}")))?;
+        Ok(Self { name, child, folder, address: format!("127.0.0.1:{port}") })
+    }
+
+    /// Waits until the server accepts connections and `probe` is content with it.
+    async fn wait_until<F: Future<Output = bool>>(
+        mut self,
+        probe: impl Fn(String) -> F,
+    ) -> Result<Self, BenchError> {
+        let started = Instant::now();
+        loop {
+            if probe(self.address.clone()).await {
+                return Ok(self);
+            }
+            let ended = self.child.try_wait().map_err(BenchError::io(format!("watch {}", self.name)))?;
+            if let Some(status) = ended {
+                let message = format!("ended at once ({status}); its log ends with: {}", self.log_tail());
+                return Err(BenchError::peer(self.name, message));
+            }
+            if started.elapsed() > START_MAX {
+                let message =
+                    format!("did not answer within {START_MAX:?}; its log ends with: {}", self.log_tail());
+                return Err(BenchError::peer(self.name, message));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// The last lines of what it printed.
+    fn log_tail(&self) -> String {
+        let log = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().rev().take(5).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Its folder goes too, so there is nothing that a gentler end would save.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder that goes when it is dropped, in `parent` or where temporary files belong.
+pub(crate) fn temporary_folder(parent: Option<&Path>) -> Result<TempDir, BenchError> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("nacre-bench-");
+    match parent {
+        Some(parent) => builder
+            .tempdir_in(parent)
+            .map_err(BenchError::io(format!("make a temporary folder in {}", parent.display()))),
+        None => builder.tempdir().map_err(BenchError::io("make a temporary folder")),
+    }
+}
+
+/// A port of the loopback interface that nobody uses right now.
+fn free_port() -> Result<u16, BenchError> {
+    TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(BenchError::io("find a free port on the loopback interface"))
+}
+
+/// Finds a program on the search path, or in the folders of system programs, which it may leave out.
+pub(crate) fn find_program(program: &str, package: &'static str) -> Result<PathBuf, BenchError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+        .ok_or(BenchError::MissingProgram { program: program.to_string(), package })
+}
+
+/// The first line that a program prints when asked for its version.
+pub(crate) fn version_of(program: &Path, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
+    let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    Some(String::from_utf8_lossy(&text).lines().next()?.trim().to_string())
+}

@@ -1,0 +1,175 @@
+//! Redis: optimistic updates with WATCH, MULTI and EXEC.
+//!
+//! A watch belongs to a connection, and EXEC drops all watches of its connection, so every concurrent operation
+//! needs a connection of its own. The commands of one step travel together: `WATCH` with `GET`, and `MULTI` with
+//! `SET` and `EXEC`, so an update takes two round trips. The protocol (RESP2) is spoken here directly, because on a
+//! small machine a heavier client would take from the server the very core that it needs.
+
+use std::path::Path;
+use std::process::Command;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{Peer, find_program, version_of};
+use crate::BenchError;
+
+const NAME: &str = "redis";
+const PROGRAM: &str = "redis-server";
+const PACKAGE: &str = "redis-server";
+
+/// Starts a Redis. With `durable`, every write is synced to the disk before it is acknowledged.
+pub(crate) async fn start(durable: bool, parent: Option<&Path>) -> Result<Peer, BenchError> {
+    let program = find_program(PROGRAM, PACKAGE)?;
+    let peer = Peer::start(NAME, parent, |folder, port| {
+        let mut command = Command::new(program);
+        command.args(["--bind", "127.0.0.1", "--daemonize", "no", "--save", "", "--port"]);
+        command.arg(port.to_string()).arg("--dir").arg(folder);
+        if durable {
+            command.args(["--appendonly", "yes", "--appendfsync", "always"]);
+        } else {
+            command.args(["--appendonly", "no"]);
+        }
+        Ok(command)
+    })?;
+    peer.wait_until(|address| async move {
+        match Connection::open(&address).await {
+            Ok(mut connection) => connection.get("ready").await.is_ok(),
+            Err(_) => false,
+        }
+    })
+    .await
+}
+
+/// What the server calls itself.
+pub(crate) fn version() -> Option<String> {
+    version_of(&find_program(PROGRAM, PACKAGE).ok()?, &["--version"])
+}
+
+/// One connection, used by one concurrent operation.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    output: BytesMut,
+    input: BytesMut,
+}
+
+/// One answer.
+enum Answer {
+    /// `+OK`, `:1` and the like.
+    Line,
+    /// A value, or none.
+    Value(Option<Bytes>),
+    /// An array of so many answers, which follow, or none.
+    Array(Option<usize>),
+}
+
+impl Connection {
+    /// Connects.
+    pub(crate) async fn open(address: &str) -> Result<Self, BenchError> {
+        let stream =
+            TcpStream::connect(address).await.map_err(BenchError::io(format!("connect to {address}")))?;
+        stream.set_nodelay(true).map_err(BenchError::io("set TCP_NODELAY"))?;
+        Ok(Self { stream, output: BytesMut::new(), input: BytesMut::new() })
+    }
+
+    /// Reads a value.
+    pub(crate) async fn get(&mut self, key: &str) -> Result<Option<Bytes>, BenchError> {
+        self.command(&[b"GET", key.as_bytes()]);
+        self.flush().await?;
+        self.value().await
+    }
+
+    /// Reads a value, and makes the next `set` conditional on its staying as it is.
+    pub(crate) async fn watch_and_get(&mut self, key: &str) -> Result<Option<Bytes>, BenchError> {
+        self.command(&[b"WATCH", key.as_bytes()]);
+        self.command(&[b"GET", key.as_bytes()]);
+        self.flush().await?;
+        self.answer().await?;
+        self.value().await
+    }
+
+    /// Writes a value unless what is watched changed; says whether it did.
+    pub(crate) async fn set_if_unchanged(&mut self, key: &str, value: &[u8]) -> Result<bool, BenchError> {
+        self.command(&[b"MULTI"]);
+        self.command(&[b"SET", key.as_bytes(), value]);
+        self.command(&[b"EXEC"]);
+        self.flush().await?;
+        self.answer().await?;
+        self.answer().await?;
+        match self.answer().await? {
+            Answer::Array(None) => Ok(false),
+            Answer::Array(Some(answers)) => {
+                for _ in 0..answers {
+                    self.answer().await?;
+                }
+                Ok(true)
+            }
+            _ => Err(BenchError::peer(NAME, "EXEC was not answered with an array")),
+        }
+    }
+
+    fn command(&mut self, words: &[&[u8]]) {
+        self.output.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+        for word in words {
+            self.output.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            self.output.extend_from_slice(word);
+            self.output.extend_from_slice(b"\r\n");
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), BenchError> {
+        self.stream.write_all(&self.output).await.map_err(BenchError::io("send to redis"))?;
+        self.output.clear();
+        Ok(())
+    }
+
+    async fn value(&mut self) -> Result<Option<Bytes>, BenchError> {
+        match self.answer().await? {
+            Answer::Value(value) => Ok(value),
+            _ => Err(BenchError::peer(NAME, "GET was not answered with a value")),
+        }
+    }
+
+    async fn answer(&mut self) -> Result<Answer, BenchError> {
+        let line = loop {
+            match self.input.windows(2).position(|pair| pair == b"\r\n") {
+                Some(end) => {
+                    let line = self.input.split_to(end).freeze();
+                    self.input.advance(2);
+                    break line;
+                }
+                None => self.receive().await?,
+            }
+        };
+        let text = String::from_utf8_lossy(line.get(1..).unwrap_or_default());
+        let length = || {
+            let wrong = |_| BenchError::peer(NAME, format!("answered with the length {text}"));
+            text.parse::<i64>().map_err(wrong)
+        };
+        match line.first() {
+            Some(b'+' | b':') => Ok(Answer::Line),
+            Some(b'*') => Ok(Answer::Array(usize::try_from(length()?).ok())),
+            Some(b'$') => {
+                let Ok(length) = usize::try_from(length()?) else { return Ok(Answer::Value(None)) };
+                while self.input.len() < length + 2 {
+                    self.receive().await?;
+                }
+                let value = self.input.split_to(length).freeze();
+                self.input.advance(2);
+                Ok(Answer::Value(Some(value)))
+            }
+            _ => Err(BenchError::peer(NAME, format!("answered {}", String::from_utf8_lossy(&line)))),
+        }
+    }
+
+    async fn receive(&mut self) -> Result<(), BenchError> {
+        self.input.reserve(8 << 10);
+        let received =
+            self.stream.read_buf(&mut self.input).await.map_err(BenchError::io("receive from redis"))?;
+        if received == 0 {
+            return Err(BenchError::peer(NAME, "closed the connection"));
+        }
+        Ok(())
+    }
+}

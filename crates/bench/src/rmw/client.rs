@@ -1,0 +1,100 @@
+//! One client of the study: a process of its own, or a thread where the store lives in this process.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nacre_object::ObjectStore;
+use serde::{Deserialize, Serialize};
+
+use super::drive::{Tally, Window, drive};
+use super::way::{self, Plan, Way};
+use super::workload::Workload;
+use crate::{BenchError, process, server};
+
+/// What a client is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Orders {
+    pub(crate) plan: Plan,
+    pub(crate) workload: Workload,
+    /// The number of its first writer; it has `concurrency` of them.
+    pub(crate) first_writer: u32,
+    pub(crate) concurrency: u32,
+    pub(crate) warm_up_ms: u64,
+    pub(crate) window_ms: u64,
+}
+
+/// A client that has connected to everything that it needs.
+pub(crate) struct Ready {
+    orders: Orders,
+    ways: Vec<Way>,
+}
+
+impl Orders {
+    /// Connects. The store is given where it lives in this process.
+    pub(crate) async fn prepare(self, store: Option<Arc<dyn ObjectStore>>) -> Result<Ready, BenchError> {
+        let store = match (store, self.plan.store()) {
+            (Some(store), _) => Some(store),
+            (None, Some(uri)) => Some(server::open(uri).await?),
+            (None, None) => None,
+        };
+        let ways = way::open(&self.plan, &self.workload, self.concurrency, store).await?;
+        Ok(Ready { orders: self, ways })
+    }
+}
+
+impl Ready {
+    /// Works from `begin` until the window ends.
+    pub(crate) async fn work(self, begin: Instant) -> Result<Tally, BenchError> {
+        let Self { orders, ways } = self;
+        let window = Window::new(
+            begin,
+            Duration::from_millis(orders.warm_up_ms),
+            Duration::from_millis(orders.window_ms),
+        );
+        drive(ways, &orders.workload, orders.first_writer, window).await
+    }
+}
+
+/// The hidden command: a client process.
+pub(crate) fn main() -> Result<(), BenchError> {
+    process::serve_as_client(
+        async |orders: Orders| orders.prepare(None).await,
+        async |ready: Ready, begin| ready.work(begin).await,
+    )
+}
+
+/// Runs clients as threads of this process, on a store that lives in it if they need one.
+pub(crate) fn run_threads(
+    orders: Vec<Orders>,
+    store: Option<Arc<dyn ObjectStore>>,
+) -> Result<Vec<Tally>, BenchError> {
+    let gathered = Arc::new(std::sync::Barrier::new(orders.len()));
+    let threads: Vec<_> = orders
+        .into_iter()
+        .map(|orders| {
+            let (store, gathered) = (store.clone(), gathered.clone());
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .map_err(BenchError::io("start a runtime"));
+                // Every thread comes to the barrier, whether it is ready or has failed.
+                let ready = runtime.and_then(|runtime| {
+                    let ready = runtime.block_on(orders.prepare(store))?;
+                    Ok((runtime, ready))
+                });
+                gathered.wait();
+                let (runtime, ready) = ready?;
+                runtime.block_on(ready.work(Instant::now()))
+            })
+        })
+        .collect();
+    let mut tallies = Vec::with_capacity(threads.len());
+    for thread in threads {
+        match thread.join() {
+            Ok(tally) => tallies.push(tally?),
+            Err(_) => return Err(BenchError::Process("a client thread panicked".into())),
+        }
+    }
+    Ok(tallies)
+}

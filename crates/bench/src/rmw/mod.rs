@@ -1,0 +1,67 @@
+//! The read/modify/write study (*A Case for Optimistic Coordination in HPC Storage Systems*, section IV).
+//!
+//! Many clients update shared blocks at once. The study measures what it costs to coordinate them optimistically, by
+//! conditional writes, against taking locks from a lock service, against not coordinating at all, and against other
+//! systems with conditional writes of their own.
+
+mod arguments;
+mod block;
+mod check;
+mod client;
+mod drive;
+mod report;
+mod run;
+mod way;
+mod workload;
+
+use std::sync::Arc;
+
+use nacre_object::ObjectStore;
+
+pub use arguments::{Args, Peers};
+pub use check::Verdict;
+pub(crate) use client::main as client_main;
+pub use run::Coordination;
+
+use self::report::Report;
+use self::run::Bench;
+use crate::BenchError;
+use crate::progress::Progress;
+
+/// Runs the study as asked, prints the table, writes what was asked for.
+pub fn run(args: &Args) -> Result<(), BenchError> {
+    run_on(args, None).map(|report| print!("{report}"))
+}
+
+/// Runs the study. A store that is given takes the place of the one that `--on` names, if that lives in this process.
+pub(crate) fn run_on(args: &Args, store: Option<Arc<dyn ObjectStore>>) -> Result<Report, BenchError> {
+    run::validate_folder(args.folder.as_deref())?;
+    let bench = Bench {
+        program: run::this_program()?,
+        folder: args.folder.clone(),
+        store,
+        repetitions: args.repeat,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(BenchError::io("start a runtime"))?;
+    runtime.block_on(crate::until_interrupted(async {
+        let mut report = Report::new();
+        let ways = args.coordinations();
+        let progress = Progress::new(ways.len() as u64 * u64::from(args.repeat));
+        for way in ways {
+            let point = args.point(way)?;
+            let series = bench.measure(&point, |repetition| progress.step(way.name(), repetition)).await?;
+            report.add(series);
+        }
+        progress.finish();
+        if let Some(file) = &args.json {
+            report.write(file)?;
+        }
+        Ok(report)
+    }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! The results of the study, for people and for programs.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::run::{Coordination, Place, Series};
+use crate::BenchError;
+use crate::machine::Machine;
+use crate::peer;
+use crate::quantity::{grouped, latency};
+use crate::table::Table;
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    study: &'static str,
+    machine: Machine,
+    pub(crate) series: Vec<Series>,
+}
+
+impl Report {
+    /// An empty one.
+    pub(crate) fn new() -> Self {
+        let mut machine = Machine::describe();
+        let peers = [peer::redis::version(), peer::etcd::version(), peer::zookeeper::version()];
+        machine.peers = peers.into_iter().flatten().collect();
+        Self { study: "rmw", machine, series: Vec::new() }
+    }
+
+    /// Adds a point.
+    pub(crate) fn add(&mut self, series: Series) {
+        self.series.push(series);
+    }
+
+    /// Writes it as JSON.
+    pub(crate) fn write(&self, file: &Path) -> Result<(), BenchError> {
+        let text = serde_json::to_string(self)
+            .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))?;
+        std::fs::write(file, text).map_err(BenchError::io(format!("write {}", file.display())))
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.machine.line())?;
+        let mut table = Table::new(&[
+            "way", "servers", "clients", "blocks", "RMW/s", "least", "most", "success", "p50", "p99", "longest", "lost",
+        ]);
+        for series in &self.series {
+            let point = &series.point;
+            let servers = match &point.place {
+                _ if !point.coordination.is_on_nacre() => "1".into(),
+                Place::Servers { servers, .. } => servers.to_string(),
+                Place::Existing(_) => "given".into(),
+                Place::InProcess(_) => "in process".into(),
+            };
+            let blocks = match point.blocks {
+                Some(blocks) => {
+                    grouped(blocks as f64 * f64::from(point.objects) * f64::from(point.forks))
+                }
+                None => "unlimited".into(),
+            };
+            table.row(vec![
+                point.coordination.name().into(),
+                servers,
+                format!("{} × {}", point.clients, point.concurrency),
+                blocks,
+                grouped(series.updates_per_s.median),
+                grouped(series.updates_per_s.min),
+                grouped(series.updates_per_s.max),
+                format!("{:.1} %", 100.0 * series.success_rate.median),
+                latency(series.p50_us.median),
+                latency(series.p99_us.median),
+                latency(series.max_us.max),
+                grouped(series.lost() as f64),
+            ]);
+        }
+        write!(f, "{table}")?;
+        let safe = self.series.iter().filter(|series| series.point.coordination != Coordination::None);
+        let (blocks, updates) = safe.flat_map(|series| &series.repetitions).fold((0, 0), |(blocks, updates), m| {
+            (blocks + m.checked.blocks, updates + m.checked.updates)
+        });
+        if updates > 0 {
+            let (updates, blocks) = (grouped(updates as f64), grouped(blocks as f64));
+            writeln!(f, "Checked: {updates} coordinated updates of {blocks} blocks, none lost.")?;
+        }
+        Ok(())
+    }
+}

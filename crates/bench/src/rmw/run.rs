@@ -1,0 +1,352 @@
+//! One measured point: servers, clients, a window, the checker; and again, as often as asked.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nacre_object::{ObjectStore, Transaction, Write};
+use serde::{Deserialize, Serialize};
+
+use super::check::{Verdict, check};
+use super::client::{Orders, run_threads};
+use super::drive::Tally;
+use super::way::{self, Plan};
+use super::workload::Workload;
+use crate::latency::{Latencies, LatencyCounts, LatencySummary};
+use crate::peer::{self, Peer};
+use crate::process::Crew;
+use crate::server::{self, Keep, ServerPlan, Servers};
+use crate::statistic::Spread;
+use crate::BenchError;
+
+/// A way to coordinate, or a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Coordination {
+    /// Read with version, modify, write on condition that nothing changed, retry.
+    Optimistic,
+    /// Take the object's lock in ZooKeeper, read, modify, write, release.
+    Zookeeper,
+    /// Read, modify, write as if alone: updates are lost, but nothing can be faster.
+    None,
+    /// Redis in memory: WATCH, GET, MULTI, SET, EXEC.
+    Redis,
+    /// The same with every write synced to disk (`appendfsync always`).
+    RedisAof,
+    /// etcd: a transaction that compares the revision of the last change.
+    Etcd,
+    /// ZooKeeper as the store: `setData` with the version.
+    ZookeeperCas,
+}
+
+impl Coordination {
+    /// The name in tables and legends.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Optimistic => "optimistic",
+            Self::Zookeeper => "zookeeper locks",
+            Self::None => "none (unsafe)",
+            Self::Redis => "redis WATCH",
+            Self::RedisAof => "redis WATCH, fsync",
+            Self::Etcd => "etcd txn",
+            Self::ZookeeperCas => "zookeeper CAS",
+        }
+    }
+
+    /// Whether the blocks are kept by Nacre.
+    pub(crate) fn is_on_nacre(self) -> bool {
+        matches!(self, Self::Optimistic | Self::Zookeeper | Self::None)
+    }
+}
+
+/// Where the blocks are kept, for the ways that keep them in Nacre.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Place {
+    /// In servers that the study starts.
+    Servers {
+        /// How many.
+        servers: u32,
+        /// How they keep what they are given.
+        keep: Keep,
+        /// Whether they pace regions under contention.
+        pacing: bool,
+    },
+    /// In a store that is there already.
+    Existing(String),
+    /// In this process; clients are threads.
+    InProcess(String),
+}
+
+/// The parameters of a point.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Point {
+    pub(crate) coordination: Coordination,
+    pub(crate) place: Place,
+    /// Client processes, or threads.
+    pub(crate) clients: u32,
+    /// Concurrent operations of each client.
+    pub(crate) concurrency: u32,
+    pub(crate) objects: u32,
+    pub(crate) forks: u32,
+    /// Blocks per fork; none for unlimited.
+    pub(crate) blocks: Option<u64>,
+    pub(crate) block_bytes: u32,
+    pub(crate) warm_up_ms: u64,
+    pub(crate) window_ms: u64,
+    pub(crate) seed: u64,
+    /// Propose the version read plus one, as the paper does.
+    pub(crate) propose: bool,
+    /// Retry from the read, as the paper does.
+    pub(crate) reread: bool,
+    /// Sessions or connections that a client shares among its operations, for ZooKeeper and etcd.
+    pub(crate) connections: u32,
+}
+
+/// What one repetition gave.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Measurement {
+    /// Updates that ended in the window, per second.
+    pub(crate) updates_per_s: f64,
+    /// Updates that ended in the window.
+    pub(crate) updates: u64,
+    /// Writes that these updates tried.
+    pub(crate) attempts: u64,
+    /// Of these, the share that succeeded.
+    pub(crate) success_rate: f64,
+    /// Most failures of one update in a row.
+    pub(crate) failures_in_a_row_max: u32,
+    pub(crate) latency: LatencySummary,
+    pub(crate) latency_ns_counts: LatencyCounts,
+    pub(crate) checked: Verdict,
+}
+
+/// A point with its repetitions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Series {
+    pub(crate) point: Point,
+    pub(crate) updates_per_s: Spread,
+    pub(crate) success_rate: Spread,
+    pub(crate) p50_us: Spread,
+    pub(crate) p99_us: Spread,
+    pub(crate) max_us: Spread,
+    pub(crate) repetitions: Vec<Measurement>,
+}
+
+impl Series {
+    fn of(point: Point, repetitions: Vec<Measurement>) -> Self {
+        let spread = |value: fn(&Measurement) -> f64| Spread::of(repetitions.iter().map(value));
+        Self {
+            point,
+            updates_per_s: spread(|m| m.updates_per_s),
+            success_rate: spread(|m| m.success_rate),
+            p50_us: spread(|m| m.latency.p50_us),
+            p99_us: spread(|m| m.latency.p99_us),
+            max_us: spread(|m| m.latency.max_us),
+            repetitions,
+        }
+    }
+
+    /// Updates that the checker missed, over all repetitions.
+    pub(crate) fn lost(&self) -> u64 {
+        self.repetitions.iter().map(|m| m.checked.lost).sum()
+    }
+}
+
+/// What points are measured with.
+pub(crate) struct Bench {
+    /// The program that is a server and a client when told so.
+    pub(crate) program: PathBuf,
+    /// Where servers and peers put their files.
+    pub(crate) folder: Option<PathBuf>,
+    /// A store that lives in this process, in place of the one that the place names.
+    pub(crate) store: Option<Arc<dyn ObjectStore>>,
+    /// How often each point is measured.
+    pub(crate) repetitions: u32,
+}
+
+/// The peer and the servers that a repetition needs, and how its clients reach them. Everything that the study
+/// started ends when this is dropped.
+struct Stage {
+    plan: Plan,
+    local: Option<Arc<dyn ObjectStore>>,
+    _servers: Option<Servers>,
+    _peer: Option<Peer>,
+}
+
+impl Bench {
+    /// Measures a point as often as asked. `progress` hears before each repetition which one it is.
+    pub(crate) async fn measure(
+        &self,
+        point: &Point,
+        mut progress: impl FnMut(u32),
+    ) -> Result<Series, BenchError> {
+        let mut repetitions = Vec::new();
+        for repetition in 0..self.repetitions {
+            progress(repetition);
+            repetitions.push(self.measure_once(point, repetition).await?);
+        }
+        Ok(Series::of(point.clone(), repetitions))
+    }
+
+    async fn measure_once(&self, point: &Point, repetition: u32) -> Result<Measurement, BenchError> {
+        let workload = point.workload(repetition);
+        workload.validate()?;
+        let stage = self.set_up(point).await?;
+        let orders: Vec<Orders> = (0..point.clients).map(|client| point.orders(&stage, &workload, client)).collect();
+        let tallies: Vec<Tally> = match &point.place {
+            Place::InProcess(_) => run_threads(orders, stage.local.clone())?,
+            _ => Crew::start(&self.program, &CLIENT_ARGUMENTS, &orders).await?.run().await?,
+        };
+        let measurement = self.judge(point, &stage, &workload, &tallies).await?;
+        if let Place::Existing(_) | Place::InProcess(_) = point.place
+            && point.coordination.is_on_nacre()
+        {
+            clean_up(&stage, &workload).await?;
+        }
+        Ok(measurement)
+    }
+
+    async fn set_up(&self, point: &Point) -> Result<Stage, BenchError> {
+        let folder = self.folder.as_deref();
+        let peer = match point.coordination {
+            Coordination::Zookeeper | Coordination::ZookeeperCas => Some(peer::zookeeper::start(folder).await?),
+            Coordination::Redis => Some(peer::redis::start(false, folder).await?),
+            Coordination::RedisAof => Some(peer::redis::start(true, folder).await?),
+            Coordination::Etcd => Some(peer::etcd::start(folder).await?),
+            Coordination::Optimistic | Coordination::None => None,
+        };
+        let address = peer.as_ref().map(|peer| peer.address.clone()).unwrap_or_default();
+        let mut local = None;
+        let mut servers = None;
+        let store = match &point.place {
+            _ if !point.coordination.is_on_nacre() => String::new(),
+            Place::Existing(uri) => uri.clone(),
+            Place::InProcess(uri) => {
+                local = Some(match &self.store {
+                    Some(store) => store.clone(),
+                    None => server::open(uri).await?,
+                });
+                uri.clone()
+            }
+            Place::Servers { servers: count, keep, pacing } => {
+                let plan = ServerPlan { servers: *count, keep: *keep, pacing: *pacing };
+                let started = Servers::start(&self.program, plan, folder).await?;
+                let uri = started.uri.clone();
+                servers = Some(started);
+                uri
+            }
+        };
+        let connections = point.connections;
+        let plan = match point.coordination {
+            Coordination::Optimistic => {
+                Plan::Optimistic { store, propose: point.propose, reread: point.reread }
+            }
+            Coordination::None => Plan::Unsafe { store },
+            Coordination::Zookeeper => Plan::Locks { store, address, connections },
+            Coordination::Redis | Coordination::RedisAof => Plan::Redis { address },
+            Coordination::Etcd => Plan::Etcd { address, connections },
+            Coordination::ZookeeperCas => Plan::ZookeeperCas { address, connections },
+        };
+        Ok(Stage { plan, local, _servers: servers, _peer: peer })
+    }
+
+    /// Sums up the clients, and has their blocks checked.
+    async fn judge(
+        &self,
+        point: &Point,
+        stage: &Stage,
+        workload: &Workload,
+        tallies: &[Tally],
+    ) -> Result<Measurement, BenchError> {
+        let store = stage.open_store().await?;
+        let ways = way::open(&stage.plan, workload, CHECK_CONCURRENCY, store).await?;
+        let updates_by_writer: Vec<u64> =
+            tallies.iter().flat_map(|tally| tally.updates_by_writer.iter().copied()).collect();
+        let checked = check(ways, workload, &updates_by_writer).await?;
+        if !checked.is_clean() && point.coordination != Coordination::None {
+            let way = point.coordination.name();
+            return Err(BenchError::Lost(format!("{way}: the store lost what it acknowledged: {checked}")));
+        }
+        let mut latencies = Latencies::new()?;
+        tallies.iter().for_each(|tally| latencies.add(&tally.latencies));
+        let updates: u64 = tallies.iter().map(|tally| tally.updates).sum();
+        let attempts: u64 = tallies.iter().map(|tally| tally.attempts).sum();
+        Ok(Measurement {
+            updates_per_s: updates as f64 * 1e3 / point.window_ms as f64,
+            updates,
+            attempts,
+            success_rate: if attempts == 0 { 0.0 } else { updates as f64 / attempts as f64 },
+            failures_in_a_row_max: tallies.iter().map(|tally| tally.failures_in_a_row_max).max().unwrap_or(0),
+            latency: latencies.summary(),
+            latency_ns_counts: latencies.counts(),
+            checked,
+        })
+    }
+}
+
+/// How the program is told to be a client.
+const CLIENT_ARGUMENTS: [&str; 2] = ["bench", "rmw-client"];
+
+/// Reads of the checker that are on their way at once.
+const CHECK_CONCURRENCY: u32 = 128;
+
+impl Stage {
+    async fn open_store(&self) -> Result<Option<Arc<dyn ObjectStore>>, BenchError> {
+        match (&self.local, self.plan.store()) {
+            (Some(store), _) => Ok(Some(store.clone())),
+            (None, Some(uri)) => Ok(Some(server::open(uri).await?)),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+impl Point {
+    /// The blocks of one repetition; their names meet those of no other run.
+    fn workload(&self, repetition: u32) -> Workload {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        Workload {
+            prefix: format!("rmw-{now:x}-{}-{repetition}", std::process::id()),
+            seed: self.seed.wrapping_add(u64::from(repetition) << 32),
+            objects: self.objects,
+            forks: self.forks,
+            blocks: self.blocks,
+            block_bytes: self.block_bytes,
+        }
+    }
+
+    fn orders(&self, stage: &Stage, workload: &Workload, client: u32) -> Orders {
+        Orders {
+            plan: stage.plan.clone(),
+            workload: workload.clone(),
+            first_writer: client * self.concurrency,
+            concurrency: self.concurrency,
+            warm_up_ms: self.warm_up_ms,
+            window_ms: self.window_ms,
+        }
+    }
+}
+
+/// Removes the objects of a run from a store that outlives it.
+async fn clean_up(stage: &Stage, workload: &Workload) -> Result<(), BenchError> {
+    let Some(store) = stage.open_store().await? else { return Ok(()) };
+    for object in workload.object_ids()? {
+        store.apply(&object, Transaction::new().change(Write::Remove)).await?;
+    }
+    Ok(())
+}
+
+/// The program that runs.
+pub(crate) fn this_program() -> Result<PathBuf, BenchError> {
+    std::env::current_exe().map_err(BenchError::io("find the program that runs"))
+}
+
+/// A folder given by the user must be there before anything is started in it.
+pub(crate) fn validate_folder(folder: Option<&Path>) -> Result<(), BenchError> {
+    match folder {
+        Some(folder) if !folder.is_dir() => {
+            Err(BenchError::Usage(format!("{} is not a folder", folder.display())))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,172 @@
+//! The study in miniature, end to end.
+
+use std::task::Poll;
+
+use clap::Parser;
+use nacre_object::testkit::MemoryStore;
+use nacre_object::{ObjectId, Outcome, Reply, StoreError, Transaction};
+
+use super::*;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// Short windows, in process.
+fn args(words: &str) -> Args {
+    let common = "rmw --on mem: --warm-up 10ms --window 100ms --repeat 1 ";
+    Line::try_parse_from((common.to_owned() + words).split_whitespace()).unwrap().args
+}
+
+/// A store that lets other operations of the same thread go first, before and after each of its answers, as a store
+/// behind a network does.
+struct Waiting(Arc<MemoryStore>);
+
+impl ObjectStore for Waiting {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        let (store, object) = (self.0.clone(), object.clone());
+        Reply::pending(async move {
+            one_turn().await;
+            let outcome = store.apply(&object, transaction).await;
+            one_turn().await;
+            outcome
+        })
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.0.list(after, limit)
+    }
+}
+
+async fn one_turn() {
+    let mut waited = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+fn waiting() -> Option<Arc<dyn ObjectStore>> {
+    Some(Arc::new(Waiting(Arc::new(MemoryStore::new()))))
+}
+
+fn run_waiting(words: &str) -> Report {
+    run_on(&args(words), waiting()).unwrap()
+}
+
+#[test]
+fn optimistic_updates_of_one_block_are_never_lost() {
+    for protocol in ["", "--propose", "--reread", "--propose --reread"] {
+        let report = run_waiting(&format!("--way optimistic --clients 2 --concurrency 8 --blocks 1 {protocol}"));
+        let series = &report.series[0];
+        let measured = &series.repetitions[0];
+        assert!(measured.updates > 0 && measured.attempts > measured.updates, "{measured:?}");
+        assert!(measured.success_rate < 1.0 && measured.failures_in_a_row_max > 0);
+        assert!(measured.checked.is_clean() && measured.checked.blocks == 1);
+        assert!(measured.checked.updates >= measured.updates);
+        assert!(measured.latency.p50_us <= measured.latency.p99_us);
+    }
+}
+
+#[test]
+fn unlimited_blocks_never_meet() {
+    let report = run_waiting("--way optimistic --clients 2 --objects 4 --forks 3");
+    let measured = &report.series[0].repetitions[0];
+    assert!(measured.updates > 0);
+    assert_eq!(measured.success_rate, 1.0);
+    assert_eq!(measured.checked.blocks, measured.checked.updates);
+}
+
+#[test]
+fn the_checker_counts_what_uncoordinated_updates_lose() {
+    let report = run_waiting("--way none --concurrency 8 --blocks 1");
+    let series = &report.series[0];
+    assert!(series.lost() > 0, "eight writers took turns on one block, and none overwrote another");
+    assert!(report.to_string().contains("none (unsafe)"));
+}
+
+/// Breaks the promise of conditional writes: takes every one, whatever stands there.
+struct Careless(Arc<dyn ObjectStore>);
+
+impl ObjectStore for Careless {
+    fn apply(&self, object: &ObjectId, mut transaction: Transaction) -> Reply<Outcome> {
+        transaction.guards.clear();
+        self.0.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.0.list(after, limit)
+    }
+}
+
+#[test]
+fn a_store_that_loses_an_update_fails_the_run() {
+    let store: Arc<dyn ObjectStore> = Arc::new(Careless(waiting().unwrap()));
+    let error = run_on(&args("--way optimistic --concurrency 8 --blocks 1"), Some(store)).unwrap_err();
+    assert!(matches!(error, BenchError::Lost(_)), "{error:?}");
+    assert!(error.to_string().contains("updates lost"), "{error}");
+}
+
+/// Fails from some request on.
+struct Failing(MemoryStore, std::sync::atomic::AtomicU32);
+
+impl ObjectStore for Failing {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        if self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 100 {
+            let error = StoreError::new(nacre_object::ErrorKind::OutOfSpace, "the disk is full");
+            return Reply::ready(Err(error));
+        }
+        self.0.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.0.list(after, limit)
+    }
+}
+
+#[test]
+fn a_store_that_fails_ends_the_run_with_its_own_words() {
+    let store: Arc<dyn ObjectStore> = Arc::new(Failing(MemoryStore::new(), Default::default()));
+    let error = run_on(&args("--way optimistic --clients 3"), Some(store)).unwrap_err();
+    assert!(error.to_string().contains("the disk is full"), "{error}");
+}
+
+#[test]
+fn the_lock_recipe_keeps_updates_apart() {
+    let report = run_waiting("--way zookeeper --clients 2 --concurrency 4 --blocks 1 --window 500ms");
+    let measured = &report.series[0].repetitions[0];
+    assert!(measured.updates > 0);
+    assert!(measured.checked.is_clean());
+}
+
+#[test]
+fn peers_lose_no_update_either() {
+    let words = "--way optimistic --peers all --clients 2 --concurrency 4 --window 500ms";
+    for blocks in ["--blocks 2", "--blocks unlimited"] {
+        let report = run_waiting(&format!("{words} {blocks}"));
+        assert_eq!(report.series.len(), 5);
+        for series in &report.series {
+            let measured = &series.repetitions[0];
+            assert!(measured.updates > 0 && measured.checked.is_clean(), "{series:?}");
+        }
+    }
+}
+
+#[test]
+fn results_are_written_with_the_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("results.json");
+    run_waiting(&format!("--way optimistic --repeat 2 --json {}", file.display()));
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert!(json["machine"]["cpus"].as_u64().unwrap() > 0);
+    let series = &json["series"][0];
+    assert_eq!(series["repetitions"].as_array().unwrap().len(), 2);
+    assert!(series["updates_per_s"]["median"].as_f64().unwrap() > 0.0);
+    assert_eq!(series["point"]["coordination"], "optimistic");
+}
