@@ -9,6 +9,7 @@ use nacre_object::{ObjectId, Outcome, Reply, StoreError, Transaction};
 use super::*;
 
 #[derive(Parser)]
+#[command(args_override_self = true)]
 struct Line {
     #[command(flatten)]
     args: Args,
