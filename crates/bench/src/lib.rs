@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod figure;
 mod latency;
 mod machine;
 mod peer;

@@ -1,0 +1,290 @@
+//! Figures as SVG: one point for each repetition, a line through the medians.
+//!
+//! The text of a figure names a family of fonts and leaves the choice to whoever shows it, so that drawing needs no
+//! font on the machine.
+
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
+use plotters::prelude::*;
+
+use crate::BenchError;
+use crate::statistic::Spread;
+
+/// Width and height of a figure in pixels.
+const SIZE: (u32, u32) = (860, 520);
+
+/// Colours that most people tell apart, also in print (Okabe and Ito's), in the order of the series.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(60, 60, 60),
+];
+
+/// How an axis is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// Evenly, from zero.
+    Linear,
+    /// By powers of ten.
+    Decades,
+    /// By powers of two.
+    Octaves,
+}
+
+/// One axis.
+#[derive(Clone, Debug)]
+pub(crate) struct Axis {
+    label: String,
+    scale: Scale,
+    /// In the units of the scale: exponents where it is logarithmic.
+    range: Range<f64>,
+    /// Positions of the ticks, and what is written there.
+    ticks: Vec<(f64, String)>,
+}
+
+impl Axis {
+    /// An axis that holds all of `values`, with its ticks at round numbers.
+    pub(crate) fn holding(label: &str, scale: Scale, values: impl IntoIterator<Item = f64>) -> Self {
+        let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in values.into_iter().filter(|value| scale == Scale::Linear || *value > 0.0) {
+            least = least.min(scale.position(value));
+            most = most.max(scale.position(value));
+        }
+        if least > most {
+            (least, most) = (0.0, 1.0);
+        }
+        let (range, ticks) = match scale {
+            Scale::Linear => linear(most),
+            Scale::Decades => {
+                let (first, last) = (least.floor() as i32, (most.ceil() as i32).max(least.floor() as i32 + 1));
+                let ticks = (first..=last).map(|decade| (f64::from(decade), short(10f64.powi(decade))));
+                (f64::from(first)..f64::from(last), ticks.collect())
+            }
+            Scale::Octaves => {
+                let (first, last) = (least.floor() as i32, most.ceil() as i32);
+                let ticks = (first..=last).map(|octave| (f64::from(octave), short(2f64.powi(octave))));
+                (f64::from(first) - 0.25..f64::from(last) + 0.25, ticks.collect())
+            }
+        };
+        Self { label: label.into(), scale, range, ticks }
+    }
+
+    /// An axis of named places, at 0, 1, 2 and so on.
+    pub(crate) fn naming(label: &str, names: Vec<String>) -> Self {
+        let range = -0.4..names.len() as f64 - 0.6;
+        let ticks = names.into_iter().enumerate().map(|(place, name)| (place as f64, name)).collect();
+        Self { label: label.into(), scale: Scale::Linear, range, ticks }
+    }
+
+    /// Where a value stands.
+    fn position(&self, value: f64) -> f64 {
+        self.scale.position(value).clamp(self.range.start, self.range.end)
+    }
+}
+
+impl Scale {
+    fn position(self, value: f64) -> f64 {
+        match self {
+            Scale::Linear => value,
+            Scale::Decades => value.log10(),
+            Scale::Octaves => value.log2(),
+        }
+    }
+}
+
+/// From zero to a round number above `most`, in four to eight steps.
+fn linear(most: f64) -> (Range<f64>, Vec<(f64, String)>) {
+    let most = if most > 0.0 { most } else { 1.0 };
+    let magnitude = 10f64.powf(most.log10().floor());
+    let step = [0.1, 0.2, 0.25, 0.5, 1.0, 2.0]
+        .map(|step| step * magnitude)
+        .into_iter()
+        .find(|step| most / step <= 8.0)
+        .unwrap_or(2.0 * magnitude);
+    let steps = (most / step - 1e-9).ceil() as u32;
+    let ticks = (0..=steps).map(|tick| (f64::from(tick) * step, short(f64::from(tick) * step))).collect();
+    (0.0..f64::from(steps) * step, ticks)
+}
+
+/// A round number in few characters: `20k`, `1.5M`.
+fn short(number: f64) -> String {
+    let (number, unit) = match number.abs() {
+        size if size >= 1e6 => (number / 1e6, "M"),
+        size if size >= 1e4 => (number / 1e3, "k"),
+        _ => (number, ""),
+    };
+    let text = format!("{number:.3}");
+    format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+impl Ranged for Axis {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let share = (value - self.range.start) / (self.range.end - self.range.start);
+        limit.0 + (share * f64::from(limit.1 - limit.0)).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _hint: Hint) -> Vec<f64> {
+        self.ticks.iter().map(|(position, _)| *position).collect()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.range.clone()
+    }
+}
+
+impl ValueFormatter<f64> for Axis {
+    fn format_ext(&self, value: &f64) -> String {
+        let tick = self.ticks.iter().find(|(position, _)| (position - value).abs() < 1e-9);
+        tick.map(|(_, text)| text.clone()).unwrap_or_default()
+    }
+}
+
+/// One line of a figure.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    /// Its name in the legend.
+    pub(crate) name: String,
+    /// For each place on the x axis, what the repetitions gave.
+    pub(crate) points: Vec<(f64, Vec<f64>)>,
+    /// Whether to connect the medians.
+    pub(crate) connected: bool,
+    /// Whether to write the greatest median beside the line.
+    pub(crate) annotated: bool,
+}
+
+/// A figure.
+#[derive(Clone, Debug)]
+pub(crate) struct Figure {
+    pub(crate) title: String,
+    /// What was measured, in one line.
+    pub(crate) subtitle: String,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) lines: Vec<Line>,
+}
+
+impl Figure {
+    /// Draws it.
+    pub(crate) fn svg(&self) -> Result<String, BenchError> {
+        let mut svg = String::new();
+        self.draw(&mut svg)
+            .map_err(|error| BenchError::Figure { figure: self.title.clone(), message: error.to_string() })?;
+        Ok(svg)
+    }
+
+    fn draw(&self, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
+        let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+        root.fill(&WHITE)?;
+        let text = |size: u32| ("sans-serif", size).into_font().color(&BLACK);
+        root.draw(&Text::new(self.title.clone(), (24, 14), text(20)))?;
+        root.draw(&Text::new(self.subtitle.clone(), (24, 40), text(13)))?;
+        // The legend stands to the right of the plot, where it hides nothing.
+        let legend_width = 16 + 8 * self.lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0) as u32;
+        let legend_width = if self.lines.len() > 1 { legend_width + 40 } else { 24 };
+        let (area, legend) = root.margin(64, 8, 8, 0).split_horizontally(SIZE.0 - legend_width - 8);
+        let mut chart = ChartBuilder::on(&area)
+            .x_label_area_size(48)
+            .y_label_area_size(72)
+            .build_cartesian_2d(self.x.clone(), self.y.clone())?;
+        chart
+            .configure_mesh()
+            .x_desc(self.x.label.clone())
+            .y_desc(self.y.label.clone())
+            .axis_desc_style(text(15))
+            .label_style(text(13))
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(BLACK.mix(0.12))
+            .draw()?;
+        for (index, line) in self.lines.iter().enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            let place = |x: f64, y: f64| (self.x.position(x), self.y.position(y));
+            let values = line.points.iter().flat_map(|(x, ys)| ys.iter().map(move |y| (*x, *y)));
+            let values: Vec<(f64, f64)> = values.collect();
+            chart.draw_series(
+                values.iter().map(|(x, y)| Circle::new(place(*x, *y), 3, colour.mix(0.55).filled())),
+            )?;
+            let medians: Vec<(f64, f64)> =
+                line.points.iter().map(|(x, ys)| (*x, Spread::of(ys.iter().copied()).median)).collect();
+            if line.connected {
+                let path = medians.iter().map(|(x, y)| place(*x, *y));
+                chart.draw_series(LineSeries::new(path, colour.stroke_width(2)))?;
+            }
+            let greatest = medians.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+            if let Some((x, y)) = greatest.filter(|_| line.annotated) {
+                let label = Text::new(crate::quantity::grouped(*y), (-18, -18), text(13));
+                chart.draw_series(std::iter::once(EmptyElement::at(place(*x, *y)) + label))?;
+            }
+            if self.lines.len() > 1 {
+                let y = 24 + 24 * index as i32;
+                legend.draw(&PathElement::new([(8, y), (32, y)], colour.stroke_width(2)))?;
+                legend.draw(&Circle::new((20, y), 3, colour.filled()))?;
+                legend.draw(&Text::new(line.name.clone(), (40, y - 7), text(14)))?;
+            }
+        }
+        root.present()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_on_axes_are_short() {
+        assert_eq!(short(0.5), "0.5");
+        assert_eq!(short(1000.0), "1000");
+        assert_eq!(short(20_000.0), "20k");
+        assert_eq!(short(1_500_000.0), "1.5M");
+    }
+
+    #[test]
+    fn axes_hold_their_values_between_round_numbers() {
+        let axis = Axis::holding("", Scale::Decades, [30.0, 4500.0]);
+        assert_eq!(axis.range, 1.0..4.0);
+        let axis = Axis::holding("", Scale::Linear, [3.0, 97.0]);
+        assert_eq!(axis.range, 0.0..100.0);
+        let axis = Axis::holding("", Scale::Octaves, [1.0, 32.0]);
+        assert_eq!(axis.ticks.first().unwrap().1, "1");
+        assert_eq!(axis.ticks.last().unwrap().1, "32");
+        // A value of nothing has no place on a logarithmic axis, and must not spoil it.
+        assert_eq!(Axis::holding("", Scale::Decades, [0.0, 50.0]).range, 1.0..2.0);
+        assert_eq!(Axis::holding("", Scale::Linear, []).range, 0.0..1.0);
+    }
+
+    #[test]
+    fn a_figure_is_well_formed_and_shows_every_repetition() {
+        let points = vec![(1.0, vec![10.0, 20.0, 30.0]), (2.0, vec![100.0, 200.0]), (4.0, vec![0.0])];
+        let line = |name: &str| Line {
+            name: name.into(),
+            points: points.clone(),
+            connected: true,
+            annotated: true,
+        };
+        let figure = Figure {
+            title: "rates < & >".into(),
+            subtitle: "of \"nothing\"".into(),
+            x: Axis::holding("x", Scale::Octaves, [1.0, 4.0]),
+            y: Axis::holding("y", Scale::Decades, [10.0, 200.0]),
+            lines: vec![line("one"), line("other")],
+        };
+        let svg = figure.svg().unwrap();
+        let document = roxmltree::Document::parse(&svg).unwrap();
+        let count = |name: &str| document.descendants().filter(|node| node.has_tag_name(name)).count();
+        // Six repetitions for each line, and one mark for each in the legend.
+        assert_eq!(count("circle"), 2 * 6 + 2);
+        let texts: Vec<String> =
+            document.descendants().filter_map(|node| node.text()).map(|text| text.trim().to_string()).collect();
+        for expected in ["rates < & >", "of \"nothing\"", "one", "other", "x", "y", "150"] {
+            assert!(texts.iter().any(|text| text == expected), "{expected} is missing from {texts:?}");
+        }
+    }
+}
