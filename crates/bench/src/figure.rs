@@ -61,7 +61,8 @@ impl Axis {
         let (range, ticks) = match scale {
             Scale::Linear => linear(most),
             Scale::Decades => {
-                let (first, last) = (least.floor() as i32, (most.ceil() as i32).max(least.floor() as i32 + 1));
+                let (first, last) =
+                    (least.floor() as i32, (most.ceil() as i32).max(least.floor() as i32 + 1));
                 let ticks = (first..=last).map(|decade| (f64::from(decade), short(10f64.powi(decade))));
                 (f64::from(first)..f64::from(last), ticks.collect())
             }
@@ -187,7 +188,8 @@ impl Figure {
         root.draw(&Text::new(self.title.clone(), (24, 14), text(20)))?;
         root.draw(&Text::new(self.subtitle.clone(), (24, 40), text(13)))?;
         // The legend stands to the right of the plot, where it hides nothing.
-        let legend_width = 16 + 8 * self.lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0) as u32;
+        let legend_width =
+            16 + 8 * self.lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0) as u32;
         let legend_width = if self.lines.len() > 1 { legend_width + 40 } else { 24 };
         let (area, legend) = root.margin(64, 8, 8, 0).split_horizontally(SIZE.0 - legend_width - 8);
         let mut chart = ChartBuilder::on(&area)
@@ -263,12 +265,8 @@ mod tests {
     #[test]
     fn a_figure_is_well_formed_and_shows_every_repetition() {
         let points = vec![(1.0, vec![10.0, 20.0, 30.0]), (2.0, vec![100.0, 200.0]), (4.0, vec![0.0])];
-        let line = |name: &str| Line {
-            name: name.into(),
-            points: points.clone(),
-            connected: true,
-            annotated: true,
-        };
+        let line =
+            |name: &str| Line { name: name.into(), points: points.clone(), connected: true, annotated: true };
         let figure = Figure {
             title: "rates < & >".into(),
             subtitle: "of \"nothing\"".into(),
@@ -281,8 +279,11 @@ mod tests {
         let count = |name: &str| document.descendants().filter(|node| node.has_tag_name(name)).count();
         // Six repetitions for each line, and one mark for each in the legend.
         assert_eq!(count("circle"), 2 * 6 + 2);
-        let texts: Vec<String> =
-            document.descendants().filter_map(|node| node.text()).map(|text| text.trim().to_string()).collect();
+        let texts: Vec<String> = document
+            .descendants()
+            .filter_map(|node| node.text())
+            .map(|text| text.trim().to_string())
+            .collect();
         for expected in ["rates < & >", "of \"nothing\"", "one", "other", "x", "y", "150"] {
             assert!(texts.iter().any(|text| text == expected), "{expected} is missing from {texts:?}");
         }

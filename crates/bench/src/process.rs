@@ -63,7 +63,9 @@ impl Crew {
         for member in &mut crew.members {
             match member.hear::<()>().await? {
                 Message::Ready => {}
-                _ => return Err(BenchError::Process("a client process gave a result before it began".into())),
+                _ => {
+                    return Err(BenchError::Process("a client process gave a result before it began".into()));
+                }
             }
         }
         Ok(crew)
@@ -154,7 +156,9 @@ async fn read_line() -> Result<String, BenchError> {
     });
     match read.await {
         Ok(line) => line.map_err(BenchError::io("read the orders of a client process")),
-        Err(error) => Err(BenchError::Process(format!("cannot read the orders of a client process: {error}"))),
+        Err(error) => {
+            Err(BenchError::Process(format!("cannot read the orders of a client process: {error}")))
+        }
     }
 }
 

@@ -56,6 +56,9 @@ mod tests {
         table.row(vec!["µ".into(), "12,345".into()]);
         let text = table.to_string();
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines, ["way           rate", "──────────────────", "optimistic       1", "µ           12,345"]);
+        assert_eq!(
+            lines,
+            ["way           rate", "──────────────────", "optimistic       1", "µ           12,345"]
+        );
     }
 }

@@ -40,18 +40,18 @@ pub struct Args {
     /// Use this store instead of starting servers; mem: and file:PATH run in this process, with threads as clients
     #[arg(long = "on", value_name = "URI", help_heading = "Servers and clients")]
     pub on: Option<String>,
-    /// Server processes to start
-    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Servers and clients")]
-    pub servers: u32,
+    /// Server processes to start [default: 1; for figures 3 to 5: 32]
+    #[arg(long, value_name = "N", help_heading = "Servers and clients")]
+    pub servers: Option<u32>,
     /// How the started servers keep the blocks
     #[arg(long, value_enum, default_value_t, help_heading = "Servers and clients")]
     pub keep: Keep,
     /// Have the servers not pace blocks under contention
     #[arg(long, help_heading = "Servers and clients")]
     pub no_pacing: bool,
-    /// Client processes to start
-    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Servers and clients")]
-    pub clients: u32,
+    /// Client processes to start [default: 1; for figures 3 to 5: up to 32]
+    #[arg(long, value_name = "N", help_heading = "Servers and clients")]
+    pub clients: Option<u32>,
     /// Concurrent operations of each client
     #[arg(long, default_value_t = 16, value_name = "N", help_heading = "Servers and clients")]
     pub concurrency: u32,
@@ -81,22 +81,61 @@ pub struct Args {
     #[arg(long, help_heading = "Blocks")]
     pub reread: bool,
 
-    /// Time before the measured window
-    #[arg(long, default_value = "500ms", value_parser = parse_duration, value_name = "TIME", help_heading = "Measuring")]
-    pub warm_up: Duration,
-    /// Length of the measured window
-    #[arg(long, default_value = "2s", value_parser = parse_duration, value_name = "TIME", help_heading = "Measuring")]
-    pub window: Duration,
-    /// How often to measure each point
-    #[arg(long, default_value_t = 5, value_name = "N", help_heading = "Measuring")]
-    pub repeat: u32,
+    /// Measure short and seldom: 3 × 0.5 s a point, for a first look
+    #[arg(long, conflicts_with = "full", help_heading = "Measuring")]
+    pub quick: bool,
+    /// Measure long: 5 × 3 s a point
+    #[arg(long, help_heading = "Measuring")]
+    pub full: bool,
+    /// Time before the measured window [default: 500ms]
+    #[arg(long, value_parser = parse_duration, value_name = "TIME", help_heading = "Measuring")]
+    pub warm_up: Option<Duration>,
+    /// Length of the measured window [default: 2s]
+    #[arg(long, value_parser = parse_duration, value_name = "TIME", help_heading = "Measuring")]
+    pub window: Option<Duration>,
+    /// How often to measure each point [default: 5]
+    #[arg(long, value_name = "N", help_heading = "Measuring")]
+    pub repeat: Option<u32>,
     /// Where all randomness comes from
     #[arg(long, default_value_t = 1, help_heading = "Measuring")]
     pub seed: u64,
 
+    /// Measure and draw the paper's figures 2 (a and b), 3, 4 and 5 instead of one point; several separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "FIGURE,…", help_heading = "Results")]
+    pub figure: Vec<FigureName>,
+    /// Where the figures go
+    #[arg(long, value_name = "FOLDER", default_value = ".", help_heading = "Results")]
+    pub out: PathBuf,
     /// Write all results, raw and summed up, with the machine's description, to this file
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub json: Option<PathBuf>,
+}
+
+/// A figure of the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FigureName {
+    /// Rate and success over the range of blocks, 16 concurrent operations on one server.
+    #[value(name = "2")]
+    Two,
+    /// Rate over the number of clients, without contention.
+    #[value(name = "3")]
+    Three,
+    /// Rate over the number of clients, with 512 blocks.
+    #[value(name = "4")]
+    Four,
+    /// Longest run of failures of each of 512 blocks.
+    #[value(name = "5")]
+    Five,
+    /// All of them.
+    All,
+}
+
+/// How long and how often a point is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Measure {
+    pub(crate) warm_up: Duration,
+    pub(crate) window: Duration,
+    pub(crate) repetitions: u32,
 }
 
 /// Several peers at once.
@@ -130,10 +169,33 @@ impl Args {
         ways
     }
 
-    /// Where the blocks are kept.
-    pub(crate) fn place(&self) -> Place {
+    /// Whether a figure was asked for.
+    pub(crate) fn wants(&self, figure: FigureName) -> bool {
+        self.figure.contains(&figure) || self.figure.contains(&FigureName::All)
+    }
+
+    /// How long and how often to measure.
+    pub(crate) fn measure(&self) -> Measure {
+        let (warm_up_ms, window_ms, repetitions) = match (self.quick, self.full) {
+            (true, _) => (200, 500, 3),
+            (_, true) => (1000, 3000, 5),
+            _ => (500, 2000, 5),
+        };
+        Measure {
+            warm_up: self.warm_up.unwrap_or(Duration::from_millis(warm_up_ms)),
+            window: self.window.unwrap_or(Duration::from_millis(window_ms)),
+            repetitions: self.repeat.unwrap_or(repetitions),
+        }
+    }
+
+    /// Where the blocks are kept, on so many servers unless something else was asked for.
+    pub(crate) fn place(&self, servers: u32) -> Place {
         match &self.on {
-            None => Place::Servers { servers: self.servers, keep: self.keep, pacing: !self.no_pacing },
+            None => Place::Servers {
+                servers: self.servers.unwrap_or(servers),
+                keep: self.keep,
+                pacing: !self.no_pacing,
+            },
             Some(uri) if uri.starts_with("mem:") || uri.starts_with("file:") => Place::InProcess(uri.clone()),
             Some(uri) => Place::Existing(uri.clone()),
         }
@@ -142,24 +204,28 @@ impl Args {
     /// The point that the parameters describe, for one way.
     pub(crate) fn point(&self, coordination: Coordination) -> Result<Point, BenchError> {
         let usage = |text: &str| BenchError::Usage(text.into());
-        if self.servers == 0 || self.clients == 0 || self.concurrency == 0 || self.repeat == 0 {
+        let measure = self.measure();
+        let (servers, clients) = (self.servers.unwrap_or(1), self.clients.unwrap_or(1));
+        if [servers, clients, self.concurrency, measure.repetitions].contains(&0) {
             return Err(usage("servers, clients, concurrency and repetitions are at least 1 each"));
         }
-        if self.window.is_zero() {
+        if measure.window.is_zero() {
             return Err(usage("the measured window must have a length"));
         }
         let block_bytes = u32::try_from(self.block_size).map_err(|_| usage("the block size is too large"))?;
         Ok(Point {
             coordination,
-            place: self.place(),
-            clients: self.clients,
+            label: coordination.name().into(),
+            figure: None,
+            place: self.place(1),
+            clients,
             concurrency: self.concurrency,
-            objects: self.objects.unwrap_or(self.servers),
+            objects: self.objects.unwrap_or(servers),
             forks: self.forks,
             blocks: self.blocks.count(),
             block_bytes,
-            warm_up_ms: self.warm_up.as_millis() as u64,
-            window_ms: self.window.as_millis() as u64,
+            warm_up_ms: measure.warm_up.as_millis() as u64,
+            window_ms: measure.window.as_millis() as u64,
             seed: self.seed,
             propose: self.propose,
             reread: self.reread,
@@ -214,9 +280,20 @@ mod tests {
 
     #[test]
     fn the_place_follows_from_the_address() {
-        let place = |uri: &str| parse(&["--on", uri]).unwrap().place();
+        let place = |uri: &str| parse(&["--on", uri]).unwrap().place(1);
         assert_eq!(place("mem:"), Place::InProcess("mem:".into()));
         assert_eq!(place("nacre://127.0.0.1:1"), Place::Existing("nacre://127.0.0.1:1".into()));
+    }
+
+    #[test]
+    fn figures_are_asked_for_by_number() {
+        let args = parse(&["--figure", "2,5", "--quick", "--window", "1s"]).unwrap();
+        assert!(
+            args.wants(FigureName::Two) && args.wants(FigureName::Five) && !args.wants(FigureName::Three)
+        );
+        assert_eq!((args.measure().repetitions, args.measure().window), (3, Duration::from_secs(1)));
+        assert!(parse(&["--figure", "all"]).unwrap().wants(FigureName::Four));
+        assert_eq!(args.place(32), Place::Servers { servers: 32, keep: Keep::Volatile, pacing: true });
     }
 
     #[test]
@@ -224,6 +301,8 @@ mod tests {
         assert!(parse(&["--blocks", "several"]).is_err());
         assert!(parse(&["--block-size", "4 furlongs"]).is_err());
         assert!(parse(&["--way", "hope"]).is_err());
+        assert!(parse(&["--quick", "--full"]).is_err());
+        assert!(parse(&["--figure", "6"]).is_err());
         let none = parse(&["--clients", "0"]).unwrap();
         assert!(matches!(none.point(Coordination::None), Err(BenchError::Usage(_))));
     }

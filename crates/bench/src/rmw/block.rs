@@ -34,7 +34,9 @@ pub(crate) fn count(block: &[u8], block_bytes: u32) -> Option<u64> {
 /// The count of one writer slot.
 pub(crate) fn slot_count(block: &[u8], slot: u32) -> u32 {
     let at = 8 + 4 * slot as usize;
-    block.get(at..at + 4).map_or(0, |bytes| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte)))
+    block
+        .get(at..at + 4)
+        .map_or(0, |bytes| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte)))
 }
 
 /// The block after one more update by `writer`, or `None` if the block is torn. Changes the bytes in place where

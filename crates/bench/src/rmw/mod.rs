@@ -9,6 +9,7 @@ mod block;
 mod check;
 mod client;
 mod drive;
+mod figures;
 mod report;
 mod run;
 mod way;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 use nacre_object::ObjectStore;
 
-pub use arguments::{Args, Peers};
+pub use arguments::{Args, FigureName, Peers};
 pub use check::Verdict;
 pub(crate) use client::main as client_main;
 pub use run::Coordination;
@@ -36,11 +37,16 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
 /// Runs the study. A store that is given takes the place of the one that `--on` names, if that lives in this process.
 pub(crate) fn run_on(args: &Args, store: Option<Arc<dyn ObjectStore>>) -> Result<Report, BenchError> {
     run::validate_folder(args.folder.as_deref())?;
+    run::validate_folder(Some(&args.out))?;
     let bench = Bench {
         program: run::this_program()?,
         folder: args.folder.clone(),
         store,
-        repetitions: args.repeat,
+        repetitions: args.measure().repetitions,
+    };
+    let points = match args.figure.is_empty() {
+        true => args.coordinations().into_iter().map(|way| args.point(way)).collect::<Result<Vec<_>, _>>()?,
+        false => figures::points(args)?,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -48,17 +54,17 @@ pub(crate) fn run_on(args: &Args, store: Option<Arc<dyn ObjectStore>>) -> Result
         .map_err(BenchError::io("start a runtime"))?;
     runtime.block_on(crate::until_interrupted(async {
         let mut report = Report::new();
-        let ways = args.coordinations();
-        let progress = Progress::new(ways.len() as u64 * u64::from(args.repeat));
-        for way in ways {
-            let point = args.point(way)?;
-            let series = bench.measure(&point, |repetition| progress.step(way.name(), repetition)).await?;
-            report.add(series);
+        let progress = Progress::new(points.len() as u64 * u64::from(bench.repetitions));
+        for point in &points {
+            let title = point.title();
+            report.add(bench.measure(point, |repetition| progress.step(&title, repetition)).await?);
+            // Whatever ends a long study early does not take what was measured before.
+            if let Some(file) = &args.json {
+                report.write(file)?;
+            }
         }
         progress.finish();
-        if let Some(file) = &args.json {
-            report.write(file)?;
-        }
+        report.figures = figures::draw(&report.series, &args.out)?;
         Ok(report)
     }))
 }

@@ -18,6 +18,9 @@ pub(crate) struct Report {
     study: &'static str,
     machine: Machine,
     pub(crate) series: Vec<Series>,
+    /// The files of the figures that were drawn.
+    #[serde(skip)]
+    pub(crate) figures: Vec<String>,
 }
 
 impl Report {
@@ -26,7 +29,7 @@ impl Report {
         let mut machine = Machine::describe();
         let peers = [peer::redis::version(), peer::etcd::version(), peer::zookeeper::version()];
         machine.peers = peers.into_iter().flatten().collect();
-        Self { study: "rmw", machine, series: Vec::new() }
+        Self { study: "rmw", machine, series: Vec::new(), figures: Vec::new() }
     }
 
     /// Adds a point.
@@ -46,7 +49,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.machine.line())?;
         let mut table = Table::new(&[
-            "way", "servers", "clients", "blocks", "RMW/s", "least", "most", "success", "p50", "p99", "longest", "lost",
+            "way", "servers", "clients", "blocks", "RMW/s", "least", "most", "success", "p50", "p99",
+            "longest", "lost",
         ]);
         for series in &self.series {
             let point = &series.point;
@@ -57,13 +61,11 @@ impl fmt::Display for Report {
                 Place::InProcess(_) => "in process".into(),
             };
             let blocks = match point.blocks {
-                Some(blocks) => {
-                    grouped(blocks as f64 * f64::from(point.objects) * f64::from(point.forks))
-                }
+                Some(blocks) => grouped(blocks as f64 * f64::from(point.objects) * f64::from(point.forks)),
                 None => "unlimited".into(),
             };
             table.row(vec![
-                point.coordination.name().into(),
+                point.label.clone(),
                 servers,
                 format!("{} × {}", point.clients, point.concurrency),
                 blocks,
@@ -79,12 +81,15 @@ impl fmt::Display for Report {
         }
         write!(f, "{table}")?;
         let safe = self.series.iter().filter(|series| series.point.coordination != Coordination::None);
-        let (blocks, updates) = safe.flat_map(|series| &series.repetitions).fold((0, 0), |(blocks, updates), m| {
-            (blocks + m.checked.blocks, updates + m.checked.updates)
-        });
+        let (blocks, updates) = safe
+            .flat_map(|series| &series.repetitions)
+            .fold((0, 0), |(blocks, updates), m| (blocks + m.checked.blocks, updates + m.checked.updates));
         if updates > 0 {
             let (updates, blocks) = (grouped(updates as f64), grouped(blocks as f64));
             writeln!(f, "Checked: {updates} coordinated updates of {blocks} blocks, none lost.")?;
+        }
+        for file in &self.figures {
+            writeln!(f, "Drawn: {file}")?;
         }
         Ok(())
     }

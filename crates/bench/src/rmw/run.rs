@@ -12,12 +12,12 @@ use super::client::{Orders, run_threads};
 use super::drive::Tally;
 use super::way::{self, Plan};
 use super::workload::Workload;
+use crate::BenchError;
 use crate::latency::{Latencies, LatencyCounts, LatencySummary};
 use crate::peer::{self, Peer};
 use crate::process::Crew;
 use crate::server::{self, Keep, ServerPlan, Servers};
 use crate::statistic::Spread;
-use crate::BenchError;
 
 /// A way to coordinate, or a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
@@ -82,6 +82,10 @@ pub(crate) enum Place {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Point {
     pub(crate) coordination: Coordination,
+    /// What it is called in tables and legends.
+    pub(crate) label: String,
+    /// The figure that it belongs to, if any.
+    pub(crate) figure: Option<String>,
     pub(crate) place: Place,
     /// Client processes, or threads.
     pub(crate) clients: u32,
@@ -119,6 +123,24 @@ pub(crate) struct Measurement {
     pub(crate) latency: LatencySummary,
     pub(crate) latency_ns_counts: LatencyCounts,
     pub(crate) checked: Verdict,
+    /// What the servers counted for each block, where a figure needs it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) regions: Vec<RegionStatistic>,
+}
+
+/// What a server counted for one region.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RegionStatistic {
+    /// The number of the server.
+    pub(crate) server: u32,
+    /// Object, fork and offset.
+    pub(crate) place: String,
+    /// Conditional writes that were tried.
+    pub(crate) attempts: u64,
+    /// Those of them that failed.
+    pub(crate) failures: u64,
+    /// Most of them that failed in a row.
+    pub(crate) failures_in_a_row_max: u64,
 }
 
 /// A point with its repetitions.
@@ -193,7 +215,8 @@ impl Bench {
         let workload = point.workload(repetition);
         workload.validate()?;
         let stage = self.set_up(point).await?;
-        let orders: Vec<Orders> = (0..point.clients).map(|client| point.orders(&stage, &workload, client)).collect();
+        let orders: Vec<Orders> =
+            (0..point.clients).map(|client| point.orders(&stage, &workload, client)).collect();
         let tallies: Vec<Tally> = match &point.place {
             Place::InProcess(_) => run_threads(orders, stage.local.clone())?,
             _ => Crew::start(&self.program, &CLIENT_ARGUMENTS, &orders).await?.run().await?,
@@ -210,7 +233,9 @@ impl Bench {
     async fn set_up(&self, point: &Point) -> Result<Stage, BenchError> {
         let folder = self.folder.as_deref();
         let peer = match point.coordination {
-            Coordination::Zookeeper | Coordination::ZookeeperCas => Some(peer::zookeeper::start(folder).await?),
+            Coordination::Zookeeper | Coordination::ZookeeperCas => {
+                Some(peer::zookeeper::start(folder).await?)
+            }
             Coordination::Redis => Some(peer::redis::start(false, folder).await?),
             Coordination::RedisAof => Some(peer::redis::start(true, folder).await?),
             Coordination::Etcd => Some(peer::etcd::start(folder).await?),
@@ -281,6 +306,7 @@ impl Bench {
             latency: latencies.summary(),
             latency_ns_counts: latencies.counts(),
             checked,
+            regions: Vec::new(),
         })
     }
 }
@@ -302,6 +328,13 @@ impl Stage {
 }
 
 impl Point {
+    /// One line that says which point it is.
+    pub(crate) fn title(&self) -> String {
+        let figure = self.figure.as_ref().map(|figure| format!("figure {figure}, ")).unwrap_or_default();
+        let blocks = self.blocks.map_or("unlimited".into(), |blocks| blocks.to_string());
+        format!("{figure}{}, {} × {}, {blocks} blocks", self.label, self.clients, self.concurrency)
+    }
+
     /// The blocks of one repetition; their names meet those of no other run.
     fn workload(&self, repetition: u32) -> Workload {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();

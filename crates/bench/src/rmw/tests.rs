@@ -64,7 +64,8 @@ fn run_waiting(words: &str) -> Report {
 #[test]
 fn optimistic_updates_of_one_block_are_never_lost() {
     for protocol in ["", "--propose", "--reread", "--propose --reread"] {
-        let report = run_waiting(&format!("--way optimistic --clients 2 --concurrency 8 --blocks 1 {protocol}"));
+        let report =
+            run_waiting(&format!("--way optimistic --clients 2 --concurrency 8 --blocks 1 {protocol}"));
         let series = &report.series[0];
         let measured = &series.repetitions[0];
         assert!(measured.updates > 0 && measured.attempts > measured.updates, "{measured:?}");
@@ -170,4 +171,22 @@ fn results_are_written_with_the_machine() {
     assert_eq!(series["repetitions"].as_array().unwrap().len(), 2);
     assert!(series["updates_per_s"]["median"].as_f64().unwrap() > 0.0);
     assert_eq!(series["point"]["coordination"], "optimistic");
+}
+
+#[test]
+fn the_figures_are_measured_and_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display();
+    let words = format!("--figure 2,4 --quick --servers 2 --clients 2 --repeat 2 --window 20ms --out {out}");
+    let report = run_waiting(&words);
+    assert_eq!(report.figures.len(), 3);
+    let shows = |file: &str, texts: &[&str]| {
+        let svg = std::fs::read_to_string(folder.path().join(file)).unwrap();
+        let document = roxmltree::Document::parse(&svg).unwrap();
+        let found: Vec<&str> = document.descendants().filter_map(|node| node.text()).map(str::trim).collect();
+        texts.iter().for_each(|text| assert!(found.contains(text), "{file} lacks {text}: {found:?}"));
+    };
+    shows("figure-2a.svg", &["optimistic", "optimistic, as in the paper", "unlimited", "1024"]);
+    shows("figure-2b.svg", &["successful conditional writes (%)", "100"]);
+    shows("figure-4.svg", &["zookeeper locks", "none (unsafe)", "16", "32"]);
 }

@@ -69,7 +69,9 @@ impl Plan {
     /// The store that it uses, if any.
     pub(crate) fn store(&self) -> Option<&str> {
         match self {
-            Self::Optimistic { store, .. } | Self::Unsafe { store } | Self::Locks { store, .. } => Some(store),
+            Self::Optimistic { store, .. } | Self::Unsafe { store } | Self::Locks { store, .. } => {
+                Some(store)
+            }
             _ => None,
         }
     }
@@ -328,7 +330,9 @@ impl Blocks {
         let block = self.names.changed(target, found.data, writer)?;
         match self.store.apply(object, Transaction::new().write(fork, range.offset, block)).await? {
             Outcome::Done(_) => Ok(()),
-            Outcome::Refused(_) => Err(BenchError::Process("the store refused a write without guards".into())),
+            Outcome::Refused(_) => {
+                Err(BenchError::Process("the store refused a write without guards".into()))
+            }
         }
     }
 

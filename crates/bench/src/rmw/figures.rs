@@ -1,0 +1,290 @@
+//! The paper's figures 2 to 5: which points to measure for them, and how to draw them.
+
+use std::path::Path;
+
+use super::arguments::{Args, FigureName};
+use super::run::{Coordination, Place, Point, Series};
+use crate::BenchError;
+use crate::figure::{Axis, Figure, Line, Scale};
+use crate::quantity::grouped;
+
+/// Servers, and most clients, of the paper's figures 3 to 5.
+const NODES: u32 = 32;
+/// Blocks of each object in figures 4 and 5: 512 over 32 objects.
+const BLOCKS: u64 = 16;
+
+/// What the points of the paper's protocol are called: retry from the read, no pacing.
+const PAPER: &str = "optimistic, as in the paper";
+
+/// The points of the figures that were asked for, figure by figure.
+pub(super) fn points(args: &Args) -> Result<Vec<Point>, BenchError> {
+    let mut points = Vec::new();
+    if args.wants(FigureName::Two) {
+        points.extend(contention(args)?);
+    }
+    if args.wants(FigureName::Three) {
+        let ways = [Coordination::Optimistic, Coordination::Zookeeper, Coordination::None];
+        points.extend(scaling(args, "3", None, &ways)?);
+    }
+    if args.wants(FigureName::Four) {
+        let ways = [Coordination::Optimistic, Coordination::Zookeeper, Coordination::None];
+        points.extend(scaling(args, "4", Some(BLOCKS), &ways)?);
+    }
+    if args.wants(FigureName::Five) {
+        let clients = args.clients.unwrap_or(NODES);
+        let point =
+            Point { blocks: Some(BLOCKS), ..spread_out(args, Coordination::Optimistic, clients, "5")? };
+        points.extend([as_in_the_paper(&point), point]);
+    }
+    Ok(points)
+}
+
+/// Figure 2: one client, one server, one object, 16 concurrent operations, and more and more blocks.
+fn contention(args: &Args) -> Result<Vec<Point>, BenchError> {
+    let ranges: &[u64] = match args.quick {
+        true => &[1, 4, 16, 64, 256, 1024],
+        false => &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384],
+    };
+    let mut points = Vec::new();
+    for blocks in ranges.iter().copied().map(Some).chain([None]) {
+        let point = Point {
+            figure: Some("2".into()),
+            clients: 1,
+            objects: 1,
+            forks: 1,
+            blocks,
+            ..args.point(Coordination::Optimistic)?
+        };
+        points.extend([as_in_the_paper(&point), point]);
+    }
+    Ok(points)
+}
+
+/// Figures 3 and 4: 32 servers with one object each, and more and more clients.
+fn scaling(
+    args: &Args,
+    figure: &str,
+    blocks: Option<u64>,
+    ways: &[Coordination],
+) -> Result<Vec<Point>, BenchError> {
+    let most = args.clients.unwrap_or(NODES);
+    let mut points = Vec::new();
+    for clients in (0..32).map(|octave| 1 << octave).take_while(|clients| *clients <= most) {
+        for way in ways {
+            let point = Point { blocks, ..spread_out(args, *way, clients, figure)? };
+            // Without contention the two protocols do the same.
+            if *way == Coordination::Optimistic && blocks.is_some() {
+                points.push(as_in_the_paper(&point));
+            }
+            points.push(point);
+        }
+    }
+    Ok(points)
+}
+
+/// A point on 32 servers with one object for each.
+fn spread_out(args: &Args, way: Coordination, clients: u32, figure: &str) -> Result<Point, BenchError> {
+    Ok(Point {
+        figure: Some(figure.into()),
+        place: args.place(NODES),
+        clients,
+        objects: args.objects.or(args.servers).unwrap_or(NODES),
+        forks: 1,
+        ..args.point(way)?
+    })
+}
+
+/// The same point by the paper's protocol on servers that do not pace.
+fn as_in_the_paper(point: &Point) -> Point {
+    let mut point = Point { label: PAPER.into(), propose: true, reread: true, ..point.clone() };
+    if let Place::Servers { pacing, .. } = &mut point.place {
+        *pacing = false;
+    }
+    point
+}
+
+/// Draws the figures for which points were measured; gives the files.
+pub(super) fn draw(series: &[Series], folder: &Path) -> Result<Vec<String>, BenchError> {
+    let of = |figure: &str| -> Vec<&Series> {
+        series.iter().filter(|series| series.point.figure.as_deref() == Some(figure)).collect()
+    };
+    let mut figures = Vec::new();
+    let two = of("2");
+    if !two.is_empty() {
+        figures.push(("figure-2a", rate_over_blocks(&two)));
+        figures.push(("figure-2b", success_over_blocks(&two)));
+    }
+    for (name, number) in [("figure-3", "3"), ("figure-4", "4")] {
+        let series = of(number);
+        if !series.is_empty() {
+            figures.push((name, rate_over_clients(&series)));
+        }
+    }
+    let five = of("5");
+    if five.iter().any(|series| series.repetitions.iter().any(|m| !m.regions.is_empty())) {
+        figures.push(("figure-5", failures_of_blocks(&five)));
+    }
+    let mut files = Vec::new();
+    for (name, figure) in figures {
+        let file = folder.join(format!("{name}.svg"));
+        std::fs::write(&file, figure.svg()?).map_err(BenchError::io(format!("write {}", file.display())))?;
+        files.push(file.display().to_string());
+    }
+    Ok(files)
+}
+
+/// The labels of some series, each once, in order.
+fn labels<'a>(series: &[&'a Series]) -> Vec<&'a str> {
+    let mut labels = Vec::new();
+    for label in series.iter().map(|series| series.point.label.as_str()) {
+        if !labels.contains(&label) {
+            labels.push(label);
+        }
+    }
+    labels
+}
+
+/// What every subtitle says.
+fn conditions(series: &Series) -> String {
+    let point = &series.point;
+    let servers = match &point.place {
+        Place::Servers { servers: 1, .. } => "1 server process".to_string(),
+        Place::Servers { servers, .. } => format!("{servers} server processes"),
+        Place::Existing(_) => "a given store".to_string(),
+        Place::InProcess(_) => "in process".to_string(),
+    };
+    let block = if point.block_bytes % 1024 == 0 {
+        format!("{} KiB", point.block_bytes / 1024)
+    } else {
+        format!("{} byte", point.block_bytes)
+    };
+    let (repetitions, window_ms) = (series.repetitions.len(), point.window_ms);
+    format!("{servers}, {block} blocks, {repetitions} × {window_ms} ms a point, line through the medians")
+}
+
+/// The block ranges of figure 2 as places on an axis.
+fn block_axis(series: &[&Series]) -> (Axis, Vec<Option<u64>>) {
+    let mut ranges: Vec<Option<u64>> = Vec::new();
+    for blocks in series.iter().map(|series| series.point.blocks) {
+        if !ranges.contains(&blocks) {
+            ranges.push(blocks);
+        }
+    }
+    let names = ranges.iter().map(|blocks| match blocks {
+        Some(blocks) => blocks.to_string(),
+        None => "unlimited".to_string(),
+    });
+    (Axis::naming("blocks to choose from", names.collect()), ranges)
+}
+
+fn over_blocks(series: &[&Series], ranges: &[Option<u64>], value: fn(&Series) -> Vec<f64>) -> Vec<Line> {
+    let line = |label: &str| {
+        let of_label = series.iter().filter(|series| series.point.label == label);
+        let place = |blocks| ranges.iter().position(|range| *range == blocks).unwrap_or_default() as f64;
+        let points = of_label.map(|series| (place(series.point.blocks), value(series))).collect();
+        Line { name: label.into(), points, connected: true, annotated: false }
+    };
+    labels(series).into_iter().map(line).collect()
+}
+
+fn rates(series: &Series) -> Vec<f64> {
+    series.repetitions.iter().map(|m| m.updates_per_s).collect()
+}
+
+fn successes(series: &Series) -> Vec<f64> {
+    series.repetitions.iter().map(|m| 100.0 * m.success_rate).collect()
+}
+
+fn rate_over_blocks(series: &[&Series]) -> Figure {
+    let (x, ranges) = block_axis(series);
+    Figure {
+        title: format!("Figure 2a: {} concurrent updates, one client", series[0].point.concurrency),
+        subtitle: conditions(series[0]),
+        x,
+        y: Axis::holding(
+            "read/modify/writes per second",
+            Scale::Linear,
+            series.iter().flat_map(|s| rates(s)),
+        ),
+        lines: over_blocks(series, &ranges, rates),
+    }
+}
+
+fn success_over_blocks(series: &[&Series]) -> Figure {
+    let (x, ranges) = block_axis(series);
+    Figure {
+        title: format!("Figure 2b: {} concurrent updates, one client", series[0].point.concurrency),
+        subtitle: conditions(series[0]),
+        x,
+        y: Axis::holding("successful conditional writes (%)", Scale::Linear, [100.0]),
+        lines: over_blocks(series, &ranges, successes),
+    }
+}
+
+fn rate_over_clients(series: &[&Series]) -> Figure {
+    let concurrent = |series: &Series| f64::from(series.point.clients * series.point.concurrency);
+    let line = |label: &str| {
+        let of_label = series.iter().filter(|series| series.point.label == label);
+        let points = of_label.map(|series| (concurrent(series), rates(series))).collect();
+        Line { name: label.into(), points, connected: true, annotated: true }
+    };
+    let point = &series[0].point;
+    let number = point.figure.as_deref().unwrap_or_default();
+    let blocks = match point.blocks {
+        None => "unlimited blocks".to_string(),
+        Some(blocks) => format!("{} blocks", grouped(blocks as f64 * f64::from(point.objects))),
+    };
+    Figure {
+        title: format!("Figure {number}: {blocks}, {} concurrent updates a client", point.concurrency),
+        subtitle: conditions(series[0]),
+        x: Axis::holding(
+            "concurrent updates",
+            Scale::Octaves,
+            series.iter().map(|series| concurrent(series)),
+        ),
+        y: Axis::holding(
+            "read/modify/writes per second",
+            Scale::Decades,
+            series.iter().flat_map(|s| rates(s)),
+        ),
+        lines: labels(series).into_iter().map(line).collect(),
+    }
+}
+
+/// Figure 5 shows an example run, as the paper's does: the last one of each kind.
+fn failures_of_blocks(series: &[&Series]) -> Figure {
+    let mut blocks = 0;
+    let mut lines = Vec::new();
+    for series in series {
+        let Some(example) = series.repetitions.last() else { continue };
+        let mut longest: Vec<_> = example
+            .regions
+            .iter()
+            .map(|region| ((region.server, &region.place), region.failures_in_a_row_max))
+            .collect();
+        longest.sort();
+        blocks = blocks.max(longest.len());
+        let points = longest.iter().enumerate();
+        lines.push(Line {
+            name: series.point.label.clone(),
+            points: points.map(|(block, (_, failures))| (block as f64, vec![*failures as f64])).collect(),
+            connected: false,
+            annotated: false,
+        });
+    }
+    let values =
+        lines.iter().flat_map(|line| line.points.iter().flat_map(|(_, values)| values.iter().copied()));
+    let y = Axis::holding("most failures in a row", Scale::Linear, values.collect::<Vec<_>>());
+    let point = &series[0].point;
+    Figure {
+        title: format!(
+            "Figure 5: {} concurrent updates of {} blocks",
+            point.clients * point.concurrency,
+            grouped(point.blocks.unwrap_or_default() as f64 * f64::from(point.objects)),
+        ),
+        subtitle: format!("{}; the last repetition of each", conditions(series[0])),
+        x: Axis::holding("block, by server", Scale::Linear, [blocks as f64]),
+        y,
+        lines,
+    }
+}
