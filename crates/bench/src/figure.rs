@@ -157,8 +157,10 @@ pub(crate) struct Line {
     pub(crate) points: Vec<(f64, Vec<f64>)>,
     /// Whether to connect the medians.
     pub(crate) connected: bool,
-    /// Whether to write the greatest median beside the line.
-    pub(crate) annotated: bool,
+    /// A second line of the legend, in small print.
+    pub(crate) note: Option<String>,
+    /// The number of its colour, so that one thing has one colour in all figures.
+    pub(crate) colour: usize,
 }
 
 /// A figure.
@@ -188,9 +190,15 @@ impl Figure {
         root.draw(&Text::new(self.title.clone(), (24, 14), text(20)))?;
         root.draw(&Text::new(self.subtitle.clone(), (24, 40), text(13)))?;
         // The legend stands to the right of the plot, where it hides nothing.
-        let legend_width =
-            16 + 8 * self.lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0) as u32;
-        let legend_width = if self.lines.len() > 1 { legend_width + 40 } else { 24 };
+        let letters = |line: &Line| {
+            // Small print is an eighth narrower.
+            let note = line.note.as_ref().map_or(0, |note| note.chars().count() * 7 / 8);
+            line.name.chars().count().max(note) as u32
+        };
+        let legend_width = match self.lines.len() {
+            0 | 1 => 24,
+            _ => 52 + 7 * self.lines.iter().map(letters).max().unwrap_or(0),
+        };
         let (area, legend) = root.margin(64, 8, 8, 0).split_horizontally(SIZE.0 - legend_width - 8);
         let mut chart = ChartBuilder::on(&area)
             .x_label_area_size(48)
@@ -205,30 +213,39 @@ impl Figure {
             .light_line_style(TRANSPARENT)
             .bold_line_style(BLACK.mix(0.12))
             .draw()?;
-        for (index, line) in self.lines.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
+        for line in &self.lines {
+            let colour = COLOURS[line.colour % COLOURS.len()];
             let place = |x: f64, y: f64| (self.x.position(x), self.y.position(y));
+            // Nothing has no place on a logarithmic axis.
+            let visible = |y: f64| self.y.scale == Scale::Linear || y > 0.0;
             let values = line.points.iter().flat_map(|(x, ys)| ys.iter().map(move |y| (*x, *y)));
-            let values: Vec<(f64, f64)> = values.collect();
+            let values: Vec<(f64, f64)> = values.filter(|(_, y)| visible(*y)).collect();
             chart.draw_series(
                 values.iter().map(|(x, y)| Circle::new(place(*x, *y), 3, colour.mix(0.55).filled())),
             )?;
             let medians: Vec<(f64, f64)> =
                 line.points.iter().map(|(x, ys)| (*x, Spread::of(ys.iter().copied()).median)).collect();
             if line.connected {
-                let path = medians.iter().map(|(x, y)| place(*x, *y));
+                let path = medians.iter().filter(|(_, y)| visible(*y)).map(|(x, y)| place(*x, *y));
                 chart.draw_series(LineSeries::new(path, colour.stroke_width(2)))?;
             }
-            let greatest = medians.iter().max_by(|a, b| a.1.total_cmp(&b.1));
-            if let Some((x, y)) = greatest.filter(|_| line.annotated) {
-                let label = Text::new(crate::quantity::grouped(*y), (-18, -18), text(13));
-                chart.draw_series(std::iter::once(EmptyElement::at(place(*x, *y)) + label))?;
-            }
-            if self.lines.len() > 1 {
-                let y = 24 + 24 * index as i32;
-                legend.draw(&PathElement::new([(8, y), (32, y)], colour.stroke_width(2)))?;
+        }
+        if self.lines.len() > 1 {
+            let mut y = 24;
+            for line in &self.lines {
+                let colour = COLOURS[line.colour % COLOURS.len()];
+                if line.connected {
+                    legend.draw(&PathElement::new([(8, y), (32, y)], colour.stroke_width(2)))?;
+                }
                 legend.draw(&Circle::new((20, y), 3, colour.filled()))?;
                 legend.draw(&Text::new(line.name.clone(), (40, y - 7), text(14)))?;
+                if let Some(note) = &line.note {
+                    y += 17;
+                    let grey = BLACK.mix(0.65);
+                    let grey = text(12).color(&grey);
+                    legend.draw(&Text::new(note.clone(), (40, y - 6), grey))?;
+                }
+                y += 26;
             }
         }
         root.present()?;
@@ -265,8 +282,13 @@ mod tests {
     #[test]
     fn a_figure_is_well_formed_and_shows_every_repetition() {
         let points = vec![(1.0, vec![10.0, 20.0, 30.0]), (2.0, vec![100.0, 200.0]), (4.0, vec![0.0])];
-        let line =
-            |name: &str| Line { name: name.into(), points: points.clone(), connected: true, annotated: true };
+        let line = |name: &str| Line {
+            name: name.into(),
+            points: points.clone(),
+            connected: true,
+            note: Some("up to 150/s".into()),
+            colour: 8,
+        };
         let figure = Figure {
             title: "rates < & >".into(),
             subtitle: "of \"nothing\"".into(),
@@ -277,14 +299,14 @@ mod tests {
         let svg = figure.svg().unwrap();
         let document = roxmltree::Document::parse(&svg).unwrap();
         let count = |name: &str| document.descendants().filter(|node| node.has_tag_name(name)).count();
-        // Six repetitions for each line, and one mark for each in the legend.
-        assert_eq!(count("circle"), 2 * 6 + 2);
+        // Five repetitions that a logarithmic axis can show for each line, and one mark for each in the legend.
+        assert_eq!(count("circle"), 2 * 5 + 2);
         let texts: Vec<String> = document
             .descendants()
             .filter_map(|node| node.text())
             .map(|text| text.trim().to_string())
             .collect();
-        for expected in ["rates < & >", "of \"nothing\"", "one", "other", "x", "y", "150"] {
+        for expected in ["rates < & >", "of \"nothing\"", "one", "other", "x", "y", "up to 150/s"] {
             assert!(texts.iter().any(|text| text == expected), "{expected} is missing from {texts:?}");
         }
     }

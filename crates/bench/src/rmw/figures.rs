@@ -14,7 +14,9 @@ const NODES: u32 = 32;
 const BLOCKS: u64 = 16;
 
 /// What the points of the paper's protocol are called: retry from the read, no pacing.
-const PAPER: &str = "optimistic, as in the paper";
+const PAPER: &str = "as in the paper";
+/// What the points of Nacre's own are called.
+const OPTIMISTIC: &str = "optimistic";
 
 /// The points of the figures that were asked for, figure by figure.
 pub(super) fn points(args: &Args) -> Result<Vec<Point>, BenchError> {
@@ -34,7 +36,7 @@ pub(super) fn points(args: &Args) -> Result<Vec<Point>, BenchError> {
         let clients = args.clients.unwrap_or(NODES);
         let point =
             Point { blocks: Some(BLOCKS), ..spread_out(args, Coordination::Optimistic, clients, "5")? };
-        points.extend([as_in_the_paper(&point), point]);
+        points.extend([point.clone(), as_in_the_paper(&point)]);
     }
     Ok(points)
 }
@@ -55,7 +57,7 @@ fn contention(args: &Args) -> Result<Vec<Point>, BenchError> {
             blocks,
             ..args.point(Coordination::Optimistic)?
         };
-        points.extend([as_in_the_paper(&point), point]);
+        points.extend([point.clone(), as_in_the_paper(&point)]);
     }
     Ok(points)
 }
@@ -73,10 +75,10 @@ fn scaling(
         for way in ways {
             let point = Point { blocks, ..spread_out(args, *way, clients, figure)? };
             // Without contention the two protocols do the same.
-            if *way == Coordination::Optimistic && blocks.is_some() {
-                points.push(as_in_the_paper(&point));
-            }
+            let both = *way == Coordination::Optimistic && blocks.is_some();
+            let paper = both.then(|| as_in_the_paper(&point));
             points.push(point);
+            points.extend(paper);
         }
     }
     Ok(points)
@@ -144,6 +146,12 @@ fn labels<'a>(series: &[&'a Series]) -> Vec<&'a str> {
     labels
 }
 
+/// The colour of a label, the same in all figures.
+fn colour(label: &str) -> usize {
+    let known = [OPTIMISTIC, PAPER, Coordination::Zookeeper.name(), Coordination::None.name()];
+    known.iter().position(|known| *known == label).unwrap_or(known.len())
+}
+
 /// What every subtitle says.
 fn conditions(series: &Series) -> String {
     let point = &series.point;
@@ -153,7 +161,7 @@ fn conditions(series: &Series) -> String {
         Place::Existing(_) => "a given store".to_string(),
         Place::InProcess(_) => "in process".to_string(),
     };
-    let block = if point.block_bytes % 1024 == 0 {
+    let block = if point.block_bytes.is_multiple_of(1024) {
         format!("{} KiB", point.block_bytes / 1024)
     } else {
         format!("{} byte", point.block_bytes)
@@ -182,7 +190,7 @@ fn over_blocks(series: &[&Series], ranges: &[Option<u64>], value: fn(&Series) ->
         let of_label = series.iter().filter(|series| series.point.label == label);
         let place = |blocks| ranges.iter().position(|range| *range == blocks).unwrap_or_default() as f64;
         let points = of_label.map(|series| (place(series.point.blocks), value(series))).collect();
-        Line { name: label.into(), points, connected: true, annotated: false }
+        Line { name: label.into(), points, connected: true, note: None, colour: colour(label) }
     };
     labels(series).into_iter().map(line).collect()
 }
@@ -225,8 +233,10 @@ fn rate_over_clients(series: &[&Series]) -> Figure {
     let concurrent = |series: &Series| f64::from(series.point.clients * series.point.concurrency);
     let line = |label: &str| {
         let of_label = series.iter().filter(|series| series.point.label == label);
-        let points = of_label.map(|series| (concurrent(series), rates(series))).collect();
-        Line { name: label.into(), points, connected: true, annotated: true }
+        let points = of_label.clone().map(|series| (concurrent(series), rates(series))).collect();
+        let most = of_label.map(|series| series.updates_per_s.median).fold(0.0, f64::max);
+        let note = Some(format!("up to {}/s", grouped(most)));
+        Line { name: label.into(), points, connected: true, note, colour: colour(label) }
     };
     let point = &series[0].point;
     let number = point.figure.as_deref().unwrap_or_default();
@@ -269,7 +279,8 @@ fn failures_of_blocks(series: &[&Series]) -> Figure {
             name: series.point.label.clone(),
             points: points.map(|(block, (_, failures))| (block as f64, vec![*failures as f64])).collect(),
             connected: false,
-            annotated: false,
+            note: None,
+            colour: colour(&series.point.label),
         });
     }
     let values =

@@ -186,7 +186,7 @@ fn the_figures_are_measured_and_drawn() {
         let found: Vec<&str> = document.descendants().filter_map(|node| node.text()).map(str::trim).collect();
         texts.iter().for_each(|text| assert!(found.contains(text), "{file} lacks {text}: {found:?}"));
     };
-    shows("figure-2a.svg", &["optimistic", "optimistic, as in the paper", "unlimited", "1024"]);
+    shows("figure-2a.svg", &["optimistic", "as in the paper", "unlimited", "1024"]);
     shows("figure-2b.svg", &["successful conditional writes (%)", "100"]);
     shows("figure-4.svg", &["zookeeper locks", "none (unsafe)", "16", "32"]);
 }
