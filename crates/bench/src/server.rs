@@ -111,7 +111,9 @@ fn listening_address(line: &str) -> Option<String> {
 
 /// Opens a store by its address.
 pub(crate) async fn open(uri: &str) -> Result<Arc<dyn ObjectStore>, BenchError> {
-    Err(BenchError::Usage(format!("{uri}: not yet")))
+    let store = nacre::open(uri)?;
+    store.connect().await?;
+    Ok(Arc::new(store))
 }
 
 #[cfg(test)]

@@ -1,0 +1,104 @@
+//! The study with real processes: servers, clients and a real ZooKeeper.
+//!
+//! The study runs its own program again as a server and as a client. Here that program is this test, so it has no
+//! test harness: without arguments of those two kinds it is the test.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use nacre_bench::rmw;
+
+#[derive(Parser)]
+#[command(args_override_self = true)]
+enum Program {
+    #[command(subcommand)]
+    Bench(nacre_bench::Command),
+    Serve {
+        #[arg(long)]
+        listen: String,
+        #[arg(long)]
+        store: String,
+        #[arg(long)]
+        no_pacing: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match words.first().map(String::as_str) {
+        Some("serve" | "bench") => match Program::parse() {
+            Program::Serve { listen, store, .. } => serve(&listen, &store),
+            Program::Bench(command) => match nacre_bench::run(&command) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("{error}");
+                    ExitCode::FAILURE
+                }
+            },
+        },
+        // A harness would answer this; there are two tests that always run together.
+        Some("--list") => ExitCode::SUCCESS,
+        _ => {
+            clients_and_servers_are_processes_of_their_own();
+            figures_come_from_processes_too();
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// A server as far as the study needs one, until it is killed.
+fn serve(listen: &str, store: &str) -> ExitCode {
+    let store = nacre::open(store).unwrap();
+    let options =
+        nacre_wire::server::ServerOptions { listen: vec![listen.parse().unwrap()], ..Default::default() };
+    let server = nacre_wire::server::Server::start(Arc::new(store), options).unwrap();
+    println!("listening on {}", server.addresses()[0]);
+    loop {
+        std::thread::park();
+    }
+}
+
+fn arguments(words: &str) -> rmw::Args {
+    let line = format!("program bench rmw --warm-up 50ms --window 300ms --repeat 2 {words}");
+    match Program::try_parse_from(line.split_whitespace()).unwrap() {
+        Program::Bench(nacre_bench::Command::Rmw(args)) => *args,
+        _ => unreachable!("the line says bench rmw"),
+    }
+}
+
+/// The results that a run writes.
+fn results(words: &str) -> serde_json::Value {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("results.json");
+    let words = format!("{words} --json {}", file.display());
+    rmw::run(&arguments(&words)).unwrap();
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+fn clients_and_servers_are_processes_of_their_own() {
+    let results = results("--servers 3 --clients 2 --concurrency 8 --blocks 4 --peers all");
+    let series = results["series"].as_array().unwrap();
+    assert_eq!(series.len(), 7);
+    for one in series {
+        assert!(one["updates_per_s"]["min"].as_f64().unwrap() > 0.0, "{one}");
+        for repetition in one["repetitions"].as_array().unwrap() {
+            let checked = &repetition["checked"];
+            // Only the way that does not coordinate may lose anything; all others would have failed the run.
+            let lost = checked["lost"].as_u64().unwrap();
+            assert!(lost == 0 || one["point"]["coordination"] == "none", "{one}");
+            assert!(checked["updates"].as_u64().unwrap() >= repetition["updates"].as_u64().unwrap());
+        }
+    }
+    println!("clients and servers are processes of their own: ok");
+}
+
+fn figures_come_from_processes_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display();
+    let results = results(&format!("--figure 3 --servers 2 --clients 2 --out {out}"));
+    assert_eq!(results["series"].as_array().unwrap().len(), 6);
+    let svg = std::fs::read_to_string(folder.path().join("figure-3.svg")).unwrap();
+    assert!(roxmltree::Document::parse(&svg).is_ok());
+    println!("figures come from processes too: ok");
+}
