@@ -38,8 +38,8 @@ pub struct Args {
     pub peers: Option<Peers>,
 
     /// Use this store instead of starting servers; mem: and file:PATH run in this process, with threads as clients
-    #[arg(long = "on", value_name = "URI", help_heading = "Servers and clients")]
-    pub on: Option<String>,
+    #[arg(long, value_name = "URI", help_heading = "Servers and clients")]
+    pub store: Option<String>,
     /// Server processes to start [default: 1; for figures 3 to 5: 32]
     #[arg(long, value_name = "N", help_heading = "Servers and clients")]
     pub servers: Option<u32>,
@@ -190,7 +190,7 @@ impl Args {
 
     /// Where the blocks are kept, on so many servers unless something else was asked for.
     pub(crate) fn place(&self, servers: u32) -> Place {
-        match &self.on {
+        match &self.store {
             None => Place::Servers {
                 servers: self.servers.unwrap_or(servers),
                 keep: self.keep,
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_place_follows_from_the_address() {
-        let place = |uri: &str| parse(&["--on", uri]).unwrap().place(1);
+        let place = |uri: &str| parse(&["--store", uri]).unwrap().place(1);
         assert_eq!(place("mem:"), Place::InProcess("mem:".into()));
         assert_eq!(place("nacre://127.0.0.1:1"), Place::Existing("nacre://127.0.0.1:1".into()));
     }

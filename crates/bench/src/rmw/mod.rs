@@ -34,16 +34,13 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
     run_on(args, None).map(|report| print!("{report}"))
 }
 
-/// Runs the study. A store that is given takes the place of the one that `--on` names, if that lives in this process.
+/// Runs the study. A store that is given takes the place of the one that `--store` names, if that lives in this process.
 pub(crate) fn run_on(args: &Args, store: Option<Arc<dyn ObjectStore>>) -> Result<Report, BenchError> {
     run::validate_folder(args.folder.as_deref())?;
     run::validate_folder(Some(&args.out))?;
-    let bench = Bench {
-        program: run::this_program()?,
-        folder: args.folder.clone(),
-        store,
-        repetitions: args.measure().repetitions,
-    };
+    let program = run::this_program()?;
+    let mut bench = Bench::new(program, args.folder.clone(), args.measure().repetitions);
+    bench.store = store;
     let points = match args.figure.is_empty() {
         true => args.coordinations().into_iter().map(|way| args.point(way)).collect::<Result<Vec<_>, _>>()?,
         false => figures::points(args)?,

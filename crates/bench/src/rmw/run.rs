@@ -185,36 +185,78 @@ pub(crate) struct Bench {
     pub(crate) store: Option<Arc<dyn ObjectStore>>,
     /// How often each point is measured.
     pub(crate) repetitions: u32,
+    /// The lock service, from the first point that needs it to the end of the study.
+    lock_service: Option<Peer>,
 }
 
-/// The peer and the servers that a repetition needs, and how its clients reach them. Everything that the study
-/// started ends when this is dropped.
+/// The servers that a repetition needs, and how its clients reach them and the peer. The servers end when this is
+/// dropped.
 struct Stage {
     plan: Plan,
     local: Option<Arc<dyn ObjectStore>>,
     _servers: Option<Servers>,
-    _peer: Option<Peer>,
 }
 
 impl Bench {
+    /// Nothing is started yet.
+    pub(crate) fn new(program: PathBuf, folder: Option<PathBuf>, repetitions: u32) -> Self {
+        Self { program, folder, store: None, repetitions, lock_service: None }
+    }
+
     /// Measures a point as often as asked. `progress` hears before each repetition which one it is.
     pub(crate) async fn measure(
-        &self,
+        &mut self,
         point: &Point,
         mut progress: impl FnMut(u32),
     ) -> Result<Series, BenchError> {
+        point.workload(0).validate()?;
+        let (peer, cold) = self.peer(point.coordination).await?;
+        let lock_service = self.lock_service.as_ref();
+        let serves_locks = point.coordination == Coordination::Zookeeper;
+        let address =
+            peer.as_ref().or(lock_service.filter(|_| serves_locks)).map(|peer| peer.address.clone());
+        let address = address.unwrap_or_default();
+        if cold {
+            // A virtual machine for Java is slow until it has compiled what is used most.
+            let heating =
+                Point { warm_up_ms: 0, window_ms: HEATING * point.warm_up_ms.max(1), ..point.clone() };
+            self.measure_once(&heating, &address, 0).await?;
+        }
         let mut repetitions = Vec::new();
         for repetition in 0..self.repetitions {
             progress(repetition);
-            repetitions.push(self.measure_once(point, repetition).await?);
+            repetitions.push(self.measure_once(point, &address, repetition).await?);
         }
         Ok(Series::of(point.clone(), repetitions))
     }
 
-    async fn measure_once(&self, point: &Point, repetition: u32) -> Result<Measurement, BenchError> {
+    /// Starts the peer that a way needs, and says whether it has to become warm first. The lock service is kept for
+    /// the whole study; the others, which are given data to keep, are fresh for every point.
+    async fn peer(&mut self, way: Coordination) -> Result<(Option<Peer>, bool), BenchError> {
+        let folder = self.folder.as_deref();
+        let peer = match way {
+            Coordination::Optimistic | Coordination::None => return Ok((None, false)),
+            Coordination::Zookeeper if self.lock_service.is_some() => return Ok((None, false)),
+            Coordination::Zookeeper => {
+                self.lock_service = Some(peer::zookeeper::start(folder).await?);
+                return Ok((None, true));
+            }
+            Coordination::ZookeeperCas => peer::zookeeper::start(folder).await?,
+            Coordination::Redis => peer::redis::start(false, folder).await?,
+            Coordination::RedisAof => peer::redis::start(true, folder).await?,
+            Coordination::Etcd => peer::etcd::start(folder).await?,
+        };
+        Ok((Some(peer), way == Coordination::ZookeeperCas))
+    }
+
+    async fn measure_once(
+        &self,
+        point: &Point,
+        address: &str,
+        repetition: u32,
+    ) -> Result<Measurement, BenchError> {
         let workload = point.workload(repetition);
-        workload.validate()?;
-        let stage = self.set_up(point).await?;
+        let stage = self.set_up(point, address).await?;
         let orders: Vec<Orders> =
             (0..point.clients).map(|client| point.orders(&stage, &workload, client)).collect();
         let tallies: Vec<Tally> = match &point.place {
@@ -230,18 +272,9 @@ impl Bench {
         Ok(measurement)
     }
 
-    async fn set_up(&self, point: &Point) -> Result<Stage, BenchError> {
+    async fn set_up(&self, point: &Point, address: &str) -> Result<Stage, BenchError> {
         let folder = self.folder.as_deref();
-        let peer = match point.coordination {
-            Coordination::Zookeeper | Coordination::ZookeeperCas => {
-                Some(peer::zookeeper::start(folder).await?)
-            }
-            Coordination::Redis => Some(peer::redis::start(false, folder).await?),
-            Coordination::RedisAof => Some(peer::redis::start(true, folder).await?),
-            Coordination::Etcd => Some(peer::etcd::start(folder).await?),
-            Coordination::Optimistic | Coordination::None => None,
-        };
-        let address = peer.as_ref().map(|peer| peer.address.clone()).unwrap_or_default();
+        let address = address.to_string();
         let mut local = None;
         let mut servers = None;
         let store = match &point.place {
@@ -273,7 +306,7 @@ impl Bench {
             Coordination::Etcd => Plan::Etcd { address, connections },
             Coordination::ZookeeperCas => Plan::ZookeeperCas { address, connections },
         };
-        Ok(Stage { plan, local, _servers: servers, _peer: peer })
+        Ok(Stage { plan, local, _servers: servers })
     }
 
     /// Sums up the clients, and has their blocks checked.
@@ -313,6 +346,9 @@ impl Bench {
 
 /// How the program is told to be a client.
 const CLIENT_ARGUMENTS: [&str; 2] = ["bench", "rmw-client"];
+
+/// How much longer than its usual warm-up a cold Java server is warmed up.
+const HEATING: u64 = 10;
 
 /// Reads of the checker that are on their way at once.
 const CHECK_CONCURRENCY: u32 = 128;

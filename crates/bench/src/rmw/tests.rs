@@ -17,7 +17,7 @@ struct Line {
 
 /// Short windows, in process.
 fn args(words: &str) -> Args {
-    let common = "rmw --on mem: --warm-up 10ms --window 100ms --repeat 1 ";
+    let common = "rmw --store mem: --warm-up 10ms --window 100ms --repeat 1 ";
     Line::try_parse_from((common.to_owned() + words).split_whitespace()).unwrap().args
 }
 
