@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nacre::{ErrorKind, KeyRange, Store, Written};
 use nacre_object::testkit::MemoryStore;
-use nacre_wire::server::ServerOptions;
-use nacre_wire::{Address, Server};
+
+use nacre_wire::{Address, ServeOptions, Server};
 
 /// Runs a test on a store in memory, and on one behind a Unix socket.
 fn on_every_store(test: impl AsyncFn(Store)) {
@@ -14,7 +14,7 @@ fn on_every_store(test: impl AsyncFn(Store)) {
     runtime.block_on(test(nacre::open("mem:").unwrap()));
     let folder = tempfile::tempdir().unwrap();
     let address = Address::Unix(folder.path().join("socket"));
-    let options = ServerOptions { listen: vec![address.clone()], ..Default::default() };
+    let options = ServeOptions { listen: vec![address.clone()], ..Default::default() };
     let server = Server::start(Arc::new(MemoryStore::new()), options).unwrap();
     runtime.block_on(test(nacre::open(&address.to_string()).unwrap()));
     server.stop();

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nacre_object::*;
-use nacre_wire::server::ServerOptions;
-use nacre_wire::{Address, RemoteOptions, RemoteStore, Server};
+
+use nacre_wire::{Address, RemoteOptions, RemoteStore, ServeOptions, Server};
 
 const BLOCK_BYTES: u64 = 4096;
 
@@ -93,7 +93,7 @@ fn main() {
     let address: Address = arguments[2].parse().unwrap();
     match arguments[1].as_str() {
         "serve" => {
-            let options = ServerOptions { listen: vec![address], ..Default::default() };
+            let options = ServeOptions { listen: vec![address], ..Default::default() };
             let server = Server::start(Arc::new(Blocks::default()), options).unwrap();
             println!("{}", server.addresses()[0]);
             std::thread::park();

@@ -78,6 +78,8 @@ kinds! {
     Pong = (Control, 2);
     /// The request failed. Body: code and text. Any service answers with it.
     Error = (Control, 3);
+    /// The sender takes no more requests on this connection, and will close it. No body, and no id.
+    Goodbye = (Control, 4);
     /// A transaction on one object.
     Apply = (Object, 1);
     /// The transaction was applied.

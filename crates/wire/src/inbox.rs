@@ -52,6 +52,22 @@ impl Inbox {
         stream.try_read_buf(&mut self.buffer)
     }
 
+    /// Has bytes appended by other means than a read.
+    pub(crate) fn fill(&mut self, append: impl FnOnce(&mut BytesMut) -> io::Result<()>) -> io::Result<()> {
+        self.make_room();
+        append(&mut self.buffer)
+    }
+
+    /// Whether the first part of a frame waits for the rest.
+    pub(crate) fn is_partial(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.buffer.capacity()
+    }
+
     /// Takes the next whole frame.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, WireError> {
         frame::take(&mut self.buffer)

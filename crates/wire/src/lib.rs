@@ -5,21 +5,26 @@
 
 #![forbid(unsafe_code)]
 
+pub mod call;
+mod channel;
 mod cursor;
 mod error;
 pub mod frame;
-mod handshake;
+pub mod handshake;
 mod inbox;
+mod key;
 pub mod limit;
 mod outbox;
 pub mod remote;
 pub mod reply;
 pub mod request;
+mod seal;
 pub mod server;
 mod stream;
 
 pub use error::WireError;
+pub use key::{ClusterKey, KEY_BYTES};
 pub use outbox::Outbox;
 pub use remote::{RemoteOptions, RemoteStore};
-pub use server::{Server, ServerLimits};
+pub use server::{ServeOptions, Server, ServerLimits};
 pub use stream::{Address, PORT_DEFAULT};

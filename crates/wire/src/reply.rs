@@ -2,22 +2,26 @@
 
 use bytes::Bytes;
 use nacre_object::limit::{
-    ATTRIBUTES_MAX, EXTENTS_PER_READ_MAX, OPERATIONS_MAX, PAGE_ENTRIES_MAX, REPLY_BYTES_MAX,
+    ATTRIBUTES_MAX, EXTENTS_PER_READ_MAX, OPERATIONS_MAX, PAGE_ENTRIES_MAX, REPLY_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use nacre_object::{
     Answer, ByteRange, Done, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Key, KeyPage, ObjectId,
-    Outcome, RangeRead, Refusal, Stat, StoreError,
+    Outcome, RangeRead, Read, Refusal, Stat, StoreError, Transaction,
 };
 
 use crate::WireError;
 use crate::cursor::Cursor;
 use crate::frame::{Frame, Kind};
-use crate::limit::ERROR_TEXT_BYTES_MAX;
+use crate::limit::{BODY_BYTES_MAX, ERROR_TEXT_BYTES_MAX};
 use crate::outbox::Outbox;
 use crate::request::{get_object, put_object};
 
 /// Bytes of an extent in a reply.
 const EXTENT_BYTES: usize = 25;
+
+/// Reads whose answers fit into a frame together, whatever they are: 16 MiB of data, and so many times 4096 extents
+/// or 1024 names of forks, are less than 32 MiB.
+const SAFE_READS: usize = 32;
 
 /// What answers and finds are called on the wire.
 mod code {
@@ -34,6 +38,34 @@ mod code {
 
     pub(super) const EXTENT_DATA: u8 = 0;
     pub(super) const EXTENT_HOLE: u8 = 1;
+}
+
+/// Checks that the reply to a transaction that writes is certain to fit into a frame: once its writes have taken
+/// effect it must not fail. One that only reads may fail afterwards.
+pub fn check_room(transaction: &Transaction) -> Result<(), StoreError> {
+    if transaction.writes.is_empty() || transaction.reads.len() <= SAFE_READS {
+        return Ok(());
+    }
+    let extents = |range: &ByteRange| range.len.min(EXTENTS_PER_READ_MAX as u64) as usize * EXTENT_BYTES;
+    let bytes: usize = transaction
+        .reads
+        .iter()
+        .map(|read| match read {
+            Read::Range { range, .. } | Read::Extents { range, .. } => extents(range) + 64,
+            Read::Forks { .. } => PAGE_ENTRIES_MAX * 264,
+            _ => 64,
+        })
+        .sum();
+    let bytes = bytes + REPLY_BYTES_MAX + VALUE_BYTES_MAX;
+    if bytes <= BODY_BYTES_MAX {
+        return Ok(());
+    }
+    let text = format!(
+        "{} reads in a transaction that writes: their answers may take {bytes} bytes, and a reply may take \
+         {BODY_BYTES_MAX}; read less, or in a transaction of its own",
+        transaction.reads.len(),
+    );
+    Err(StoreError::new(ErrorKind::Invalid, text))
 }
 
 /// Writes the reply to a transaction. Gives the length of its body, or the length that it would have had if that
@@ -136,7 +168,18 @@ pub fn put_error(outbox: &mut Outbox, id: u64, error: &StoreError) {
     let _ = outbox.end(open);
 }
 
-pub(crate) fn get_error(cursor: &mut Cursor<'_>) -> Result<StoreError, WireError> {
+/// Reads a message that must be an error.
+pub fn get_failure(frame: &Frame) -> Result<StoreError, WireError> {
+    if frame.kind != Kind::Error {
+        return Err(WireError::Malformed("the reply is another message"));
+    }
+    let mut cursor = Cursor::new(&frame.body);
+    let error = get_error(&mut cursor)?;
+    cursor.end()?;
+    Ok(error)
+}
+
+fn get_error(cursor: &mut Cursor<'_>) -> Result<StoreError, WireError> {
     let Some(kind) = ErrorKind::from_code(cursor.u8()?) else {
         return Err(WireError::Malformed("unknown kind of error"));
     };

@@ -164,6 +164,22 @@ impl Stream {
         Ok(())
     }
 
+    /// Reads and forgets, until the stream ends or `limit` bytes were read.
+    pub(crate) async fn discard(&self, limit: usize) -> io::Result<()> {
+        let mut read = 0;
+        let mut byte = [0; 256];
+        while read < limit {
+            either!(self, stream => stream.ready(Interest::READABLE).await?);
+            match either!(self, stream => stream.try_read(&mut byte)) {
+                Ok(0) => return Ok(()),
+                Ok(count) => read += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Writes all of `buffer`.
     pub(crate) async fn write_all(&self, mut buffer: &[u8]) -> io::Result<()> {
         while !buffer.is_empty() {

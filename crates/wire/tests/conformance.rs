@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use nacre_object::testkit::{MemoryStore, conformance};
-use nacre_wire::server::ServerOptions;
-use nacre_wire::{Address, RemoteOptions, RemoteStore, Server};
+
+use nacre_wire::{Address, RemoteOptions, RemoteStore, ServeOptions, Server};
 
 fn serve(address: Address) -> Server {
-    let options = ServerOptions { listen: vec![address], ..Default::default() };
+    let options = ServeOptions { listen: vec![address], ..Default::default() };
     Server::start(Arc::new(MemoryStore::new()), options).unwrap()
 }
 

@@ -8,11 +8,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use nacre_object::{ErrorKind, ObjectId, Outcome, StoreError, Transaction};
 
-use crate::frame::Frame;
+use crate::frame::{Frame, Kind};
 use crate::remote::link::{Link, Loss, Submitted, Ticket};
-use crate::{WireError, reply, request};
+use crate::{WireError, call, reply, request};
 
 /// How often a request is sent at most, where repeating it is safe.
 const ATTEMPTS_MAX: u32 = 4;
@@ -205,6 +206,57 @@ impl Future for ListCall {
         self.0.poll_frame(context.waker()).map(|frame| {
             let frame = frame?;
             reply::get_listed(&frame).unwrap_or_else(|error| Err(self.0.nonsense(error)))
+        })
+    }
+}
+
+struct Administer {
+    method: String,
+    argument: Bytes,
+}
+
+impl Request for Administer {
+    fn encode(&self, outbox: &mut crate::Outbox, id: u64) -> Result<(), StoreError> {
+        let put = call::put_call(outbox, id, &self.method, &self.argument);
+        put.map(|_| ()).map_err(|body_bytes| WireError::TooLong { body_bytes }.into())
+    }
+
+    /// Questions and orders may be repeated alike: compacting twice does no harm.
+    fn is_read_only(&self) -> bool {
+        true
+    }
+}
+
+type Report = Box<dyn FnMut(Bytes) + Send>;
+
+/// A call of the administration under way.
+pub(super) struct AdminCall {
+    call: Call<Administer>,
+    report: Report,
+}
+
+impl AdminCall {
+    pub(super) fn start(link: Arc<Link>, method: String, argument: Bytes, report: Report) -> Self {
+        Self { call: Call::start(link, Administer { method, argument }), report }
+    }
+}
+
+impl Future for AdminCall {
+    type Output = Result<Bytes, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Place::Under(ticket) = this.call.place
+            && let Some(report) = this.call.link.take_report(ticket)
+        {
+            (this.report)(report);
+        }
+        this.call.poll_frame(context.waker()).map(|frame| {
+            let frame = frame?;
+            match frame.kind {
+                Kind::Result => Ok(frame.body),
+                _ => Err(reply::get_failure(&frame).unwrap_or_else(|error| this.call.nonsense(error))),
+            }
         })
     }
 }

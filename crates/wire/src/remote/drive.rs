@@ -2,7 +2,7 @@
 //! what comes back, and says what was lost when the connection breaks.
 
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
@@ -12,6 +12,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
+use crate::channel::Channel;
 use crate::frame::Kind;
 use crate::handshake;
 use crate::inbox::Inbox;
@@ -19,8 +20,8 @@ use crate::outbox::Outbox;
 use crate::remote::link::{Link, unreachable_server};
 use crate::stream::Stream;
 
-/// Memory that an idle connection keeps for what it sends.
-const IDLE_BYTES: usize = 64 << 10;
+/// Memory that a connection keeps for the requests that it sends next.
+const KEPT_BYTES_MAX: usize = 1 << 20;
 /// Rounds of reading and writing before other tasks of the runtime get their turn.
 const ROUNDS_MAX: usize = 8;
 /// The id of pings, which belong to no call.
@@ -106,15 +107,18 @@ pub(super) async fn drive(link: Arc<Link>) {
     let mut driving = Driving { link: link.clone(), written: None };
     while poll_fn(|context| wanted(&link, context)).await {
         let attempt = async {
-            let stream = Stream::connect(&link.address).await?;
-            handshake::introduce(&stream).await?;
-            Ok::<_, io::Error>(stream)
+            let stream = Stream::connect(&link.address).await;
+            let stream =
+                stream.map_err(|error| StoreError::new(ErrorKind::Unavailable, error.to_string()))?;
+            let seal = handshake::introduce(&stream, link.options.key.as_ref()).await?;
+            Ok(Channel::new(stream, seal))
         };
         let attempt = tokio::time::timeout(link.options.connect_timeout, attempt).await;
-        let stream = match attempt.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(stream) => stream,
+        let late = || Err(StoreError::new(ErrorKind::Unavailable, "it did not answer in time"));
+        let channel = match attempt.unwrap_or_else(|_| late()) {
+            Ok(channel) => channel,
             Err(error) => {
-                let error = unreachable_server(&link.address, error);
+                let error = error.context(format_args!("cannot reach the server at {}", link.address));
                 link.state.lock().failed(&error, &link.options);
                 driving.lose(&error);
                 continue;
@@ -126,7 +130,7 @@ pub(super) async fn drive(link: Arc<Link>) {
             state.base
         };
         driving.written = Some(written);
-        let error = Connection::new(&mut driving, stream).run().await;
+        let error = Connection::new(&mut driving, channel).run().await;
         if let Some(error) = error {
             driving.lose(&unreachable_server(&link.address, error));
         }
@@ -149,7 +153,7 @@ fn wanted(link: &Link, context: &mut Context<'_>) -> Poll<bool> {
 
 struct Connection<'a> {
     driving: &'a mut Driving,
-    stream: Stream,
+    channel: Channel,
     inbox: Inbox,
     sending: Outbox,
     wakers: Vec<Waker>,
@@ -160,15 +164,17 @@ struct Connection<'a> {
     tick: Pin<Box<Sleep>>,
     heard: bool,
     pinged: bool,
+    /// Set when the server said goodbye: it gets no more requests on this connection.
+    leaving: bool,
 }
 
 impl<'a> Connection<'a> {
-    fn new(driving: &'a mut Driving, stream: Stream) -> Self {
+    fn new(driving: &'a mut Driving, channel: Channel) -> Self {
         let tick = Box::pin(tokio::time::sleep(driving.link.options.silence_timeout / 2));
         let yields = Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread;
         Self {
             driving,
-            stream,
+            channel,
             inbox: Inbox::default(),
             sending: Outbox::default(),
             wakers: Vec::new(),
@@ -177,6 +183,7 @@ impl<'a> Connection<'a> {
             tick,
             heard: true,
             pinged: false,
+            leaving: false,
         }
     }
 
@@ -207,6 +214,9 @@ impl<'a> Connection<'a> {
             progress |= self.read(context)?;
             if !progress {
                 let state = self.driving.link.state.lock();
+                if self.leaving && !state.has_sent_before(state.base) {
+                    return Err(io::Error::other("the server is shutting down"));
+                }
                 if state.closed && state.is_quiet() {
                     return Ok(Poll::Ready(()));
                 }
@@ -221,52 +231,39 @@ impl<'a> Connection<'a> {
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         let mut progress = false;
         loop {
-            if self.sending.is_empty() {
-                self.sending.release(IDLE_BYTES.max(crate::limit::READ_BYTES * 4));
+            if self.sending.is_empty() && !self.leaving {
+                self.sending.release(KEPT_BYTES_MAX);
                 let mut state = self.driving.link.state.lock();
                 state.listen(context.waker());
-                if state.outbox.is_empty() {
-                    return Ok(progress);
+                if !state.outbox.is_empty() {
+                    state.take_outbox(&mut self.sending, &mut self.wakers);
+                    drop(state);
+                    self.wakers.drain(..).for_each(Waker::wake);
                 }
-                state.take_outbox(&mut self.sending, &mut self.wakers);
-                drop(state);
-                self.wakers.drain(..).for_each(Waker::wake);
             }
-            let mut slices = [IoSlice::new(&[]); 64];
-            let filled = self.sending.slices(&mut slices);
-            match self.stream.try_write_vectored(&slices[..filled]) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    self.sending.advance(count);
-                    if let Some(written) = &mut self.driving.written {
-                        *written += count as u64;
-                    }
-                    progress = true;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    match self.stream.poll_write_ready(context) {
-                        Poll::Pending => return Ok(progress),
-                        Poll::Ready(ready) => ready?,
-                    }
-                }
-                Err(error) => return Err(error),
+            let mut taken = 0;
+            let written = self.channel.poll_write(context, &mut self.sending, &mut taken);
+            if let Some(position) = &mut self.driving.written {
+                *position += taken as u64;
+            }
+            progress |= taken > 0;
+            match written {
+                Poll::Pending => return Ok(progress),
+                Poll::Ready(result) => result?,
+            }
+            if taken == 0 {
+                return Ok(progress);
             }
         }
     }
 
     /// Reads once, and hands all whole replies to their callers.
     fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
-        loop {
-            match self.stream.poll_read_ready(context) {
-                Poll::Pending => return Ok(false),
-                Poll::Ready(ready) => ready?,
-            }
-            match self.inbox.read(&self.stream) {
-                Ok(0) => return Err(io::Error::other("the server closed the connection")),
-                Ok(_) => break,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
+        match self.channel.poll_read(context, &mut self.inbox) {
+            Poll::Pending => return Ok(false),
+            Poll::Ready(Err(error)) => return Err(error),
+            Poll::Ready(Ok(0)) => return Err(io::Error::other("the server closed the connection")),
+            Poll::Ready(Ok(_)) => {}
         }
         self.heard = true;
         let mut state = self.driving.link.state.lock();
@@ -274,9 +271,12 @@ impl<'a> Connection<'a> {
             if frame.id == PING_ID && frame.kind == Kind::Pong {
                 continue;
             }
+            if frame.kind == Kind::Goodbye {
+                self.leaving = true;
+                continue;
+            }
             if frame.id == 0 && frame.kind == Kind::Error {
-                let mut cursor = crate::cursor::Cursor::new(&frame.body);
-                let error = crate::reply::get_error(&mut cursor).map_err(io::Error::other)?;
+                let error = crate::reply::get_failure(&frame).map_err(io::Error::other)?;
                 return Err(io::Error::other(error));
             }
             if !state.deliver(frame, &mut self.wakers) {

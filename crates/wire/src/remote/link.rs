@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 use parking_lot::Mutex;
 use rand::Rng;
 use slab::Slab;
 
-use crate::frame::Frame;
+use crate::frame::{Frame, Kind};
 use crate::outbox::Outbox;
 use crate::remote::RemoteOptions;
 use crate::remote::drive::{self, Host};
@@ -61,6 +62,14 @@ struct Call {
     generation: u32,
     start: u64,
     stage: Stage,
+    /// The latest report on a call of the administration.
+    report: Option<Bytes>,
+}
+
+impl Call {
+    fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Waiting(_) | Stage::Abandoned)
+    }
 }
 
 enum Stage {
@@ -145,7 +154,8 @@ impl Link {
         let start = state.base + state.outbox.len() as u64;
         let index = state.calls.vacant_key();
         encode(&mut state.outbox, u64::from(generation) << 32 | index as u64)?;
-        state.calls.insert(Call { generation, start, stage: Stage::Waiting(waker.cloned()) });
+        let stage = Stage::Waiting(waker.cloned());
+        state.calls.insert(Call { generation, start, stage, report: None });
         if !state.told {
             state.told = true;
             if let Some(driver) = state.driver.take() {
@@ -177,6 +187,12 @@ impl Link {
         }
     }
 
+    /// The latest report on a call that has not given its reply.
+    pub(super) fn take_report(&self, ticket: Ticket) -> Option<Bytes> {
+        let mut state = self.state.lock();
+        state.calls.get_mut(ticket.index as usize).and_then(|call| call.report.take())
+    }
+
     /// Says that nobody waits for a call any more.
     pub(super) fn abandon(&self, ticket: Ticket) {
         let mut state = self.state.lock();
@@ -203,7 +219,12 @@ impl Link {
 impl State {
     /// Whether no call waits for its reply.
     pub(super) fn is_quiet(&self) -> bool {
-        self.calls.is_empty()
+        !self.calls.iter().any(|(_, call)| call.is_open())
+    }
+
+    /// Whether a call waits for its reply whose request begins before a position.
+    pub(super) fn has_sent_before(&self, position: u64) -> bool {
+        self.calls.iter().any(|(_, call)| call.is_open() && call.start < position)
     }
 
     /// Registers the driver for the next request.
@@ -229,6 +250,13 @@ impl State {
         let Some(call) = self.calls.get_mut(index) else { return false };
         if call.generation != generation {
             return false;
+        }
+        if frame.kind == Kind::Progress {
+            if let Stage::Waiting(waker) = &mut call.stage {
+                wakers.extend(waker.take());
+            }
+            call.report = Some(frame.body);
+            return true;
         }
         match &mut call.stage {
             Stage::Waiting(waker) => {
@@ -291,7 +319,7 @@ impl State {
     }
 }
 
-/// The error for a server that cannot be reached.
+/// The error for a server to which the connection broke.
 pub(super) fn unreachable_server(address: &Address, why: impl std::fmt::Display) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, format!("cannot reach the server at {address}: {why}"))
 }

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 
-use crate::remote::call::{ApplyCall, ListCall};
+use crate::key::ClusterKey;
+use crate::remote::call::{AdminCall, ApplyCall, ListCall};
 use crate::remote::drive::Host;
 use crate::remote::link::Link;
 use crate::stream::Address;
@@ -22,6 +24,8 @@ pub use rendezvous::Rendezvous;
 /// How to reach the servers.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
+    /// The cluster key, for servers that have one.
+    pub key: Option<ClusterKey>,
     /// Connections to each server.
     pub connections: usize,
     /// How long connecting and introducing oneself may take.
@@ -39,6 +43,7 @@ pub struct RemoteOptions {
 impl Default for RemoteOptions {
     fn default() -> Self {
         Self {
+            key: None,
             connections: 1,
             connect_timeout: Duration::from_secs(5),
             silence_timeout: Duration::from_secs(30),
@@ -149,6 +154,23 @@ impl RemoteStore {
     /// The server that keeps an object.
     pub fn server_of(&self, object: &ObjectId) -> &Address {
         &self.inner.servers[self.inner.rendezvous.place(object.as_bytes())].address
+    }
+
+    /// Calls a method of the administration of the server at `address`, one of the store's. Reports on its progress
+    /// go to `report` while the reply is awaited.
+    pub fn call(
+        &self,
+        address: &Address,
+        method: &str,
+        argument: Bytes,
+        report: impl FnMut(Bytes) + Send + 'static,
+    ) -> Reply<Bytes> {
+        let Some(server) = self.inner.servers.iter().find(|server| server.address == *address) else {
+            let text = format!("server {address} is none of this store's");
+            return Reply::ready(Err(StoreError::new(ErrorKind::Invalid, text)));
+        };
+        let report = Box::new(report);
+        Reply::pending(AdminCall::start(server.link().clone(), method.to_owned(), argument, report))
     }
 
     /// Asks every server for a page, and merges the pages.

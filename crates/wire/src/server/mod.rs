@@ -3,7 +3,10 @@
 //! A server runs a few threads of its own, each with a runtime that nothing else uses; a connection stays on the
 //! thread that it was given when it was accepted, so that serving a request never crosses threads.
 
+mod admin;
+mod budget;
 mod session;
+mod stats;
 
 use std::io;
 use std::sync::Arc;
@@ -14,21 +17,31 @@ use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 
+use crate::channel::Channel;
 use crate::handshake;
+use crate::key::ClusterKey;
+use crate::server::budget::Budget;
 use crate::server::session::Session;
 use crate::stream::{Accepted, Address, Stream};
 
-/// What one connection may have under way.
+pub use admin::{Admin, METHOD_BYTES_MAX, Progress};
+pub use stats::{Counter, Ending, LATENCY_BUCKETS, Operation, Stats, latency_bound};
+
+/// How much connections may hold, and for how long.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
-    /// Requests that wait for the store.
+    /// Requests of one connection that wait for the store.
     pub requests_max: usize,
-    /// Bytes of the requests that wait for the store.
+    /// Bytes of those requests.
     pub request_bytes_max: usize,
-    /// Bytes of replies that wait for the peer to read them.
+    /// Bytes of replies that wait for one peer to read them.
     pub reply_bytes_max: usize,
+    /// Bytes that all connections together may hold: received, waiting for the store, or waiting to be sent.
+    pub held_bytes_max: usize,
     /// Connections.
     pub connections_max: usize,
+    /// A peer that leaves a request half sent, or replies unread, for so long is disconnected.
+    pub stall_timeout: Duration,
     /// How long a peer may take to introduce itself.
     pub handshake_timeout: Duration,
 }
@@ -39,26 +52,44 @@ impl Default for ServerLimits {
             requests_max: 4096,
             request_bytes_max: 32 << 20,
             reply_bytes_max: 8 << 20,
+            held_bytes_max: 1 << 30,
             connections_max: 10_000,
+            stall_timeout: Duration::from_secs(60),
             handshake_timeout: Duration::from_secs(5),
         }
     }
 }
 
 /// How to serve.
-#[derive(Clone, Debug, Default)]
-pub struct ServerOptions {
+#[derive(Clone, Default)]
+pub struct ServeOptions {
     /// Addresses to listen on. Port 0 means any port that is free.
     pub listen: Vec<Address>,
     /// Threads; 0 means one for each processor, and at most four.
     pub threads: usize,
-    /// What one connection may have under way.
+    /// The cluster key. Without one, only loopback addresses and Unix sockets may be listened on; with one, every
+    /// client must prove that it has it.
+    pub key: Option<ClusterKey>,
+    /// How much connections may hold, and for how long.
     pub limits: ServerLimits,
+    /// Who answers calls of the administration.
+    pub admin: Option<Arc<dyn Admin>>,
+}
+
+/// What all connections of a server share.
+pub(crate) struct Shared {
+    store: Arc<dyn ObjectStore>,
+    key: Option<ClusterKey>,
+    limits: ServerLimits,
+    admin: Option<Arc<dyn Admin>>,
+    stats: Arc<Stats>,
+    budget: Budget,
 }
 
 /// A running server. Dropping it stops it without waiting.
 pub struct Server {
     addresses: Vec<Address>,
+    stats: Arc<Stats>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -70,10 +101,17 @@ enum Listener {
 
 impl Server {
     /// Starts to serve `store`. When this returns, clients can connect.
-    pub fn start(store: Arc<dyn ObjectStore>, options: ServerOptions) -> Result<Server, StoreError> {
+    pub fn start(store: Arc<dyn ObjectStore>, options: ServeOptions) -> Result<Server, StoreError> {
         let mut listeners = Vec::new();
         let mut addresses = Vec::new();
         for address in &options.listen {
+            if options.key.is_none() && !address.is_local() {
+                let text = format!(
+                    "cannot listen on {address} without a cluster key: others than this machine could connect; \
+                     make a key with nacre keygen, or listen on a loopback address"
+                );
+                return Err(StoreError::new(ErrorKind::Denied, text));
+            }
             let (listener, actual) = listen(address).map_err(|error| {
                 let kind =
                     if error.kind() == io::ErrorKind::AddrInUse { ErrorKind::Busy } else { ErrorKind::Io };
@@ -89,6 +127,15 @@ impl Server {
             0 => std::thread::available_parallelism().map_or(1, usize::from).min(4),
             count => count,
         };
+        let stats = Arc::new(Stats::default());
+        let shared = Arc::new(Shared {
+            store,
+            key: options.key,
+            budget: Budget::new(options.limits.held_bytes_max),
+            limits: options.limits,
+            admin: options.admin,
+            stats: stats.clone(),
+        });
         let (stop, stopped) = watch::channel(false);
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
         let mut listeners = Some(listeners);
@@ -97,17 +144,22 @@ impl Server {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
             let acceptors = listeners.take().map(|listeners| (listeners, senders.clone()));
-            let (store, limits, stopped) = (store.clone(), options.limits.clone(), stopped.clone());
-            let body = move || runtime.block_on(work(store, limits, acceptors, receiver, stopped));
+            let (shared, stopped) = (shared.clone(), stopped.clone());
+            let body = move || runtime.block_on(work(shared, acceptors, receiver, stopped));
             let thread = std::thread::Builder::new().name(format!("nacre-serve-{index}"));
             threads.push(thread.spawn(body).map_err(cannot)?);
         }
-        Ok(Server { addresses, stop, threads })
+        Ok(Server { addresses, stats, stop, threads })
     }
 
     /// The addresses that it listens on, with the ports that were found for those given as 0.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// What it counts.
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.stats
     }
 
     /// Stops: accepts nothing more, finishes what was accepted, writes the replies, closes the connections. Blocks
@@ -161,8 +213,7 @@ type Acceptors = (Vec<Listener>, Vec<mpsc::UnboundedSender<Accepted>>);
 
 /// What a thread of the server does: the first one also accepts connections for all.
 async fn work(
-    store: Arc<dyn ObjectStore>,
-    limits: ServerLimits,
+    shared: Arc<Shared>,
     acceptors: Option<Acceptors>,
     mut accepted: mpsc::UnboundedReceiver<Accepted>,
     mut stop: watch::Receiver<bool>,
@@ -180,7 +231,7 @@ async fn work(
             stream = accepted.recv() => match stream {
                 None => break,
                 Some(stream) => {
-                    sessions.spawn(serve(stream, store.clone(), limits.clone(), stopped.clone()));
+                    sessions.spawn(serve(stream, shared.clone(), stopped.clone()));
                 }
             },
             Some(_) = sessions.join_next() => {}
@@ -234,22 +285,38 @@ async fn accept(
 }
 
 /// Serves one connection, from its first byte to its last.
-async fn serve(
-    stream: Accepted,
-    store: Arc<dyn ObjectStore>,
-    limits: ServerLimits,
-    stop: watch::Receiver<bool>,
-) {
+async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
     let peer = match &stream {
         Accepted::Tcp(_, peer) => peer.to_string(),
         Accepted::Unix(_) => "a Unix socket".to_owned(),
     };
-    let served = async {
+    let stats = &shared.stats;
+    stats.accepted.add(1);
+    stats.connections.change(0, 1);
+    let full = stats.connections.get() > shared.limits.connections_max as u64;
+    let introduced = async {
         let stream = Stream::adopt(stream)?;
-        handshake::accept(&stream, limits.handshake_timeout).await?;
-        Session::new(stream, store, limits).run(stop).await
+        let seal = handshake::accept(&stream, shared.key.as_ref(), full).await?;
+        Ok::<_, handshake::Refused>(Channel::new(stream, seal))
     };
-    if let Err(error) = served.await {
-        tracing::debug!(%peer, %error, "connection ended");
+    let introduced = tokio::select! {
+        introduced = tokio::time::timeout(shared.limits.handshake_timeout, introduced) => introduced,
+        _ = stop.wait_for(|stop| *stop) => return stats.connections.change(1, 0),
+    };
+    match introduced {
+        Ok(Ok(channel)) => {
+            if let Err(error) = Session::new(channel, shared.clone()).run(stop).await {
+                tracing::debug!(%peer, %error, "connection ended");
+            }
+        }
+        Ok(Err(error)) => {
+            stats.rejected.add(1);
+            tracing::info!(%peer, %error, "connection rejected");
+        }
+        Err(_) => {
+            stats.rejected.add(1);
+            tracing::info!(%peer, "connection rejected: the peer did not introduce itself in time");
+        }
     }
+    stats.connections.change(1, 0);
 }

@@ -1,0 +1,40 @@
+//! The bodies of the administration's messages: a method's name and JSON texts.
+
+use bytes::Bytes;
+
+use crate::WireError;
+use crate::cursor::Cursor;
+use crate::frame::Kind;
+use crate::outbox::Outbox;
+use crate::server::METHOD_BYTES_MAX;
+
+/// Writes a call. Gives the length of its body, or the length that it would have had if that is too long.
+pub fn put_call(outbox: &mut Outbox, id: u64, method: &str, argument: &Bytes) -> Result<usize, usize> {
+    let open = outbox.begin(Kind::Call, id);
+    let method = &method.as_bytes()[..method.len().min(METHOD_BYTES_MAX)];
+    outbox.u8(method.len() as u8);
+    outbox.slice(method);
+    outbox.payload(argument);
+    outbox.end(open)
+}
+
+/// Reads a call: the method and its argument.
+pub fn get_call(body: &Bytes) -> Result<(String, Bytes), WireError> {
+    let mut cursor = Cursor::new(body);
+    let len = cursor.u8()? as usize;
+    if len > METHOD_BYTES_MAX {
+        return Err(WireError::Malformed("the name of a method is too long"));
+    }
+    let Ok(method) = String::from_utf8(cursor.bytes(len)?.to_vec()) else {
+        return Err(WireError::Malformed("the name of a method is not UTF-8"));
+    };
+    let argument = cursor.bytes(cursor.left())?;
+    Ok((method, argument))
+}
+
+/// Writes a report or a result of a call.
+pub fn put_text(outbox: &mut Outbox, kind: Kind, id: u64, text: &Bytes) -> Result<usize, usize> {
+    let open = outbox.begin(kind, id);
+    outbox.payload(text);
+    outbox.end(open)
+}

@@ -1,0 +1,106 @@
+//! A connection after the handshake: a stream, sealed or not.
+
+use std::io::{self, IoSlice};
+use std::task::{Context, Poll};
+
+use crate::inbox::Inbox;
+use crate::outbox::Outbox;
+use crate::seal::Seal;
+use crate::stream::Stream;
+
+/// Slices of one vectored write.
+const SLICES_MAX: usize = 64;
+
+pub(crate) struct Channel {
+    stream: Stream,
+    seal: Option<Box<Seal>>,
+}
+
+impl Channel {
+    pub(crate) fn new(stream: Stream, seal: Option<Box<Seal>>) -> Self {
+        Self { stream, seal }
+    }
+
+    /// Reads once, when there is something to read. Gives how many bytes came; 0 is the end of the stream.
+    pub(crate) fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        inbox: &mut Inbox,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            std::task::ready!(self.stream.poll_read_ready(context))?;
+            let read = match &mut self.seal {
+                None => inbox.read(&self.stream),
+                Some(seal) => {
+                    let read = self.stream.try_read_buf(seal.receive());
+                    if read.is_ok() {
+                        inbox.fill(|buffer| seal.open(buffer))?;
+                    }
+                    read
+                }
+            };
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read),
+            }
+        }
+    }
+
+    /// Writes until everything is written, which gives `Ready`, or until the socket takes no more. Adds to `taken`
+    /// how many bytes left the outbox.
+    pub(crate) fn poll_write(
+        &mut self,
+        context: &mut Context<'_>,
+        outbox: &mut Outbox,
+        taken: &mut usize,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let written = match &mut self.seal {
+                None => {
+                    if outbox.is_empty() {
+                        return Poll::Ready(Ok(()));
+                    }
+                    let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+                    let filled = outbox.slices(&mut slices);
+                    let written = self.stream.try_write_vectored(&slices[..filled]);
+                    if let Ok(count) = written {
+                        outbox.advance(count);
+                        *taken += count;
+                    }
+                    written
+                }
+                Some(seal) => {
+                    if seal.unwritten().is_empty() {
+                        if outbox.is_empty() {
+                            return Poll::Ready(Ok(()));
+                        }
+                        *taken += seal.seal(outbox)?;
+                    }
+                    let written = self.stream.try_write_vectored(&[IoSlice::new(seal.unwritten())]);
+                    if let Ok(count) = written {
+                        seal.advance(count);
+                    }
+                    written
+                }
+            };
+            match written {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::task::ready!(self.stream.poll_write_ready(context))?;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Whether everything that left the outbox was written.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.seal.as_ref().is_none_or(|seal| seal.unwritten().is_empty())
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.seal.as_ref().map_or(0, |seal| seal.held_bytes())
+    }
+}

@@ -1,0 +1,110 @@
+//! The cluster key: what the members of a cluster know and nobody else.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use nacre_object::{ErrorKind, StoreError};
+use rand::TryRngCore;
+
+/// Bytes of a cluster key.
+pub const KEY_BYTES: usize = 32;
+
+/// A secret of 32 random bytes. Kept in a file as 64 hexadecimal digits, which only its owner may read.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClusterKey([u8; KEY_BYTES]);
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterKey(…)")
+    }
+}
+
+impl ClusterKey {
+    /// A key from the operating system's random numbers.
+    pub fn generate() -> Result<ClusterKey, StoreError> {
+        let mut bytes = [0; KEY_BYTES];
+        rand::rngs::OsRng.try_fill_bytes(&mut bytes).map_err(|error| {
+            StoreError::new(ErrorKind::Io, format!("the system gives no random numbers: {error}"))
+        })?;
+        Ok(ClusterKey(bytes))
+    }
+
+    /// The key made of these bytes.
+    pub fn from_bytes(bytes: [u8; KEY_BYTES]) -> ClusterKey {
+        ClusterKey(bytes)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+
+    /// Writes the key to a new file that only the owner may read. An existing file is left alone, with an error.
+    pub fn save(&self, path: &Path) -> Result<(), StoreError> {
+        let save = || -> io::Result<()> {
+            let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+            let hex: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+            writeln!(file, "{hex}")?;
+            file.sync_all()
+        };
+        save().map_err(|error| {
+            StoreError::new(ErrorKind::Io, format!("cannot write the key to {}: {error}", path.display()))
+        })
+    }
+
+    /// Reads the key from a file. A file that others than its owner may read is refused: it is no secret.
+    pub fn load(path: &Path) -> Result<ClusterKey, StoreError> {
+        let about = |kind, why: String| StoreError::new(kind, format!("key file {}: {why}", path.display()));
+        let mode = std::fs::metadata(path).map_err(|error| about(ErrorKind::Io, error.to_string()))?;
+        let mode = mode.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            let why = format!("others than its owner may read it (mode {mode:03o}); run chmod 600 on it");
+            return Err(about(ErrorKind::Denied, why));
+        }
+        let text = std::fs::read(path).map_err(|error| about(ErrorKind::Io, error.to_string()))?;
+        parse(text.trim_ascii()).map(ClusterKey).ok_or_else(|| {
+            about(
+                ErrorKind::Invalid,
+                "it does not hold 64 hexadecimal digits; make one with nacre keygen".to_owned(),
+            )
+        })
+    }
+}
+
+fn parse(text: &[u8]) -> Option<[u8; KEY_BYTES]> {
+    let digit = |c: u8| (c as char).to_digit(16).map(|digit| digit as u8);
+    if text.len() != 2 * KEY_BYTES {
+        return None;
+    }
+    let mut bytes = [0; KEY_BYTES];
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_kept_in_private_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let key = ClusterKey::generate().unwrap();
+        assert!(key != ClusterKey::generate().unwrap());
+        key.save(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(ClusterKey::load(&path).unwrap() == key);
+        assert!(key.save(&path).unwrap_err().message.contains("exists"));
+        assert_eq!(format!("{key:?}"), "ClusterKey(…)");
+
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(ClusterKey::load(&path).unwrap_err().kind, ErrorKind::Denied);
+        let short = folder.path().join("short");
+        std::fs::write(&short, "00").unwrap();
+        std::fs::set_permissions(&short, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(ClusterKey::load(&short).unwrap_err().message.contains("64 hexadecimal digits"));
+    }
+}
