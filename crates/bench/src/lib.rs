@@ -36,10 +36,22 @@ pub enum Command {
     RmwClient,
 }
 
-/// Runs a study.
-pub fn run(command: &Command) -> Result<(), BenchError> {
+/// What a program that mounts [`Command`] knows from flags that all its commands share.
+#[derive(Clone, Debug, Default)]
+pub struct Common {
+    /// A store to use instead of starting servers, if the user named one on the command line.
+    pub store: Option<String>,
+    /// Print JSON instead of tables.
+    pub json: bool,
+}
+
+/// Runs a study. The program must be one that answers `serve` and `bench rmw-client` too: studies run it again as
+/// their servers and clients.
+pub fn run(command: Command, common: Common) -> Result<(), BenchError> {
     match command {
-        Command::Rmw(args) => rmw::run(args),
+        Command::Rmw(args) => {
+            rmw::run(&rmw::Args { store: common.store.or(args.store), print_json: common.json, ..*args })
+        }
         Command::RmwClient => rmw::client_main(),
     }
 }

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     match words.first().map(String::as_str) {
         Some("serve" | "bench") => match Program::parse() {
             Program::Serve { listen, store, .. } => serve(&listen, &store),
-            Program::Bench(command) => match nacre_bench::run(&command) {
+            Program::Bench(command) => match nacre_bench::run(command, Default::default()) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     eprintln!("{error}");
@@ -71,7 +71,7 @@ fn arguments(words: &str) -> rmw::Args {
 fn results(words: &str) -> serde_json::Value {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("results.json");
-    let words = format!("{words} --json {}", file.display());
+    let words = format!("{words} --results {}", file.display());
     rmw::run(&arguments(&words)).unwrap();
     serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
 }

@@ -14,7 +14,8 @@ use crate::server::Keep;
 ///
 /// Every operation picks a block at random, reads it, changes it and writes it back. The study starts its own
 /// servers and client processes, measures a window after a warm-up, repeats, and proves after every run that no
-/// update was lost.
+/// update was lost. With --store it uses that store instead of servers of its own; mem: and file:PATH run in this
+/// process, with threads as clients.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// How to coordinate; several separated by commas [default: optimistic,zookeeper,none]
@@ -37,9 +38,6 @@ pub struct Args {
     #[arg(long, value_enum, help_heading = "Peers")]
     pub peers: Option<Peers>,
 
-    /// Use this store instead of starting servers; mem: and file:PATH run in this process, with threads as clients
-    #[arg(long, value_name = "URI", help_heading = "Servers and clients")]
-    pub store: Option<String>,
     /// Server processes to start [default: 1; for figures 3 to 5: 32]
     #[arg(long, value_name = "N", help_heading = "Servers and clients")]
     pub servers: Option<u32>,
@@ -103,12 +101,23 @@ pub struct Args {
     /// Measure and draw the paper's figures 2 (a and b), 3, 4 and 5 instead of one point; several separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "FIGURE,…", help_heading = "Results")]
     pub figure: Vec<FigureName>,
+    /// Measure what Nacre is meant to reach on two processors, beside what it does reach, instead of one point
+    #[arg(long, conflicts_with = "figure", help_heading = "Results")]
+    pub reach: bool,
     /// Where the figures go
     #[arg(long, value_name = "FOLDER", default_value = ".", help_heading = "Results")]
     pub out: PathBuf,
-    /// Write all results, raw and summed up, with the machine's description, to this file
+    /// Write all results, raw and summed up, with the machine's description, to this file as JSON
     #[arg(long, value_name = "FILE", help_heading = "Results")]
-    pub json: Option<PathBuf>,
+    pub results: Option<PathBuf>,
+
+    /// A store to use instead of starting servers; `mem:` and `file:PATH` run in this process, with threads as
+    /// clients. Filled in by the program from a flag that all its commands share.
+    #[arg(skip)]
+    pub store: Option<String>,
+    /// Print the results as JSON instead of the table. Filled in like the store.
+    #[arg(skip)]
+    pub print_json: bool,
 }
 
 /// A figure of the paper.
@@ -280,7 +289,7 @@ mod tests {
 
     #[test]
     fn the_place_follows_from_the_address() {
-        let place = |uri: &str| parse(&["--store", uri]).unwrap().place(1);
+        let place = |uri: &str| Args { store: Some(uri.into()), ..parse(&[]).unwrap() }.place(1);
         assert_eq!(place("mem:"), Place::InProcess("mem:".into()));
         assert_eq!(place("nacre://127.0.0.1:1"), Place::Existing("nacre://127.0.0.1:1".into()));
     }

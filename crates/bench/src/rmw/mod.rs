@@ -10,6 +10,7 @@ mod check;
 mod client;
 mod drive;
 mod figures;
+mod reach;
 mod report;
 mod run;
 mod way;
@@ -25,13 +26,18 @@ pub(crate) use client::main as client_main;
 pub use run::Coordination;
 
 use self::report::Report;
-use self::run::Bench;
+use self::run::{Bench, Point, Series};
 use crate::BenchError;
 use crate::progress::Progress;
 
 /// Runs the study as asked, prints the table, writes what was asked for.
 pub fn run(args: &Args) -> Result<(), BenchError> {
-    run_on(args, None).map(|report| print!("{report}"))
+    let report = run_on(args, None)?;
+    match args.print_json {
+        true => println!("{}", report.json()?),
+        false => print!("{report}"),
+    }
+    Ok(())
 }
 
 /// Runs the study. A store that is given takes the place of the one that `--store` names, if that lives in this process.
@@ -41,29 +47,46 @@ pub(crate) fn run_on(args: &Args, store: Option<Arc<dyn ObjectStore>>) -> Result
     let program = run::this_program()?;
     let mut bench = Bench::new(program, args.folder.clone(), args.measure().repetitions);
     bench.store = store;
-    let points = match args.figure.is_empty() {
-        true => args.coordinations().into_iter().map(|way| args.point(way)).collect::<Result<Vec<_>, _>>()?,
-        false => figures::points(args)?,
-    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(BenchError::io("start a runtime"))?;
-    runtime.block_on(crate::until_interrupted(async {
-        let mut report = Report::new();
-        let progress = Progress::new(points.len() as u64 * u64::from(bench.repetitions));
-        for point in &points {
-            let title = point.title();
-            report.add(bench.measure(point, |repetition| progress.step(&title, repetition)).await?);
-            // Whatever ends a long study early does not take what was measured before.
-            if let Some(file) = &args.json {
-                report.write(file)?;
+    runtime.block_on(crate::until_interrupted(measure(args, &mut bench)))
+}
+
+/// Measures what was asked for.
+async fn measure(args: &Args, bench: &mut Bench) -> Result<Report, BenchError> {
+    let mut report = Report::new();
+    // Whatever ends a long study early does not take what was measured before.
+    let keep = |report: &mut Report, series: &[Series]| {
+        report.series.extend_from_slice(series);
+        args.results.as_ref().map_or(Ok(()), |file| report.write(file))
+    };
+    let repetitions = u64::from(bench.repetitions);
+    if args.reach {
+        let progress = Progress::new(reach::points(args)? as u64 * repetitions);
+        let step = |point: &Point, repetition| progress.step(&point.title(), repetition);
+        let goals = reach::measure(args, bench, step, |series| keep(&mut report, series)).await?;
+        progress.finish();
+        report.goals = Some(goals);
+    } else {
+        let points = match args.figure.is_empty() {
+            true => {
+                args.coordinations().into_iter().map(|way| args.point(way)).collect::<Result<Vec<_>, _>>()?
             }
+            false => figures::points(args)?,
+        };
+        let progress = Progress::new(points.len() as u64 * repetitions);
+        let step = |point: &Point, repetition| progress.step(&point.title(), repetition);
+        for points in points.chunk_by(Point::is_beside) {
+            let series = bench.measure(points, step).await?;
+            keep(&mut report, &series)?;
         }
         progress.finish();
         report.figures = figures::draw(&report.series, &args.out)?;
-        Ok(report)
-    }))
+    }
+    keep(&mut report, &[])?;
+    Ok(report)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::reach::Goals;
 use super::run::{Coordination, Place, Series};
 use crate::BenchError;
 use crate::machine::Machine;
@@ -18,6 +19,9 @@ pub(crate) struct Report {
     study: &'static str,
     machine: Machine,
     pub(crate) series: Vec<Series>,
+    /// What was to be reached, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) goals: Option<Goals>,
     /// The files of the figures that were drawn.
     #[serde(skip)]
     pub(crate) figures: Vec<String>,
@@ -29,19 +33,18 @@ impl Report {
         let mut machine = Machine::describe();
         let peers = [peer::redis::version(), peer::etcd::version(), peer::zookeeper::version()];
         machine.peers = peers.into_iter().flatten().collect();
-        Self { study: "rmw", machine, series: Vec::new(), figures: Vec::new() }
+        Self { study: "rmw", machine, series: Vec::new(), goals: None, figures: Vec::new() }
     }
 
-    /// Adds a point.
-    pub(crate) fn add(&mut self, series: Series) {
-        self.series.push(series);
+    /// As JSON.
+    pub(crate) fn json(&self) -> Result<String, BenchError> {
+        serde_json::to_string(self)
+            .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))
     }
 
     /// Writes it as JSON.
     pub(crate) fn write(&self, file: &Path) -> Result<(), BenchError> {
-        let text = serde_json::to_string(self)
-            .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))?;
-        std::fs::write(file, text).map_err(BenchError::io(format!("write {}", file.display())))
+        std::fs::write(file, self.json()?).map_err(BenchError::io(format!("write {}", file.display())))
     }
 }
 
@@ -87,6 +90,9 @@ impl fmt::Display for Report {
         if updates > 0 {
             let (updates, blocks) = (grouped(updates as f64), grouped(blocks as f64));
             writeln!(f, "Checked: {updates} coordinated updates of {blocks} blocks, none lost.")?;
+        }
+        if let Some(goals) = &self.goals {
+            write!(f, "\n{goals}")?;
         }
         for file in &self.figures {
             writeln!(f, "Drawn: {file}")?;

@@ -37,6 +37,12 @@ pub enum Coordination {
     Etcd,
     /// ZooKeeper as the store: `setData` with the version.
     ZookeeperCas,
+    /// No read: a write of a fresh block, on condition that it is fresh.
+    #[value(skip)]
+    WriteIf,
+    /// No read and no condition: a write of a fresh block.
+    #[value(skip)]
+    Write,
 }
 
 impl Coordination {
@@ -50,12 +56,14 @@ impl Coordination {
             Self::RedisAof => "redis WATCH, fsync",
             Self::Etcd => "etcd txn",
             Self::ZookeeperCas => "zookeeper CAS",
+            Self::WriteIf => "conditional write",
+            Self::Write => "plain write",
         }
     }
 
     /// Whether the blocks are kept by Nacre.
     pub(crate) fn is_on_nacre(self) -> bool {
-        matches!(self, Self::Optimistic | Self::Zookeeper | Self::None)
+        !matches!(self, Self::Redis | Self::RedisAof | Self::Etcd | Self::ZookeeperCas)
     }
 }
 
@@ -203,31 +211,38 @@ impl Bench {
         Self { program, folder, store: None, repetitions, lock_service: None }
     }
 
-    /// Measures a point as often as asked. `progress` hears before each repetition which one it is.
+    /// Measures points that are to be compared, as often as asked, taking turns, so that whatever else the machine
+    /// does meets all of them alike. `progress` hears what is measured next.
     pub(crate) async fn measure(
         &mut self,
-        point: &Point,
-        mut progress: impl FnMut(u32),
-    ) -> Result<Series, BenchError> {
-        point.workload(0).validate()?;
-        let (peer, cold) = self.peer(point.coordination).await?;
-        let lock_service = self.lock_service.as_ref();
-        let serves_locks = point.coordination == Coordination::Zookeeper;
-        let address =
-            peer.as_ref().or(lock_service.filter(|_| serves_locks)).map(|peer| peer.address.clone());
-        let address = address.unwrap_or_default();
-        if cold {
-            // A virtual machine for Java is slow until it has compiled what is used most.
-            let heating =
-                Point { warm_up_ms: 0, window_ms: HEATING * point.warm_up_ms.max(1), ..point.clone() };
-            self.measure_once(&heating, &address, 0).await?;
+        points: &[Point],
+        mut progress: impl FnMut(&Point, u32),
+    ) -> Result<Vec<Series>, BenchError> {
+        let mut peers = Vec::with_capacity(points.len());
+        for point in points {
+            point.workload(0).validate()?;
+            let (peer, cold) = self.peer(point.coordination).await?;
+            if cold {
+                // A virtual machine for Java is slow until it has compiled what is used most.
+                let heating =
+                    Point { warm_up_ms: 0, window_ms: HEATING * point.warm_up_ms.max(1), ..point.clone() };
+                self.measure_once(&heating, peer.as_ref(), 0).await?;
+            }
+            peers.push(peer);
         }
-        let mut repetitions = Vec::new();
+        let mut measured = vec![Vec::new(); points.len()];
         for repetition in 0..self.repetitions {
-            progress(repetition);
-            repetitions.push(self.measure_once(point, &address, repetition).await?);
+            for ((point, peer), measured) in points.iter().zip(&peers).zip(&mut measured) {
+                progress(point, repetition);
+                measured.push(self.measure_once(point, peer.as_ref(), repetition).await?);
+            }
         }
-        Ok(Series::of(point.clone(), repetitions))
+        Ok(points
+            .iter()
+            .cloned()
+            .zip(measured)
+            .map(|(point, measured)| Series::of(point, measured))
+            .collect())
     }
 
     /// Starts the peer that a way needs, and says whether it has to become warm first. The lock service is kept for
@@ -235,7 +250,9 @@ impl Bench {
     async fn peer(&mut self, way: Coordination) -> Result<(Option<Peer>, bool), BenchError> {
         let folder = self.folder.as_deref();
         let peer = match way {
-            Coordination::Optimistic | Coordination::None => return Ok((None, false)),
+            Coordination::Optimistic | Coordination::None | Coordination::WriteIf | Coordination::Write => {
+                return Ok((None, false));
+            }
             Coordination::Zookeeper if self.lock_service.is_some() => return Ok((None, false)),
             Coordination::Zookeeper => {
                 self.lock_service = Some(peer::zookeeper::start(folder).await?);
@@ -252,10 +269,15 @@ impl Bench {
     async fn measure_once(
         &self,
         point: &Point,
-        address: &str,
+        peer: Option<&Peer>,
         repetition: u32,
     ) -> Result<Measurement, BenchError> {
         let workload = point.workload(repetition);
+        let peer = match point.coordination {
+            Coordination::Zookeeper => self.lock_service.as_ref(),
+            _ => peer,
+        };
+        let address = peer.map(|peer| peer.address.clone()).unwrap_or_default();
         let stage = self.set_up(point, address).await?;
         let orders: Vec<Orders> =
             (0..point.clients).map(|client| point.orders(&stage, &workload, client)).collect();
@@ -272,9 +294,8 @@ impl Bench {
         Ok(measurement)
     }
 
-    async fn set_up(&self, point: &Point, address: &str) -> Result<Stage, BenchError> {
+    async fn set_up(&self, point: &Point, address: String) -> Result<Stage, BenchError> {
         let folder = self.folder.as_deref();
-        let address = address.to_string();
         let mut local = None;
         let mut servers = None;
         let store = match &point.place {
@@ -301,6 +322,8 @@ impl Bench {
                 Plan::Optimistic { store, propose: point.propose, reread: point.reread }
             }
             Coordination::None => Plan::Unsafe { store },
+            Coordination::WriteIf => Plan::Write { store, conditional: true },
+            Coordination::Write => Plan::Write { store, conditional: false },
             Coordination::Zookeeper => Plan::Locks { store, address, connections },
             Coordination::Redis | Coordination::RedisAof => Plan::Redis { address },
             Coordination::Etcd => Plan::Etcd { address, connections },
@@ -364,6 +387,12 @@ impl Stage {
 }
 
 impl Point {
+    /// Whether two points differ in the way to coordinate alone, and are to be compared.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        let place = |point: &Self| (point.figure.clone(), point.clients, point.concurrency, point.blocks);
+        place(self) == place(other)
+    }
+
     /// One line that says which point it is.
     pub(crate) fn title(&self) -> String {
         let figure = self.figure.as_ref().map(|figure| format!("figure {figure}, ")).unwrap_or_default();

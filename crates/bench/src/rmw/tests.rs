@@ -17,8 +17,9 @@ struct Line {
 
 /// Short windows, in process.
 fn args(words: &str) -> Args {
-    let common = "rmw --store mem: --warm-up 10ms --window 100ms --repeat 1 ";
-    Line::try_parse_from((common.to_owned() + words).split_whitespace()).unwrap().args
+    let common = "rmw --warm-up 10ms --window 100ms --repeat 1 ";
+    let line = Line::try_parse_from((common.to_owned() + words).split_whitespace()).unwrap();
+    Args { store: Some("mem:".into()), ..line.args }
 }
 
 /// A store that lets other operations of the same thread go first, before and after each of its answers, as a store
@@ -164,7 +165,7 @@ fn peers_lose_no_update_either() {
 fn results_are_written_with_the_machine() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("results.json");
-    run_waiting(&format!("--way optimistic --repeat 2 --json {}", file.display()));
+    run_waiting(&format!("--way optimistic --repeat 2 --results {}", file.display()));
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     assert!(json["machine"]["cpus"].as_u64().unwrap() > 0);
     let series = &json["series"][0];

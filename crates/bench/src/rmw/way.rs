@@ -35,6 +35,13 @@ pub(crate) enum Plan {
         /// The store.
         store: String,
     },
+    /// Write blocks that nobody wrote before, without reading them.
+    Write {
+        /// The store.
+        store: String,
+        /// Whether on condition that nobody did.
+        conditional: bool,
+    },
     /// Take the object's lock in ZooKeeper, read, write, release.
     Locks {
         /// The store.
@@ -69,9 +76,10 @@ impl Plan {
     /// The store that it uses, if any.
     pub(crate) fn store(&self) -> Option<&str> {
         match self {
-            Self::Optimistic { store, .. } | Self::Unsafe { store } | Self::Locks { store, .. } => {
-                Some(store)
-            }
+            Self::Optimistic { store, .. }
+            | Self::Unsafe { store }
+            | Self::Write { store, .. }
+            | Self::Locks { store, .. } => Some(store),
             _ => None,
         }
     }
@@ -95,6 +103,7 @@ pub(crate) struct Names {
 pub(crate) enum Way {
     Optimistic { blocks: Blocks, propose: bool, reread: bool },
     Unsafe { blocks: Blocks },
+    Write { blocks: Blocks, conditional: bool },
     Locks { blocks: Blocks, session: zookeeper_client::Client, nodes: Rc<Vec<String>> },
     Redis { connection: Box<redis::Connection>, names: Rc<Names> },
     Etcd { client: Box<etcd::Client>, names: Rc<Names> },
@@ -134,6 +143,11 @@ pub(crate) async fn open(
         Plan::Unsafe { .. } => {
             for _ in 0..concurrency {
                 ways.push(Way::Unsafe { blocks: blocks()? });
+            }
+        }
+        Plan::Write { conditional, .. } => {
+            for _ in 0..concurrency {
+                ways.push(Way::Write { blocks: blocks()?, conditional: *conditional });
             }
         }
         Plan::Locks { address, connections, .. } => {
@@ -197,6 +211,11 @@ impl Way {
                 blocks.update_unsafely(target, writer).await?;
                 Ok(Taken { attempts: 1 })
             }
+            Way::Write { blocks, conditional } => {
+                let fresh = Bytes::new();
+                blocks.write(target, writer, fresh, conditional.then_some(0)).await?;
+                Ok(Taken { attempts: 1 })
+            }
             Way::Locks { blocks, session, nodes } => {
                 let held = zookeeper::acquire(session, &nodes[target.object as usize]).await?;
                 blocks.update_unsafely(target, writer).await?;
@@ -249,9 +268,10 @@ impl Way {
     /// Reads one block, for the checker.
     pub(crate) async fn read(&mut self, target: &Target) -> Result<Bytes, BenchError> {
         match self {
-            Way::Optimistic { blocks, .. } | Way::Unsafe { blocks } | Way::Locks { blocks, .. } => {
-                Ok(blocks.read(target, Intent::Look).await?.data)
-            }
+            Way::Optimistic { blocks, .. }
+            | Way::Unsafe { blocks }
+            | Way::Write { blocks, .. }
+            | Way::Locks { blocks, .. } => Ok(blocks.read(target, Intent::Look).await?.data),
             Way::Redis { connection, names } => {
                 Ok(connection.get(&names.key(target)).await?.unwrap_or_default())
             }
@@ -325,13 +345,30 @@ impl Blocks {
     }
 
     async fn update_unsafely(&self, target: &Target, writer: u32) -> Result<(), BenchError> {
-        let (object, fork, range) = self.place(target);
         let found = self.read(target, Intent::Look).await?;
-        let block = self.names.changed(target, found.data, writer)?;
-        match self.store.apply(object, Transaction::new().write(fork, range.offset, block)).await? {
+        self.write(target, writer, found.data, None).await
+    }
+
+    /// Writes a block after one more update, on condition that its version is still `version`, if one is given. That
+    /// the condition does not hold is an error: who calls this expects no contention.
+    async fn write(
+        &self,
+        target: &Target,
+        writer: u32,
+        block: Bytes,
+        version: Option<u64>,
+    ) -> Result<(), BenchError> {
+        let (object, fork, range) = self.place(target);
+        let block = self.names.changed(target, block, writer)?;
+        let mut transaction = Transaction::new();
+        if let Some(version) = version {
+            transaction = transaction.if_version(fork.clone(), range, version);
+        }
+        match self.store.apply(object, transaction.write(fork, range.offset, block)).await? {
             Outcome::Done(_) => Ok(()),
             Outcome::Refused(_) => {
-                Err(BenchError::Process("the store refused a write without guards".into()))
+                let text = "a write that nobody contends with was refused";
+                Err(BenchError::Process(format!("{}: {text}", self.names.key(target))))
             }
         }
     }

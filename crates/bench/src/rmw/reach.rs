@@ -1,0 +1,252 @@
+//! What Nacre is meant to reach on a machine of two processors, and what it does reach, side by side.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::arguments::Args;
+use super::run::{Bench, Coordination, Place, Point, Series};
+use crate::quantity::grouped;
+use crate::server::Keep;
+use crate::table::Table;
+use crate::{BenchError, Spread};
+
+/// A measure with what it is meant to be.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Goal {
+    measure: String,
+    reached: f64,
+    unit: Unit,
+    bound: Bound,
+}
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Unit {
+    PerSecond,
+    Times,
+    Percent,
+    Milliseconds,
+}
+
+/// What a number is meant to be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+    /// As large as it gets; beside it, what others reached.
+    Open,
+}
+
+impl Goal {
+    fn at_least(measure: impl Into<String>, reached: f64, unit: Unit, bound: f64) -> Self {
+        Self { measure: measure.into(), reached, unit, bound: Bound::AtLeast(bound) }
+    }
+
+    fn at_most(measure: impl Into<String>, reached: f64, unit: Unit, bound: f64) -> Self {
+        Self { measure: measure.into(), reached, unit, bound: Bound::AtMost(bound) }
+    }
+
+    fn open(measure: impl Into<String>, reached: f64, unit: Unit) -> Self {
+        Self { measure: measure.into(), reached, unit, bound: Bound::Open }
+    }
+
+    fn is_met(&self) -> Option<bool> {
+        match self.bound {
+            Bound::AtLeast(bound) => Some(self.reached >= bound),
+            Bound::AtMost(bound) => Some(self.reached <= bound),
+            Bound::Open => None,
+        }
+    }
+}
+
+impl Unit {
+    fn show(self, number: f64) -> String {
+        match self {
+            Unit::PerSecond => format!("{}/s", grouped(number)),
+            Unit::Times => format!("{number:.2} ×"),
+            Unit::Percent => format!("{number:.1} %"),
+            Unit::Milliseconds => format!("{number:.2} ms"),
+        }
+    }
+}
+
+/// All goals, as a table.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Goals(Vec<Goal>);
+
+impl fmt::Display for Goals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&["measure", "reached", "reach", "reached ÷ reach", "met"]);
+        for goal in &self.0 {
+            let (bound, share) = match goal.bound {
+                Bound::AtLeast(bound) => (format!("≥ {}", goal.unit.show(bound)), goal.reached / bound),
+                Bound::AtMost(bound) => (format!("≤ {}", goal.unit.show(bound)), goal.reached / bound),
+                Bound::Open => ("–".into(), f64::NAN),
+            };
+            let met = goal.is_met().map_or("–", |met| if met { "yes" } else { "no" });
+            let share = if share.is_nan() { "–".into() } else { format!("{share:.2}") };
+            let reached = goal.unit.show(goal.reached);
+            table.row(vec![goal.measure.clone(), reached, bound, share, met.into()]);
+        }
+        write!(f, "{table}")
+    }
+}
+
+/// Measures everything that the goals are about, and hands on each series as it comes.
+pub(super) async fn measure(
+    args: &Args,
+    bench: &mut Bench,
+    mut progress: impl FnMut(&Point, u32),
+    mut keep: impl FnMut(&[Series]) -> Result<(), BenchError>,
+) -> Result<Goals, BenchError> {
+    let mut goals = Vec::new();
+    for (points, judge) in groups(args)? {
+        let series = bench.measure(&points, &mut progress).await?;
+        keep(&series)?;
+        goals.extend(judge(&series));
+    }
+    Ok(Goals(goals))
+}
+
+/// How many repetitions of how many points that takes.
+pub(super) fn points(args: &Args) -> Result<usize, BenchError> {
+    Ok(groups(args)?.iter().map(|(points, _)| points.len()).sum())
+}
+
+type Judge = fn(&[Series]) -> Vec<Goal>;
+
+/// Points that are compared with each other, and what follows from them.
+fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
+    let point = |way, concurrency, keep| -> Result<Point, BenchError> {
+        Ok(Point {
+            label: way_on(way, keep),
+            place: Place::Servers { servers: 1, keep, pacing: true },
+            clients: 1,
+            concurrency,
+            objects: 1,
+            forks: 1,
+            blocks: None,
+            propose: false,
+            reread: false,
+            ..args.point(way)?
+        })
+    };
+    let volatile = |way, concurrency| point(way, concurrency, Keep::Volatile);
+    let many = |way, blocks| -> Result<Point, BenchError> {
+        let place = Place::Servers { servers: 32, keep: Keep::Volatile, pacing: true };
+        Ok(Point { place, clients: 32, objects: 32, blocks, ..volatile(way, 16)? })
+    };
+    let one_block = |way, concurrency| -> Result<Point, BenchError> {
+        Ok(Point { blocks: Some(1), ..volatile(way, concurrency)? })
+    };
+    let in_process = Point {
+        label: "optimistic, in process".into(),
+        place: Place::InProcess("mem:".into()),
+        clients: 2,
+        ..volatile(Coordination::Optimistic, 1)?
+    };
+    use Coordination::{Optimistic, Redis, RedisAof, Write, WriteIf, Zookeeper};
+    Ok(vec![
+        (vec![volatile(Optimistic, 256)?, volatile(Redis, 256)?], |series| {
+            let rate = rate(&series[0]);
+            vec![
+                Goal::at_least("volatile, TCP, 256 concurrent", rate, Unit::PerSecond, 200_000.0),
+                Goal::at_least("  ÷ Redis WATCH", ratio(&series[0], &series[1]), Unit::Times, 3.5),
+            ]
+        }),
+        (vec![volatile(Optimistic, 16)?, volatile(Redis, 16)?], |series| {
+            let rate = rate(&series[0]);
+            vec![
+                Goal::at_least("volatile, TCP, 16 concurrent", rate, Unit::PerSecond, 75_000.0),
+                Goal::open("  ÷ Redis WATCH", ratio(&series[0], &series[1]), Unit::Times),
+            ]
+        }),
+        (vec![point(Optimistic, 256, Keep::Always)?, volatile(RedisAof, 256)?], |series| {
+            let rate = rate(&series[0]);
+            let times = ratio(&series[0], &series[1]);
+            vec![
+                Goal::at_least("durable, TCP, 256 concurrent", rate, Unit::PerSecond, 80_000.0),
+                Goal::at_least("  ÷ Redis appendfsync always", times, Unit::Times, 3.0),
+            ]
+        }),
+        (vec![in_process], |series| {
+            let rate = rate(&series[0]);
+            vec![Goal::at_least("volatile, in process, 2 threads", rate, Unit::PerSecond, 1_000_000.0)]
+        }),
+        (vec![one_block(Optimistic, 16)?, one_block(Optimistic, 1)?, one_block(Redis, 16)?], |series| {
+            let alone = ratio(&series[0], &series[1]);
+            let success = 100.0 * series[0].success_rate.median;
+            let p99_ms = series[0].p99_us.median / 1e3;
+            vec![
+                Goal::open("16 concurrent on one block", rate(&series[0]), Unit::PerSecond),
+                Goal::at_least("  ÷ one client alone", alone, Unit::Times, 1.0),
+                Goal::at_least("  attempts that succeed", success, Unit::Percent, 90.0),
+                Goal::at_most("  p99", p99_ms, Unit::Milliseconds, 3.0),
+                Goal::open("  ÷ Redis WATCH", ratio(&series[0], &series[2]), Unit::Times),
+            ]
+        }),
+        (vec![many(Optimistic, Some(16))?, many(Optimistic, None)?, many(Zookeeper, None)?], |series| {
+            let uncontended = 100.0 * ratio(&series[0], &series[1]);
+            let locks = ratio(&series[1], &series[2]);
+            vec![
+                Goal::at_least(
+                    "512 concurrent on 512 blocks, of uncontended",
+                    uncontended,
+                    Unit::Percent,
+                    70.0,
+                ),
+                Goal::open("512 concurrent, optimistic ÷ ZooKeeper locks (paper: 146)", locks, Unit::Times),
+            ]
+        }),
+        (vec![volatile(Write, 256)?, volatile(WriteIf, 256)?], |series| {
+            // Each repetition of one follows upon one of the other: their ratios are steadier than their medians.
+            let pairs = series[0].repetitions.iter().zip(&series[1].repetitions);
+            let slower = Spread::of(
+                pairs.map(|(plain, guarded)| 100.0 * (1.0 - guarded.updates_per_s / plain.updates_per_s)),
+            );
+            vec![Goal::at_most("conditional write, slower than plain", slower.median, Unit::Percent, 5.0)]
+        }),
+    ])
+}
+
+fn way_on(way: Coordination, keep: Keep) -> String {
+    match keep {
+        Keep::Volatile => way.name().into(),
+        Keep::Always => format!("{}, durable", way.name()),
+        Keep::None => format!("{}, on disk", way.name()),
+    }
+}
+
+fn rate(series: &Series) -> f64 {
+    series.updates_per_s.median
+}
+
+fn ratio(one: &Series, other: &Series) -> f64 {
+    rate(one) / rate(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_say_whether_they_are_met() {
+        let goals = Goals(vec![
+            Goal::at_least("rate", 100.0, Unit::PerSecond, 200.0),
+            Goal::at_most("p99", 2.0, Unit::Milliseconds, 3.0),
+            Goal::open("times", 9.0, Unit::Times),
+        ]);
+        let text = goals.to_string();
+        let lines: Vec<Vec<&str>> =
+            text.lines().skip(2).map(|line| line.split("  ").map(str::trim).collect()).collect();
+        let row =
+            |index: usize| lines[index].iter().filter(|cell| !cell.is_empty()).copied().collect::<Vec<_>>();
+        assert_eq!(row(0), ["rate", "100/s", "≥ 200/s", "0.50", "no"]);
+        assert_eq!(row(1), ["p99", "2.00 ms", "≤ 3.00 ms", "0.67", "yes"]);
+        assert_eq!(row(2), ["times", "9.00 ×", "–", "–", "–"]);
+    }
+}
