@@ -1,0 +1,129 @@
+//! What this client knows of objects: the header as it last saw it, and where extents lie.
+//!
+//! Knowledge only ever decides which way a transaction goes, never what it answers: a native write names the header
+//! that it counts on, and the OSD compares. So knowledge may be stale, evicted or absent; it must not be a mixture.
+//!
+//! Invariants: the extents kept for an object are some of those that it has at the version and with the header kept;
+//! they do not overlap within a fork. The header may be ahead of the OSD by native writes that are under way: RADOS
+//! applies the operations of one client on one object in the order they were sent in, so that each finds the header
+//! that the one before it left, or fails as that one did.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use nacre_object::{Fork, ObjectId};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::record::{Header, Placed};
+
+const SHARDS: usize = 16;
+/// Objects kept per shard and generation; there are two generations.
+const OBJECTS_MAX: usize = 1024;
+/// Extents kept per object.
+const EXTENTS_MAX: usize = 4096;
+
+/// What is known of one object.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    header: Option<Header>,
+    extents: HashMap<Fork, BTreeMap<u64, Placed>>,
+    extent_count: usize,
+    /// Goes up when knowledge turns out to be wrong, so that only the first of a row of failures throws it away.
+    pub(crate) generation: u64,
+    /// Calls under way whose effect on the header is not known before they are over.
+    pub(crate) calls: u32,
+}
+
+impl Known {
+    /// The header, unless it is about to change in a way that cannot be foretold.
+    pub(crate) fn header(&self) -> Option<&Header> {
+        self.header.as_ref().filter(|_| self.calls == 0)
+    }
+
+    /// The extent that holds the byte at an offset, if it is known.
+    pub(crate) fn extent(&self, fork: &Fork, offset: u64) -> Option<&Placed> {
+        let (_, extent) = self.extents.get(fork)?.range(..=offset).next_back()?;
+        (offset < extent.end).then_some(extent)
+    }
+
+    /// Takes in a header that was read, and extents that were read with it.
+    pub(crate) fn saw(&mut self, header: &Header, fork: &Fork, extents: &[Placed]) {
+        match &self.header {
+            // Older than what is known: of no use.
+            Some(known) if known.version > header.version => return,
+            Some(known) if Self::same_state(known, header) => {}
+            _ => self.restart(Some(*header)),
+        }
+        for extent in extents {
+            self.put(fork, *extent);
+        }
+    }
+
+    /// Whether extents read with one header stand with the other too.
+    fn same_state(a: &Header, b: &Header) -> bool {
+        (a.version, a.compactions) == (b.version, b.compactions)
+    }
+
+    /// Takes in what a native write is about to make of the object.
+    pub(crate) fn foretell(&mut self, header: Header, fork: &Fork, extent: Placed) {
+        self.header = Some(header);
+        if let Some(known) = self.extents.get_mut(fork).and_then(|extents| extents.get_mut(&extent.start)) {
+            *known = extent;
+        }
+    }
+
+    /// Begins anew from a header, or from nothing.
+    pub(crate) fn restart(&mut self, header: Option<Header>) {
+        self.header = header;
+        self.extents.clear();
+        self.extent_count = 0;
+        self.generation += 1;
+    }
+
+    fn put(&mut self, fork: &Fork, extent: Placed) {
+        if self.extent_count >= EXTENTS_MAX {
+            self.extents.clear();
+            self.extent_count = 0;
+        }
+        let extents = match self.extents.get_mut(fork) {
+            Some(extents) => extents,
+            None => self.extents.entry(fork.clone()).or_default(),
+        };
+        self.extent_count += usize::from(extents.insert(extent.start, extent).is_none());
+    }
+}
+
+/// What is known of all objects.
+pub(crate) struct Knowledge {
+    hasher: RandomState,
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+/// Two generations: when the young one is full it becomes the old one, and what nobody asked for since is forgotten.
+#[derive(Default)]
+struct Shard {
+    young: HashMap<ObjectId, Arc<Mutex<Known>>>,
+    old: HashMap<ObjectId, Arc<Mutex<Known>>>,
+}
+
+impl Knowledge {
+    pub(crate) fn new() -> Self {
+        Self { hasher: RandomState::new(), shards: Default::default() }
+    }
+
+    /// What is known of an object; nothing, at first.
+    pub(crate) fn of(&self, object: &ObjectId) -> Arc<Mutex<Known>> {
+        let shard = self.hasher.hash_one(object) as usize % SHARDS;
+        let mut shard: MutexGuard<'_, Shard> = self.shards[shard].lock();
+        if let Some(known) = shard.young.get(object) {
+            return Arc::clone(known);
+        }
+        let known = shard.old.remove(object).unwrap_or_default();
+        if shard.young.len() >= OBJECTS_MAX {
+            shard.old = std::mem::take(&mut shard.young);
+        }
+        shard.young.insert(object.clone(), Arc::clone(&known));
+        known
+    }
+}

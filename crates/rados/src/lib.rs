@@ -1,0 +1,32 @@
+//! Nacre's objects on Ceph.
+//!
+//! Each object is one RADOS object: extents, forks, keys and attributes in its omap, their bytes in its byte stream,
+//! and a header in an attribute. So a transaction is one atomic operation at the object's primary OSD, which judges
+//! the guards once and then sends its replicas an ordinary write (Carns et al., *A Case for Optimistic Coordination
+//! in HPC Storage Systems*, section III; and Sevilla et al., *Malacology*, sections 4.2 and 4.4).
+//!
+//! What RADOS has operations for runs natively (`native`); everything else is `classes/extent.lua`, which stock OSDs
+//! run through their class `lua`. `docs/ceph.md` says what an administrator has to set, and what is stored where.
+//!
+//! librados is found at run time: the program runs where it is not installed, and says what to install when a
+//! `rados://` store is opened.
+
+#![deny(unsafe_code)]
+
+mod error;
+mod known;
+mod name;
+mod native;
+pub mod raw;
+mod read;
+mod record;
+mod reply;
+mod request;
+mod script;
+mod store;
+#[allow(unsafe_code)]
+mod sys;
+mod uri;
+
+pub use store::RadosStore;
+pub use uri::Location;

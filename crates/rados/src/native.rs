@@ -1,0 +1,234 @@
+//! What RADOS has operations for runs without an interpreter: reads of one range, key or attribute, and writes of a
+//! region that is exactly one extent, with the guards that such a write usually has.
+//!
+//! Such a write is four steps of one RADOS operation: compare the header, write the bytes where they are, set the
+//! extent's entry, set the header. The header holds the version that the write is stamped with, so comparing it
+//! decides everything that the guards say; where it changed meanwhile, the transaction runs as a call instead, which
+//! decides by the region.
+
+use std::ffi::CStr;
+
+use bytes::Bytes;
+use nacre_object::limit::OFFSET_MAX;
+use nacre_object::{
+    Answer, ByteRange, Extent, ExtentKind, Fork, Found, Guard, RangeRead, Read, Refusal, StoreError,
+    Transaction, Write, coalesce,
+};
+
+use crate::known::Known;
+use crate::name::extent_key;
+use crate::record::{Header, Placed};
+use crate::sys::{Operation, Pool, WriteStep, flag};
+
+/// The attribute that holds an object's header.
+pub(crate) const HEADER: &CStr = c"nacre";
+
+/// Most bytes of a range that is read natively: the index is read before the bytes, or beside a guess at them.
+pub(crate) const READ_BYTES_MAX: u64 = 4 << 20;
+/// Entries of the index that a native read asks for.
+pub(crate) const ENTRIES_MAX: u64 = 8;
+
+/// A write that RADOS can do by itself.
+pub(crate) struct NativeWrite {
+    pub(crate) fork: Fork,
+    pub(crate) data: Bytes,
+    /// The header that it counts on, and the one that it leaves.
+    pub(crate) before: Header,
+    pub(crate) after: Header,
+    /// The extent that it leaves.
+    pub(crate) extent: Placed,
+}
+
+impl NativeWrite {
+    /// Sends it: four steps, one operation.
+    pub(crate) fn send(&self, pool: &Pool, name: &CStr) -> Operation {
+        let (before, after) = (self.before.encode(), self.after.encode());
+        let (key, value) = (extent_key(self.fork.as_bytes(), self.extent.end), self.extent.encode());
+        let steps = [
+            WriteStep::IfXattr(HEADER, &before),
+            WriteStep::Bytes { offset: self.extent.place.into(), data: &self.data },
+            WriteStep::SetOmap(&key, &value),
+            WriteStep::SetXattr(HEADER, &after),
+        ];
+        pool.write(name, &steps, flag::FULL_TRY)
+    }
+}
+
+/// The fork, offset and data of a transaction that does nothing but write one extent.
+fn only_extent(transaction: &Transaction) -> Option<(&Fork, u64, &Bytes)> {
+    let ([], [Write::Extents { fork, extents }]) = (&transaction.reads[..], &transaction.writes[..]) else {
+        return None;
+    };
+    let [(offset, data)] = &extents[..] else { return None };
+    (!data.is_empty()).then_some((fork, *offset, data))
+}
+
+/// The native form of a transaction, if it has one as far as is known.
+pub(crate) fn plan(transaction: &Transaction, known: &Known) -> Option<NativeWrite> {
+    let (fork, offset, data) = only_extent(transaction)?;
+    let before = *known.header().filter(|header| header.exists && header.version < OFFSET_MAX - 1)?;
+    let extent = known.extent(fork, offset)?;
+    let range = ByteRange::new(offset, data.len() as u64);
+    if extent.kind != ExtentKind::Data || extent.range() != range {
+        return None;
+    }
+    let mut stamp = before.version + 1;
+    for guard in &transaction.guards {
+        let within = |of: &Fork, region: &ByteRange| {
+            of == fork && region.len > 0 && region.offset >= range.offset && region.end() <= range.end()
+        };
+        let holds = match guard {
+            Guard::Exists => true,
+            Guard::Fence { token } => before.fence <= *token,
+            Guard::Region { fork, range, version } => within(fork, range) && extent.version <= *version,
+            Guard::Proposal { fork, range, version } => {
+                stamp = stamp.max(*version);
+                within(fork, range) && *version > extent.version
+            }
+            _ => false,
+        };
+        if !holds {
+            return None;
+        }
+    }
+    let after = Header { version: stamp, existed: true, ..before };
+    let extent = Placed { version: stamp, ..*extent };
+    Some(NativeWrite { fork: fork.clone(), data: data.clone(), before, after, extent })
+}
+
+/// The region that a lost native write would want to see: that of its first guard of a region.
+pub(crate) fn guarded_region(transaction: &Transaction) -> Option<(&Fork, ByteRange)> {
+    only_extent(transaction)?;
+    let simple =
+        |guard: &Guard| matches!(guard, Guard::Exists | Guard::Region { .. } | Guard::Proposal { .. });
+    if !transaction.guards.iter().all(simple) {
+        return None;
+    }
+    transaction.guards.iter().find_map(|guard| match guard {
+        Guard::Region { fork, range, .. } | Guard::Proposal { fork, range, .. } => Some((fork, *range)),
+        _ => None,
+    })
+}
+
+/// Judges the guards of a transaction by one region as it was read. `None` if they hold, or if that does not tell.
+pub(crate) fn refusal(
+    transaction: &Transaction,
+    region: (&Fork, ByteRange),
+    read: &RangeRead,
+    header: &Header,
+) -> Option<Refusal> {
+    for (index, guard) in transaction.guards.iter().enumerate() {
+        let refuse = |found| Some(Refusal { guard: index, found, version: header.version });
+        match guard {
+            Guard::Exists if !header.exists => return refuse(Found::Object { exists: false }),
+            Guard::Exists => {}
+            Guard::Region { fork, range, .. } | Guard::Proposal { fork, range, .. }
+                if (fork, *range) != region =>
+            {
+                return None;
+            }
+            Guard::Region { version, .. } if read.version > *version => {
+                return refuse(Found::Region(read.clone()));
+            }
+            Guard::Proposal { version, .. } if read.version >= *version => {
+                return refuse(Found::Region(read.clone()));
+            }
+            Guard::Region { .. } | Guard::Proposal { .. } => {}
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// The one read of a transaction that can be answered natively.
+pub(crate) fn only_read(transaction: &Transaction) -> Option<&Read> {
+    let ([], [], [read]) = (&transaction.guards[..], &transaction.writes[..], &transaction.reads[..]) else {
+        return None;
+    };
+    let native = match read {
+        Read::Range { range, .. } => (1..=READ_BYTES_MAX).contains(&range.len),
+        Read::Extents { range, .. } => range.len > 0,
+        Read::Stat | Read::Key { .. } | Read::Attribute { .. } => true,
+        _ => false,
+    };
+    native.then_some(read)
+}
+
+/// Part of the byte stream that a range needs, and where in the range it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) place: u64,
+    pub(crate) len: usize,
+    pub(crate) at: usize,
+}
+
+/// Where the bytes of a range are.
+pub(crate) fn segments(entries: &[Placed], range: ByteRange, size: u64) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    let end = range.end().min(size);
+    for entry in entries.iter().filter(|entry| entry.kind == ExtentKind::Data) {
+        let (start, stop) = (entry.start.max(range.offset), entry.end.min(end));
+        if start >= stop {
+            continue;
+        }
+        let place = u64::from(entry.place) + (start - entry.start);
+        let (len, at) = ((stop - start) as usize, (start - range.offset) as usize);
+        match segments.last_mut() {
+            Some(last) if last.place + last.len as u64 == place && last.at + last.len == at => {
+                last.len += len
+            }
+            _ => segments.push(Segment { place, len, at }),
+        }
+    }
+    segments
+}
+
+/// The answer to a read of a range, from all the entries that share a byte with it. The data is added by the caller.
+pub(crate) fn range_read(header: &Header, entries: &[Placed], range: ByteRange, size: u64) -> RangeRead {
+    let mut extents = Vec::new();
+    let mut push = |start: u64, end: u64, version: u64, kind| {
+        if version > 0 && start < end {
+            coalesce(&mut extents, Extent { range: ByteRange::from(start..end), version, kind });
+        }
+    };
+    let (mut at, mut version) = (range.offset, header.floor);
+    for entry in entries {
+        let (start, end) = (entry.start.max(range.offset), entry.end.min(range.end()));
+        push(at, start, header.floor, ExtentKind::Hole);
+        push(start, end, entry.version, entry.kind);
+        (at, version) = (end, version.max(entry.version));
+    }
+    push(at, range.end(), header.floor, ExtentKind::Hole);
+    RangeRead { data: Bytes::new(), extents, version, size, next: None }
+}
+
+/// The entries of a page of the index that share a byte with a range; `None` if the page ends before the range does.
+pub(crate) fn covering(
+    pairs: &[(Bytes, Bytes)],
+    more: bool,
+    range: ByteRange,
+    header: &Header,
+) -> Result<Option<Vec<Placed>>, StoreError> {
+    let mut entries: Vec<Placed> = Vec::with_capacity(pairs.len());
+    for (key, value) in pairs {
+        let entry = Placed::decode(key, value, header).ok_or_else(|| crate::reply::corrupt(key))?;
+        if entry.start < entries.last().map_or(0, |last| last.end) {
+            return Err(crate::reply::corrupt(key));
+        }
+        if entry.start >= range.end() {
+            return Ok(Some(entries));
+        }
+        entries.push(entry);
+    }
+    let complete = !more || entries.last().is_some_and(|last| last.end >= range.end());
+    Ok(complete.then_some(entries))
+}
+
+/// What a transaction of one read gives back.
+pub(crate) fn done(header: &Header, answer: Answer) -> nacre_object::Outcome {
+    nacre_object::Outcome::Done(nacre_object::Done {
+        version: header.version,
+        existed: header.exists,
+        answers: vec![answer],
+    })
+}

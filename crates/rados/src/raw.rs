@@ -1,0 +1,96 @@
+//! Plain RADOS objects, as a program without Nacre would use them: the peer that the read/modify/write study measures
+//! beside Nacre's objects.
+
+use std::ffi::CString;
+
+use bytes::Bytes;
+use nacre_object::{ErrorKind, ObjectId, StoreError};
+
+use crate::error::{Attempt, errno, failed};
+use crate::store::connect;
+use crate::sys::{Pool, ReadStep, WriteStep, flag};
+use crate::uri::Location;
+
+/// A pool, used without Nacre.
+#[derive(Clone)]
+pub struct RawPool {
+    pool: Pool,
+    location: Location,
+}
+
+impl RawPool {
+    /// Opens the pool that a uri names.
+    pub async fn open(uri: &str) -> Result<Self, StoreError> {
+        let location = Location::parse(uri)?;
+        Ok(Self { pool: connect(location.clone()).await?, location })
+    }
+
+    /// Reads up to `len` bytes of a RADOS object, with RADOS' own version of it; version 0 if there is none.
+    pub async fn read(&self, object: &str, len: usize) -> Result<(Bytes, u64), StoreError> {
+        let completed = self.pool.read(&name(object), &[ReadStep::Bytes { offset: 0, len }], 0).await;
+        match completed.code {
+            code if code >= 0 => {
+                let bytes = completed.answers.into_iter().next().map(|answer| answer.into_bytes());
+                Ok((bytes.unwrap_or_default(), completed.version))
+            }
+            code if code == -errno::ENOENT => Ok((Bytes::new(), 0)),
+            code => Err(self.failed(code, Attempt::Read, object)),
+        }
+    }
+
+    /// Replaces a RADOS object, if its version still is the one that was read. Whether it was.
+    pub async fn write_if(&self, object: &str, version: u64, data: &[u8]) -> Result<bool, StoreError> {
+        let steps = [WriteStep::IfVersion(version), WriteStep::AllBytes(data)];
+        let completed = self.pool.write(&name(object), &steps, flag::FULL_TRY).await;
+        match -completed.code {
+            code if code <= 0 => Ok(true),
+            // A version ahead of the object's, or behind it, or no object at all.
+            errno::ERANGE | errno::EOVERFLOW | errno::ENOENT => Ok(false),
+            code => Err(self.failed(-code, Attempt::Write, object)),
+        }
+    }
+
+    /// Replaces a RADOS object, whatever it holds.
+    pub async fn write(&self, object: &str, data: &[u8]) -> Result<(), StoreError> {
+        self.change(object, &[WriteStep::AllBytes(data)]).await
+    }
+
+    /// Removes a RADOS object.
+    pub async fn remove(&self, object: &str) -> Result<(), StoreError> {
+        self.change(object, &[WriteStep::Remove]).await
+    }
+
+    async fn change(&self, object: &str, steps: &[WriteStep<'_>]) -> Result<(), StoreError> {
+        let completed = self.pool.write(&name(object), steps, flag::FULL_TRY).await;
+        if completed.code < 0 {
+            return Err(self.failed(completed.code, Attempt::Write, object));
+        }
+        Ok(())
+    }
+
+    /// One read/modify/write of a whole object: reads it, changes it, and writes it back unless somebody else did
+    /// meanwhile. Whether the write took effect.
+    pub async fn read_modify_write(
+        &self,
+        object: &str,
+        len: usize,
+        modify: impl FnOnce(&mut [u8]),
+    ) -> Result<bool, StoreError> {
+        let (data, version) = self.read(object, len).await?;
+        let mut data = Vec::from(data);
+        data.resize(len, 0);
+        modify(&mut data);
+        self.write_if(object, version, &data).await
+    }
+
+    fn failed(&self, code: i32, attempt: Attempt, object: &str) -> StoreError {
+        match ObjectId::try_from(object) {
+            Ok(id) => failed(code, attempt, &self.location, &id),
+            Err(_) => StoreError::new(ErrorKind::Invalid, format!("\"{object}\" cannot name an object")),
+        }
+    }
+}
+
+fn name(object: &str) -> CString {
+    CString::new(object.split('\0').next().unwrap_or("")).unwrap_or_default()
+}

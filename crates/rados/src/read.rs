@@ -1,0 +1,191 @@
+//! Native reads: the header and one key, or the header, a fork's size, a page of its index and its bytes, all in one
+//! RADOS operation and so from one moment.
+
+use std::ffi::{CStr, CString};
+
+use bytes::Bytes;
+use nacre_object::{Answer, ByteRange, ErrorKind, Fork, ObjectId, Outcome, RangeRead, Read, StoreError};
+use parking_lot::Mutex;
+
+use crate::error::{Attempt, errno, failed};
+use crate::known::Known;
+use crate::name::{extent_key, extent_prefix, keyed};
+use crate::native::{self, HEADER, Segment};
+use crate::record::{Header, decode_fork, decode_value};
+use crate::reply::{self, corrupt};
+use crate::store::Inner;
+use crate::sys::{self, Completed, ReadStep};
+
+impl Inner {
+    /// Answers one read natively; `None` if that takes a call.
+    pub(crate) async fn read_natively(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<Known>,
+        read: &Read,
+    ) -> Result<Option<Outcome>, StoreError> {
+        let key = match read {
+            Read::Range { fork, range, .. } | Read::Extents { fork, range } => {
+                let bytes = matches!(read, Read::Range { .. });
+                let found = self.read_range(object, name, known, fork, *range, bytes).await?;
+                return Ok(found.map(|(found, header)| native::done(&header, Answer::Range(found))));
+            }
+            Read::Key { key } => Some(keyed(Some(b'k'), key.as_bytes())),
+            Read::Attribute { name } => Some(keyed(Some(b'a'), name.as_bytes())),
+            Read::Stat => None,
+            _ => return Ok(None),
+        };
+        let mut steps = vec![ReadStep::Xattrs];
+        steps.extend(key.as_deref().map(ReadStep::OmapKey));
+        let completed = self.pool.read(name, &steps, 0).await;
+        let (header, mut answers) = self.header(object, completed)?;
+        let answer = match key {
+            None => Answer::Stat(reply::stat(&header)),
+            Some(key) => {
+                let pairs = answers.pop().map(|answer| answer.into_pairs().0).unwrap_or_default();
+                let value =
+                    pairs.first().map(|(_, stored)| decode_value(stored).ok_or_else(|| corrupt(&key)));
+                Answer::Value(value.transpose().map_err(|error| self.context(error, object))?)
+            }
+        };
+        Ok(Some(native::done(&header, answer)))
+    }
+
+    /// Reads a range. The bytes are fetched with the index where they are known to have been last, and once more if
+    /// they turn out to be elsewhere. `None` if it takes a call: the index is long, or bytes moved meanwhile.
+    pub(crate) async fn read_range(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<Known>,
+        fork: &Fork,
+        range: ByteRange,
+        bytes: bool,
+    ) -> Result<Option<(RangeRead, Header)>, StoreError> {
+        let guess = {
+            let known = known.lock();
+            let extent = known.extent(fork, range.offset).filter(|extent| bytes && range.end() <= extent.end);
+            extent.and_then(|extent| native::segments(&[*extent], range, u64::MAX).first().copied())
+        };
+        let fork_key = keyed(Some(b'f'), fork.as_bytes());
+        // Keys hold no zero byte: the conversions cannot fail.
+        let prefix = CString::new(extent_prefix(fork.as_bytes())).unwrap_or_default();
+        let after = CString::new(extent_key(fork.as_bytes(), range.offset)).unwrap_or_default();
+        let mut steps = vec![
+            ReadStep::Xattrs,
+            ReadStep::OmapKey(&fork_key),
+            ReadStep::OmapAfter { after: &after, prefix: &prefix, limit: native::ENTRIES_MAX },
+        ];
+        steps.extend(guess.map(|guess| ReadStep::Bytes { offset: guess.place, len: guess.len }));
+        let completed = self.pool.read(name, &steps, 0).await;
+        let (header, answers) = self.header(object, completed)?;
+        let mut answers = answers.into_iter().skip(1);
+        let (sizes, _) = answers.next().map(|answer| answer.into_pairs()).unwrap_or_default();
+        let size = match sizes.first() {
+            None => 0,
+            Some((key, value)) => decode_fork(value).ok_or_else(|| self.context(corrupt(key), object))?,
+        };
+        let (page, more) = answers.next().map(|answer| answer.into_pairs()).unwrap_or_default();
+        let entries =
+            native::covering(&page, more, range, &header).map_err(|error| self.context(error, object))?;
+        let Some(entries) = entries else { return Ok(None) };
+        known.lock().saw(&header, fork, &entries);
+        let mut found = native::range_read(&header, &entries, range, size);
+        if !bytes {
+            return Ok(Some((found, header)));
+        }
+        let length = range.end().min(size).saturating_sub(range.offset) as usize;
+        let segments = native::segments(&entries, range, size);
+        found.data = match (&segments[..], guess) {
+            ([], _) => vec![0; length].into(),
+            ([only], Some(guess)) if *only == guess && only.len == length => {
+                answers.next().map(|answer| answer.into_bytes()).unwrap_or_default()
+            }
+            _ => match self.read_segments(object, name, &header, &segments, length).await? {
+                Some(data) => data,
+                None => return Ok(None),
+            },
+        };
+        if found.data.len() != length {
+            let error = StoreError::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "bytes of fork \"{fork}\" at {}+{} are missing from the byte stream",
+                    range.offset, range.len
+                ),
+            );
+            return Err(self.context(error, object));
+        }
+        Ok(Some((found, header)))
+    }
+
+    /// Reads parts of the byte stream, unless the object changed since its header was read: then there is `None`.
+    async fn read_segments(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        header: &Header,
+        segments: &[Segment],
+        length: usize,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let record = header.encode();
+        let mut steps = vec![ReadStep::IfXattr(HEADER, &record)];
+        steps.extend(
+            segments.iter().map(|segment| ReadStep::Bytes { offset: segment.place, len: segment.len }),
+        );
+        let completed = self.pool.read(name, &steps, 0).await;
+        if matches!(-completed.code, errno::ECANCELED | errno::ENOENT) {
+            return Ok(None);
+        }
+        if completed.code < 0 {
+            return Err(failed(completed.code, Attempt::Read, &self.location, object));
+        }
+        let mut parts = completed.answers.into_iter().skip(1).map(|answer| answer.into_bytes());
+        if let [only] = segments
+            && only.len == length
+        {
+            return Ok(parts.next());
+        }
+        let mut data = vec![0; length];
+        for (segment, part) in segments.iter().zip(parts) {
+            if part.len() != segment.len {
+                // Too short an answer tells the caller.
+                return Ok(Some(Bytes::new()));
+            }
+            data[segment.at..segment.at + segment.len].copy_from_slice(&part);
+        }
+        Ok(Some(data.into()))
+    }
+
+    /// The header from an operation whose first step was to read the attributes; all zeros where there is no object.
+    pub(crate) fn header(
+        &self,
+        object: &ObjectId,
+        completed: Completed,
+    ) -> Result<(Header, Vec<sys::Answer>), StoreError> {
+        if completed.code == -errno::ENOENT {
+            return Ok((Header::default(), Vec::new()));
+        }
+        if completed.code < 0 {
+            return Err(failed(completed.code, Attempt::Read, &self.location, object));
+        }
+        let mut answers = completed.answers;
+        let attributes = match answers.first_mut() {
+            Some(first) => std::mem::replace(first, sys::Answer::Nothing).into_pairs().0,
+            None => Vec::new(),
+        };
+        let Some((_, record)) = attributes.iter().find(|(name, _)| name == HEADER.to_bytes()) else {
+            // An object that somebody else made under a name of ours, without a header: there is nothing of ours.
+            return Ok((Header::default(), Vec::new()));
+        };
+        match Header::decode(record) {
+            Some(header) => Ok((header, answers)),
+            None => {
+                let error =
+                    StoreError::new(ErrorKind::Corrupt, "its attribute \"nacre\" holds no header of Nacre");
+                Err(self.context(error, object))
+            }
+        }
+    }
+}

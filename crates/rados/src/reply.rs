@@ -1,0 +1,191 @@
+//! What `classes/extent.lua` gives back.
+
+use bytes::{Buf, Bytes};
+use nacre_object::{
+    Answer, ByteRange, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage, RangeRead,
+    Read, Refusal, Stat, StoreError, Transaction,
+};
+
+use crate::name::unescaped;
+use crate::record::{HEADER_BYTES, Header, decode_fork, decode_value};
+
+/// A call's output.
+pub(crate) enum Reply {
+    /// A guard did not hold.
+    Refused(Refusal),
+    /// The answers to the reads, and the header of the object as it stood.
+    Answered(Vec<Answer>, Header),
+    /// The object would have so many attributes.
+    Crowded(u32),
+    /// What stands under a key is not a record of ours.
+    Corrupt(Bytes),
+    /// The script itself failed.
+    Failed(String),
+}
+
+/// Decodes the output of a call that did not change the object. `None` if it is not a reply to the transaction.
+pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<Reply, StoreError>> {
+    let mut text = Decoder(output);
+    Some(Ok(match text.u8()? {
+        1 => {
+            let header = text.header()?;
+            let index = text.u32()? as usize;
+            let found = match transaction.guards.get(index)? {
+                Guard::Exists | Guard::Absent => Found::Object { exists: header.exists },
+                Guard::Region { .. } | Guard::Proposal { .. } => Found::Region(text.range()?),
+                Guard::Key { key: name, .. } | Guard::Attribute { name, .. } => match text.value(name)? {
+                    Ok(value) => Found::Value(value),
+                    Err(error) => return Some(Err(error)),
+                },
+                Guard::Fence { .. } => Found::Fence(header.fence),
+            };
+            Reply::Refused(Refusal { guard: index, found, version: header.version })
+        }
+        2 => {
+            let header = text.header()?;
+            let mut answers = Vec::with_capacity(transaction.reads.len());
+            for read in &transaction.reads {
+                match text.answer(read, &header)? {
+                    Ok(answer) => answers.push(answer),
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+            Reply::Answered(answers, header)
+        }
+        3 => Reply::Crowded(text.u32()?),
+        4 => Reply::Corrupt(text.0),
+        5 => Reply::Failed(String::from_utf8_lossy(&text.0).into_owned()),
+        _ => return None,
+    }))
+}
+
+/// An object at a glance, from its header.
+pub(crate) fn stat(header: &Header) -> Stat {
+    Stat {
+        exists: header.exists,
+        version: header.version,
+        fence: header.fence,
+        forks: header.forks.into(),
+        bytes: header.bytes(),
+        keys: header.keys.into(),
+        attributes: header.attributes.into(),
+    }
+}
+
+/// The error for an entry that is not one of ours. The caller adds the object.
+pub(crate) fn corrupt(key: &[u8]) -> StoreError {
+    StoreError::new(ErrorKind::Corrupt, format!("key \"{}\" holds no record of Nacre", key.escape_ascii()))
+}
+
+/// Takes a reply apart. Every length is checked before it is used.
+struct Decoder(Bytes);
+
+impl Decoder {
+    fn u8(&mut self) -> Option<u8> {
+        self.0.try_get_u8().ok()
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.0.try_get_u16_le().ok()
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.0.try_get_u32_le().ok()
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.0.try_get_u64_le().ok()
+    }
+
+    fn bytes(&mut self, length: usize) -> Option<Bytes> {
+        (self.0.len() >= length).then(|| self.0.split_to(length))
+    }
+
+    /// The script packs a header also for an object that never existed, then of zeros.
+    fn header(&mut self) -> Option<Header> {
+        Header::decode(&self.bytes(HEADER_BYTES)?)
+    }
+
+    fn value(&mut self, name: &Key) -> Option<Result<Option<Bytes>, StoreError>> {
+        if self.u8()? == 0 {
+            return Some(Ok(None));
+        }
+        let length = self.u32()? as usize;
+        let stored = self.bytes(length)?;
+        Some(decode_value(&stored).map(Some).ok_or_else(|| corrupt(name.as_bytes())))
+    }
+
+    fn range(&mut self) -> Option<RangeRead> {
+        let (version, size, next, count) = (self.u64()?, self.u64()?, self.u64()?, self.u32()?);
+        let mut extents = Vec::with_capacity((count as usize).min(self.0.len() / 25));
+        for _ in 0..count {
+            let (start, end, version, kind) = (self.u64()?, self.u64()?, self.u64()?, self.u8()?);
+            let kind = if kind == 1 { ExtentKind::Data } else { ExtentKind::Hole };
+            extents.push(Extent { range: ByteRange::from(start..end), version, kind });
+        }
+        let (from, length, segments) = (self.u64()?, self.u64()?, self.u32()? as usize);
+        let mut places = Vec::with_capacity(segments.min(self.0.len() / 12));
+        for _ in 0..segments {
+            places.push((self.u64()?.checked_sub(from)?, u64::from(self.u32()?)));
+        }
+        let data = match places[..] {
+            // The common case, one segment that is all of the data, is not copied.
+            [(0, all)] if all == length => self.bytes(usize::try_from(all).ok()?)?,
+            _ => {
+                if length > nacre_object::limit::REPLY_BYTES_MAX as u64 {
+                    return None;
+                }
+                let mut data = vec![0; length as usize];
+                for (at, length) in places {
+                    let (at, length) = (usize::try_from(at).ok()?, length as usize);
+                    data.get_mut(at..at.checked_add(length)?)?.copy_from_slice(&self.bytes(length)?);
+                }
+                data.into()
+            }
+        };
+        Some(RangeRead { data, extents, version, size, next: (next != u64::MAX).then_some(next) })
+    }
+
+    fn answer(&mut self, read: &Read, header: &Header) -> Option<Result<Answer, StoreError>> {
+        Some(Ok(match read {
+            Read::Range { .. } | Read::Extents { .. } => Answer::Range(self.range()?),
+            Read::Stat => Answer::Stat(stat(header)),
+            Read::Forks { .. } => {
+                let (count, more) = (self.u32()?, self.u8()? != 0);
+                let mut page = ForkPage { entries: Vec::new(), more };
+                for _ in 0..count {
+                    let length = self.u16()?.into();
+                    let key = self.bytes(length)?;
+                    let length = self.u8()?.into();
+                    let value = self.bytes(length)?;
+                    let name = key.get(1..).and_then(unescaped).and_then(|name| Fork::new(name).ok());
+                    let Some(entry) = name.zip(decode_fork(&value)) else { return Some(Err(corrupt(&key))) };
+                    page.entries.push(entry);
+                }
+                Answer::Forks(page)
+            }
+            Read::Key { key: name } | Read::Attribute { name } => match self.value(name)? {
+                Ok(value) => Answer::Value(value),
+                Err(error) => return Some(Err(error)),
+            },
+            Read::Keys { values, .. } => return self.key_page(*values),
+            Read::Attributes => return self.key_page(true),
+        }))
+    }
+
+    fn key_page(&mut self, values: bool) -> Option<Result<Answer, StoreError>> {
+        let (count, more) = (self.u32()?, self.u8()? != 0);
+        let mut page = KeyPage { entries: Vec::new(), more };
+        for _ in 0..count {
+            let length = self.u16()?.into();
+            let key = self.bytes(length)?;
+            let length = self.u32()? as usize;
+            let stored = self.bytes(length)?;
+            let name = key.get(1..).and_then(unescaped).and_then(|name| Key::new(name).ok());
+            let value = if values { decode_value(&stored) } else { Some(Bytes::new()) };
+            let Some(entry) = name.zip(value) else { return Some(Err(corrupt(&key))) };
+            page.entries.push(entry);
+        }
+        Some(Ok(Answer::Keys(page)))
+    }
+}

@@ -1,0 +1,306 @@
+//! Transactions as `classes/extent.lua` takes them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use nacre_object::limit::PAGE_ENTRIES_MAX;
+use nacre_object::{ByteRange, Check, Guard, KeyRange, Read, Transaction, Write};
+
+use crate::name::escape_into;
+use crate::record::value_prefix;
+use crate::script::{Section, Sections};
+
+/// The sections of the script that a transaction needs. `expecting` says that the answers to its reads are held.
+pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
+    let mut sections = Sections::default().with(Section::Apply);
+    let is_range = |read: &Read| matches!(read, Read::Range { .. } | Read::Extents { .. });
+    let is_region = |guard: &Guard| matches!(guard, Guard::Region { .. } | Guard::Proposal { .. });
+    if !transaction.guards.is_empty() {
+        sections = sections.with(Section::Guards);
+    }
+    if transaction.guards.iter().any(is_region) || transaction.reads.iter().any(is_range) {
+        sections = sections.with(Section::Index).with(Section::Range);
+    }
+    if !transaction.reads.is_empty() {
+        sections = sections.with(Section::Reads);
+    }
+    if expecting {
+        sections = sections.with(Section::Skip);
+    }
+    if !transaction.writes.is_empty() {
+        sections = sections.with(Section::Index).with(Section::Changes);
+    }
+    sections
+}
+
+/// A transaction's encoding. `expected` is the version at which the answers to its reads are held already.
+pub(crate) fn encode(transaction: &Transaction, expected: Option<u64>) -> Vec<u8> {
+    let mut out = Encoder(Vec::with_capacity(256));
+    out.u64(expected.unwrap_or(u64::MAX));
+    out.u32(transaction.guards.len());
+    transaction.guards.iter().for_each(|guard| out.guard(guard));
+    out.u32(transaction.reads.len());
+    transaction.reads.iter().for_each(|read| out.read(read));
+    out.u32(transaction.writes.len());
+    transaction.writes.iter().for_each(|write| out.write(write));
+    out.0
+}
+
+struct Encoder(Vec<u8>);
+
+impl Encoder {
+    fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    /// A count or a length; the limits of the model keep them far below 32 bits.
+    fn u32(&mut self, value: usize) {
+        self.0.extend((value as u32).to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    /// A version to compare with. None passes half of the sequence, so anything above compares alike.
+    fn version(&mut self, value: u64) {
+        self.u64(value.min(i64::MAX as u64));
+    }
+
+    fn range(&mut self, range: ByteRange) {
+        self.u64(range.offset);
+        self.u64(range.len);
+    }
+
+    /// An escaped name, perhaps after a letter, with its length before it.
+    fn name(&mut self, letter: Option<u8>, name: &[u8]) {
+        let at = self.0.len();
+        self.0.extend([0, 0]);
+        self.0.extend(letter);
+        escape_into(name, &mut self.0);
+        let length = (self.0.len() - at - 2) as u16;
+        self.0[at..at + 2].copy_from_slice(&length.to_le_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.u32(bytes.len());
+        self.0.extend(bytes);
+    }
+
+    fn guard(&mut self, guard: &Guard) {
+        match guard {
+            Guard::Exists => self.u8(0),
+            Guard::Absent => self.u8(1),
+            Guard::Region { fork, range, version } | Guard::Proposal { fork, range, version } => {
+                self.u8(if matches!(guard, Guard::Region { .. }) { 2 } else { 3 });
+                self.name(None, fork.as_bytes());
+                self.range(*range);
+                self.version(*version);
+            }
+            Guard::Key { key: name, check } | Guard::Attribute { name, check } => {
+                self.u8(4);
+                self.name(
+                    Some(if matches!(guard, Guard::Key { .. }) { b'k' } else { b'a' }),
+                    name.as_bytes(),
+                );
+                self.u8(match check {
+                    Check::Present => 0,
+                    Check::Absent => 1,
+                    Check::Equal(_) => 2,
+                    Check::NotEqual(_) => 3,
+                    Check::Less(_) => 4,
+                    Check::LessOrEqual(_) => 5,
+                    Check::Greater(_) => 6,
+                    Check::GreaterOrEqual(_) => 7,
+                });
+                self.bytes(check.operand());
+            }
+            Guard::Fence { token } => {
+                self.u8(5);
+                self.u64(*token);
+            }
+        }
+    }
+
+    fn read(&mut self, read: &Read) {
+        match read {
+            Read::Range { fork, range, .. } | Read::Extents { fork, range } => {
+                self.u8(if matches!(read, Read::Range { .. }) { 0 } else { 1 });
+                self.name(None, fork.as_bytes());
+                self.range(*range);
+            }
+            Read::Stat => self.u8(2),
+            Read::Forks { after, limit } => {
+                self.u8(3);
+                match after {
+                    // A key that is just before the first fork's: "e" and the greatest byte.
+                    None => self.name(Some(b'e'), &[0xff]),
+                    Some(after) => self.name(Some(b'f'), after.as_bytes()),
+                }
+                self.u32((*limit as usize).min(PAGE_ENTRIES_MAX));
+            }
+            Read::Key { key } => {
+                self.u8(4);
+                self.name(Some(b'k'), key.as_bytes());
+            }
+            Read::Attribute { name } => {
+                self.u8(4);
+                self.name(Some(b'a'), name.as_bytes());
+            }
+            Read::Keys { range, limit, values } => {
+                self.key_page(b'k', range, (*limit as usize).min(PAGE_ENTRIES_MAX), *values);
+            }
+            Read::Attributes => self.key_page(b'a', &KeyRange::all(), PAGE_ENTRIES_MAX, true),
+        }
+    }
+
+    fn key_page(&mut self, letter: u8, range: &KeyRange, limit: usize, values: bool) {
+        self.u8(5);
+        // Names of keys have at least one byte, so that nothing equals the letter alone.
+        self.name(Some(letter), range.after.as_deref().map_or(&[][..], clipped));
+        self.u8(u8::from(range.before.is_some()));
+        self.name(Some(letter), range.before.as_deref().map_or(&[][..], clipped));
+        self.name(Some(letter), clipped(&range.prefix));
+        self.u32(limit);
+        self.u8(u8::from(values));
+    }
+
+    fn write(&mut self, write: &Write) {
+        match write {
+            Write::Create => self.u8(0),
+            Write::Extents { fork, extents } => {
+                self.u8(1);
+                self.name(None, fork.as_bytes());
+                self.pieces(&ordered(extents));
+            }
+            Write::Zero { fork, range } => {
+                self.u8(2);
+                self.name(None, fork.as_bytes());
+                self.range(*range);
+            }
+            Write::Truncate { fork, size } => {
+                self.u8(3);
+                self.name(None, fork.as_bytes());
+                self.u64(*size);
+            }
+            Write::RemoveFork { fork } => {
+                self.u8(4);
+                self.name(None, fork.as_bytes());
+            }
+            Write::SetKey { key: name, value } | Write::SetAttribute { name, value } => {
+                self.u8(5);
+                self.name(
+                    Some(if matches!(write, Write::SetKey { .. }) { b'k' } else { b'a' }),
+                    name.as_bytes(),
+                );
+                let prefix = value_prefix(value);
+                self.u32(prefix.len() + value.len());
+                self.0.extend(prefix);
+                self.0.extend(&value[..]);
+            }
+            Write::RemoveKey { key: name } | Write::RemoveAttribute { name } => {
+                self.u8(6);
+                self.name(
+                    Some(if matches!(write, Write::RemoveKey { .. }) { b'k' } else { b'a' }),
+                    name.as_bytes(),
+                );
+            }
+            Write::RaiseFence { token } => {
+                self.u8(7);
+                self.u64(*token);
+            }
+            Write::Remove => self.u8(8),
+        }
+    }
+
+    /// Pieces side by side become one, so that they take one extent's entry.
+    fn pieces(&mut self, pieces: &[(u64, Bytes)]) {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (offset, data) in pieces {
+            match runs.last_mut() {
+                Some((start, length)) if *start + *length == *offset => *length += data.len() as u64,
+                _ => runs.push((*offset, data.len() as u64)),
+            }
+        }
+        self.u32(runs.len());
+        for (offset, length) in runs {
+            self.u64(offset);
+            self.u32(length as usize);
+        }
+        self.0.reserve(pieces.iter().map(|(_, data)| data.len()).sum());
+        for (_, data) in pieces {
+            self.0.extend(&data[..]);
+        }
+    }
+}
+
+/// The first bytes of a bound that may be longer than any key: cut well past the longest key, it bounds the same keys.
+fn clipped(bound: &[u8]) -> &[u8] {
+    &bound[..bound.len().min(2048)]
+}
+
+/// Extents in ascending order, none empty, none sharing a byte: where they did, the later one wins.
+fn ordered(extents: &[(u64, Bytes)]) -> Cow<'_, [(u64, Bytes)]> {
+    let mut end = 0;
+    let is_ordered = extents.iter().all(|(offset, data)| {
+        let follows = *offset >= end && !data.is_empty();
+        end = offset + data.len() as u64;
+        follows
+    });
+    if is_ordered {
+        return Cow::Borrowed(extents);
+    }
+    let mut pieces: BTreeMap<u64, Bytes> = BTreeMap::new();
+    for (offset, data) in extents.iter().filter(|(_, data)| !data.is_empty()) {
+        let end = offset + data.len() as u64;
+        if let Some((&start, before)) = pieces.range(..*offset).next_back()
+            && start + before.len() as u64 > *offset
+        {
+            let before = before.clone();
+            if start + before.len() as u64 > end {
+                pieces.insert(end, before.slice((end - start) as usize..));
+            }
+            pieces.insert(start, before.slice(..(offset - start) as usize));
+        }
+        while let Some((&start, hidden)) = pieces.range(*offset..end).next() {
+            let rest = (start + hidden.len() as u64 > end).then(|| hidden.slice((end - start) as usize..));
+            pieces.remove(&start);
+            if let Some(rest) = rest {
+                pieces.insert(end, rest);
+            }
+        }
+        pieces.insert(*offset, data.clone());
+    }
+    Cow::Owned(pieces.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    #[test]
+    fn ordered_extents_paint_the_same_picture() {
+        let seed = rand::random();
+        let mut random = StdRng::seed_from_u64(seed);
+        for _ in 0..5_000 {
+            let extents: Vec<(u64, Bytes)> = (0..random.random_range(0..8))
+                .map(|i| (random.random_range(0..40), Bytes::from(vec![i + 1; random.random_range(0..12)])))
+                .collect();
+            let paint = |extents: &[(u64, Bytes)]| {
+                let mut picture = [0; 64];
+                for (offset, data) in extents {
+                    picture[*offset as usize..*offset as usize + data.len()].copy_from_slice(data);
+                }
+                picture
+            };
+            let ordered = ordered(&extents);
+            assert_eq!(paint(&ordered), paint(&extents), "seed {seed}: {extents:?}");
+            let apart = ordered.windows(2).all(|pair| pair[0].0 + pair[0].1.len() as u64 <= pair[1].0);
+            assert!(apart && ordered.iter().all(|(_, data)| !data.is_empty()), "seed {seed}: {ordered:?}");
+        }
+    }
+}

@@ -1,0 +1,631 @@
+//! The one place with `unsafe`: librados, found at run time, behind a small asynchronous interface.
+//!
+//! librados runs an operation in threads of its own and calls back when it is done; the callback wakes the future
+//! that waits, and no thread of ours ever blocks for an operation. What librados writes into lives in an
+//! [`InFlight`], which the callback and the future own together: dropping the future neither cancels the operation
+//! nor frees what librados still holds a pointer to.
+//!
+//! Invariants: librados writes into the slots of an operation only before its callback runs; we look at them only
+//! after it ran, which the mutex around `done` orders. A pool outlives its operations, which hold it.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
+use std::future::Future;
+use std::pin::Pin;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+type Raw = *mut c_void;
+type Callback = extern "C" fn(Raw, Raw);
+
+macro_rules! library {
+    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The functions of librados that are used here.
+        pub(crate) struct Library {
+            $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// Kept so that the functions stay where they are.
+            _library: libloading::Library,
+        }
+
+        impl Library {
+            fn bind(library: libloading::Library) -> Result<Self, libloading::Error> {
+                // SAFETY: the types are those of librados.h, the same since Ceph 14 for all of these functions, and
+                // the functions are used only while `_library` is alive.
+                unsafe {
+                    Ok(Self {
+                        $($name: *library.get(concat!(stringify!($name), "\0").as_bytes())?,)*
+                        _library: library,
+                    })
+                }
+            }
+        }
+    };
+}
+
+library! {
+    rados_create2: fn(*mut Raw, *const c_char, *const c_char, u64) -> c_int;
+    rados_conf_read_file: fn(Raw, *const c_char) -> c_int;
+    rados_conf_set: fn(Raw, *const c_char, *const c_char) -> c_int;
+    rados_connect: fn(Raw) -> c_int;
+    rados_shutdown: fn(Raw);
+    rados_cluster_fsid: fn(Raw, *mut c_char, usize) -> c_int;
+    rados_ioctx_create: fn(Raw, *const c_char, *mut Raw) -> c_int;
+    rados_ioctx_set_namespace: fn(Raw, *const c_char);
+    rados_ioctx_destroy: fn(Raw);
+    rados_nobjects_list_open: fn(Raw, *mut Raw) -> c_int;
+    rados_nobjects_list_next: fn(Raw, *mut *const c_char, *mut *const c_char, *mut *const c_char) -> c_int;
+    rados_nobjects_list_close: fn(Raw);
+    rados_aio_create_completion2: fn(Raw, Callback, *mut Raw) -> c_int;
+    rados_aio_release: fn(Raw);
+    rados_aio_get_return_value: fn(Raw) -> c_int;
+    rados_aio_get_version: fn(Raw) -> u64;
+    rados_create_write_op: fn() -> Raw;
+    rados_release_write_op: fn(Raw);
+    rados_write_op_assert_version: fn(Raw, u64);
+    rados_write_op_cmpxattr: fn(Raw, *const c_char, u8, *const c_char, usize);
+    rados_write_op_setxattr: fn(Raw, *const c_char, *const c_char, usize);
+    rados_write_op_write: fn(Raw, *const c_char, usize, u64);
+    rados_write_op_write_full: fn(Raw, *const c_char, usize);
+    rados_write_op_remove: fn(Raw);
+    rados_write_op_omap_set2: fn(Raw, *const *const c_char, *const *const c_char, *const usize, *const usize, usize);
+    rados_aio_write_op_operate: fn(Raw, Raw, Raw, *const c_char, Raw, c_int) -> c_int;
+    rados_create_read_op: fn() -> Raw;
+    rados_release_read_op: fn(Raw);
+    rados_read_op_cmpxattr: fn(Raw, *const c_char, u8, *const c_char, usize);
+    rados_read_op_getxattrs: fn(Raw, *mut Raw, *mut c_int);
+    rados_getxattrs_next: fn(Raw, *mut *const c_char, *mut *const c_char, *mut usize) -> c_int;
+    rados_getxattrs_end: fn(Raw);
+    rados_read_op_read: fn(Raw, u64, usize, *mut c_char, *mut usize, *mut c_int);
+    rados_read_op_exec: fn(Raw, *const c_char, *const c_char, *const c_char, usize, *mut *mut c_char, *mut usize, *mut c_int);
+    rados_read_op_omap_get_vals2: fn(Raw, *const c_char, *const c_char, u64, *mut Raw, *mut c_uchar, *mut c_int);
+    rados_read_op_omap_get_vals_by_keys2: fn(Raw, *const *const c_char, usize, *const usize, *mut Raw, *mut c_int);
+    rados_omap_get_next2: fn(Raw, *mut *mut c_char, *mut *mut c_char, *mut usize, *mut usize) -> c_int;
+    rados_omap_get_end: fn(Raw);
+    rados_aio_read_op_operate: fn(Raw, Raw, Raw, *const c_char, c_int) -> c_int;
+    rados_buffer_free: fn(*mut c_char);
+}
+
+const COMPARE_EQUAL: u8 = 1;
+
+/// Flags of an operation, as in librados.h.
+pub(crate) mod flag {
+    use std::ffi::c_int;
+    /// An error instead of waiting where the pool or the cluster is full.
+    pub(crate) const FULL_TRY: c_int = 64;
+    /// Output of a call that changed the object.
+    pub(crate) const RETURNVEC: c_int = 1024;
+}
+
+impl Library {
+    /// librados, loaded the first time that it is needed. The error is the loader's sentence.
+    pub(crate) fn get() -> Result<&'static Library, String> {
+        static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+        let loaded = LIBRARY.get_or_init(|| {
+            // SAFETY: librados' initialisers are those of an ordinary shared library; nothing else is run.
+            let library = unsafe { libloading::Library::new("librados.so.2") };
+            library.and_then(Library::bind).map_err(|error| error.to_string())
+        });
+        loaded.as_ref().map_err(Clone::clone)
+    }
+}
+
+thread_local! {
+    /// Whether this thread is one of librados', in the midst of a callback.
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How to connect.
+pub(crate) struct Connection<'a> {
+    /// The user, without `client.`.
+    pub(crate) id: &'a CStr,
+    /// The configuration file; Ceph's own search path where there is none.
+    pub(crate) conf: Option<&'a CStr>,
+    /// Settings that go over the file's.
+    pub(crate) settings: &'a [(CString, CString)],
+    pub(crate) pool: &'a CStr,
+    pub(crate) namespace: &'a CStr,
+}
+
+/// The step of connecting that failed; the code beside it is a negative errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Create,
+    Conf,
+    Setting,
+    Connect,
+    Pool,
+}
+
+/// A pool of a cluster, connected. Closed when the last copy and the last operation are gone.
+#[derive(Clone)]
+pub(crate) struct Pool(Arc<Connected>);
+
+struct Connected {
+    library: &'static Library,
+    cluster: Raw,
+    io: Raw,
+}
+
+// SAFETY: librados' handles may be used by any number of threads at once, as librados.h says.
+unsafe impl Send for Connected {}
+// SAFETY: as above.
+unsafe impl Sync for Connected {}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        let (library, cluster, io) = (self.library, self.cluster as usize, self.io as usize);
+        let close = move || {
+            // SAFETY: this was the last owner, so no operation is under way and nobody uses the handles again.
+            unsafe {
+                if io != 0 {
+                    (library.rados_ioctx_destroy)(io as Raw);
+                }
+                (library.rados_shutdown)(cluster as Raw);
+            }
+        };
+        if IN_CALLBACK.get() {
+            // Shutting down waits for librados' threads, of which this is one.
+            std::thread::spawn(close);
+        } else {
+            close();
+        }
+    }
+}
+
+impl Pool {
+    /// Connects. Blocks until the monitors answered or `client_mount_timeout` passed.
+    pub(crate) fn connect(connection: &Connection<'_>) -> Result<Pool, (Step, c_int)> {
+        let library = Library::get().map_err(|_| (Step::Create, 0))?;
+        let mut cluster = ptr::null_mut();
+        let name = [b"client.", connection.id.to_bytes_with_nul()].concat();
+        // SAFETY: all strings end in a zero byte and outlive the calls; the handle is used only if the call made one.
+        unsafe {
+            let code = (library.rados_create2)(&mut cluster, c"ceph".as_ptr(), name.as_ptr().cast(), 0);
+            if code < 0 {
+                return Err((Step::Create, code));
+            }
+            // From here on, dropping it closes it.
+            let mut connected = Connected { library, cluster, io: ptr::null_mut() };
+            let conf = connection.conf.map_or(ptr::null(), CStr::as_ptr);
+            let code = (library.rados_conf_read_file)(cluster, conf);
+            if code < 0 {
+                return Err((Step::Conf, code));
+            }
+            for (name, value) in connection.settings {
+                let code = (library.rados_conf_set)(cluster, name.as_ptr(), value.as_ptr());
+                if code < 0 {
+                    return Err((Step::Setting, code));
+                }
+            }
+            let code = (library.rados_connect)(cluster);
+            if code < 0 {
+                return Err((Step::Connect, code));
+            }
+            let code = (library.rados_ioctx_create)(cluster, connection.pool.as_ptr(), &mut connected.io);
+            if code < 0 {
+                connected.io = ptr::null_mut();
+                return Err((Step::Pool, code));
+            }
+            (library.rados_ioctx_set_namespace)(connected.io, connection.namespace.as_ptr());
+            Ok(Pool(Arc::new(connected)))
+        }
+    }
+
+    /// The cluster's identity.
+    pub(crate) fn fsid(&self) -> String {
+        let mut buffer = [0_u8; 64];
+        // SAFETY: the buffer is as long as we say.
+        let length = unsafe {
+            (self.0.library.rados_cluster_fsid)(self.0.cluster, buffer.as_mut_ptr().cast(), buffer.len())
+        };
+        String::from_utf8_lossy(&buffer[..usize::try_from(length).unwrap_or(0).min(64)]).into_owned()
+    }
+
+    /// Calls `visit` with the name of every object of the pool's namespace, in no order. Blocks.
+    pub(crate) fn each_name(&self, mut visit: impl FnMut(&[u8])) -> Result<(), c_int> {
+        const NO_MORE: c_int = -2;
+        let library = self.0.library;
+        let mut list = ptr::null_mut();
+        // SAFETY: the names that librados hands out live until the next call for the list, which is closed once.
+        unsafe {
+            let code = (library.rados_nobjects_list_open)(self.0.io, &mut list);
+            if code < 0 {
+                return Err(code);
+            }
+            let result = loop {
+                let (mut name, mut locator, mut namespace) = (ptr::null(), ptr::null(), ptr::null());
+                match (library.rados_nobjects_list_next)(list, &mut name, &mut locator, &mut namespace) {
+                    NO_MORE => break Ok(()),
+                    code if code < 0 => break Err(code),
+                    _ => visit(CStr::from_ptr(name).to_bytes()),
+                }
+            };
+            (library.rados_nobjects_list_close)(list);
+            result
+        }
+    }
+
+    /// Starts a read, or a call of a class.
+    pub(crate) fn read(&self, object: &CStr, steps: &[ReadStep<'_>], flags: c_int) -> Operation {
+        let library = self.0.library;
+        let slots = steps.iter().map(Slot::of).collect();
+        self.start(slots, |slots, completion| {
+            // SAFETY: librados copies all input before each call returns. The slots stay where they are until the
+            // callback ran, because the completion's argument owns them.
+            unsafe {
+                let op = (library.rados_create_read_op)();
+                for (step, slot) in steps.iter().zip(slots) {
+                    step.add(library, op, slot);
+                }
+                let code =
+                    (library.rados_aio_read_op_operate)(op, self.0.io, completion, object.as_ptr(), flags);
+                (library.rados_release_read_op)(op);
+                code
+            }
+        })
+    }
+
+    /// Starts a write.
+    pub(crate) fn write(&self, object: &CStr, steps: &[WriteStep<'_>], flags: c_int) -> Operation {
+        let library = self.0.library;
+        self.start(Vec::new(), |_, completion| {
+            // SAFETY: librados copies all input before each call returns.
+            unsafe {
+                let op = (library.rados_create_write_op)();
+                for step in steps {
+                    step.add(library, op);
+                }
+                let (io, time) = (self.0.io, ptr::null_mut());
+                let code =
+                    (library.rados_aio_write_op_operate)(op, io, completion, object.as_ptr(), time, flags);
+                (library.rados_release_write_op)(op);
+                code
+            }
+        })
+    }
+
+    fn start(&self, slots: Vec<Slot>, submit: impl FnOnce(&mut [Slot], Raw) -> c_int) -> Operation {
+        let library = self.0.library;
+        let in_flight = Arc::new(InFlight {
+            pool: self.clone(),
+            slots: UnsafeCell::new(slots.into_boxed_slice()),
+            state: Mutex::new(State { done: None, waker: None }),
+        });
+        let argument = Arc::into_raw(Arc::clone(&in_flight)).cast_mut();
+        let mut completion = ptr::null_mut();
+        // SAFETY: the callback takes over the count that `argument` stands for. The slots are not looked at by
+        // anybody else before it ran. Releasing the completion only drops our interest in it.
+        let code = unsafe {
+            let code = (library.rados_aio_create_completion2)(argument.cast(), completed, &mut completion);
+            if code < 0 {
+                code
+            } else {
+                let slots = &mut *in_flight.slots.get();
+                let code = submit(slots, completion);
+                (library.rados_aio_release)(completion);
+                code
+            }
+        };
+        if code < 0 {
+            // SAFETY: an operation that was not started never calls back.
+            drop(unsafe { Arc::from_raw(argument.cast_const()) });
+            in_flight.state.lock().done = Some((code, 0));
+        }
+        Operation { in_flight }
+    }
+}
+
+/// One step of a read operation. Steps run in order; the first that fails ends the operation.
+pub(crate) enum ReadStep<'a> {
+    /// Fails with ECANCELED unless the attribute has this value.
+    IfXattr(&'a CStr, &'a [u8]),
+    /// All attributes.
+    Xattrs,
+    /// Bytes.
+    Bytes { offset: u64, len: usize },
+    /// Entries of the omap after a key, beginning with a prefix.
+    OmapAfter { after: &'a CStr, prefix: &'a CStr, limit: u64 },
+    /// The entry of one key of the omap, if it is there.
+    OmapKey(&'a [u8]),
+    /// A call of a class's method.
+    Call { class: &'a CStr, method: &'a CStr, input: &'a [u8] },
+}
+
+impl ReadStep<'_> {
+    /// # Safety
+    /// `op` is a read operation under construction, and `slot` outlives it.
+    unsafe fn add(&self, library: &Library, op: Raw, slot: &mut Slot) {
+        // SAFETY: lengths are those of the slices, strings end in a zero byte, and the caller promises the rest.
+        unsafe {
+            match (self, slot) {
+                (ReadStep::IfXattr(name, value), _) => {
+                    let (bytes, len) = (value.as_ptr().cast(), value.len());
+                    (library.rados_read_op_cmpxattr)(op, name.as_ptr(), COMPARE_EQUAL, bytes, len);
+                }
+                (ReadStep::Xattrs, Slot::Xattrs { iterator, code }) => {
+                    (library.rados_read_op_getxattrs)(op, iterator, code);
+                }
+                (ReadStep::Bytes { offset, .. }, Slot::Bytes { buffer, len, code }) => {
+                    let bytes = buffer.as_mut_ptr().cast();
+                    (library.rados_read_op_read)(op, *offset, buffer.len(), bytes, len, code);
+                }
+                (ReadStep::OmapAfter { after, prefix, limit }, Slot::Omap { iterator, more, code }) => {
+                    let (after, prefix) = (after.as_ptr(), prefix.as_ptr());
+                    (library.rados_read_op_omap_get_vals2)(op, after, prefix, *limit, iterator, more, code);
+                }
+                (ReadStep::OmapKey(key), Slot::Omap { iterator, code, .. }) => {
+                    let (bytes, len) = (key.as_ptr().cast(), key.len());
+                    (library.rados_read_op_omap_get_vals_by_keys2)(op, &bytes, 1, &len, iterator, code);
+                }
+                (ReadStep::Call { class, method, input }, Slot::Call { output, len, code }) => {
+                    let (class, method, bytes) = (class.as_ptr(), method.as_ptr(), input.as_ptr().cast());
+                    (library.rados_read_op_exec)(op, class, method, bytes, input.len(), output, len, code);
+                }
+                _ => unreachable!("Slot::of makes the slot that the step needs"),
+            }
+        }
+    }
+}
+
+/// One step of a write operation. They all take effect together, or none does.
+pub(crate) enum WriteStep<'a> {
+    /// Fails unless RADOS' own version of the object is this one.
+    IfVersion(u64),
+    /// Fails with ECANCELED unless the attribute has this value.
+    IfXattr(&'a CStr, &'a [u8]),
+    /// Sets an attribute.
+    SetXattr(&'a CStr, &'a [u8]),
+    /// Writes bytes.
+    Bytes { offset: u64, data: &'a [u8] },
+    /// Replaces all bytes.
+    AllBytes(&'a [u8]),
+    /// Sets a key of the omap.
+    SetOmap(&'a [u8], &'a [u8]),
+    /// Removes the object.
+    Remove,
+}
+
+impl WriteStep<'_> {
+    /// # Safety
+    /// `op` is a write operation under construction.
+    unsafe fn add(&self, library: &Library, op: Raw) {
+        // SAFETY: lengths are those of the slices, strings end in a zero byte, and librados copies all of it.
+        unsafe {
+            match self {
+                WriteStep::IfVersion(version) => (library.rados_write_op_assert_version)(op, *version),
+                WriteStep::IfXattr(name, value) => {
+                    let (bytes, len) = (value.as_ptr().cast(), value.len());
+                    (library.rados_write_op_cmpxattr)(op, name.as_ptr(), COMPARE_EQUAL, bytes, len);
+                }
+                WriteStep::SetXattr(name, value) => {
+                    (library.rados_write_op_setxattr)(op, name.as_ptr(), value.as_ptr().cast(), value.len());
+                }
+                WriteStep::Bytes { offset, data } => {
+                    (library.rados_write_op_write)(op, data.as_ptr().cast(), data.len(), *offset);
+                }
+                WriteStep::AllBytes(data) => {
+                    (library.rados_write_op_write_full)(op, data.as_ptr().cast(), data.len());
+                }
+                WriteStep::SetOmap(key, value) => {
+                    let (keys, key_len) = (key.as_ptr().cast(), key.len());
+                    let (values, value_len) = (value.as_ptr().cast(), value.len());
+                    (library.rados_write_op_omap_set2)(op, &keys, &values, &key_len, &value_len, 1);
+                }
+                WriteStep::Remove => (library.rados_write_op_remove)(op),
+            }
+        }
+    }
+}
+
+/// Where librados puts the result of a step of a read operation.
+enum Slot {
+    Nothing,
+    Xattrs { iterator: Raw, code: c_int },
+    Bytes { buffer: Vec<u8>, len: usize, code: c_int },
+    Omap { iterator: Raw, more: c_uchar, code: c_int },
+    Call { output: *mut c_char, len: usize, code: c_int },
+}
+
+impl Slot {
+    fn of(step: &ReadStep<'_>) -> Self {
+        match step {
+            ReadStep::IfXattr(..) => Slot::Nothing,
+            ReadStep::Xattrs => Slot::Xattrs { iterator: ptr::null_mut(), code: 0 },
+            ReadStep::Bytes { len, .. } => Slot::Bytes { buffer: vec![0; *len], len: 0, code: 0 },
+            ReadStep::OmapAfter { .. } | ReadStep::OmapKey(_) => {
+                Slot::Omap { iterator: ptr::null_mut(), more: 0, code: 0 }
+            }
+            ReadStep::Call { .. } => Slot::Call { output: ptr::null_mut(), len: 0, code: 0 },
+        }
+    }
+
+    /// Takes the result out, and frees what librados made for it.
+    ///
+    /// # Safety
+    /// The operation is over, or was never started.
+    unsafe fn take(&mut self, library: &Library) -> Answer {
+        match std::mem::replace(self, Slot::Nothing) {
+            Slot::Nothing => Answer::Nothing,
+            Slot::Bytes { mut buffer, len, .. } => {
+                buffer.truncate(len);
+                Answer::Bytes(buffer.into())
+            }
+            Slot::Call { output, len, .. } => {
+                if output.is_null() {
+                    return Answer::Bytes(Bytes::new());
+                }
+                // SAFETY: librados made `len` bytes there, which are ours to free.
+                unsafe {
+                    let bytes = Bytes::copy_from_slice(std::slice::from_raw_parts(output.cast::<u8>(), len));
+                    (library.rados_buffer_free)(output);
+                    Answer::Bytes(bytes)
+                }
+            }
+            Slot::Xattrs { iterator, .. } => {
+                let mut pairs = Vec::new();
+                if !iterator.is_null() {
+                    // SAFETY: names and values live until the iterator is ended, which is the last thing done.
+                    unsafe {
+                        loop {
+                            let (mut name, mut value, mut len) = (ptr::null(), ptr::null(), 0);
+                            let code =
+                                (library.rados_getxattrs_next)(iterator, &mut name, &mut value, &mut len);
+                            if code < 0 || name.is_null() {
+                                break;
+                            }
+                            let name = Bytes::copy_from_slice(CStr::from_ptr(name).to_bytes());
+                            pairs.push((name, copied(value, len)));
+                        }
+                        (library.rados_getxattrs_end)(iterator);
+                    }
+                }
+                Answer::Pairs { pairs, more: false }
+            }
+            Slot::Omap { iterator, more, .. } => {
+                let mut pairs = Vec::new();
+                if !iterator.is_null() {
+                    // SAFETY: as above.
+                    unsafe {
+                        loop {
+                            let (mut key, mut value) = (ptr::null_mut(), ptr::null_mut());
+                            let (mut key_len, mut value_len) = (0, 0);
+                            let next = library.rados_omap_get_next2;
+                            let code = next(iterator, &mut key, &mut value, &mut key_len, &mut value_len);
+                            if code < 0 || key.is_null() {
+                                break;
+                            }
+                            pairs.push((copied(key, key_len), copied(value, value_len)));
+                        }
+                        (library.rados_omap_get_end)(iterator);
+                    }
+                }
+                Answer::Pairs { pairs, more: more != 0 }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// There are `len` bytes at `bytes`, unless it is null.
+unsafe fn copied(bytes: *const c_char, len: usize) -> Bytes {
+    if bytes.is_null() || len == 0 {
+        return Bytes::new();
+    }
+    // SAFETY: the caller promises it.
+    Bytes::copy_from_slice(unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len) })
+}
+
+/// The result of a step of a read operation.
+pub(crate) enum Answer {
+    /// The step has none.
+    Nothing,
+    /// Bytes that were read, or a call's output.
+    Bytes(Bytes),
+    /// Attributes, or entries of the omap, and whether the limit left some out.
+    Pairs { pairs: Vec<(Bytes, Bytes)>, more: bool },
+}
+
+impl Answer {
+    /// The bytes, of a step that reads or calls.
+    pub(crate) fn into_bytes(self) -> Bytes {
+        match self {
+            Answer::Bytes(bytes) => bytes,
+            _ => Bytes::new(),
+        }
+    }
+
+    /// The pairs, of a step that gets attributes or entries.
+    pub(crate) fn into_pairs(self) -> (Vec<(Bytes, Bytes)>, bool) {
+        match self {
+            Answer::Pairs { pairs, more } => (pairs, more),
+            _ => (Vec::new(), false),
+        }
+    }
+}
+
+/// An operation that is over.
+pub(crate) struct Completed {
+    /// 0 or more, or a negative errno.
+    pub(crate) code: c_int,
+    /// RADOS' own version of the object.
+    pub(crate) version: u64,
+    /// One for each step of a read operation.
+    pub(crate) answers: Vec<Answer>,
+}
+
+/// An operation under way; a future.
+pub(crate) struct Operation {
+    in_flight: Arc<InFlight>,
+}
+
+struct InFlight {
+    pool: Pool,
+    slots: UnsafeCell<Box<[Slot]>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The operation's result and RADOS' version, once it is over.
+    done: Option<(c_int, u64)>,
+    waker: Option<Waker>,
+}
+
+// SAFETY: the slots, the only part that is not so by itself, are handed from librados' thread to ours by the mutex.
+unsafe impl Send for InFlight {}
+// SAFETY: as above.
+unsafe impl Sync for InFlight {}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        for slot in self.slots.get_mut() {
+            // SAFETY: the callback, the last to hold librados' share, is over, or the operation was never started.
+            unsafe { slot.take(self.pool.0.library) };
+        }
+    }
+}
+
+impl Future for Operation {
+    type Output = Completed;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completed> {
+        let mut state = self.in_flight.state.lock();
+        let Some((code, version)) = state.done else {
+            if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                state.waker = Some(context.waker().clone());
+            }
+            return Poll::Pending;
+        };
+        // SAFETY: the operation is over, so librados has no use for the slots any more; the lock is held, so no other
+        // caller has one.
+        let answers = unsafe {
+            let slots = &mut *self.in_flight.slots.get();
+            slots.iter_mut().map(|slot| slot.take(self.in_flight.pool.0.library)).collect()
+        };
+        Poll::Ready(Completed { code, version, answers })
+    }
+}
+
+extern "C" fn completed(completion: Raw, argument: Raw) {
+    // SAFETY: the argument is the count of the `InFlight` that `Pool::start` gave away, and this is called once.
+    let in_flight = unsafe { Arc::from_raw(argument.cast_const().cast::<InFlight>()) };
+    let library = in_flight.pool.0.library;
+    // SAFETY: librados keeps the completion alive while it calls back.
+    let done = unsafe {
+        ((library.rados_aio_get_return_value)(completion), (library.rados_aio_get_version)(completion))
+    };
+    IN_CALLBACK.set(true);
+    let waker = {
+        let mut state = in_flight.state.lock();
+        state.done = Some(done);
+        state.waker.take()
+    };
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+    drop(in_flight);
+    IN_CALLBACK.set(false);
+}

@@ -1,0 +1,126 @@
+//! Where a store is: `rados://POOL?conf=FILE&id=USER&keyring=FILE&ns=NAMESPACE&timeout_ms=MILLISECONDS`.
+
+use std::time::Duration;
+
+use nacre_object::{ErrorKind, StoreError};
+
+/// How long an operation may take unless the uri says otherwise: longer than a stock cluster needs to notice that an
+/// OSD is gone.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A pool of a Ceph cluster, and how to reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The pool.
+    pub pool: String,
+    /// The configuration file; Ceph's own search path where there is none.
+    pub conf: Option<String>,
+    /// The user, without `client.`; `admin` where nothing is said.
+    pub id: String,
+    /// The file with the user's key, where the configuration does not name it.
+    pub keyring: Option<String>,
+    /// The namespace within the pool: stores in different ones do not see each other.
+    pub namespace: String,
+    /// How long an operation may take.
+    pub timeout: Duration,
+}
+
+impl Location {
+    /// A pool, all else at its default.
+    pub fn new(pool: impl Into<String>) -> Self {
+        Self {
+            pool: pool.into(),
+            conf: None,
+            id: "admin".into(),
+            keyring: None,
+            namespace: String::new(),
+            timeout: TIMEOUT,
+        }
+    }
+
+    /// Reads a uri.
+    pub fn parse(uri: &str) -> Result<Self, StoreError> {
+        let invalid = |why: &str| {
+            let form = "rados://POOL?conf=FILE&id=USER&keyring=FILE&ns=NAMESPACE&timeout_ms=MILLISECONDS";
+            StoreError::new(
+                ErrorKind::Invalid,
+                format!("{uri}: {why}; a pool of a Ceph cluster is written {form}"),
+            )
+        };
+        let rest = uri.strip_prefix("rados://").ok_or_else(|| invalid("it does not begin with rados://"))?;
+        let (pool, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let pool =
+            decoded(pool.trim_end_matches('/')).ok_or_else(|| invalid("the pool's name is not text"))?;
+        if pool.is_empty() {
+            return Err(invalid("there is no pool"));
+        }
+        let mut location = Self::new(pool);
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            let (name, value) =
+                part.split_once('=').ok_or_else(|| invalid(&format!("\"{part}\" has no value")))?;
+            let value = decoded(value).ok_or_else(|| invalid(&format!("the value of {name} is not text")))?;
+            match name {
+                "conf" => location.conf = Some(value),
+                "id" => location.id = value,
+                "keyring" => location.keyring = Some(value),
+                "ns" => location.namespace = value,
+                "timeout_ms" => {
+                    let timeout_ms = value.parse().ok().filter(|ms| (1..=86_400_000).contains(ms));
+                    let timeout_ms =
+                        timeout_ms.ok_or_else(|| invalid("timeout_ms is not a number from 1 to 86400000"))?;
+                    location.timeout = Duration::from_millis(timeout_ms);
+                }
+                _ => return Err(invalid(&format!("nothing is called \"{name}\""))),
+            }
+        }
+        Ok(location)
+    }
+}
+
+/// Resolves `%XX`. Zero bytes end strings in C, so there can be none.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        if first == b'%' {
+            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &after[2..];
+        } else {
+            bytes.push(first);
+        }
+    }
+    String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_are_read() {
+        let location =
+            Location::parse("rados://my%20pool?conf=/etc/ceph/c.conf&id=nacre&ns=job-7&timeout_ms=1500")
+                .unwrap();
+        assert_eq!(location.pool, "my pool");
+        assert_eq!(location.conf.as_deref(), Some("/etc/ceph/c.conf"));
+        assert_eq!((location.id.as_str(), location.namespace.as_str()), ("nacre", "job-7"));
+        assert_eq!(location.timeout, Duration::from_millis(1500));
+        assert_eq!(Location::parse("rados://p").unwrap(), Location::new("p"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (uri, why) in [
+            ("rados://", "there is no pool"),
+            ("rados://p?colour=red", "nothing is called \"colour\""),
+            ("rados://p?conf", "\"conf\" has no value"),
+            ("rados://p?timeout_ms=0", "timeout_ms is not a number"),
+            ("rados://p%00", "the pool's name is not text"),
+        ] {
+            let error = Location::parse(uri).unwrap_err();
+            assert!(error.kind == ErrorKind::Invalid && error.message.contains(why), "{error}");
+        }
+    }
+}
