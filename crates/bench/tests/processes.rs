@@ -50,9 +50,8 @@ fn main() -> ExitCode {
 /// A server as far as the study needs one, until it is killed.
 fn serve(listen: &str, store: &str) -> ExitCode {
     let store = nacre::open(store).unwrap();
-    let options =
-        nacre_wire::server::ServerOptions { listen: vec![listen.parse().unwrap()], ..Default::default() };
-    let server = nacre_wire::server::Server::start(Arc::new(store), options).unwrap();
+    let options = nacre_wire::ServeOptions { listen: vec![listen.parse().unwrap()], ..Default::default() };
+    let server = nacre_wire::Server::start(Arc::new(store), options).unwrap();
     println!("listening on {}", server.addresses()[0]);
     loop {
         std::thread::park();
