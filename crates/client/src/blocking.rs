@@ -8,6 +8,7 @@ use nacre_object::{
     ByteRange, Fork, Key, KeyRange, ObjectId, Outcome, RangeRead, Stat, StoreError, Transaction,
 };
 
+use crate::administration::Report;
 use crate::object::{Extents, Object, Updated, Written};
 use crate::pager::{Keys, Objects};
 use crate::store::Store;
@@ -44,6 +45,31 @@ impl BlockingStore {
     /// See [`Store::connect`].
     pub fn connect(&self) -> Result<(), StoreError> {
         block_on(self.store.connect())
+    }
+
+    /// See [`Store::info`].
+    pub fn info(&self) -> Result<Vec<Report>, StoreError> {
+        block_on(self.store.info())
+    }
+
+    /// See [`Store::scrub`].
+    pub fn scrub(&self, progress: impl FnMut(Report) + Send + 'static) -> Result<Vec<Report>, StoreError> {
+        block_on(self.store.scrub(progress))
+    }
+
+    /// See [`Store::compact`].
+    pub fn compact(&self) -> Result<Vec<Report>, StoreError> {
+        block_on(self.store.compact())
+    }
+
+    /// See [`Store::regions`].
+    pub fn regions(&self) -> Result<Vec<Report>, StoreError> {
+        block_on(self.store.regions())
+    }
+
+    /// See [`Store::close`].
+    pub fn close(&self) -> Result<(), StoreError> {
+        self.store.close()
     }
 
     /// See [`Store::object`].

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use nacre_object::testkit::MemoryStore;
-use nacre_object::{ErrorKind, ObjectStore, StoreError};
-use nacre_wire::{RemoteOptions, RemoteStore};
+use nacre_logstore::LogStore;
+use nacre_object::{ObjectStore, StoreError};
+use nacre_wire::{ClusterKey, RemoteOptions, RemoteStore};
 
-use crate::uri::{Engine, Options, Uri};
+use crate::uri::{Durability, Engine, Options, Uri};
 
 /// An engine that was opened, with what it can do beyond keeping objects.
 #[derive(Clone)]
 pub(crate) enum Opened {
-    Memory(Arc<MemoryStore>),
+    /// In this process: in a folder or in memory.
+    Log(LogStore),
+    /// On servers.
     Remote(RemoteStore),
     /// An engine that the caller brought along.
     Other(Arc<dyn ObjectStore>),
@@ -20,10 +22,8 @@ pub(crate) enum Opened {
 impl Opened {
     pub(crate) fn open(uri: &Uri) -> Result<Opened, StoreError> {
         match &uri.engine {
-            Engine::Memory => Ok(Opened::Memory(Arc::default())),
-            Engine::Folder(_) => {
-                Err(StoreError::new(ErrorKind::Unsupported, "folders are not supported yet"))
-            }
+            Engine::Memory => Ok(Opened::Log(LogStore::memory(log_options(&uri.options)))),
+            Engine::Folder(path) => Ok(Opened::Log(LogStore::open(path, log_options(&uri.options))?)),
             Engine::Servers(servers) => {
                 Ok(Opened::Remote(RemoteStore::new(servers, remote_options(&uri.options)?)?))
             }
@@ -33,15 +33,30 @@ impl Opened {
     /// The engine behind the seam.
     pub(crate) fn objects(&self) -> Arc<dyn ObjectStore> {
         match self {
-            Opened::Memory(store) => store.clone(),
+            Opened::Log(store) => Arc::new(store.clone()),
             Opened::Remote(store) => Arc::new(store.clone()),
             Opened::Other(store) => store.clone(),
         }
     }
 }
 
+fn log_options(options: &Options) -> nacre_logstore::Options {
+    let mut log = nacre_logstore::Options::default();
+    if let Some(durability) = options.durability {
+        log.durability = match durability {
+            Durability::Always => nacre_logstore::Durability::Always,
+            Durability::Interval(time) => nacre_logstore::Durability::Interval(time),
+            Durability::None => nacre_logstore::Durability::None,
+        };
+    }
+    log
+}
+
 fn remote_options(options: &Options) -> Result<RemoteOptions, StoreError> {
     let mut remote = RemoteOptions::default();
+    if let Some(path) = &options.key {
+        remote.key = Some(ClusterKey::load(path)?);
+    }
     if let Some(connections) = options.connections {
         remote.connections = connections;
     }

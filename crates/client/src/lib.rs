@@ -47,6 +47,7 @@
 
 #![forbid(unsafe_code)]
 
+mod administration;
 mod blocking;
 mod engine;
 mod object;
@@ -55,6 +56,7 @@ mod store;
 mod transfer;
 mod uri;
 
+pub use administration::Report;
 pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore};
 pub use nacre_object::{
     Answer, ByteRange, Check, Done, ErrorKind, Extent, ExtentKind, Fork, Found, Guard, Intent, Key, KeyPage,
@@ -64,7 +66,7 @@ pub use nacre_object::{
 pub use object::{Extents, Object, Updated, Written};
 pub use pager::{Keys, Objects};
 pub use store::Store;
-pub use uri::{Engine, Options, Uri};
+pub use uri::{Durability, Engine, Options, Uri};
 
 /// Opens a store.
 ///

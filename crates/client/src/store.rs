@@ -14,7 +14,7 @@ use crate::uri::Uri;
 #[derive(Clone)]
 pub struct Store {
     pub(crate) objects: Arc<dyn ObjectStore>,
-    opened: Opened,
+    pub(crate) opened: Opened,
     name: Arc<str>,
 }
 

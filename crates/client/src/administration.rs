@@ -1,0 +1,130 @@
+//! What concerns a store as a whole: its state, its health, its space.
+
+use futures::channel::oneshot;
+use nacre_logstore::LogStore;
+use nacre_object::{ErrorKind, StoreError};
+use serde_json::Value;
+
+use crate::engine::Opened;
+use crate::store::Store;
+
+/// What one part of a store answered: the store itself where it is in this process, or one of its servers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The uri of the store, or the address of the server.
+    pub place: String,
+    /// The answer.
+    pub report: Value,
+}
+
+impl Store {
+    /// Segments, live bytes, write amplification, durability, versions: the state of every part of the store.
+    pub async fn info(&self) -> Result<Vec<Report>, StoreError> {
+        self.administer("info", |_| ()).await
+    }
+
+    /// Has every part of the store read and check every byte that it wrote; transactions go on. `progress` is told
+    /// how far each part is.
+    pub async fn scrub(
+        &self,
+        progress: impl FnMut(Report) + Send + 'static,
+    ) -> Result<Vec<Report>, StoreError> {
+        self.administer("scrub", progress).await
+    }
+
+    /// Has every part of the store give back the space of what was overwritten and removed; transactions go on.
+    pub async fn compact(&self) -> Result<Vec<Report>, StoreError> {
+        self.administer("compact", |_| ()).await
+    }
+
+    /// What servers measured of contended regions: attempts, failures, and the longest run of failures of each.
+    pub async fn regions(&self) -> Result<Vec<Report>, StoreError> {
+        self.administer("regions", |_| ()).await
+    }
+
+    /// Finishes what was begun, and closes a store of this process for good; blocks as long as that takes. Handles
+    /// on servers have nothing to close.
+    pub fn close(&self) -> Result<(), StoreError> {
+        match &self.opened {
+            Opened::Log(store) => store.close(),
+            Opened::Remote(_) | Opened::Other(_) => Ok(()),
+        }
+    }
+
+    async fn administer(
+        &self,
+        method: &'static str,
+        mut progress: impl FnMut(Report) + Send + 'static,
+    ) -> Result<Vec<Report>, StoreError> {
+        let failed = |error: StoreError| error.context(format_args!("{method} of {} failed", self.name()));
+        match &self.opened {
+            Opened::Log(store) => {
+                let (store, place) = (store.clone(), self.name().to_owned());
+                let name = place.clone();
+                // What reads a whole folder must not hold up the caller's runtime.
+                let (send, result) = oneshot::channel();
+                let work = move || {
+                    let mut report = |report| progress(Report { place: place.clone(), report });
+                    // Whoever asked may have gone away meanwhile.
+                    let _ = send.send(administer_log(&store, method, &mut report));
+                };
+                let thread = std::thread::Builder::new().name(format!("nacre-{method}")).spawn(work);
+                thread.map_err(|error| failed(StoreError::new(ErrorKind::Io, error.to_string())))?;
+                let lost = || StoreError::new(ErrorKind::Unknown, "the thread that did it ended in a panic");
+                let report = result.await.unwrap_or_else(|_| Err(lost())).map_err(failed)?;
+                Ok(vec![Report { place: name, report }])
+            }
+            Opened::Remote(store) => {
+                let mut reports = Vec::new();
+                let progress = std::sync::Arc::new(std::sync::Mutex::new(progress));
+                for address in store.addresses() {
+                    let (place, progress) = (address.to_string(), progress.clone());
+                    let report = move |report: bytes::Bytes| {
+                        let report = serde_json::from_slice(&report).unwrap_or(Value::Null);
+                        if let Ok(mut progress) = progress.lock() {
+                            progress(Report { place: place.clone(), report });
+                        }
+                    };
+                    let text =
+                        store.call(address, method, bytes::Bytes::new(), report).await.map_err(failed)?;
+                    let report = serde_json::from_slice(&text).map_err(|error| {
+                        failed(StoreError::new(
+                            ErrorKind::Unsupported,
+                            format!("{address} answered: {error}"),
+                        ))
+                    })?;
+                    reports.push(Report { place: address.to_string(), report });
+                }
+                Ok(reports)
+            }
+            Opened::Other(_) => {
+                Err(failed(StoreError::new(ErrorKind::Unsupported, "this engine has no such call")))
+            }
+        }
+    }
+}
+
+fn administer_log(
+    store: &LogStore,
+    method: &str,
+    progress: &mut dyn FnMut(Value),
+) -> Result<Value, StoreError> {
+    let value = |result: serde_json::Result<Value>| {
+        result.map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))
+    };
+    match method {
+        "info" => value(serde_json::to_value(store.info())),
+        "scrub" => {
+            let report = store.scrub(|at| progress(serde_json::to_value(at).unwrap_or(Value::Null)))?;
+            value(serde_json::to_value(report))
+        }
+        "compact" => {
+            store.compact()?;
+            value(serde_json::to_value(store.info()))
+        }
+        _ => {
+            let text = "it is kept by servers only, which see the attempts of all clients";
+            Err(StoreError::new(ErrorKind::Unsupported, text))
+        }
+    }
+}
