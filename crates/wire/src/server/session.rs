@@ -262,6 +262,8 @@ impl Session {
 
     /// Writes as much as the socket takes.
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        // Who has a reply finds it counted.
+        self.tally.settle(&self.shared.stats);
         let mut sent = 0;
         if let Poll::Ready(result) = self.channel.poll_write(context, &mut self.outbox, &mut sent) {
             result?;

@@ -1,0 +1,121 @@
+//! What can be set of a server. The fields' names, with dashes, are those of the flags and of `nacre.toml`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nacre_logstore::Durability;
+use nacre_object::{ErrorKind, StoreError};
+use nacre_wire::{PORT_DEFAULT, ServerLimits};
+use serde::{Deserialize, Serialize};
+
+/// Where metrics are served by default.
+pub const METRICS_ADDRESS_DEFAULT: &str = "127.0.0.1:6471";
+
+/// How to run a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ServerOptions {
+    /// The folder that holds the store; without one it is in memory, and gone when the server ends.
+    pub data: Option<PathBuf>,
+    /// Addresses to serve clients on: `HOST:PORT` or `unix:PATH`. Others than loopback ones need a key.
+    pub listen: Vec<String>,
+    /// Address of `/metrics`, `/healthz` and the status page; none for no such thing.
+    pub metrics: Option<String>,
+    /// File with the cluster key; with one, every client must prove that it has the key too.
+    pub key: Option<PathBuf>,
+    /// `always`, `none`, or an interval such as `50ms`: when acknowledged writes are on the medium.
+    pub durability: String,
+    /// Size of a segment of the log, in bytes.
+    pub segment_bytes: u32,
+    /// Log that may gather before the index is written down again, in bytes.
+    pub snapshot_bytes: u64,
+    /// Threads that serve clients; 0 for one per processor, and at most four.
+    pub threads: usize,
+    /// Connections that may be open.
+    pub connections_max: usize,
+    /// Bytes that all connections together may hold.
+    pub held_bytes_max: usize,
+    /// How long a peer may take to introduce itself, in milliseconds.
+    pub handshake_timeout_ms: u64,
+    /// A peer that leaves a request half sent, or replies unread, for so long is disconnected; in milliseconds.
+    pub stall_timeout_ms: u64,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        let log = nacre_logstore::Options::default();
+        let limits = ServerLimits::default();
+        Self {
+            data: Some("nacre-data".into()),
+            listen: vec![format!("127.0.0.1:{PORT_DEFAULT}")],
+            metrics: Some(METRICS_ADDRESS_DEFAULT.to_owned()),
+            key: None,
+            durability: "always".to_owned(),
+            segment_bytes: log.segment_bytes,
+            snapshot_bytes: log.snapshot_bytes,
+            threads: 0,
+            connections_max: limits.connections_max,
+            held_bytes_max: limits.held_bytes_max,
+            handshake_timeout_ms: limits.handshake_timeout.as_millis() as u64,
+            stall_timeout_ms: limits.stall_timeout.as_millis() as u64,
+        }
+    }
+}
+
+impl ServerOptions {
+    pub(crate) fn log_options(&self) -> Result<nacre_logstore::Options, StoreError> {
+        Ok(nacre_logstore::Options {
+            durability: parse_durability(&self.durability)?,
+            segment_bytes: self.segment_bytes,
+            snapshot_bytes: self.snapshot_bytes,
+            ..Default::default()
+        })
+    }
+
+    pub(crate) fn limits(&self) -> ServerLimits {
+        ServerLimits {
+            connections_max: self.connections_max,
+            held_bytes_max: self.held_bytes_max,
+            handshake_timeout: Duration::from_millis(self.handshake_timeout_ms.max(1)),
+            stall_timeout: Duration::from_millis(self.stall_timeout_ms.max(2)),
+            ..Default::default()
+        }
+    }
+}
+
+fn parse_durability(text: &str) -> Result<Durability, StoreError> {
+    let interval = |text: &str| {
+        let (digits, factor) = match text.strip_suffix("ms") {
+            Some(digits) => (digits, 1),
+            None => (text.strip_suffix('s')?, 1000),
+        };
+        let count: u32 = digits.parse().ok().filter(|count| *count > 0)?;
+        Some(Duration::from_millis(u64::from(count) * factor))
+    };
+    match text {
+        "always" => Ok(Durability::Always),
+        "none" => Ok(Durability::None),
+        _ => interval(text).map(Durability::Interval).ok_or_else(|| {
+            let text = format!("durability \"{text}\" is neither always nor none nor a time such as 50ms");
+            StoreError::new(ErrorKind::Invalid, text)
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_named_with_dashes_and_checked() {
+        let options: ServerOptions =
+            serde_json::from_str(r#"{"listen":["[::1]:7"],"segment-bytes":65536,"metrics":null}"#).unwrap();
+        assert_eq!((options.segment_bytes, options.metrics, options.threads), (65536, None, 0));
+        assert!(serde_json::from_str::<ServerOptions>(r#"{"colour":1}"#).is_err());
+        assert_eq!(parse_durability("2s").unwrap(), Durability::Interval(Duration::from_secs(2)));
+        assert_eq!(parse_durability("50ms").unwrap(), Durability::Interval(Duration::from_millis(50)));
+        for text in ["", "ms", "0ms", "-1s", "50", "sometimes"] {
+            assert!(parse_durability(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A whole server, as its users see it.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use nacre_daemon::{Daemon, ServerOptions};
+
+fn options(folder: &std::path::Path) -> ServerOptions {
+    ServerOptions {
+        data: Some(folder.join("data")),
+        listen: vec!["127.0.0.1:0".to_owned(), format!("unix:{}", folder.join("socket").display())],
+        metrics: Some("127.0.0.1:0".to_owned()),
+        ..Default::default()
+    }
+}
+
+fn http(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let status = text.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, text.split_once("\r\n\r\n").unwrap().1.to_owned())
+}
+
+#[test]
+fn what_was_written_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(folder.path())).unwrap();
+    let store =
+        nacre::open(&daemon.addresses()[0].to_string().replace("127", "nacre://127")).unwrap().blocking();
+    let version = store.object("o").unwrap().write(0, "kept").unwrap();
+    daemon.stop().unwrap();
+    let error = store.object("o").unwrap().read(0..4).unwrap_err();
+    assert_eq!(error.kind, nacre::ErrorKind::Unavailable, "{error}");
+
+    let daemon = Daemon::start(&options(folder.path())).unwrap();
+    let store = nacre::open(&daemon.addresses()[1].to_string()).unwrap().blocking();
+    let read = store.object("o").unwrap().read(0..10).unwrap();
+    assert_eq!((&read.data[..], read.version), (&b"kept"[..], version));
+    daemon.stop().unwrap();
+    assert!(!folder.path().join("socket").exists());
+}
+
+#[test]
+fn metrics_tell_what_happened() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(folder.path())).unwrap();
+    let store = nacre::open(&daemon.addresses()[1].to_string()).unwrap().blocking();
+    let object = store.object("o").unwrap();
+    let version = object.write(0, "abc").unwrap();
+    object.write(0, "abd").unwrap();
+    assert!(matches!(object.write_if(0, "abe", version).unwrap(), nacre::Written::Conflict(_)));
+    let address = daemon.metrics_address().unwrap();
+    let (status, text) = http(address, "/metrics");
+    assert_eq!(status, 200);
+    for line in [
+        "nacre_connections 1.0",
+        "nacre_requests_total{kind=\"write\",outcome=\"done\"} 2",
+        "nacre_requests_total{kind=\"conditional_write\",outcome=\"refused\"} 1",
+        "nacre_request_latency_seconds_count 3",
+        "nacre_request_latency_seconds_bucket{le=\"+Inf\"} 3",
+        "nacre_store_objects 1.0",
+        "nacre_store_read_only 0.0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is missing from:\n{text}");
+    }
+    assert_eq!(http(address, "/healthz"), (200, "ok\n".to_owned()));
+    let (status, page) = http(address, "/");
+    assert!(status == 200 && page.contains("<td>2 done, 0 refused, 0 failed</td>"), "{page}");
+    assert_eq!(http(address, "/nothing").0, 404);
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn the_administration_answers_over_the_wire() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(folder.path())).unwrap();
+    let store =
+        nacre::open(&daemon.addresses()[0].to_string().replace("127", "nacre://127")).unwrap().blocking();
+    store.object("o").unwrap().write(0, vec![7; 1 << 20]).unwrap();
+    let info = store.info().unwrap();
+    assert_eq!(info.len(), 1);
+    assert_eq!(info[0].place, daemon.addresses()[0].to_string());
+    assert_eq!(info[0].report["objects"], 1);
+    let scrub = store.scrub(|_| ()).unwrap();
+    assert_eq!(scrub[0].report["findings"].as_array().unwrap().len(), 0);
+    assert!(scrub[0].report["bytes"].as_u64().unwrap() >= 1 << 20);
+    assert_eq!(store.compact().unwrap()[0].report["objects"], 1);
+    daemon.stop().unwrap();
+}
+
+#[test]
+fn two_servers_cannot_have_the_same_folder_or_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(&options(folder.path())).unwrap();
+    let error = Daemon::start(&options(folder.path())).err().unwrap();
+    assert!(error.message.contains("is open in another process"), "{error}");
+    let taken = ServerOptions {
+        data: None,
+        listen: vec![daemon.addresses()[0].to_string()],
+        ..options(folder.path())
+    };
+    let error = Daemon::start(&taken).err().unwrap();
+    assert!(error.message.starts_with("cannot listen on 127.0.0.1:"), "{error}");
+    let open = ServerOptions { data: None, listen: vec!["0.0.0.0:0".to_owned()], ..options(folder.path()) };
+    let error = Daemon::start(&open).err().unwrap();
+    assert!(error.message.contains("without a cluster key"), "{error}");
+    daemon.stop().unwrap();
+}
