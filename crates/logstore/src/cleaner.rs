@@ -89,14 +89,11 @@ impl Engine {
     }
 
     /// Does one step towards less space: frees a segment, cleans one, or takes a snapshot so that one can be freed.
-    /// `false` if there is nothing left to gain.
-    pub(crate) fn clean_once(self: &Arc<Self>, work: &mut CleanerState) -> Result<bool, StoreError> {
-        self.clean_before(work, u32::MAX)
-    }
-
-    /// The same, with segments below a number only.
-    fn clean_before(self: &Arc<Self>, work: &mut CleanerState, newest: u32) -> Result<bool, StoreError> {
-        let now = self.log.last_batch();
+    /// Only segments below `newest` are considered. `false` if there is nothing left to gain.
+    pub(crate) fn clean_once(self: &Arc<Self>, work: &mut CleanerState, newest: u32) -> Result<bool, StoreError> {
+        // The segment that the log would be replayed from, were a snapshot taken now, can be freed by no snapshot.
+        let (position, now) = self.log.position();
+        let newest = newest.min(position.segment);
         let sealed = self.table.all().into_iter().filter(|segment| {
             segment.id < newest
                 && segment.sealed.load(Ordering::Acquire)
@@ -113,9 +110,9 @@ impl Engine {
         let Some(choice) = choose(candidates, move_cost) else { return Ok(false) };
         let Some(segment) = self.table.get(choice.id) else { return Ok(false) };
         if work.pins(segment.id) {
-            let before = work.snapshots.first().copied();
+            // As many snapshots as are kept unpin it.
             self.snapshot(work)?;
-            return Ok(work.snapshots.first().copied() != before || !work.pins(segment.id));
+            return Ok(true);
         }
         self.clean(work, segment)?;
         Ok(true)
@@ -126,7 +123,7 @@ impl Engine {
         let mut work = self.maintenance.work.lock();
         // Each turn frees a segment or moves the snapshots on; segments made meanwhile are left for another time.
         let newest = work.next_segment;
-        while self.clean_before(&mut work, newest)? {}
+        while self.clean_once(&mut work, newest)? {}
         if self.persistent && self.log.since_snapshot_bytes() > 0 {
             self.snapshot(&mut work)?;
         }
@@ -142,7 +139,9 @@ impl Engine {
         if segment.live_bytes() > 0 {
             self.evacuate(work, &segment)?;
         }
-        // Under durability other than `Always` the moves are written, but perhaps not synced.
+        // What took the last reference away may be on its way to the disk only; were it lost, the index would refer
+        // to the segment again.
+        self.log.wait_blocking(self.log.last_batch())?;
         self.log.sync()?;
         if segment.live_bytes() > 0 {
             // Damage hides some of it from the cleaner, not from readers: the segment stays.
@@ -158,6 +157,8 @@ impl Engine {
 
     fn evacuate(self: &Arc<Self>, work: &mut CleanerState, segment: &Arc<Segment>) -> Result<(), StoreError> {
         let bytes = self.read_segment(segment)?;
+        // Records of moves must not leave much of a segment unused.
+        let move_bytes_max = MOVE_BYTES_MAX.min(self.options.segment_bytes as usize / 8);
         let mut batch: Vec<Live> = Vec::new();
         let mut batch_bytes = 0;
         for item in Scan::new(bytes.clone(), segment.id, SEGMENT_HEAD_BYTES as usize) {
@@ -189,7 +190,7 @@ impl Engine {
                     &mut batch_bytes,
                 );
                 chunk_offset += len;
-                if batch_bytes >= MOVE_BYTES_MAX {
+                if batch_bytes >= move_bytes_max {
                     self.relocate(work, segment, &bytes, std::mem::take(&mut batch))?;
                     batch_bytes = 0;
                 }

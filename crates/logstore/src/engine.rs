@@ -237,26 +237,32 @@ impl Engine {
         if self.log.is_acked(gate) {
             return match fill(&mut outcome, &fetches, true) {
                 Ok(true) => Reply::ready(Ok(outcome)),
-                Err(error) => Reply::ready(Err(error)),
+                Err(error) => Reply::ready(Err(unread(error, wrote))),
                 Ok(false) => {
                     let engine = Arc::clone(self);
-                    Reply::pending(async move { engine.read_slowly(outcome, fetches).await })
+                    Reply::pending(async move { engine.read_slowly(outcome, fetches, wrote).await })
                 }
             };
         }
         let engine = Arc::clone(self);
         Reply::pending(async move {
             engine.log.wait(gate).await.map_err(|error| uncertain(error, wrote))?;
-            if fill(&mut outcome, &fetches, true)? {
+            if fill(&mut outcome, &fetches, true).map_err(|error| unread(error, wrote))? {
                 return Ok(outcome);
             }
-            engine.read_slowly(outcome, fetches).await
+            engine.read_slowly(outcome, fetches, wrote).await
         })
     }
 
     /// Reads what the page cache does not hold, on a thread that may wait for the device.
-    async fn read_slowly(&self, mut outcome: Outcome, fetches: Vec<Fetch>) -> Result<Outcome, StoreError> {
-        self.readers.run(move || fill(&mut outcome, &fetches, false).map(|_| outcome)).await
+    async fn read_slowly(
+        &self,
+        mut outcome: Outcome,
+        fetches: Vec<Fetch>,
+        wrote: bool,
+    ) -> Result<Outcome, StoreError> {
+        let result = self.readers.run(move || fill(&mut outcome, &fetches, false).map(|_| outcome)).await;
+        result.map_err(|error| unread(error, wrote))
     }
 
     /// See [`nacre_object::ObjectStore::list`].
@@ -317,6 +323,15 @@ fn uncertain(error: StoreError, wrote: bool) -> StoreError {
         let text = format!("the newest state of the object was never made durable: {}", error.message);
         StoreError::new(ErrorKind::ReadOnly, text)
     }
+}
+
+/// What a failed read means to a transaction that also wrote: not that nothing was changed.
+fn unread(error: StoreError, wrote: bool) -> StoreError {
+    if !wrote {
+        return error;
+    }
+    let text = format!("the write took effect, but what the transaction read is lost: {}", error.message);
+    StoreError::new(ErrorKind::Unknown, text)
 }
 
 /// Reads the bytes that an outcome lacks; `false` if that would have to wait and must not (`now`).

@@ -185,11 +185,6 @@ impl Log {
         self.tail.lock().ready.replace(segment)
     }
 
-    /// Takes back the segment that the log would go on to.
-    pub fn take_ready(&self) -> Option<Arc<Segment>> {
-        self.tail.lock().ready.take()
-    }
-
     /// Whether a record of so many bytes would find room.
     pub fn has_room(&self, record_bytes: u64) -> bool {
         self.tail.lock().has_room(record_bytes)

@@ -118,8 +118,10 @@ impl Engine {
             return Err(failure.clone());
         }
         let capacity = u64::from(self.options.segment_bytes).max(SEGMENT_HEAD_BYTES + record_bytes);
+        // What cleaning writes is not cleaned again in the same turn: so it ends.
+        let newest = work.next_segment;
         while self.is_over_bound(capacity, &work) {
-            match self.clean_once(&mut work) {
+            match self.clean_once(&mut work, newest) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {

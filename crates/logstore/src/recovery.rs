@@ -60,8 +60,8 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
         } else if let Some(number) = parse_snapshot_name(name) {
             numbers.push(number);
         } else if name.ends_with(".tmp") {
-            // A snapshot that was not finished.
-            disk.remove(name).map_err(|error| io(&format!("remove {}", disk.describe(name)), error))?;
+            // What was not finished. Should it stay, the next opening finds it again.
+            let _ = disk.remove(name);
         }
     }
     segments.sort_unstable();
@@ -184,24 +184,27 @@ fn read_log(
     superblock: &Superblock,
 ) -> Result<Replay, StoreError> {
     let mut replay = Replay::default();
-    for (id, size) in segments.iter().filter(|(id, _)| *id >= start.segment) {
+    let read = |segment: &Segment| {
+        let mut bytes = vec![0; segment.capacity as usize];
+        segment.file.read_at(0, &mut bytes).map(|()| Bytes::from(bytes)).map_err(|error| {
+            let path = disk.describe(&segment.name);
+            StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}"))
+        })
+    };
+    for (id, _) in segments.iter().filter(|(id, _)| *id >= start.segment) {
         let Some(segment) = table.get(*id) else { continue };
         let path = disk.describe(&segment.name);
-        let mut bytes = vec![0; *size as usize];
-        segment
-            .file
-            .read_at(0, &mut bytes)
-            .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}")))?;
-        // A segment without a header of its own was made ready and never used.
-        let Some(header) = SegmentHeader::decode(&bytes) else { continue };
-        if header.id != *id || header.store != superblock.store {
-            continue;
-        }
-        if header.format > FORMAT_VERSION {
-            return Err(newer(&path, header.format));
-        }
+        let bytes = read(&segment)?;
         let from = if *id == start.segment { start.offset as usize } else { SEGMENT_HEAD_BYTES as usize };
         if *id > start.segment {
+            // A segment without a header of its own was made ready and never used.
+            let Some(header) = SegmentHeader::decode(&bytes) else { continue };
+            if header.id != *id || header.store != superblock.store {
+                continue;
+            }
+            if header.format > FORMAT_VERSION {
+                return Err(newer(&path, header.format));
+            }
             // A segment that the log left again when an earlier opening dropped its torn end may still be here: the
             // newer one goes on from where that opening cut the log.
             while replay.parts.last().is_some_and(|last| last.id > header.predecessor) {
@@ -209,20 +212,25 @@ fn read_log(
             }
             let known = replay.parts.last().map_or(start.segment, |last| last.id);
             if header.predecessor != known {
-                let missing = disk.describe(&segment_name(header.predecessor));
-                let text = format!("{missing} is missing, and {path} goes on from it");
-                return Err(StoreError::new(ErrorKind::Corrupt, text));
+                // If its header was torn off, so was what stands in it; the records there will tell.
+                let Some(before) = table.get(header.predecessor) else {
+                    let missing = disk.describe(&segment_name(header.predecessor));
+                    let text = format!("{missing} is missing, and {path} goes on from it");
+                    return Err(StoreError::new(ErrorKind::Corrupt, text));
+                };
+                let from = SEGMENT_HEAD_BYTES as usize;
+                replay.parts.push(Part { id: before.id, bytes: read(&before)?, from });
             }
             if let Some(before) = replay.parts.last_mut() {
                 before.bytes.truncate(header.predecessor_end as usize);
             }
         }
-        replay.parts.push(Part { id: *id, bytes: bytes.into(), from });
+        replay.parts.push(Part { id: *id, bytes, from });
     }
     if start.segment > 0 && replay.parts.first().is_none_or(|part| part.id != start.segment) {
         let path = disk.describe(&segment_name(start.segment));
         let text =
-            format!("{path}, from which the log has to be replayed, is missing or has no sound header");
+            format!("{path}, from which the log has to be replayed, is missing");
         return Err(StoreError::new(ErrorKind::Corrupt, text));
     }
     for (index, part) in replay.parts.iter().enumerate() {
@@ -362,6 +370,17 @@ impl Engine {
         opened.objects = names.len() as u64;
         drop(names);
         let oldest = state.snapshots.first().map_or(0, |(_, position)| position.segment);
+        // What a crash tore off is removed from its end, so that no remainder goes on from what is gone; the rest may
+        // be used again.
+        let mut torn = false;
+        for segment in self.table.all().into_iter().rev().filter(|segment| segment.id > tail) {
+            self.table.remove(segment.id);
+            torn |= self.disk.remove(&segment.name).is_ok();
+        }
+        if torn {
+            let io = |error| StoreError::new(ErrorKind::Io, format!("cannot remove torn segments: {error}"));
+            self.disk.sync_names().map_err(io)?;
+        }
         for segment in self.table.all() {
             let needed =
                 segment.live_bytes() > 0 || segment.id == tail || segment.id >= oldest && segment.id < tail;

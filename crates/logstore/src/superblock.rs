@@ -76,9 +76,8 @@ impl Superblock {
         }
         let superblock = Self { format: FORMAT_VERSION, store: identity()? };
         let temporary = format!("{SUPERBLOCK}.tmp");
-        if present(&temporary) {
-            disk.remove(&temporary).map_err(io)?;
-        }
+        // What an opening left that did not come to its end; usually there is nothing.
+        let _ = disk.remove(&temporary);
         let bytes = superblock.encode();
         let file = disk.create(&temporary, 0).map_err(io)?;
         file.write_at(0, &[bytes]).and_then(|()| file.sync()).map_err(io)?;
