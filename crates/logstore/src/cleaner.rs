@@ -90,7 +90,11 @@ impl Engine {
 
     /// Does one step towards less space: frees a segment, cleans one, or takes a snapshot so that one can be freed.
     /// Only segments below `newest` are considered. `false` if there is nothing left to gain.
-    pub(crate) fn clean_once(self: &Arc<Self>, work: &mut CleanerState, newest: u32) -> Result<bool, StoreError> {
+    pub(crate) fn clean_once(
+        self: &Arc<Self>,
+        work: &mut CleanerState,
+        newest: u32,
+    ) -> Result<bool, StoreError> {
         // The segment that the log would be replayed from, were a snapshot taken now, can be freed by no snapshot.
         let (position, now) = self.log.position();
         let newest = newest.min(position.segment);

@@ -5,8 +5,9 @@
 //!
 //! Invariants:
 //! - batches become durable in the order of their numbers, records in the order in which they were appended;
-//! - `acked` is the greatest batch whose effects anybody may be told of, `synced` the greatest one known to be on
-//!   the device; under `Durability::Always` they are the same;
+//! - `acked` is the greatest batch whose effects anybody may be told of; `synced` is the last record known to be on the
+//!   device: under `Durability::Always` that of the same batch;
+//! - records are numbered without gaps, across segments and openings, so that a missing one is noticed;
 //! - after a failed write or sync nothing is ever acknowledged again, because nobody knows what the device holds.
 
 use std::future::Future;
@@ -71,6 +72,10 @@ struct Tail {
     /// The segment to go on to.
     ready: Option<Arc<Segment>>,
     offset: u64,
+    /// The number of the next record.
+    sequence: u64,
+    /// The last record that is acknowledged.
+    acked_sequence: u64,
     batch: Batch,
     /// Who waits for the batch that is being written, and its number.
     committing: Option<(u64, Vec<Waker>)>,
@@ -86,6 +91,8 @@ struct Batch {
     runs: Vec<Run>,
     wakers: Vec<Waker>,
     records: u64,
+    /// The last record appended to it.
+    sequence: u64,
 }
 
 /// Consecutive bytes of one segment.
@@ -129,20 +136,20 @@ pub enum Refused {
 }
 
 impl Log {
-    /// A log that goes on behind `predecessor`, with batches from `batch` on.
+    /// A log that goes on behind `predecessor`, with records from number `sequence` on.
     pub fn new(
         store: [u8; 16],
         committer: Committer,
         durability: Durability,
         predecessor: Option<(Arc<Segment>, u64)>,
-        batch: u64,
+        sequence: u64,
     ) -> Self {
         let (segment, offset) = match predecessor {
             Some((segment, end)) => (Some(segment), end),
             None => (None, 0),
         };
         // What an appender wrote itself is as durable as it will ever be.
-        let acked = if committer == Committer::Appender { u64::MAX } else { batch - 1 };
+        let acked = if committer == Committer::Appender { u64::MAX } else { 0 };
         Self {
             store,
             committer,
@@ -151,7 +158,9 @@ impl Log {
                 segment,
                 ready: None,
                 offset,
-                batch: Batch { id: batch, runs: Vec::new(), wakers: Vec::new(), records: 0 },
+                sequence,
+                acked_sequence: sequence - 1,
+                batch: Batch::new(1),
                 committing: None,
                 unsynced: Vec::new(),
                 since_snapshot_bytes: 0,
@@ -159,7 +168,7 @@ impl Log {
             }),
             work: Condvar::new(),
             acked: AtomicU64::new(acked),
-            synced: AtomicU64::new(acked),
+            synced: AtomicU64::new(sequence - 1),
             failure: OnceLock::new(),
             counters: Counters::default(),
         }
@@ -207,11 +216,11 @@ impl Log {
         self.tail.lock().since_snapshot_bytes
     }
 
-    /// Begins to count them anew; gives the position and the last batch with records.
+    /// Begins to count them anew; gives the position and the number of the next record.
     pub fn begin_snapshot(&self) -> (Position, u64) {
         let mut tail = self.tail.lock();
         tail.since_snapshot_bytes = 0;
-        (tail.position(), tail.last_batch())
+        (tail.position(), tail.sequence)
     }
 
     /// Counts what recovery replayed as appended since the last snapshot.
@@ -248,15 +257,17 @@ impl Log {
         let batch = tail.batch.id;
         let stamp = Stamp {
             segment: segment.id,
-            batch,
-            first: tail.batch.records == 0,
+            sequence: tail.sequence,
             synced: self.synced.load(Ordering::Relaxed),
         };
         record::seal_head(head, payload_bytes, stamp);
         let payload_offset = offset + head.len() as u64;
         tail.offset += record_bytes;
         tail.since_snapshot_bytes += record_bytes;
+        let first = tail.batch.records == 0;
         tail.batch.records += 1;
+        tail.batch.sequence = tail.sequence;
+        tail.sequence += 1;
         segment.end.store(tail.offset, Ordering::Relaxed);
         segment.last_batch.store(batch, Ordering::Relaxed);
         let padding = record::aligned(payload_bytes) - payload_bytes;
@@ -277,7 +288,6 @@ impl Log {
         }
         record::put_tail(&mut run.small, head);
         run.bytes += record_bytes;
-        let first = stamp.first;
         drop(tail);
         if first && self.committer == Committer::Thread {
             self.work.notify_one();
@@ -340,8 +350,7 @@ impl Log {
             return false;
         }
         let id = tail.batch.id;
-        let next = Batch { id: id + 1, runs: Vec::new(), wakers: Vec::new(), records: 0 };
-        let batch = std::mem::replace(&mut tail.batch, next);
+        let batch = std::mem::replace(&mut tail.batch, Batch::new(id + 1));
         tail.committing = Some((id, batch.wakers));
         drop(tail);
 
@@ -371,8 +380,9 @@ impl Log {
         match result {
             Ok(()) => {
                 self.acked.store(id, Ordering::Release);
+                tail.acked_sequence = batch.sequence;
                 if self.durability == Durability::Always {
-                    self.synced.store(id, Ordering::Release);
+                    self.synced.store(batch.sequence, Ordering::Release);
                 } else {
                     for segment in written {
                         if !tail.unsynced.iter().any(|known| known.id == segment.id) {
@@ -412,7 +422,7 @@ impl Log {
     /// Syncs all that was acknowledged. Blocks.
     pub fn sync(&self) -> Result<(), StoreError> {
         let mut tail = self.tail.lock();
-        let through = self.acked.load(Ordering::Acquire);
+        let through = tail.acked_sequence;
         let segments = std::mem::take(&mut tail.unsynced);
         drop(tail);
         if !segments.is_empty()
@@ -528,6 +538,12 @@ impl Tail {
         }
         let last = runs.len() - 1;
         &mut runs[last]
+    }
+}
+
+impl Batch {
+    fn new(id: u64) -> Self {
+        Self { id, runs: Vec::new(), wakers: Vec::new(), records: 0, sequence: 0 }
     }
 }
 

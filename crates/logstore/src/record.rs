@@ -20,13 +20,10 @@ pub const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// Records, and the parts of a record, begin at multiples of this.
 pub const ALIGNMENT: usize = 8;
 /// The fixed part of a head.
-pub const HEAD_BYTES_MIN: usize = 40;
+pub const HEAD_BYTES_MIN: usize = 32;
 
 const HEAD_MAGIC: u32 = u32::from_le_bytes(*b"NREC");
 const TAIL_MAGIC: u32 = u32::from_le_bytes(*b"NEND");
-
-/// Flag: the first record of its batch.
-const FLAG_FIRST: u8 = 1;
 
 /// One change of an object, as it stands in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,11 +132,9 @@ pub enum Body {
 /// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The batch it was committed in.
-    pub batch: u64,
-    /// Whether it is the first of its batch.
-    pub first: bool,
-    /// The greatest batch that was known to be synced when this was written.
+    /// Its place in the log: records are numbered from 1, without gaps.
+    pub sequence: u64,
+    /// When this was written, all records up to this one were known to be synced.
     pub synced: u64,
     /// Length of the whole record in bytes.
     pub record_bytes: u32,
@@ -321,16 +316,14 @@ pub fn record_bytes(head_bytes: usize, payload_bytes: usize) -> usize {
     2 * aligned(head_bytes) + aligned(payload_bytes)
 }
 
-/// Where a record will stand, and in which batch: the last things that its head needs.
+/// Where a record will stand: the last things that its head needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     /// The number of the segment.
     pub segment: u32,
-    /// The batch.
-    pub batch: u64,
-    /// Whether it is the first of its batch.
-    pub first: bool,
-    /// The greatest batch known to be synced.
+    /// Its number in the log.
+    pub sequence: u64,
+    /// The last record known to be synced.
     pub synced: u64,
 }
 
@@ -342,9 +335,8 @@ pub fn seal_head(head: &mut Vec<u8>, payload_bytes: usize, stamp: Stamp) {
     head[0..4].copy_from_slice(&HEAD_MAGIC.to_le_bytes());
     head[8..12].copy_from_slice(&record_bytes.to_le_bytes());
     head[12..16].copy_from_slice(&body_bytes.to_le_bytes());
-    head[16..24].copy_from_slice(&stamp.batch.to_le_bytes());
+    head[16..24].copy_from_slice(&stamp.sequence.to_le_bytes());
     head[24..32].copy_from_slice(&stamp.synced.to_le_bytes());
-    head[32] = if stamp.first { FLAG_FIRST } else { 0 };
     let crc = head_crc(&head[8..], stamp.segment);
     head[4..8].copy_from_slice(&crc.to_le_bytes());
 }
@@ -389,14 +381,8 @@ pub fn decode(bytes: &Bytes, segment: u32) -> Option<Found> {
     }
     let payload_bytes = record_bytes as usize - 2 * head_bytes;
     let body = decode_body(bytes.slice(HEAD_BYTES_MIN..HEAD_BYTES_MIN + body_bytes), payload_bytes)?;
-    let record = Record {
-        batch: long(16),
-        first: fixed[32] & FLAG_FIRST != 0,
-        synced: long(24),
-        record_bytes,
-        head_bytes: head_bytes as u32,
-        body,
-    };
+    let record =
+        Record { sequence: long(16), synced: long(24), record_bytes, head_bytes: head_bytes as u32, body };
     if magic == HEAD_MAGIC {
         return Some(Found::Head(record));
     }

@@ -1,9 +1,9 @@
 //! Opening a store: the newest sound snapshot, and what the log holds behind it.
 //!
-//! What a crash may have torn off the end of the log was never acknowledged, and is dropped, from the first unsound
-//! record on. A record that is known to have been synced (because a later one says so) is never dropped: if its head
-//! is damaged its tail stands in, and if both are, opening fails and names the place. Damage to payload is left for
-//! readers to find by its checksum.
+//! Records are numbered without gaps. What a crash may have torn off the end of the log was never acknowledged, and is
+//! dropped, from the first record on that is missing or unsound. A record that is known to have been synced (because
+//! another one says so) is never dropped: if its head is damaged its tail stands in, and if both are, opening fails
+//! and names the place. Damage to its payload is left for readers to find by its checksum.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,7 +42,8 @@ struct Replay {
     items: Vec<(usize, Item)>,
     /// Where the log ends: an index into `parts`, and an offset.
     end: Option<(usize, usize)>,
-    last_batch: u64,
+    /// The number of the next record.
+    sequence: u64,
 }
 
 /// Opens the store on a disk, making one if the disk is empty.
@@ -80,15 +81,25 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
         table.insert(Arc::new(segment));
     }
     let mut replay = read_log(&*disk, &table, &segments, start, &superblock)?;
+    replay.sequence = header.map_or(1, |header| header.sequence);
     find_end(&*disk, &mut replay, &mut opened)?;
+    // What the process before this one wrote may still be on its way; records from now on may say it is synced.
+    for part in &replay.parts {
+        if let Some(segment) = table.get(part.id) {
+            segment
+                .file
+                .sync()
+                .map_err(|error| io(&format!("sync {}", disk.describe(&segment.name)), error))?;
+        }
+    }
 
     let tail = match replay.end {
         Some((index, end)) => table.get(replay.parts[index].id).map(|segment| (segment, end as u64)),
         None if start.segment > 0 => table.get(start.segment).map(|segment| (segment, start.offset)),
         None => None,
     };
-    let batch = replay.last_batch.max(header.map_or(0, |header| header.batch)) + 1;
-    let log = Log::new(superblock.store, options.committer, options.durability, tail.clone(), batch);
+    let (committer, durability) = (options.committer, options.durability);
+    let log = Log::new(superblock.store, committer, durability, tail.clone(), replay.sequence);
     log.count_replayed(opened.replayed_bytes);
     state.next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
     let engine = Engine::new(Arc::clone(&disk), options, superblock.store, true, log, table);
@@ -168,13 +179,6 @@ fn newer(path: &str, format: u32) -> StoreError {
     StoreError::new(ErrorKind::Unsupported, text)
 }
 
-fn damaged(path: &str, offset: usize) -> StoreError {
-    let text = format!(
-        "{path} is damaged at offset {offset}, and the record there cannot be told from its copy either"
-    );
-    StoreError::new(ErrorKind::Corrupt, text)
-}
-
 /// Reads the log from a position on, and finds where it ends.
 fn read_log(
     disk: &dyn Disk,
@@ -229,8 +233,7 @@ fn read_log(
     }
     if start.segment > 0 && replay.parts.first().is_none_or(|part| part.id != start.segment) {
         let path = disk.describe(&segment_name(start.segment));
-        let text =
-            format!("{path}, from which the log has to be replayed, is missing");
+        let text = format!("{path}, from which the log has to be replayed, is missing");
         return Err(StoreError::new(ErrorKind::Corrupt, text));
     }
     for (index, part) in replay.parts.iter().enumerate() {
@@ -240,49 +243,43 @@ fn read_log(
     Ok(replay)
 }
 
-/// Finds where the log ends: before the first record that is unsound and not known to have been synced. What stands
-/// behind it is taken out of the replay.
+/// Finds where the log ends: before the first record that is missing or unsound and not known to have been synced.
+/// What stands behind it is taken out of the replay.
 fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result<(), StoreError> {
-    let records = || {
-        replay.items.iter().filter_map(|(_, item)| match item {
-            Item::Record { record, .. } => Some(record),
-            Item::Gap { .. } => None,
-        })
-    };
-    let synced = records().map(|record| record.synced).max().unwrap_or(0);
-    let last_batch = records().map(|record| record.batch).max().unwrap_or(0);
-    let mut end = replay.parts.first().map(|part| (0, part.from));
+    let synced = replay.items.iter().filter_map(|(_, item)| match item {
+        Item::Record { record, .. } => Some(record.synced),
+        Item::Gap { .. } => None,
+    });
+    let synced = synced.max().unwrap_or(0);
+    replay.end = replay.parts.first().map(|part| (0, part.from));
     let mut sound_items = 0;
     for (index, (part, item)) in replay.items.iter().enumerate() {
-        match item {
-            Item::Record { at, record, healed } => {
-                if record.batch > synced && !payload_is_sound(&replay.parts[*part].bytes, *at, record) {
-                    break;
-                }
-                opened.replayed_records += 1;
-                opened.replayed_bytes += u64::from(record.record_bytes);
-                opened.healed_records += u64::from(*healed);
-                end = Some((*part, at + record.record_bytes as usize));
-            }
-            Item::Gap { at, .. } => {
-                // What the gap held is at most of the batch of the next record, and older than that if the next
-                // record is the first of its batch.
-                let next = replay.items[index + 1..].iter().find_map(|(_, item)| match item {
-                    Item::Record { record, .. } => Some(record.batch - u64::from(record.first)),
-                    Item::Gap { .. } => None,
-                });
-                if next.is_some_and(|next| next <= synced) {
-                    return Err(damaged(&disk.describe(&segment_name(replay.parts[*part].id)), *at));
-                }
-                break;
-            }
+        // Bytes that belong to no record are unused, or torn, or damaged: the next record's number will tell.
+        let Item::Record { at, record, healed } = item else { continue };
+        if record.sequence != replay.sequence {
+            break;
         }
+        if record.sequence > synced && !payload_is_sound(&replay.parts[*part].bytes, *at, record) {
+            break;
+        }
+        opened.replayed_records += 1;
+        opened.replayed_bytes += u64::from(record.record_bytes);
+        opened.healed_records += u64::from(*healed);
+        replay.end = Some((*part, at + record.record_bytes as usize));
+        replay.sequence = record.sequence + 1;
         sound_items = index + 1;
+    }
+    if replay.sequence <= synced {
+        let (part, offset) = replay.end.unwrap_or((0, 0));
+        let path = disk.describe(&segment_name(replay.parts[part].id));
+        let text = format!(
+            "{path} is damaged at offset {offset} or behind: record {} of the log is missing there, and its copy too",
+            replay.sequence
+        );
+        return Err(StoreError::new(ErrorKind::Corrupt, text));
     }
     let dropped = replay.items.drain(sound_items..);
     opened.torn_records = dropped.filter(|(_, item)| matches!(item, Item::Record { .. })).count() as u64;
-    replay.end = end;
-    replay.last_batch = last_batch;
     Ok(())
 }
 

@@ -95,14 +95,14 @@ mod tests {
     fn log_of(count: u64) -> (Vec<u8>, Vec<usize>) {
         let mut out = Vec::new();
         let mut starts = Vec::new();
-        for batch in 1..=count {
+        for sequence in 1..=count {
             let object = ObjectId::try_from("object").unwrap();
             let write =
-                Write::Extents { fork: Fork::DEFAULT, extents: vec![(3, vec![batch as u8; 21].into())] };
+                Write::Extents { fork: Fork::DEFAULT, extents: vec![(3, vec![sequence as u8; 21].into())] };
             let (effects, payload) = Effect::from_writes(vec![write]);
             let mut head = record::encode_transaction(&object, &effects);
-            record::put_version(&mut head, batch);
-            record::seal_head(&mut head, 21, Stamp { segment: 5, batch, first: true, synced: batch - 1 });
+            record::put_version(&mut head, sequence);
+            record::seal_head(&mut head, 21, Stamp { segment: 5, sequence, synced: sequence - 1 });
             starts.push(out.len());
             out.extend_from_slice(&head);
             out.extend_from_slice(&payload[0]);
@@ -112,10 +112,10 @@ mod tests {
         (out, starts)
     }
 
-    fn batches(bytes: &[u8]) -> Vec<u64> {
+    fn sequences(bytes: &[u8]) -> Vec<u64> {
         let scan = Scan::new(Bytes::copy_from_slice(bytes), 5, 0);
         scan.filter_map(|item| match item {
-            Item::Record { record, .. } => Some(record.batch),
+            Item::Record { record, .. } => Some(record.sequence),
             Item::Gap { .. } => None,
         })
         .collect()
@@ -124,11 +124,11 @@ mod tests {
     #[test]
     fn any_flipped_bit_loses_no_record() {
         let (bytes, _) = log_of(4);
-        assert_eq!(batches(&bytes), [1, 2, 3, 4]);
+        assert_eq!(sequences(&bytes), [1, 2, 3, 4]);
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(batches(&damaged), [1, 2, 3, 4], "bit {bit}");
+            assert_eq!(sequences(&damaged), [1, 2, 3, 4], "bit {bit}");
         }
     }
 
@@ -136,7 +136,7 @@ mod tests {
     fn a_lost_record_does_not_hide_the_next() {
         let (mut bytes, starts) = log_of(4);
         bytes[starts[1]..starts[2]].fill(0);
-        assert_eq!(batches(&bytes), [1, 3, 4]);
+        assert_eq!(sequences(&bytes), [1, 3, 4]);
         let gaps: Vec<Item> =
             Scan::new(bytes.into(), 5, 0).filter(|item| matches!(item, Item::Gap { .. })).collect();
         assert_eq!(gaps, [Item::Gap { at: starts[1], len: starts[2] - starts[1] }]);

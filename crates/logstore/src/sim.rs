@@ -91,7 +91,13 @@ impl State {
     }
 
     fn change(&mut self, change: NameChange) -> io::Result<()> {
-        if std::env::var("NACRE_SEED").is_ok() { match &change { NameChange::Create(a,_) => eprintln!("{} create {a}", self.operations), NameChange::Rename(a,b) => eprintln!("{} rename {a} {b}", self.operations), NameChange::Remove(a) => eprintln!("{} remove {a}", self.operations) } }
+        if std::env::var("NACRE_SEED").is_ok() {
+            match &change {
+                NameChange::Create(a, _) => eprintln!("{} create {a}", self.operations),
+                NameChange::Rename(a, b) => eprintln!("{} rename {a} {b}", self.operations),
+                NameChange::Remove(a) => eprintln!("{} remove {a}", self.operations),
+            }
+        }
         self.alive()?;
         change_names(&mut self.names, &change);
         self.pending_names.push(change);
@@ -256,7 +262,8 @@ impl Disk for SimDisk {
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
         let state = self.state.lock();
         state.alive()?;
-        let sizes = state.names.iter().map(|(name, file)| (name.clone(), state.files[*file].live.len() as u64));
+        let sizes =
+            state.names.iter().map(|(name, file)| (name.clone(), state.files[*file].live.len() as u64));
         Ok(sizes.collect())
     }
 

@@ -59,8 +59,8 @@ pub struct SnapshotHeader {
     pub format: u32,
     /// Where replay begins.
     pub position: Position,
-    /// The last batch when the snapshot began.
-    pub batch: u64,
+    /// The number of the first record that is replayed.
+    pub sequence: u64,
 }
 
 /// Gathers items into frames: length, CRC-32C, body.
@@ -166,7 +166,7 @@ impl Engine {
 
     /// Takes a snapshot. Blocks; transactions go on.
     pub(crate) fn snapshot(self: &Arc<Self>, work: &mut CleanerState) -> Result<(), StoreError> {
-        let (position, batch) = self.log.begin_snapshot();
+        let (position, sequence) = self.log.begin_snapshot();
         let number = work.snapshots.last().map_or(1, |(number, _)| number + 1);
         if self.persistent {
             let name = snapshot_name(number);
@@ -182,7 +182,7 @@ impl Engine {
                 )
             };
             let temporary = format!("{name}.tmp");
-            let result = self.write_snapshot(&temporary, position, batch);
+            let result = self.write_snapshot(&temporary, position, sequence);
             if let Err(cause) = result {
                 // What is left of it is removed here or when the store is opened.
                 let _ = self.disk.remove(&temporary);
@@ -208,8 +208,8 @@ impl Engine {
         Ok(())
     }
 
-    fn write_snapshot(&self, name: &str, position: Position, batch: u64) -> io::Result<()> {
-        let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, batch };
+    fn write_snapshot(&self, name: &str, position: Position, sequence: u64) -> io::Result<()> {
+        let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence };
         let _ = self.disk.remove(name);
         let file = self.disk.create(name, 0)?;
         let mut frames = Frames::new();
@@ -247,7 +247,7 @@ impl SnapshotHeader {
         out.extend_from_slice(&self.store);
         out.extend_from_slice(&self.position.segment.to_le_bytes());
         out.extend_from_slice(&self.position.offset.to_le_bytes());
-        out.extend_from_slice(&self.batch.to_le_bytes());
+        out.extend_from_slice(&self.sequence.to_le_bytes());
         out
     }
 
@@ -256,8 +256,8 @@ impl SnapshotHeader {
         let format = reader.u32()?;
         let store = reader.array()?;
         let position = Position { segment: reader.u32()?, offset: reader.u64()? };
-        let batch = reader.u64()?;
-        Some(Self { store, format, position, batch })
+        let sequence = reader.u64()?;
+        Some(Self { store, format, position, sequence })
     }
 }
 

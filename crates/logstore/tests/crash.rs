@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use nacre_logstore::sim::{Faults, SimDisk};
 use nacre_logstore::{Committer, Durability, LogStore, Options};
-use nacre_object::testkit::conformance::compare;
 use nacre_object::testkit::Model;
+use nacre_object::testkit::conformance::compare;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 use rand::rngs::SmallRng;
@@ -171,7 +171,8 @@ impl History {
             Ok(store) => store,
             Err(error) => self.fail(format!("the store does not open: {error}")),
         };
-        let acknowledged = self.issued.iter().rposition(|issued| issued.acknowledged).map_or(0, |last| last + 1);
+        let acknowledged =
+            self.issued.iter().rposition(|issued| issued.acknowledged).map_or(0, |last| last + 1);
         // Only durability `always` promises that what was acknowledged survives a crash.
         let least = if self.durability == Durability::Always { acknowledged } else { 0 };
         let mut model = Model::new();
@@ -254,7 +255,9 @@ fn run(seed: u64) {
         Trouble::Crash => Faults { crash_at: Some(rng.random_range(1..60)), ..Faults::default() },
         Trouble::Kill => Faults::default(),
         Trouble::IoError => Faults { error_at: Some(rng.random_range(1..60)), ..Faults::default() },
-        Trouble::FullDisk => Faults { capacity_bytes: Some(rng.random_range(70..600) << 10), ..Faults::default() },
+        Trouble::FullDisk => {
+            Faults { capacity_bytes: Some(rng.random_range(70..600) << 10), ..Faults::default() }
+        }
     };
     let mut history = History::new(seed, durability);
     let mut disk = Arc::new(SimDisk::new(seed, faults(&mut rng)));
@@ -269,7 +272,14 @@ fn run(seed: u64) {
             }
             history.waiting.clear();
         }
-        if std::env::var("NACRE_SEED").is_ok() { eprintln!("{trouble:?} {durability:?} ops {} crashed {} issued {}", disk.operations(), disk.has_crashed(), history.issued.len()); }
+        if std::env::var("NACRE_SEED").is_ok() {
+            eprintln!(
+                "{trouble:?} {durability:?} ops {} crashed {} issued {}",
+                disk.operations(),
+                disk.has_crashed(),
+                history.issued.len()
+            );
+        }
         let next = faults(&mut rng);
         let trouble_free = match trouble {
             Trouble::Kill => disk.after_kill(Faults::default()),
@@ -290,7 +300,7 @@ fn run_all(seeds: std::ops::Range<u64>) {
 }
 
 /// How many histories each test runs.
-const HISTORIES: u64 = 5000;
+const HISTORIES: u64 = 10_000;
 
 #[test]
 fn what_was_acknowledged_survives() {
