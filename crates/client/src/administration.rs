@@ -37,9 +37,16 @@ impl Store {
         self.administer("compact", |_| ()).await
     }
 
-    /// What servers measured of contended regions: attempts, failures, and the longest run of failures of each.
-    pub async fn regions(&self) -> Result<Vec<Report>, StoreError> {
-        self.administer("regions", |_| ()).await
+    /// What conditional writes came to on every server: attempts, failures and turns in all; and attempts, failures
+    /// and the longest run of failures of up to `limit` regions, those with the longest runs first, where the server
+    /// was told to count them.
+    pub async fn regions(&self, limit: usize) -> Result<Vec<Report>, StoreError> {
+        self.administer_with("regions", serde_json::json!({ "limit": limit }), |_| ()).await
+    }
+
+    /// Has every server forget what it counted of regions.
+    pub async fn clear_regions(&self) -> Result<(), StoreError> {
+        self.administer("clear-regions", |_| ()).await.map(|_| ())
     }
 
     /// Finishes what was begun, and closes a store of this process for good; blocks as long as that takes. Handles
@@ -54,6 +61,15 @@ impl Store {
     async fn administer(
         &self,
         method: &'static str,
+        progress: impl FnMut(Report) + Send + 'static,
+    ) -> Result<Vec<Report>, StoreError> {
+        self.administer_with(method, Value::Null, progress).await
+    }
+
+    async fn administer_with(
+        &self,
+        method: &'static str,
+        argument: Value,
         mut progress: impl FnMut(Report) + Send + 'static,
     ) -> Result<Vec<Report>, StoreError> {
         let failed = |error: StoreError| error.context(format_args!("{method} of {} failed", self.name()));
@@ -75,6 +91,8 @@ impl Store {
                 Ok(vec![Report { place: name, report }])
             }
             Opened::Remote(store) => {
+                let argument = if argument.is_null() { String::new() } else { argument.to_string() };
+                let argument = bytes::Bytes::from(argument);
                 let mut reports = Vec::new();
                 let progress = std::sync::Arc::new(std::sync::Mutex::new(progress));
                 for address in store.addresses() {
@@ -85,8 +103,7 @@ impl Store {
                             progress(Report { place: place.clone(), report });
                         }
                     };
-                    let text =
-                        store.call(address, method, bytes::Bytes::new(), report).await.map_err(failed)?;
+                    let text = store.call(address, method, argument.clone(), report).await.map_err(failed)?;
                     let report = serde_json::from_slice(&text).map_err(|error| {
                         failed(StoreError::new(
                             ErrorKind::Unsupported,

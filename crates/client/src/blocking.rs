@@ -63,8 +63,13 @@ impl BlockingStore {
     }
 
     /// See [`Store::regions`].
-    pub fn regions(&self) -> Result<Vec<Report>, StoreError> {
-        block_on(self.store.regions())
+    pub fn regions(&self, limit: usize) -> Result<Vec<Report>, StoreError> {
+        block_on(self.store.regions(limit))
+    }
+
+    /// See [`Store::clear_regions`].
+    pub fn clear_regions(&self) -> Result<(), StoreError> {
+        block_on(self.store.clear_regions())
     }
 
     /// See [`Store::close`].

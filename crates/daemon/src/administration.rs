@@ -2,18 +2,20 @@
 
 use bytes::Bytes;
 use nacre_logstore::LogStore;
+use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, Reply, StoreError};
 use nacre_wire::server::{Admin, Progress};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 /// Answers calls about a store.
 pub(crate) struct Administration {
-    store: LogStore,
+    store: Paced<LogStore>,
 }
 
 impl Administration {
-    pub(crate) fn new(store: LogStore) -> Self {
+    pub(crate) fn new(store: Paced<LogStore>) -> Self {
         Self { store }
     }
 
@@ -24,7 +26,7 @@ impl Administration {
         work: impl FnOnce(&LogStore) -> Result<Bytes, StoreError> + Send + 'static,
     ) -> Reply<Bytes> {
         let (send, result) = oneshot::channel();
-        let store = self.store.clone();
+        let store = self.store.inner().clone();
         let thread = std::thread::Builder::new().name(format!("nacre-{method}")).spawn(move || {
             // Whoever asked may have gone away meanwhile.
             let _ = send.send(work(&store));
@@ -40,6 +42,59 @@ impl Administration {
     }
 }
 
+/// How many regions to report on.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct RegionsArgument {
+    limit: usize,
+}
+
+impl Default for RegionsArgument {
+    fn default() -> Self {
+        Self { limit: 100 }
+    }
+}
+
+/// Regions of one reply, at most: with the longest names it takes less than a frame may.
+const REGIONS_MAX: usize = 8192;
+
+impl Administration {
+    /// What conditional writes came to: in all, and region by region.
+    fn regions(&self, argument: &Bytes) -> Result<Bytes, StoreError> {
+        let argument = match &argument[..] {
+            [] => RegionsArgument::default(),
+            text => serde_json::from_slice(text)
+                .map_err(|error| StoreError::new(ErrorKind::Invalid, format!("regions: {error}")))?,
+        };
+        let totals = self.store.totals();
+        let (regions, uncounted) = self.store.regions(argument.limit.min(REGIONS_MAX));
+        let regions: Vec<Value> = regions
+            .iter()
+            .map(|region| {
+                serde_json::json!({
+                    "object": region.object.to_string(),
+                    "fork": region.fork.to_string(),
+                    "offset": region.range.offset,
+                    "len": region.range.len,
+                    "attempts": region.attempts,
+                    "failures": region.failures,
+                    "longest_run": region.longest_run,
+                })
+            })
+            .collect();
+        json(&serde_json::json!({
+            "attempts": totals.attempts,
+            "failures": totals.failures,
+            "waited": totals.waited,
+            "lapsed": totals.lapsed,
+            "tracked": totals.tracked,
+            "waiting": totals.waiting,
+            "uncounted": uncounted,
+            "regions": regions,
+        }))
+    }
+}
+
 fn json(value: &impl Serialize) -> Result<Bytes, StoreError> {
     serde_json::to_vec(value)
         .map(Bytes::from)
@@ -47,7 +102,7 @@ fn json(value: &impl Serialize) -> Result<Bytes, StoreError> {
 }
 
 impl Admin for Administration {
-    fn call(&self, method: &str, _argument: Bytes, progress: Progress) -> Reply<Bytes> {
+    fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes> {
         match method {
             // It walks through the index, which takes a while where there are many objects.
             "info" => self.aside(method, |store| json(&store.info())),
@@ -63,6 +118,11 @@ impl Admin for Administration {
                 store.compact()?;
                 json(&store.info())
             }),
+            "regions" => Reply::ready(self.regions(&argument)),
+            "clear-regions" => {
+                self.store.clear_regions();
+                Reply::ready(self.regions(&argument))
+            }
             _ => {
                 let text = format!("this server knows no call named \"{method}\"");
                 Reply::ready(Err(StoreError::new(ErrorKind::Unsupported, text)))

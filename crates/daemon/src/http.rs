@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse};
 use axum::routing::get;
+use nacre_object::pace::PaceTotals;
 use nacre_object::{ErrorKind, StoreError};
 use nacre_wire::server::{Ending, Operation};
 use tokio::sync::oneshot;
@@ -91,7 +92,7 @@ async fn scrape(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
 
 /// 200 while the store takes writes, 503 with the reason when it does not.
 async fn health(State(sources): State<Arc<Sources>>) -> (StatusCode, String) {
-    match sources.store.info().read_only {
+    match sources.store.inner().info().read_only {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("read-only: {reason}\n")),
     }
@@ -114,7 +115,11 @@ async fn page(State(sources): State<Arc<Sources>>) -> Html<String> {
             Ending::ALL.map(|(ending, name)| format!("{} {name}", stats.requests(operation, ending)));
         row(&kind.replace('_', " "), counts.join(", "));
     }
-    if let Ok(serde_json::Value::Object(info)) = serde_json::to_value(sources.store.info()) {
+    let totals = sources.store.totals();
+    let PaceTotals { attempts, failures, waited, tracked, waiting, .. } = totals;
+    row("lost races", format!("{failures} of {attempts} conditional writes"));
+    row("pacing", format!("{tracked} regions in turns, {waiting} requests waiting, {waited} waited so far"));
+    if let Ok(serde_json::Value::Object(info)) = serde_json::to_value(sources.store.inner().info()) {
         for (name, value) in &info {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             row(&name.replace('_', " "), value);

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_logstore::LogStore;
+use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, StoreError};
 use nacre_wire::{Address, ClusterKey, ServeOptions, Server};
 
@@ -51,17 +52,18 @@ impl Daemon {
             None => LogStore::memory(options.log_options()?),
             Some(path) => LogStore::open(path, options.log_options()?)?,
         };
+        let paced = Paced::new(store.clone(), options.pace_options());
         let serve = ServeOptions {
             listen,
             threads: options.threads,
             key,
             limits: options.limits(),
-            admin: Some(Arc::new(Administration::new(store.clone()))),
+            admin: Some(Arc::new(Administration::new(paced.clone()))),
         };
-        let server = Server::start(Arc::new(store.clone()), serve)?;
+        let server = Server::start(Arc::new(paced.clone()), serve)?;
         let sources = Arc::new(Sources {
             stats: server.stats().clone(),
-            store: store.clone(),
+            store: paced,
             addresses: server.addresses().iter().map(Address::to_string).collect(),
             data: options.data.as_ref().map_or("memory".to_owned(), |path| path.display().to_string()),
             started: Instant::now(),

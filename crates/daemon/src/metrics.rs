@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_logstore::LogStore;
+use nacre_object::pace::Paced;
 use nacre_wire::server::{Ending, Operation, Stats, latency_bound};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -17,7 +18,7 @@ use prometheus_client::registry::Registry;
 /// Where metrics and the status page come from.
 pub(crate) struct Sources {
     pub(crate) stats: Arc<Stats>,
-    pub(crate) store: LogStore,
+    pub(crate) store: Paced<LogStore>,
     pub(crate) addresses: Vec<String>,
     pub(crate) data: String,
     pub(crate) started: Instant,
@@ -71,6 +72,7 @@ impl Collector for Sources {
         encoder.counter("received_bytes", "Bytes received from clients", stats.received_bytes.get())?;
         encoder.counter("sent_bytes", "Bytes sent to clients", stats.sent_bytes.get())?;
         self.requests(&mut encoder)?;
+        self.pacing(&mut encoder)?;
         self.engine(&mut encoder)
     }
 }
@@ -95,9 +97,20 @@ impl Sources {
         metric.encode_histogram::<NoLabelSet>(self.stats.latency_sum(), buckets.iter().sum(), &bounded, None)
     }
 
+    fn pacing(&self, encoder: &mut Encoder<'_>) -> fmt::Result {
+        let totals = self.store.totals();
+        let help = "Conditional writes that were judged by the version of a region";
+        encoder.counter("region_attempts", help, totals.attempts)?;
+        encoder.counter("region_failures", "Those that were refused", totals.failures)?;
+        encoder.counter("pacing_waited", "Requests that waited for their turn", totals.waited)?;
+        encoder.counter("pacing_lapsed", "Turns that lapsed", totals.lapsed)?;
+        encoder.gauge("pacing_regions", "Regions updated in turns", totals.tracked as f64)?;
+        encoder.gauge("pacing_waiting", "Requests that wait for their turn", totals.waiting as f64)
+    }
+
     /// Every number that the engine gives, under its own name.
     fn engine(&self, encoder: &mut Encoder<'_>) -> fmt::Result {
-        let info = serde_json::to_value(self.store.info()).map_err(|_| fmt::Error)?;
+        let info = serde_json::to_value(self.store.inner().info()).map_err(|_| fmt::Error)?;
         let read_only = info.get("read_only").is_some_and(|reason| !reason.is_null());
         encoder.gauge("store_read_only", "1 if the store takes no more writes", f64::from(read_only))?;
         for (name, value) in info.as_object().into_iter().flatten() {

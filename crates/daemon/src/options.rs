@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nacre_logstore::Durability;
+use nacre_object::pace::PaceOptions;
 use nacre_object::{ErrorKind, StoreError};
 use nacre_wire::{PORT_DEFAULT, ServerLimits};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,10 @@ pub struct ServerOptions {
     pub segment_bytes: u32,
     /// Log that may gather before the index is written down again, in bytes.
     pub snapshot_bytes: u64,
+    /// Whether updates of contended regions take turns.
+    pub pacing: bool,
+    /// Whether attempts and failures are counted for every region, to be asked for by clients.
+    pub region_statistics: bool,
     /// Threads that serve clients; 0 for one per processor, and at most four.
     pub threads: usize,
     /// Connections that may be open.
@@ -53,6 +58,8 @@ impl Default for ServerOptions {
             durability: "always".to_owned(),
             segment_bytes: log.segment_bytes,
             snapshot_bytes: log.snapshot_bytes,
+            pacing: true,
+            region_statistics: false,
             threads: 0,
             connections_max: limits.connections_max,
             held_bytes_max: limits.held_bytes_max,
@@ -70,6 +77,10 @@ impl ServerOptions {
             snapshot_bytes: self.snapshot_bytes,
             ..Default::default()
         })
+    }
+
+    pub(crate) fn pace_options(&self) -> PaceOptions {
+        PaceOptions { pacing: self.pacing, statistics: self.region_statistics, ..Default::default() }
     }
 
     pub(crate) fn limits(&self) -> ServerLimits {

@@ -91,6 +91,38 @@ fn the_administration_answers_over_the_wire() {
 }
 
 #[test]
+fn contended_regions_are_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ServerOptions { data: None, region_statistics: true, ..options(folder.path()) };
+    let daemon = Daemon::start(&options).unwrap();
+    let address = daemon.addresses()[1].to_string();
+    let conflicts: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let store = nacre::open(&address).unwrap().blocking();
+                scope.spawn(move || {
+                    let object = store.object("hot").unwrap();
+                    let increment = |old: &[u8]| vec![old[0].wrapping_add(1)];
+                    (0..50).map(|_| object.update(3..4, increment).unwrap().conflicts).sum::<u64>()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    let store = nacre::open(&address).unwrap().blocking();
+    assert_eq!(store.object("hot").unwrap().read(3..4).unwrap().data[0], 200);
+    let report = &store.regions(10).unwrap()[0].report;
+    assert_eq!(report["attempts"], 200 + conflicts);
+    assert_eq!(report["failures"], conflicts);
+    let region = &report["regions"][0];
+    assert_eq!((&region["object"], &region["offset"], &region["len"]), (&"hot".into(), &3.into(), &1.into()));
+    assert_eq!((&region["attempts"], &region["failures"]), (&report["attempts"], &report["failures"]));
+    store.clear_regions().unwrap();
+    assert_eq!(store.regions(10).unwrap()[0].report["regions"].as_array().unwrap().len(), 0);
+    daemon.stop().unwrap();
+}
+
+#[test]
 fn two_servers_cannot_have_the_same_folder_or_address() {
     let folder = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(&options(folder.path())).unwrap();

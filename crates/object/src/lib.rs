@@ -30,6 +30,7 @@ mod extent;
 mod id;
 pub mod limit;
 mod outcome;
+pub mod pace;
 mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;

@@ -1,0 +1,310 @@
+//! Pacing: what the master does about regions that many clients update at once.
+//!
+//! Where conditional writes to a region fail again and again, most of the work is wasted: every round, all but one
+//! of the writers lose. The paper leaves the remedy as future work and suggests that the server delay its replies
+//! (Carns et al., section IV, end). Here the master lets the updaters of a contended region take turns:
+//!
+//! - A region becomes *tracked* when a conditional write of it fails.
+//! - While it is tracked, reads that announce an update ([`Intent::Update`](crate::Intent)) and refusals of
+//!   conditional writes wait in one queue, first come, first served. Whoever is at the head gets *the turn*: its
+//!   read is made, or its refusal is made again, from the state of that moment. Its next conditional write ends the
+//!   turn, and the next in the queue gets it. So nearly every write succeeds, at one round trip each.
+//! - A turn lapses after a time derived from how long turns of this region took before, so that a client that died
+//!   or changed its mind holds up nobody for long.
+//! - Plain reads, unconditional writes, and conditional writes on their way to success never wait.
+//! - A region is forgotten when nobody waits for it any more.
+//!
+//! It is advice, not locking: a write that comes out of turn is judged by its version like any other, and where the
+//! table or a queue is full, requests are simply not delayed. Regions that overlap without being the same take
+//! turns separately.
+//!
+//! [`Pacer`] is the bare state machine; [`Paced`] wraps a store with it.
+
+mod paced;
+mod statistics;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+pub use paced::{PaceOptions, PaceTotals, Paced};
+pub use statistics::{RegionStatistics, Statistics};
+
+/// A region, by a hash of its object, fork and range. Two regions with the same hash take turns together, which
+/// does no harm.
+pub type RegionHash = u64;
+
+/// Whoever waits for a turn, or has it.
+pub type Waiter = u64;
+
+/// What limits the pacer.
+#[derive(Clone, Debug)]
+pub struct PacerLimits {
+    /// Regions tracked at once.
+    pub regions_max: usize,
+    /// Waiters of one region.
+    pub waiters_per_region_max: usize,
+    /// Waiters of all regions.
+    pub waiters_max: usize,
+    /// The shortest time after which a turn lapses.
+    pub turn_min: Duration,
+    /// The longest time after which a turn lapses.
+    pub turn_max: Duration,
+}
+
+impl Default for PacerLimits {
+    fn default() -> Self {
+        Self {
+            regions_max: 4096,
+            waiters_per_region_max: 1024,
+            waiters_max: 2048,
+            turn_min: Duration::from_millis(1),
+            turn_max: Duration::from_millis(50),
+        }
+    }
+}
+
+/// How a request is to proceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// At once; nobody keeps account of it.
+    Free,
+    /// At once; it has the turn.
+    Turn(Waiter),
+    /// When its waiter is granted the turn.
+    Wait(Waiter),
+}
+
+/// A turn lapses after so many times what turns took before.
+const LAPSE_FACTOR: u32 = 8;
+/// A region is forgotten after so many turns in a row for which nobody was waiting when they ended.
+const QUIET_TURNS_MAX: u32 = 16;
+/// A region is forgotten after so many turns in a row that lapsed: taking turns does not help there.
+const LAPSES_MAX: u32 = 8;
+/// A region is forgotten when nothing happened to it for so long.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+
+/// The state machine. Time is whatever the caller says, and must not go backwards.
+///
+/// Invariants: a region with waiters has a turn, so no waiter is left behind; a waiter is granted exactly once, in
+/// the order of arrival, unless it is cancelled before.
+#[derive(Debug)]
+pub struct Pacer {
+    limits: PacerLimits,
+    regions: HashMap<RegionHash, Tracked>,
+    waiters: usize,
+    last: Waiter,
+    lapsed: u64,
+}
+
+#[derive(Debug)]
+struct Tracked {
+    turn: Option<Turn>,
+    queue: VecDeque<Waiter>,
+    /// What turns took, as a moving average; zero before the first.
+    turn_time: Duration,
+    quiet_turns: u32,
+    lapses: u32,
+    touched: Duration,
+}
+
+#[derive(Debug)]
+struct Turn {
+    holder: Waiter,
+    since: Duration,
+    lapses_at: Duration,
+    /// The region version that the holder was given, once it is known.
+    version: Option<u64>,
+}
+
+impl Pacer {
+    /// Tracks nothing yet.
+    pub fn new(limits: PacerLimits) -> Self {
+        Self { limits, regions: HashMap::new(), waiters: 0, last: 0, lapsed: 0 }
+    }
+
+    /// Regions that are tracked.
+    pub fn regions(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Waiters of all regions.
+    pub fn waiters(&self) -> usize {
+        self.waiters
+    }
+
+    /// Turns that lapsed since the start.
+    pub fn lapsed(&self) -> u64 {
+        self.lapsed
+    }
+
+    /// A read that announces an update arrives.
+    pub fn read(&mut self, region: RegionHash, now: Duration) -> Admission {
+        if !self.regions.contains_key(&region) {
+            return Admission::Free;
+        }
+        self.admit(region, now)
+    }
+
+    /// A conditional write that had been given `version` of the region was refused.
+    pub fn refused(
+        &mut self,
+        region: RegionHash,
+        version: u64,
+        now: Duration,
+        granted: &mut Vec<Waiter>,
+    ) -> Admission {
+        if let Some(tracked) = self.regions.get(&region) {
+            // Somebody who does not take turns was faster than the holder, who goes to the end of the queue.
+            if tracked.turn.as_ref().is_some_and(|turn| turn.version == Some(version)) {
+                self.end_turn(region, now, granted);
+            }
+        }
+        if !self.regions.contains_key(&region) {
+            if self.regions.len() >= self.limits.regions_max {
+                self.forget_idle(now);
+            }
+            if self.regions.len() >= self.limits.regions_max {
+                return Admission::Free;
+            }
+            let tracked = Tracked {
+                turn: None,
+                queue: VecDeque::new(),
+                turn_time: Duration::ZERO,
+                quiet_turns: 0,
+                lapses: 0,
+                touched: now,
+            };
+            self.regions.insert(region, tracked);
+        }
+        self.admit(region, now)
+    }
+
+    /// A conditional write succeeded: whoever had the turn, it is over.
+    pub fn succeeded(&mut self, region: RegionHash, now: Duration, granted: &mut Vec<Waiter>) {
+        let Some(tracked) = self.regions.get_mut(&region) else { return };
+        if let Some(turn) = &tracked.turn {
+            let took = now.saturating_sub(turn.since);
+            tracked.turn_time = match tracked.turn_time {
+                Duration::ZERO => took,
+                before => (before * 7 + took) / 8,
+            };
+            tracked.lapses = 0;
+            self.end_turn(region, now, granted);
+        }
+    }
+
+    /// The holder of a turn was given this version of the region.
+    pub fn given(&mut self, region: RegionHash, holder: Waiter, version: u64) {
+        if let Some(tracked) = self.regions.get_mut(&region)
+            && let Some(turn) = &mut tracked.turn
+            && turn.holder == holder
+        {
+            turn.version = Some(version);
+        }
+    }
+
+    /// Somebody who waited, or had the turn, has gone away.
+    pub fn cancel(&mut self, region: RegionHash, waiter: Waiter, now: Duration, granted: &mut Vec<Waiter>) {
+        let Some(tracked) = self.regions.get_mut(&region) else { return };
+        if tracked.turn.as_ref().is_some_and(|turn| turn.holder == waiter) {
+            self.end_turn(region, now, granted);
+        } else if let Some(at) = tracked.queue.iter().position(|queued| *queued == waiter) {
+            tracked.queue.remove(at);
+            self.waiters -= 1;
+        }
+    }
+
+    /// Ends turns that have lapsed, and forgets regions at which nothing happens any more.
+    pub fn expire(&mut self, now: Duration, granted: &mut Vec<Waiter>) {
+        let lapsed = |tracked: &Tracked| tracked.turn.as_ref().is_some_and(|turn| turn.lapses_at <= now);
+        let regions: Vec<RegionHash> =
+            self.regions.iter().filter(|(_, tracked)| lapsed(tracked)).map(|(region, _)| *region).collect();
+        for region in regions {
+            if let Some(tracked) = self.regions.get_mut(&region) {
+                tracked.lapses += 1;
+                // A turn that was cut short says that turns take longer than was thought.
+                tracked.turn_time = (tracked.turn_time * 2).min(self.limits.turn_max);
+                self.lapsed += 1;
+                self.end_turn(region, now, granted);
+            }
+        }
+        self.forget_idle(now);
+    }
+
+    fn admit(&mut self, region: RegionHash, now: Duration) -> Admission {
+        let waiters = self.waiters;
+        let Some(tracked) = self.regions.get_mut(&region) else { return Admission::Free };
+        tracked.touched = now;
+        self.last += 1;
+        let waiter = self.last;
+        if tracked.turn.is_none() {
+            Self::grant(tracked, waiter, now, &self.limits);
+            return Admission::Turn(waiter);
+        }
+        if tracked.queue.len() >= self.limits.waiters_per_region_max || waiters >= self.limits.waiters_max {
+            return Admission::Free;
+        }
+        tracked.queue.push_back(waiter);
+        self.waiters += 1;
+        Admission::Wait(waiter)
+    }
+
+    fn grant(tracked: &mut Tracked, holder: Waiter, now: Duration, limits: &PacerLimits) {
+        let time = match tracked.turn_time {
+            Duration::ZERO => limits.turn_max / 2,
+            time => time.saturating_mul(LAPSE_FACTOR),
+        };
+        let lapses_at = now + time.clamp(limits.turn_min, limits.turn_max);
+        tracked.turn = Some(Turn { holder, since: now, lapses_at, version: None });
+        tracked.touched = now;
+    }
+
+    /// Ends the turn of a region, and gives it to the next in the queue, if there is one.
+    fn end_turn(&mut self, region: RegionHash, now: Duration, granted: &mut Vec<Waiter>) {
+        let Some(tracked) = self.regions.get_mut(&region) else { return };
+        tracked.turn = None;
+        if tracked.lapses >= LAPSES_MAX {
+            // Everybody may go, and nobody is left behind.
+            self.waiters -= tracked.queue.len();
+            granted.extend(tracked.queue.drain(..));
+            self.regions.remove(&region);
+            return;
+        }
+        match tracked.queue.pop_front() {
+            Some(next) => {
+                self.waiters -= 1;
+                tracked.quiet_turns = 0;
+                Self::grant(tracked, next, now, &self.limits);
+                granted.push(next);
+            }
+            None => {
+                tracked.quiet_turns += 1;
+                if tracked.quiet_turns >= QUIET_TURNS_MAX {
+                    self.regions.remove(&region);
+                }
+            }
+        }
+    }
+
+    fn forget_idle(&mut self, now: Duration) {
+        self.regions
+            .retain(|_, tracked| tracked.turn.is_some() || now.saturating_sub(tracked.touched) < IDLE_MAX);
+    }
+
+    #[cfg(test)]
+    fn check(&self) {
+        let mut waiters = 0;
+        for tracked in self.regions.values() {
+            assert!(tracked.turn.is_some() || tracked.queue.is_empty(), "a waiter is left behind");
+            assert!(tracked.queue.len() <= self.limits.waiters_per_region_max);
+            assert!(tracked.queue.iter().is_sorted());
+            waiters += tracked.queue.len();
+        }
+        assert_eq!(waiters, self.waiters);
+        assert!(self.waiters <= self.limits.waiters_max && self.regions.len() <= self.limits.regions_max);
+    }
+}
+
+#[cfg(test)]
+#[path = "pace/tests.rs"]
+mod tests;

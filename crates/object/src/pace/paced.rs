@@ -1,0 +1,492 @@
+//! A store whose contended regions are updated in turns.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::pace::{Admission, Pacer, PacerLimits, RegionHash, RegionStatistics, Statistics, Waiter};
+use crate::{
+    Answer, ByteRange, Fork, Found, Guard, Intent, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError,
+    Transaction,
+};
+
+/// How a [`Paced`] store behaves.
+#[derive(Clone, Debug)]
+pub struct PaceOptions {
+    /// Whether updates of contended regions take turns.
+    pub pacing: bool,
+    /// Whether attempts and failures are counted for every region, contended or not.
+    pub statistics: bool,
+    /// Regions that are counted, at most.
+    pub statistics_regions_max: usize,
+    /// What limits the taking of turns.
+    pub limits: PacerLimits,
+}
+
+impl Default for PaceOptions {
+    fn default() -> Self {
+        Self {
+            pacing: true,
+            statistics: false,
+            statistics_regions_max: 65_536,
+            limits: PacerLimits::default(),
+        }
+    }
+}
+
+/// Counts over all regions, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PaceTotals {
+    /// Conditional writes.
+    pub attempts: u64,
+    /// Conditional writes that were refused because of a region's version.
+    pub failures: u64,
+    /// Requests that had to wait for their turn.
+    pub waited: u64,
+    /// Turns that lapsed.
+    pub lapsed: u64,
+    /// Regions tracked now.
+    pub tracked: u64,
+    /// Requests waiting now.
+    pub waiting: u64,
+}
+
+/// How often lapsed turns are looked for, while there are any turns.
+const TICK: Duration = Duration::from_millis(1);
+
+/// A store in front of another one, which lets updates of contended regions take turns ([`pace`](crate::pace)), and
+/// counts what conditional writes come to. Cheap to clone.
+pub struct Paced<S> {
+    shared: Arc<Shared<S>>,
+}
+
+impl<S> Clone for Paced<S> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<S> {
+    store: S,
+    options: PaceOptions,
+    hasher: RandomState,
+    attempts: AtomicU64,
+    failures: AtomicU64,
+    waited: AtomicU64,
+    statistics: Mutex<Statistics>,
+    turns: Arc<Turns>,
+}
+
+/// The pacer, and those whom it lets wait.
+struct Turns {
+    began: Instant,
+    /// Regions tracked, so that nobody takes the lock while there are none.
+    tracked: AtomicUsize,
+    state: Mutex<State>,
+    /// What the clock sleeps on while there is nothing to do.
+    wake: Condvar,
+}
+
+struct State {
+    pacer: Pacer,
+    /// Those who wait, and those who were granted the turn and have not noticed.
+    waiting: HashMap<Waiter, Waiting>,
+    clock: Clock,
+    /// Reused for the waiters that an event grants the turn.
+    granted: Vec<Waiter>,
+}
+
+/// The thread that ends turns that have lapsed. It is started when the first region is tracked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Clock {
+    NotStarted,
+    Running,
+    /// It is to end, or could not be started.
+    Ended,
+}
+
+#[derive(Default)]
+struct Waiting {
+    granted: bool,
+    waker: Option<Waker>,
+}
+
+/// A region of a conditional write, or of a read that announces one.
+struct Region {
+    object: ObjectId,
+    fork: Fork,
+    range: ByteRange,
+    /// Which of the transaction's guards names it, of which kind, and with which version.
+    index: usize,
+    is_proposal: bool,
+    version: u64,
+}
+
+impl Region {
+    fn hash(&self, hasher: &RandomState) -> RegionHash {
+        hasher.hash_one((&self.object, &self.fork, self.range))
+    }
+
+    /// The guard that failed.
+    fn guard(&self) -> Guard {
+        let (fork, range, version) = (self.fork.clone(), self.range, self.version);
+        if self.is_proposal {
+            Guard::Proposal { fork, range, version }
+        } else {
+            Guard::Region { fork, range, version }
+        }
+    }
+
+    /// The version that the writer had read. A proposal is that version plus one.
+    fn version_read(&self) -> u64 {
+        if self.is_proposal { self.version.saturating_sub(1) } else { self.version }
+    }
+}
+
+impl<S: ObjectStore> Paced<S> {
+    /// Puts pacing in front of a store.
+    pub fn new(store: S, options: PaceOptions) -> Self {
+        let state = State {
+            pacer: Pacer::new(options.limits.clone()),
+            waiting: HashMap::new(),
+            clock: Clock::NotStarted,
+            granted: Vec::new(),
+        };
+        let turns = Turns {
+            began: Instant::now(),
+            tracked: AtomicUsize::new(0),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+        };
+        let shared = Shared {
+            store,
+            hasher: RandomState::new(),
+            attempts: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            statistics: Mutex::new(Statistics::new(options.statistics_regions_max)),
+            turns: Arc::new(turns),
+            options,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The store behind it.
+    pub fn inner(&self) -> &S {
+        &self.shared.store
+    }
+
+    /// Counts over all regions.
+    pub fn totals(&self) -> PaceTotals {
+        let shared = &self.shared;
+        let state = shared.turns.lock();
+        PaceTotals {
+            attempts: shared.attempts.load(Ordering::Relaxed),
+            failures: shared.failures.load(Ordering::Relaxed),
+            waited: shared.waited.load(Ordering::Relaxed),
+            lapsed: state.pacer.lapsed(),
+            tracked: state.pacer.regions() as u64,
+            waiting: state.pacer.waiters() as u64,
+        }
+    }
+
+    /// Counts of the regions with the longest runs of failures, and the attempts on regions for which there was no
+    /// room; empty unless statistics were asked for.
+    pub fn regions(&self, limit: usize) -> (Vec<RegionStatistics>, u64) {
+        let statistics = self.shared.statistics();
+        (statistics.top(limit), statistics.uncounted())
+    }
+
+    /// Forgets the counts of all regions.
+    pub fn clear_regions(&self) {
+        self.shared.statistics().clear();
+    }
+}
+
+impl<S: ObjectStore> ObjectStore for Paced<S> {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        let shared = &self.shared;
+        if transaction.writes.is_empty() {
+            let tracking = shared.options.pacing && shared.turns.tracked.load(Ordering::Acquire) > 0;
+            if tracking && let Some((fork, range)) = announced(&transaction) {
+                let hash = shared.hasher.hash_one((object, fork, range));
+                return shared.read(hash, object, transaction);
+            }
+            return shared.store.apply(object, transaction);
+        }
+        if !shared.options.pacing && !shared.options.statistics {
+            return shared.store.apply(object, transaction);
+        }
+        let Some(region) = conditional(object, &transaction) else {
+            return shared.store.apply(object, transaction);
+        };
+        match shared.store.apply(object, transaction) {
+            Reply::Ready(Some(result)) => shared.judged(region, result),
+            reply => {
+                let shared = shared.clone();
+                Reply::pending(async move {
+                    let result = reply.await;
+                    shared.judged(region, result).await
+                })
+            }
+        }
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.shared.store.list(after, limit)
+    }
+}
+
+/// The first range that a transaction reads in order to update it.
+fn announced(transaction: &Transaction) -> Option<(&Fork, ByteRange)> {
+    transaction.reads.iter().find_map(|read| match read {
+        Read::Range { fork, range, intent: Intent::Update } => Some((fork, *range)),
+        _ => None,
+    })
+}
+
+/// The first region that a transaction's writes are conditional on.
+fn conditional(object: &ObjectId, transaction: &Transaction) -> Option<Region> {
+    transaction.guards.iter().enumerate().find_map(|(index, guard)| match guard {
+        Guard::Region { fork, range, version } | Guard::Proposal { fork, range, version } => Some(Region {
+            object: object.clone(),
+            fork: fork.clone(),
+            range: *range,
+            index,
+            is_proposal: matches!(guard, Guard::Proposal { .. }),
+            version: *version,
+        }),
+        _ => None,
+    })
+}
+
+/// The region version that the holder of a turn is given.
+fn version_of(result: &Result<Outcome, StoreError>) -> Option<u64> {
+    match result {
+        Ok(Outcome::Done(done)) => done.answers.iter().find_map(|answer| match answer {
+            Answer::Range(range) => Some(range.version),
+            _ => None,
+        }),
+        Ok(Outcome::Refused(refusal)) => match &refusal.found {
+            Found::Region(range) => Some(range.version),
+            _ => None,
+        },
+        Err(_) => None,
+    }
+}
+
+impl<S: ObjectStore> Shared<S> {
+    fn statistics(&self) -> MutexGuard<'_, Statistics> {
+        self.statistics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A read that announces an update.
+    fn read(
+        self: &Arc<Self>,
+        hash: RegionHash,
+        object: &ObjectId,
+        transaction: Transaction,
+    ) -> Reply<Outcome> {
+        match self.turns.event(|pacer, now, _| pacer.read(hash, now)) {
+            Admission::Free => self.store.apply(object, transaction),
+            Admission::Turn(holder) => match self.store.apply(object, transaction) {
+                Reply::Ready(Some(result)) => {
+                    self.turns.give(hash, holder, &result);
+                    Reply::ready(result)
+                }
+                reply => {
+                    let shared = self.clone();
+                    Reply::pending(async move {
+                        let result = reply.await;
+                        shared.turns.give(hash, holder, &result);
+                        result
+                    })
+                }
+            },
+            Admission::Wait(waiter) => {
+                self.waited.fetch_add(1, Ordering::Relaxed);
+                let wait = Wait { turns: self.turns.clone(), hash, waiter, over: false };
+                let (shared, object) = (self.clone(), object.clone());
+                Reply::pending(async move {
+                    wait.await;
+                    let result = shared.store.apply(&object, transaction).await;
+                    shared.turns.give(hash, waiter, &result);
+                    result
+                })
+            }
+        }
+    }
+
+    /// A conditional write was judged.
+    fn judged(self: &Arc<Self>, region: Region, result: Result<Outcome, StoreError>) -> Reply<Outcome> {
+        let succeeded = match &result {
+            Ok(Outcome::Done(_)) => true,
+            Ok(Outcome::Refused(refusal)) if refusal.guard == region.index => false,
+            // Something else stood in the way, which says nothing about the region.
+            _ => return Reply::ready(result),
+        };
+        self.attempts.fetch_add(1, Ordering::Relaxed);
+        if !succeeded {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.options.statistics {
+            let hash = region.hash(&self.hasher);
+            self.statistics().attempt(hash, &region.object, &region.fork, region.range, succeeded);
+        }
+        if !self.options.pacing {
+            return Reply::ready(result);
+        }
+        if succeeded {
+            if self.turns.tracked.load(Ordering::Acquire) > 0 {
+                let hash = region.hash(&self.hasher);
+                self.turns.event(|pacer, now, granted| pacer.succeeded(hash, now, granted));
+            }
+            return Reply::ready(result);
+        }
+        let hash = region.hash(&self.hasher);
+        let version = region.version_read();
+        match self.turns.event(|pacer, now, granted| pacer.refused(hash, version, now, granted)) {
+            Admission::Free => Reply::ready(result),
+            Admission::Turn(holder) => {
+                self.turns.give(hash, holder, &result);
+                Reply::ready(result)
+            }
+            Admission::Wait(waiter) => {
+                self.waited.fetch_add(1, Ordering::Relaxed);
+                let wait = Wait { turns: self.turns.clone(), hash, waiter, over: false };
+                let shared = self.clone();
+                Reply::pending(async move {
+                    wait.await;
+                    // The same guard fails again, for versions only grow; but it shows what stands there now.
+                    let again = Transaction::new().guard(region.guard());
+                    let mut again = shared.store.apply(&region.object, again).await;
+                    shared.turns.give(hash, waiter, &again);
+                    match &mut again {
+                        Ok(Outcome::Refused(refusal)) => {
+                            refusal.guard = region.index;
+                            again
+                        }
+                        _ => result,
+                    }
+                })
+            }
+        }
+    }
+}
+
+impl<S> Drop for Shared<S> {
+    fn drop(&mut self) {
+        self.turns.lock().clock = Clock::Ended;
+        self.turns.wake.notify_all();
+    }
+}
+
+impl Turns {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two calls of the pacer's methods, which do not panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the pacer of an event, and wakes those who were granted the turn by it.
+    fn event<T>(self: &Arc<Self>, event: impl FnOnce(&mut Pacer, Duration, &mut Vec<Waiter>) -> T) -> T {
+        let now = self.began.elapsed();
+        let mut wakers: Vec<Waker> = Vec::new();
+        let result = {
+            let mut state = self.lock();
+            let state = &mut *state;
+            let result = event(&mut state.pacer, now, &mut state.granted);
+            let tracked = state.pacer.regions();
+            if tracked > 0 && self.tracked.swap(tracked, Ordering::AcqRel) == 0 {
+                self.start_clock(state);
+            } else {
+                self.tracked.store(tracked, Ordering::Release);
+            }
+            for waiter in state.granted.drain(..) {
+                let waiting = state.waiting.entry(waiter).or_default();
+                waiting.granted = true;
+                wakers.extend(waiting.waker.take());
+            }
+            result
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// Tells the pacer what the holder of a turn was given.
+    fn give(self: &Arc<Self>, hash: RegionHash, holder: Waiter, result: &Result<Outcome, StoreError>) {
+        match version_of(result) {
+            Some(version) => self.event(|pacer, _, _| pacer.given(hash, holder, version)),
+            // Whoever was given no version will not write on the condition of one.
+            None => self.event(|pacer, now, granted| pacer.cancel(hash, holder, now, granted)),
+        }
+    }
+
+    fn start_clock(self: &Arc<Self>, state: &mut State) {
+        if state.clock == Clock::NotStarted {
+            let turns = self.clone();
+            let thread = std::thread::Builder::new().name("nacre-pace".to_owned());
+            // Without a clock, turns would never lapse: then nobody takes turns, and nothing else is lost.
+            state.clock = match thread.spawn(move || turns.run_clock()) {
+                Ok(_) => Clock::Running,
+                Err(_) => Clock::Ended,
+            };
+        }
+        self.wake.notify_all();
+    }
+
+    fn run_clock(self: &Arc<Self>) {
+        let mut state = self.lock();
+        while state.clock == Clock::Running || state.clock == Clock::NotStarted {
+            if state.pacer.regions() == 0 {
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let (woken, _) = self.wake.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner);
+            drop(woken);
+            self.event(Pacer::expire);
+            state = self.lock();
+        }
+    }
+}
+
+/// Waits for the turn.
+struct Wait {
+    turns: Arc<Turns>,
+    hash: RegionHash,
+    waiter: Waiter,
+    over: bool,
+}
+
+impl Future for Wait {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let turns = self.turns.clone();
+        let mut state = turns.lock();
+        let waiting = state.waiting.entry(self.waiter).or_default();
+        if waiting.granted {
+            state.waiting.remove(&self.waiter);
+            self.over = true;
+            return Poll::Ready(());
+        }
+        waiting.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if !self.over {
+            self.turns.lock().waiting.remove(&self.waiter);
+            self.turns.event(|pacer, now, granted| pacer.cancel(self.hash, self.waiter, now, granted));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "paced_tests.rs"]
+mod tests;

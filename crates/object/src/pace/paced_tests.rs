@@ -1,0 +1,150 @@
+//! The wrapper around a real store, with real threads.
+
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+use crate::testkit::{MemoryStore, block_on, conformance};
+use crate::{Done, Refusal};
+
+const RANGE: ByteRange = ByteRange::new(0, 8);
+
+fn object() -> ObjectId {
+    "counter".parse().unwrap()
+}
+
+/// Reads, adds one, and writes on condition; as often as it takes. Gives the failures.
+fn increment(store: &dyn ObjectStore, intent: Intent) -> usize {
+    let read = Transaction::new().read(Read::Range { fork: Fork::DEFAULT, range: RANGE, intent });
+    let Outcome::Done(Done { answers, .. }) = block_on(store.apply(&object(), read)).unwrap() else {
+        panic!("a read without guards was refused");
+    };
+    let Some(Answer::Range(mut seen)) = answers.into_iter().next() else { panic!("no answer to a read") };
+    let mut failures = 0;
+    loop {
+        let mut count = [0; 8];
+        count[..seen.data.len()].copy_from_slice(&seen.data);
+        let next = (u64::from_le_bytes(count) + 1).to_le_bytes().to_vec();
+        let write =
+            Transaction::new().if_version(Fork::DEFAULT, RANGE, seen.version).write(Fork::DEFAULT, 0, next);
+        match block_on(store.apply(&object(), write)).unwrap() {
+            Outcome::Done(_) => return failures,
+            Outcome::Refused(Refusal { found: Found::Region(now), guard: 0, .. }) => seen = now,
+            Outcome::Refused(refusal) => panic!("{refusal:?}"),
+        }
+        failures += 1;
+    }
+}
+
+fn value(store: &dyn ObjectStore) -> u64 {
+    let read = Transaction::new().read_range(Fork::DEFAULT, RANGE);
+    match block_on(store.apply(&object(), read)).unwrap() {
+        Outcome::Done(done) => match &done.answers[0] {
+            Answer::Range(range) => u64::from_le_bytes(range.data[..].try_into().unwrap()),
+            answer => panic!("{answer:?}"),
+        },
+        outcome => panic!("{outcome:?}"),
+    }
+}
+
+#[test]
+fn a_paced_store_conforms() {
+    for pacing in [true, false] {
+        let options = PaceOptions { pacing, statistics: true, ..Default::default() };
+        conformance::run(&Paced::new(MemoryStore::new(), options), "paced");
+    }
+}
+
+#[test]
+fn updates_that_take_turns_lose_nothing_and_are_counted() {
+    let options = PaceOptions { statistics: true, ..Default::default() };
+    let store = Paced::new(MemoryStore::new(), options);
+    let failures = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    failures.fetch_add(increment(&store, Intent::Update), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(value(&store), 800);
+    let totals = store.totals();
+    let failures = failures.load(Ordering::Relaxed) as u64;
+    assert_eq!((totals.attempts, totals.failures, totals.waiting), (800 + failures, failures, 0));
+    let (regions, uncounted) = store.regions(10);
+    assert_eq!((regions.len(), uncounted), (1, 0));
+    assert_eq!((regions[0].attempts, regions[0].failures), (800 + failures, failures));
+    assert_eq!((regions[0].object.clone(), regions[0].range), (object(), RANGE));
+}
+
+/// Makes the region contended: a write fails, and its writer has the turn.
+fn contend(store: &Paced<MemoryStore>) {
+    increment(store, Intent::Look);
+    let late = Transaction::new().if_version(Fork::DEFAULT, RANGE, 0).write(Fork::DEFAULT, 0, "late");
+    let outcome = block_on(store.apply(&object(), late)).unwrap();
+    assert!(matches!(outcome, Outcome::Refused(_)));
+    assert_eq!(store.totals().tracked, 1);
+}
+
+/// Turns that do not lapse while a test runs.
+fn patient() -> PaceOptions {
+    let hour = Duration::from_secs(3600);
+    PaceOptions {
+        limits: PacerLimits { turn_min: hour, turn_max: hour, ..Default::default() },
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_turn_that_nobody_uses_holds_up_nobody_for_long() {
+    let store = Paced::new(MemoryStore::new(), PaceOptions::default());
+    contend(&store);
+    // The writer that has the turn never comes back; this waits for its turn to lapse.
+    increment(&store, Intent::Update);
+    assert_eq!(store.totals().lapsed, 1);
+    assert_eq!(value(&store), 2);
+}
+
+#[test]
+fn looking_and_writing_without_a_condition_never_wait() {
+    let store = Paced::new(MemoryStore::new(), patient());
+    contend(&store);
+    assert_eq!(value(&store), 1);
+    let write = Transaction::new().write(Fork::DEFAULT, 0, "whatever");
+    assert!(matches!(store.apply(&object(), write), Reply::Ready(Some(Ok(_)))));
+    assert_eq!(store.totals().waited, 0);
+}
+
+#[test]
+fn who_goes_away_while_waiting_is_not_waited_for() {
+    let store = Paced::new(MemoryStore::new(), patient());
+    contend(&store);
+    let read = Read::Range { fork: Fork::DEFAULT, range: RANGE, intent: Intent::Update };
+    let mut waiting: Vec<Reply<Outcome>> =
+        (0..5).map(|_| store.apply(&object(), Transaction::new().read(read.clone()))).collect();
+    assert_eq!(store.totals().waiting, 5);
+    let last = waiting.pop().unwrap();
+    drop(waiting);
+    assert_eq!(store.totals().waiting, 1);
+    // Whoever has the turn ends it by its write, and the one who is left gets it.
+    increment(&store, Intent::Look);
+    assert!(matches!(block_on(last).unwrap(), Outcome::Done(_)));
+    assert_eq!(store.totals().waiting, 0);
+}
+
+#[test]
+fn without_pacing_nobody_waits_and_failures_are_still_counted() {
+    let options = PaceOptions { pacing: false, statistics: true, ..Default::default() };
+    let store = Paced::new(MemoryStore::new(), options);
+    increment(&store, Intent::Update);
+    for _ in 0..3 {
+        let late = Transaction::new().if_version(Fork::DEFAULT, RANGE, 0).write(Fork::DEFAULT, 0, "late");
+        assert!(matches!(store.apply(&object(), late), Reply::Ready(Some(Ok(Outcome::Refused(_))))));
+    }
+    let (regions, _) = store.regions(10);
+    assert_eq!((regions[0].attempts, regions[0].failures, regions[0].longest_run), (4, 3, 3));
+    assert_eq!(store.totals().tracked, 0);
+    store.clear_regions();
+    assert!(store.regions(10).0.is_empty());
+}
