@@ -1,0 +1,112 @@
+//! What a person can say to `nacre`. The flags of each command stand beside the command.
+
+use std::path::PathBuf;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Args, Parser, Subcommand};
+use nacre::{ByteRange, Fork};
+
+use crate::command::*;
+use crate::name;
+use crate::quantity::parse_size;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold());
+
+const AFTER_HELP: &str = "\
+Names may hold any bytes: \\xNN stands for one, \\\\ for a backslash. Sizes may have units: 4096, 64KiB, 1GiB.
+
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 a guard did not hold, and standard output says what stands there now.";
+
+/// Objects of versioned extents with conditional writes.
+///
+/// A store holds objects; an object holds forks (byte streams whose every byte has a version), keys and attributes.
+/// A write may be made on the condition that nothing in its range is newer than what was read.
+#[derive(Debug, Parser)]
+#[command(name = "nacre", version, styles = STYLES, after_help = AFTER_HELP)]
+#[command(disable_help_subcommand = true, max_term_width = 110)]
+pub struct Line {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What goes with every command.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// The store: nacre://HOST:PORT,… or unix:PATH for servers, file:PATH for a folder [default: $NACRE_STORE, or
+    /// nacre://127.0.0.1:6470]
+    #[arg(long, global = true, value_name = "URI", help_heading = "For every command")]
+    pub store: Option<String>,
+    /// The file with the cluster's key, for servers that ask for it
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "NACRE_KEY",
+        hide_env_values = true,
+        help_heading = "For every command"
+    )]
+    pub key: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true, help_heading = "For every command")]
+    pub json: bool,
+}
+
+/// The commands, in the order of the help.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Serve(serve::Args),
+    Put(transfer::PutArgs),
+    Get(transfer::GetArgs),
+    Write(write::Args),
+    Read(read::Args),
+    Extents(extents::Args),
+    Stat(stat::Args),
+    Ls(ls::Args),
+    Rm(rm::Args),
+    Keys(keys::KeysArgs),
+    Attr(keys::AttrArgs),
+    Tour(tour::Args),
+    #[command(hide = true)]
+    TourClient(tour::ClientArgs),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
+}
+
+/// A fork of an object.
+#[derive(Args, Clone, Debug)]
+pub struct ForkArgs {
+    /// The fork, instead of the default one
+    #[arg(long, value_name = "NAME", value_parser = name::fork())]
+    pub fork: Option<Fork>,
+}
+
+impl ForkArgs {
+    /// The fork that was asked for.
+    pub fn fork(&self) -> Fork {
+        self.fork.clone().unwrap_or_default()
+    }
+}
+
+/// A byte range.
+#[derive(Args, Clone, Debug)]
+pub struct RangeArgs {
+    /// Where the range begins
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    pub offset: u64,
+    /// How long the range is [default: to the end]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub length: Option<u64>,
+}
+
+impl RangeArgs {
+    /// The range that was asked for.
+    pub fn range(&self) -> ByteRange {
+        let rest = ByteRange::ALL.end().saturating_sub(self.offset);
+        ByteRange::new(self.offset, self.length.unwrap_or(rest))
+    }
+}

@@ -1,0 +1,358 @@
+//! `nacre keys` and `nacre attr`: the ordered map, and the small one, that go with an object's bytes.
+
+use std::io::Read as _;
+
+use bytes::Bytes;
+use nacre::{
+    Check, Found, Guard, Key, KeyRange, Object, ObjectId, Outcome, Refusal, Transaction, Write, limit,
+};
+use serde_json::{Map, Value, json};
+
+use crate::failure::{Failure, Refused};
+use crate::output::{Array, Table};
+use crate::session::{self, Session};
+use crate::{name, output, quantity};
+
+/// Get, set, remove and list an object's keys
+#[derive(clap::Args, Debug)]
+pub struct KeysArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// Get, set, remove and list an object's attributes
+#[derive(clap::Args, Debug)]
+pub struct AttrArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// Print a value
+    Get {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Set a value; prints the object's version then
+    Set {
+        #[command(flatten)]
+        place: Place,
+        /// The value, as it is; - is standard input
+        #[arg(value_parser = name::value(), allow_hyphen_values = true)]
+        value: Bytes,
+        #[command(flatten)]
+        conditions: Conditions,
+    },
+    /// Remove a name with its value; prints the object's version then
+    Rm {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        conditions: Conditions,
+    },
+    /// List names with their values
+    Ls {
+        /// The object
+        #[arg(value_parser = name::object())]
+        object: ObjectId,
+        /// Only names that begin with this
+        #[arg(default_value = "", hide_default_value = true, value_parser = name::prefix())]
+        prefix: Bytes,
+        /// Only names after this one
+        #[arg(long, value_name = "NAME", value_parser = name::key())]
+        after: Option<Key>,
+        /// At most so many
+        #[arg(long, value_name = "COUNT")]
+        limit: Option<u64>,
+    },
+}
+
+#[derive(clap::Args, Debug)]
+struct Place {
+    /// The object
+    #[arg(value_parser = name::object())]
+    object: ObjectId,
+    /// The name
+    #[arg(value_parser = name::key())]
+    name: Key,
+}
+
+#[derive(clap::Args, Debug)]
+#[group(multiple = false)]
+struct Conditions {
+    /// Only if the value is this one now
+    #[arg(long, value_name = "VALUE", value_parser = name::value(), allow_hyphen_values = true)]
+    if_value: Option<Bytes>,
+    /// Only if there is no value now
+    #[arg(long)]
+    if_absent: bool,
+    /// Only if there is a value now
+    #[arg(long)]
+    if_present: bool,
+}
+
+/// Which of the two maps.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Key,
+    Attribute,
+}
+
+impl Kind {
+    fn noun(self) -> &'static str {
+        match self {
+            Kind::Key => "key",
+            Kind::Attribute => "attribute",
+        }
+    }
+
+    fn guard(self, name: Key, check: Check) -> Guard {
+        match self {
+            Kind::Key => Guard::Key { key: name, check },
+            Kind::Attribute => Guard::Attribute { name, check },
+        }
+    }
+}
+
+impl Conditions {
+    fn check(&self) -> Option<Check> {
+        match self {
+            Conditions { if_value: Some(value), .. } => Some(Check::Equal(value.clone())),
+            Conditions { if_absent: true, .. } => Some(Check::Absent),
+            Conditions { if_present: true, .. } => Some(Check::Present),
+            _ => None,
+        }
+    }
+}
+
+/// Runs `nacre keys`.
+pub async fn keys(session: &Session, args: KeysArgs) -> Result<(), Failure> {
+    run(session, Kind::Key, args.action).await
+}
+
+/// Runs `nacre attr`.
+pub async fn attr(session: &Session, args: AttrArgs) -> Result<(), Failure> {
+    run(session, Kind::Attribute, args.action).await
+}
+
+async fn run(session: &Session, kind: Kind, action: Action) -> Result<(), Failure> {
+    match action {
+        Action::Get { place } => get(session, kind, place).await,
+        Action::Set { place, value, conditions } => {
+            let value = if value == "-" { read_value(kind)?.into() } else { value };
+            let name = place.name.clone();
+            let write = match kind {
+                Kind::Key => Write::SetKey { key: name, value },
+                Kind::Attribute => Write::SetAttribute { name, value },
+            };
+            change(session, kind, place, conditions, write, "set").await
+        }
+        Action::Rm { place, conditions } => {
+            let name = place.name.clone();
+            let write = match kind {
+                Kind::Key => Write::RemoveKey { key: name },
+                Kind::Attribute => Write::RemoveAttribute { name },
+            };
+            change(session, kind, place, conditions, write, "removed").await
+        }
+        Action::Ls { object, prefix, after, limit } => {
+            let object = session.open()?.object(&object)?;
+            session::existing(&object).await?;
+            let limit = limit.unwrap_or(u64::MAX);
+            list(session, kind, &object, prefix, after, limit).await
+        }
+    }
+}
+
+async fn get(session: &Session, kind: Kind, place: Place) -> Result<(), Failure> {
+    let object = session.open()?.object(&place.object)?;
+    let value = match kind {
+        Kind::Key => object.key(&place.name).await?,
+        Kind::Attribute => object.attribute(&place.name).await?,
+    };
+    match value {
+        None => {
+            session::existing(&object).await?;
+            Err(no_such(kind, &object, &place.name))
+        }
+        Some(value) if session.json => Ok(output::line(&entry(&place.name, &value).to_string())?),
+        Some(value) => Ok(output::raw(&value)?),
+    }
+}
+
+fn no_such(kind: Kind, object: &Object, name: &Key) -> Failure {
+    let (noun, id, store) = (kind.noun(), object.id(), object.store().name());
+    let command = if kind == Kind::Key { "keys" } else { "attr" };
+    Failure::Failed(format!(
+        "object \"{id}\" of {store} has no {noun} \"{name}\"; \"nacre {command} ls\" lists those that it has"
+    ))
+}
+
+/// Reads a value from standard input, but not more than the store would take.
+fn read_value(kind: Kind) -> Result<Vec<u8>, Failure> {
+    let limit = match kind {
+        Kind::Key => limit::VALUE_BYTES_MAX,
+        Kind::Attribute => limit::ATTRIBUTE_BYTES_MAX,
+    } as u64;
+    let mut value = Vec::new();
+    let read = std::io::stdin().lock().take(limit + 1).read_to_end(&mut value);
+    read.map_err(Failure::io("read standard input"))?;
+    if value.len() as u64 > limit {
+        let text =
+            format!("standard input holds more than the {} that a value may have", quantity::size(limit));
+        return Err(Failure::Failed(text));
+    }
+    Ok(value)
+}
+
+async fn change(
+    session: &Session,
+    kind: Kind,
+    place: Place,
+    conditions: Conditions,
+    write: Write,
+    participle: &str,
+) -> Result<(), Failure> {
+    let object = session.open()?.object(&place.object)?;
+    let removal = matches!(write, Write::RemoveKey { .. } | Write::RemoveAttribute { .. });
+    let mut transaction = Transaction::new();
+    if removal {
+        transaction = transaction.guard(Guard::Exists);
+        // Without a condition, what is to be removed must at least be there.
+        if conditions.check().is_none() {
+            transaction = transaction.guard(kind.guard(place.name.clone(), Check::Present));
+        }
+    }
+    let asked = conditions.check().is_some();
+    if let Some(check) = conditions.check() {
+        transaction = transaction.guard(kind.guard(place.name.clone(), check));
+    }
+    let attempted = format!("change {} \"{}\" of", kind.noun(), place.name);
+    match session::apply(&object, transaction.change(write), &attempted).await? {
+        Outcome::Done(done) => {
+            match session.json {
+                true => output::line(&json!({ "done": true, "version": done.version }).to_string())?,
+                false => output::line(&done.version.to_string())?,
+            }
+            Ok(())
+        }
+        Outcome::Refused(Refusal { found: Found::Object { .. }, .. }) => {
+            Err(session::no_such_object(&object))
+        }
+        Outcome::Refused(Refusal { found: Found::Value(value), version, .. }) => match asked {
+            true => Err(refused(kind, &object, &place.name, value, version, participle)),
+            false => Err(no_such(kind, &object, &place.name)),
+        },
+        Outcome::Refused(_) => Err(session::nonsense(&object)),
+    }
+}
+
+fn refused(
+    kind: Kind,
+    object: &Object,
+    name: &Key,
+    value: Option<Bytes>,
+    version: u64,
+    participle: &str,
+) -> Failure {
+    let now = match &value {
+        None => "it has no value now".to_owned(),
+        Some(value) => format!("its value now has {}", quantity::count(value.len() as u64, "byte")),
+    };
+    let sentence = format!(
+        "{} \"{name}\" of object \"{}\" of {} was not {participle}, because its value is not as asked for: {now}, at \
+         version {version} of the object; get it again, then decide",
+        kind.noun(),
+        object.id(),
+        object.store().name()
+    );
+    let mut json = Map::new();
+    json.insert("done".into(), false.into());
+    json.insert("version".into(), version.into());
+    match &value {
+        None => drop(json.insert("value".into(), Value::Null)),
+        Some(value) => output::put_bytes(&mut json, "value", value),
+    }
+    Failure::Refused(Refused { sentence, current: version.to_string(), json: json.into() })
+}
+
+fn entry(name: &Key, value: &[u8]) -> Value {
+    let mut map = Map::new();
+    map.insert("name".into(), name.to_string().into());
+    output::put_bytes(&mut map, "value", value);
+    map.into()
+}
+
+/// Entries that are printed as one table.
+const PAGE: usize = 1000;
+
+async fn list(
+    session: &Session,
+    kind: Kind,
+    object: &Object,
+    prefix: Bytes,
+    after: Option<Key>,
+    mut left: u64,
+) -> Result<(), Failure> {
+    let range = KeyRange { after: after.map(|key| key.to_bytes()), before: None, prefix };
+    let mut array = if session.json { Some(Array::begin()?) } else { None };
+    let mut keys = object.keys(range.clone());
+    let mut attributes = match kind {
+        Kind::Key => Vec::new(),
+        Kind::Attribute => object.attributes().await?,
+    }
+    .into_iter()
+    .filter(|(name, _)| range.contains(name.as_bytes()));
+    loop {
+        let mut page = Vec::new();
+        while page.len() < PAGE && left > 0 {
+            let next = match kind {
+                Kind::Key => keys.next().await?,
+                Kind::Attribute => attributes.next(),
+            };
+            let Some(next) = next else { break };
+            page.push(next);
+            left -= 1;
+        }
+        let whole = page.len() < PAGE;
+        match &mut array {
+            Some(array) => {
+                for (name, value) in &page {
+                    array.entry(&entry(name, value))?;
+                }
+            }
+            None if page.is_empty() => {}
+            None => {
+                let mut table = Table::new(&["NAME", "BYTES", "VALUE"]);
+                for (name, value) in &page {
+                    table.row([name.to_string(), value.len().to_string(), brief(value)]);
+                }
+                table.print()?;
+            }
+        }
+        if whole {
+            break;
+        }
+    }
+    if let Some(array) = array {
+        array.end()?;
+    }
+    Ok(())
+}
+
+/// The beginning of a value, as one line of text.
+fn brief(value: &[u8]) -> String {
+    const SHOWN: usize = 60;
+    let cut = &value[..value.len().min(SHOWN)];
+    let mut text = cut.escape_ascii().to_string();
+    if let Ok(whole) = std::str::from_utf8(cut)
+        && !whole.chars().any(char::is_control)
+    {
+        text = whole.to_owned();
+    }
+    if value.len() > SHOWN {
+        text.push('…');
+    }
+    text
+}

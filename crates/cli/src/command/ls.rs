@@ -1,0 +1,153 @@
+//! `nacre ls`: the objects of a store.
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+use nacre::{ObjectId, Stat, Store, limit};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::output::{Array, Table};
+use crate::session::Session;
+use crate::{name, output};
+
+/// List objects in the order of their names
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Only those whose names begin with this
+    #[arg(default_value = "", hide_default_value = true, value_parser = name::prefix())]
+    prefix: Bytes,
+    /// Only those after this one
+    #[arg(long, value_name = "OBJECT", value_parser = name::object())]
+    after: Option<ObjectId>,
+    /// At most so many
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<u64>,
+    /// Show version, size, forks, keys and attributes too
+    #[arg(long, short)]
+    long: bool,
+}
+
+/// Objects that are looked at together, and printed as one table.
+const PAGE: usize = 1000;
+
+/// Runs `nacre ls`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    let store = session.open()?;
+    let after = args.after.clone().max(before(&args.prefix));
+    let mut objects = match after {
+        Some(after) => store.list_after(after),
+        None => store.list(),
+    };
+    let mut array = if session.json { Some(Array::begin()?) } else { None };
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut last = None;
+    let mut more = false;
+    loop {
+        let mut page = Vec::new();
+        while page.len() < PAGE {
+            let next = objects
+                .next()
+                .await
+                .map_err(Failure::store(format!("list the objects of {}", store.name())))?;
+            let Some(id) = next.filter(|id| id.as_bytes().starts_with(&args.prefix)) else { break };
+            if left == 0 {
+                more = true;
+                break;
+            }
+            left -= 1;
+            page.push(id);
+        }
+        let whole = page.len() < PAGE;
+        last = page.last().cloned().or(last);
+        let stats = if args.long { Some(stats(&store, &page).await?) } else { None };
+        match &mut array {
+            Some(array) => {
+                for (index, id) in page.iter().enumerate() {
+                    array.entry(&entry(id, stats.as_ref().map(|stats| &stats[index])))?;
+                }
+            }
+            None => print(&page, stats.as_deref())?,
+        }
+        if whole {
+            break;
+        }
+    }
+    match array {
+        Some(array) => array.end()?,
+        None => {
+            if let Some(last) = last.filter(|_| more) {
+                eprintln!("there are more: go on with --after '{last}'");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The greatest name that is less than all that begin with `prefix`.
+fn before(prefix: &[u8]) -> Option<ObjectId> {
+    let (last, head) = prefix.split_last()?;
+    let mut name = head.to_vec();
+    if let Some(less) = last.checked_sub(1) {
+        name.push(less);
+        name.resize(limit::OBJECT_ID_BYTES_MAX.max(name.len()), 0xff);
+    }
+    // A prefix that is too long for a name has nothing before it, and nothing that begins with it either.
+    ObjectId::new(Bytes::from(name)).ok()
+}
+
+async fn stats(store: &Store, page: &[ObjectId]) -> Result<Vec<Stat>, Failure> {
+    let mut stats = Vec::with_capacity(page.len());
+    for ids in page.chunks(64) {
+        let group = ids.iter().map(async |id| store.object(id)?.stat().await);
+        stats.extend(try_join_all(group).await?);
+    }
+    Ok(stats)
+}
+
+fn entry(id: &ObjectId, stat: Option<&Stat>) -> Value {
+    match stat {
+        None => json!({ "object": id.to_string() }),
+        Some(stat) => json!({
+            "object": id.to_string(),
+            "version": stat.version,
+            "bytes": stat.bytes,
+            "forks": stat.forks,
+            "keys": stat.keys,
+            "attributes": stat.attributes,
+        }),
+    }
+}
+
+fn print(page: &[ObjectId], stats: Option<&[Stat]>) -> Result<(), Failure> {
+    let Some(stats) = stats else {
+        for id in page {
+            output::line(&id.to_string())?;
+        }
+        return Ok(());
+    };
+    if page.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(&["VERSION", "BYTES", "FORKS", "KEYS", "ATTRIBUTES", "OBJECT"]);
+    for (id, stat) in page.iter().zip(stats) {
+        let numbers = [stat.version, stat.bytes, stat.forks, stat.keys, stat.attributes];
+        table.row(numbers.map(|number| number.to_string()).into_iter().chain([id.to_string()]));
+    }
+    Ok(table.print()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_begins_right_after_what_is_before_it() {
+        assert_eq!(before(b""), None);
+        assert_eq!(before(b"\0"), None);
+        assert_eq!(before(b"a\0").unwrap().as_bytes(), b"a");
+        let b = before(b"b").unwrap();
+        assert_eq!((b.as_bytes().len(), &b.as_bytes()[..3]), (255, &b"a\xff\xff"[..]));
+        assert!(b.as_bytes() < &b"b"[..]);
+        assert_eq!(before(&[b'x'; 300]), None);
+    }
+}

@@ -1,0 +1,63 @@
+//! The commands: each file is one, or a pair that belongs together.
+
+pub mod extents;
+pub mod keys;
+pub mod ls;
+pub mod read;
+pub mod rm;
+pub mod serve;
+pub mod shell;
+pub mod stat;
+pub mod tour;
+pub mod transfer;
+pub mod write;
+
+use crate::arguments::{Command, Line};
+use crate::failure::Failure;
+use crate::session::Session;
+
+/// Runs what the line says.
+pub fn run(line: Line) -> Result<(), Failure> {
+    let session = Session::new(&line.common);
+    match line.command {
+        Command::Serve(args) => serve::run(&line.common, args),
+        Command::Tour(args) => tour::run(&session, args),
+        Command::TourClient(args) => tour::client(&session, args),
+        Command::Completions(args) => shell::completions(args),
+        Command::Man(args) => shell::man(args),
+        command => block_on(on_objects(&session, command)),
+    }
+}
+
+/// Commands on objects. Each is a handful of requests, which one thread serves best.
+async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Put(args) => transfer::put(session, args).await,
+        Command::Get(args) => transfer::get(session, args).await,
+        Command::Write(args) => write::run(session, args).await,
+        Command::Read(args) => read::run(session, args).await,
+        Command::Extents(args) => extents::run(session, args).await,
+        Command::Stat(args) => stat::run(session, args).await,
+        Command::Ls(args) => ls::run(session, args).await,
+        Command::Rm(args) => rm::run(session, args).await,
+        Command::Keys(args) => keys::keys(session, args).await,
+        Command::Attr(args) => keys::attr(session, args).await,
+        Command::Serve(_)
+        | Command::Tour(_)
+        | Command::TourClient(_)
+        | Command::Completions(_)
+        | Command::Man(_) => unreachable!("these are run without a runtime around them"),
+    }
+}
+
+/// Runs something to its end on this thread.
+pub fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::io("start the program's runtime"))?;
+    let result = runtime.block_on(future);
+    // A read of standard input that nobody waits for any more must not keep the program from ending.
+    runtime.shutdown_background();
+    result
+}

@@ -1,0 +1,46 @@
+//! `nacre read`: a range, with its version and extents if asked.
+
+use nacre::{Answer, Intent, ObjectId, Read};
+use serde_json::Map;
+
+use crate::arguments::{ForkArgs, RangeArgs};
+use crate::command::transfer;
+use crate::failure::Failure;
+use crate::session::{self, Session};
+use crate::{name, output};
+
+/// Read a range of an object to standard output
+///
+/// With --json, gives the version of the range and its extents too: what a conditional write needs. A long range is
+/// then cut where a reply ends, and "next" says where to go on.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The object
+    #[arg(value_parser = name::object())]
+    object: ObjectId,
+    #[command(flatten)]
+    range: RangeArgs,
+    #[command(flatten)]
+    fork: ForkArgs,
+}
+
+/// Runs `nacre read`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    let object = session.object(&args.object, &args.fork.fork())?;
+    session::existing_fork(&object).await?;
+    let range = args.range.range();
+    if !session.json {
+        return transfer::copy(&object, range, tokio::io::stdout()).await;
+    }
+    let read = Read::Range { fork: object.fork_name().clone(), range, intent: Intent::Look };
+    let Answer::Range(found) = session::ask(&object, read, "read").await? else {
+        return Err(session::nonsense(&object));
+    };
+    let mut json = Map::new();
+    json.insert("object".into(), object.id().to_string().into());
+    json.insert("fork".into(), object.fork_name().to_string().into());
+    json.insert("offset".into(), range.offset.into());
+    json.insert("length".into(), found.data.len().into());
+    output::put_range(&mut json, &found);
+    Ok(output::line(&serde_json::Value::from(json).to_string())?)
+}

@@ -1,0 +1,68 @@
+//! `nacre completions` and `nacre man`: what a shell and a manual reader want.
+
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::arguments::Line;
+use crate::failure::Failure;
+use crate::output;
+
+/// Print completions for a shell
+#[derive(clap::Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+/// Print the manual page, or write one for each command
+#[derive(clap::Args, Debug)]
+pub struct ManArgs {
+    /// Write nacre.1, nacre-put.1 and so on into this folder instead
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+}
+
+/// Runs `nacre completions`.
+pub fn completions(args: CompletionsArgs) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut Line::command(), "nacre", &mut text);
+    Ok(output::raw(&text)?)
+}
+
+/// Runs `nacre man`.
+pub fn man(args: ManArgs) -> Result<(), Failure> {
+    let mut command = Line::command();
+    command.build();
+    match args.folder {
+        None => Ok(output::raw(&page(command)?)?),
+        Some(folder) => write(&command, &folder, "nacre"),
+    }
+}
+
+fn page(command: clap::Command) -> Result<Vec<u8>, Failure> {
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command).render(&mut text).map_err(Failure::io("make the manual page"))?;
+    Ok(text)
+}
+
+fn write(command: &clap::Command, folder: &Path, name: &str) -> Result<(), Failure> {
+    let file = folder.join(format!("{name}.1"));
+    let text = page(command.clone())?;
+    std::fs::write(&file, text).map_err(Failure::io(format!("write {}", file.display())))?;
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        write(inner, folder, &format!("{name}-{}", inner.get_name()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Line::command().debug_assert();
+    }
+}

@@ -1,0 +1,55 @@
+//! `nacre stat`: an object at a glance.
+
+use nacre::ObjectId;
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::output::Table;
+use crate::session::{self, Session};
+use crate::{name, output, quantity};
+
+/// Show an object's version, forks, and numbers of keys and attributes
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The object
+    #[arg(value_parser = name::object())]
+    object: ObjectId,
+}
+
+/// Runs `nacre stat`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    let object = session.open()?.object(&args.object)?;
+    let stat = session::existing(&object).await?;
+    let forks = object.forks().await?;
+    if session.json {
+        let forks: Vec<_> =
+            forks.iter().map(|(fork, size)| json!({ "fork": fork.to_string(), "size": size })).collect();
+        let json = json!({
+            "object": object.id().to_string(),
+            "version": stat.version,
+            "fence": stat.fence,
+            "bytes": stat.bytes,
+            "forks": forks,
+            "keys": stat.keys,
+            "attributes": stat.attributes,
+        });
+        return Ok(output::line(&json.to_string())?);
+    }
+    output::line(&format!(
+        "object \"{}\", version {}, {}, {}, {}{}",
+        object.id(),
+        stat.version,
+        quantity::count(stat.bytes, "byte"),
+        quantity::count(stat.keys, "key"),
+        quantity::count(stat.attributes, "attribute"),
+        if stat.fence > 0 { format!(", fence {}", stat.fence) } else { String::new() },
+    ))?;
+    if !forks.is_empty() {
+        let mut table = Table::new(&["FORK", "SIZE"]);
+        for (fork, size) in &forks {
+            table.row([session::fork_name(fork), size.to_string()]);
+        }
+        table.print()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! `nacre put` and `nacre get`: byte streams of any length.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use nacre::{ByteRange, Object, ObjectId};
+use serde_json::json;
+use tokio::io::AsyncWrite;
+
+use crate::arguments::{ForkArgs, RangeArgs};
+use crate::failure::Failure;
+use crate::progress::Metered;
+use crate::session::{self, Session};
+use crate::{name, output, quantity};
+
+/// Store a file, or standard input, as an object
+///
+/// What the fork held before is replaced. Streams of any length are stored piece by piece; who reads meanwhile sees
+/// the object grow.
+#[derive(clap::Args, Debug)]
+pub struct PutArgs {
+    /// The object
+    #[arg(value_parser = name::object())]
+    object: ObjectId,
+    /// The file; - is standard input
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    #[command(flatten)]
+    fork: ForkArgs,
+}
+
+/// Fetch an object into a file, or to standard output
+///
+/// All bytes are those of one moment: if the object changes meanwhile, the command fails, and says so.
+#[derive(clap::Args, Debug)]
+pub struct GetArgs {
+    /// The object
+    #[arg(value_parser = name::object())]
+    object: ObjectId,
+    /// The file; - is standard output
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    #[command(flatten)]
+    range: RangeArgs,
+    #[command(flatten)]
+    fork: ForkArgs,
+}
+
+/// Runs `nacre put`.
+pub async fn put(session: &Session, args: PutArgs) -> Result<(), Failure> {
+    let object = session.object(&args.object, &args.fork.fork())?;
+    let bytes = if args.file == Path::new("-") {
+        object.put(Metered::new(tokio::io::stdin(), None)).await?
+    } else {
+        let shown = args.file.display();
+        let file = tokio::fs::File::open(&args.file).await.map_err(Failure::io(format!("open {shown}")))?;
+        let metadata = file.metadata().await.map_err(Failure::io(format!("look at {shown}")))?;
+        if metadata.is_dir() {
+            return Err(Failure::Failed(format!(
+                "{shown} is a folder; name a file, or - for standard input"
+            )));
+        }
+        let total = metadata.is_file().then_some(metadata.len());
+        object.put(Metered::new(file, total)).await?
+    };
+    match session.json {
+        true => output::line(&json!({ "object": object.id().to_string(), "bytes": bytes }).to_string())?,
+        false => output::line(&format!("{} stored in \"{}\"", quantity::count(bytes, "byte"), object.id()))?,
+    }
+    Ok(())
+}
+
+/// Runs `nacre get`.
+pub async fn get(session: &Session, args: GetArgs) -> Result<(), Failure> {
+    let object = session.object(&args.object, &args.fork.fork())?;
+    session::existing_fork(&object).await?;
+    let range = args.range.range();
+    if args.file == Path::new("-") {
+        return copy(&object, range, tokio::io::stdout()).await;
+    }
+    let shown = args.file.display();
+    // What is no regular file, such as a device or a pipe, can only be written to where it is.
+    let metadata = std::fs::metadata(&args.file).ok();
+    if metadata.as_ref().is_some_and(|metadata| !metadata.is_file()) {
+        let file = tokio::fs::OpenOptions::new().write(true).open(&args.file).await;
+        return copy(&object, range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
+    }
+    // A regular file gets its name when it is complete, so that a failure costs nobody the old one.
+    let target = std::fs::canonicalize(&args.file).unwrap_or_else(|_| args.file.clone());
+    let mut partial = target.clone().into_os_string();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let file = tokio::fs::File::create(&partial)
+        .await
+        .map_err(Failure::io(format!("make the file {}", partial.display())))?;
+    let done = async {
+        copy(&object, range, file).await?;
+        if let Some(metadata) = metadata {
+            std::fs::set_permissions(&partial, metadata.permissions())
+                .map_err(Failure::io(format!("keep the permissions of {shown}")))?;
+        }
+        std::fs::rename(&partial, &target).map_err(Failure::io(format!("replace {shown}")))
+    };
+    let done = done.await;
+    if done.is_err() {
+        // The first failure is the one to report.
+        let _ = std::fs::remove_file(&partial);
+    }
+    done
+}
+
+/// Writes the bytes of a range to a file or to standard output.
+pub async fn copy(object: &Object, range: ByteRange, target: impl AsyncWrite + Unpin) -> Result<(), Failure> {
+    let mut target = Metered::new(target, None);
+    let unread = target.unread();
+    match object.get(range, &mut target).await {
+        Ok(_) => Ok(()),
+        Err(_) if unread.load(Ordering::Relaxed) => Err(Failure::Unread),
+        Err(error) => Err(error.into()),
+    }
+}

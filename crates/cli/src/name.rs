@@ -1,0 +1,97 @@
+//! Names of objects, forks, keys and attributes as words of a command line.
+//!
+//! A name is any bytes. What is printed as `\xNN` or `\\` may be typed so, and stands for the same name: the two
+//! directions are each other's inverse.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use bytes::Bytes;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use nacre::{Fork, Key, ObjectId};
+
+/// Turns `\xNN` and `\\` into the bytes that they stand for.
+pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, tail)) = rest.split_first() {
+        rest = tail;
+        if first != b'\\' {
+            bytes.push(first);
+            continue;
+        }
+        match rest {
+            [b'\\', tail @ ..] => {
+                bytes.push(b'\\');
+                rest = tail;
+            }
+            [b'x', high, low, tail @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                let digit = |c: u8| (c as char).to_digit(16).unwrap_or_default() as u8;
+                bytes.push(digit(*high) << 4 | digit(*low));
+                rest = tail;
+            }
+            _ => {
+                let text = OsStr::from_bytes(text).to_string_lossy();
+                return Err(format!(
+                    "the \\ in \"{text}\" begins neither \\xNN nor \\\\; write \\\\ for itself"
+                ));
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+fn parser<T: Clone + Send + Sync + 'static>(
+    make: impl Fn(Vec<u8>) -> Result<T, nacre::Error> + Clone + Send + Sync + 'static,
+) -> impl TypedValueParser<Value = T> {
+    OsStringValueParser::new()
+        .try_map(move |word: OsString| make(unescape(word.as_bytes())?).map_err(|error| error.message))
+}
+
+/// Reads the id of an object.
+pub fn object() -> impl TypedValueParser<Value = ObjectId> {
+    parser(ObjectId::new)
+}
+
+/// Reads the name of a fork.
+pub fn fork() -> impl TypedValueParser<Value = Fork> {
+    parser(Fork::new)
+}
+
+/// Reads the name of a key or an attribute.
+pub fn key() -> impl TypedValueParser<Value = Key> {
+    parser(Key::new)
+}
+
+/// Reads the beginning of names, which may be empty.
+pub fn prefix() -> impl TypedValueParser<Value = Bytes> {
+    parser(|bytes| Ok(Bytes::from(bytes)))
+}
+
+/// Reads a value: the word's bytes as they are.
+pub fn value() -> impl TypedValueParser<Value = Bytes> {
+    OsStringValueParser::new().map(|word| Bytes::from(word.into_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_can_be_typed() {
+        for bytes in
+            [&b"plain"[..], b"a/b c", b"\\", b"\\x41", b"\x00\x01\xff", "größe\n".as_bytes(), b"tail\\"]
+        {
+            let printed = ObjectId::new(bytes.to_vec()).unwrap().to_string();
+            assert_eq!(unescape(printed.as_bytes()).unwrap(), bytes, "{printed}");
+        }
+        assert_eq!(unescape(b"\\x41\\xfF").unwrap(), b"A\xff");
+    }
+
+    #[test]
+    fn a_backslash_that_begins_nothing_is_refused() {
+        for wrong in ["\\", "\\n", "\\x4", "\\xzz", "a\\"] {
+            assert!(unescape(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+}

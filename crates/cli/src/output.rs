@@ -1,0 +1,132 @@
+//! What goes to standard output: lines, tables, and JSON.
+
+use std::io::{self, Write};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use nacre::{Extent, ExtentKind, RangeRead};
+use serde_json::{Map, Value, json};
+
+/// Prints a line.
+pub fn line(text: &str) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{text}")
+}
+
+/// Prints bytes as they are.
+pub fn raw(bytes: &[u8]) -> io::Result<()> {
+    io::stdout().lock().write_all(bytes)
+}
+
+/// Pushes what was printed out of the buffer.
+pub fn flush() -> io::Result<()> {
+    io::stdout().lock().flush()
+}
+
+/// A table, whose columns are as wide as what stands in them. Columns whose cells are numbers are flush right.
+pub struct Table {
+    heads: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub fn new(heads: &[&'static str]) -> Self {
+        Self { heads: heads.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// Prints it.
+    pub fn print(&self) -> io::Result<()> {
+        let heads = self.heads.iter().map(|head| (*head).to_owned()).collect::<Vec<_>>();
+        let width = |column: usize| {
+            let cells = self.rows.iter().chain([&heads]).filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let numeric = |column: usize| {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(column));
+            !self.rows.is_empty()
+                && cells.all(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
+        };
+        let columns: Vec<(usize, bool)> =
+            (0..heads.len()).map(|column| (width(column), numeric(column))).collect();
+        let mut output = io::stdout().lock();
+        for row in [&heads].into_iter().chain(&self.rows) {
+            let mut text = String::new();
+            for (cell, (width, numeric)) in row.iter().zip(&columns) {
+                let padding = " ".repeat(width - cell.chars().count());
+                match numeric {
+                    true => text.extend([padding.as_str(), cell, "  "]),
+                    false => text.extend([cell.as_str(), &padding, "  "]),
+                }
+            }
+            writeln!(output, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// A JSON array that is printed entry by entry, so that it may be of any length.
+pub struct Array {
+    empty: bool,
+}
+
+impl Array {
+    /// Prints the beginning.
+    pub fn begin() -> io::Result<Self> {
+        raw(b"[")?;
+        Ok(Self { empty: true })
+    }
+
+    /// Prints an entry.
+    pub fn entry(&mut self, value: &Value) -> io::Result<()> {
+        raw(if self.empty { b"\n  " } else { b",\n  " })?;
+        self.empty = false;
+        raw(value.to_string().as_bytes())
+    }
+
+    /// Prints the end.
+    pub fn end(self) -> io::Result<()> {
+        line(if self.empty { "]" } else { "\n]" })
+    }
+}
+
+/// Adds bytes to a JSON object: as text under `name` if they are UTF-8, else under `name_base64`.
+pub fn put_bytes(map: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => map.insert(name.to_owned(), text.into()),
+        Err(_) => map.insert(format!("{name}_base64"), STANDARD.encode(bytes).into()),
+    };
+}
+
+/// An extent as JSON.
+pub fn extent(extent: &Extent) -> Value {
+    json!({
+        "offset": extent.range.offset,
+        "length": extent.range.len,
+        "version": extent.version,
+        "kind": kind(extent.kind),
+    })
+}
+
+/// The name of a kind of extent.
+pub fn kind(kind: ExtentKind) -> &'static str {
+    match kind {
+        ExtentKind::Data => "data",
+        ExtentKind::Hole => "hole",
+    }
+}
+
+/// Adds a range as it was read to a JSON object.
+pub fn put_range(map: &mut Map<String, Value>, range: &RangeRead) {
+    map.insert("version".into(), range.version.into());
+    map.insert("size".into(), range.size.into());
+    put_bytes(map, "data", &range.data);
+    map.insert("extents".into(), range.extents.iter().map(extent).collect());
+    if let Some(next) = range.next {
+        map.insert("next".into(), next.into());
+    }
+}

@@ -1,0 +1,113 @@
+//! Quantities as people type and read them.
+
+use std::time::Duration;
+
+/// Reads a size such as `4096`, `64KiB`, `64K` or `1 GiB`; all units are powers of 1024.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        "p" | "pib" => 50,
+        unit => return Err(format!("\"{unit}\" is not a unit; use B, KiB, MiB, GiB, TiB or PiB")),
+    };
+    let digits = digits.trim_end();
+    let number: u64 = match digits.parse() {
+        Ok(number) if digits.bytes().all(|digit| digit.is_ascii_digit()) => number,
+        _ => return Err(format!("\"{digits}\" is not a whole number of bytes; write it like 4096 or 64KiB")),
+    };
+    number.checked_mul(1 << shift).ok_or_else(|| "that is more than 2^64 bytes".to_owned())
+}
+
+/// Reads a time such as `50ms`, `2s` or `1m`, which must not be zero.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit_ms = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" | "min" => 60_000,
+        _ => return Err(format!("\"{text}\" has no unit of time; write it like 50ms, 2s or 1m")),
+    };
+    match digits.parse::<u32>() {
+        Ok(count) if count > 0 => Ok(Duration::from_millis(u64::from(count) * unit_ms)),
+        _ => Err(format!("\"{digits}\" is not a whole number above zero; write it like 50ms, 2s or 1m")),
+    }
+}
+
+/// A size with the unit that suits it, such as `1.5 MiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // From 1023.95 on it would read as 1024.0.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A number with its thousands apart, such as `12,345`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1 byte`, `2 bytes`.
+pub fn count(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", grouped(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        assert_eq!(parse_size("4096"), Ok(4096));
+        assert_eq!(parse_size("64KiB"), Ok(65536));
+        assert_eq!(parse_size("64k"), Ok(65536));
+        assert_eq!(parse_size("1 GiB"), Ok(1 << 30));
+        assert_eq!(parse_size("0"), Ok(0));
+        for wrong in ["", "KiB", "-1", "+1", "1.5MiB", "4 parsecs", "99999999999TiB", "0x10"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_with_their_units() {
+        assert_eq!(parse_time("50ms"), Ok(Duration::from_millis(50)));
+        assert_eq!(parse_time("2m"), Ok(Duration::from_secs(120)));
+        for wrong in ["", "5", "0s", "-1s", "1h", "99999999999s"] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_numbers_are_written_for_people() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(size(u64::MAX), "16.0 EiB");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(grouped(12), "12");
+        assert_eq!(count(1, "byte"), "1 byte");
+        assert_eq!(count(1000, "byte"), "1,000 bytes");
+    }
+}

@@ -1,0 +1,151 @@
+//! One command's view of its store.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nacre::{Answer, Fork, Guard, Object, ObjectId, Outcome, Read, Stat, Store, Transaction};
+use nacre_logstore::{LogStore, Options};
+
+use crate::arguments::Common;
+use crate::failure::Failure;
+
+/// The environment variable that names the store.
+pub const STORE_VARIABLE: &str = "NACRE_STORE";
+
+/// What all commands need.
+pub struct Session {
+    uri: String,
+    key: Option<PathBuf>,
+    /// Whether to print JSON.
+    pub json: bool,
+}
+
+impl Session {
+    /// The session that the command line describes.
+    pub fn new(common: &Common) -> Self {
+        let named = || std::env::var(STORE_VARIABLE).ok().filter(|uri| !uri.is_empty());
+        let uri = common.store.clone().or_else(named);
+        let default = || format!("nacre://127.0.0.1:{}", nacre_wire::PORT_DEFAULT);
+        Self { uri: uri.unwrap_or_else(default), key: common.key.clone(), json: common.json }
+    }
+
+    /// The file with the cluster's key.
+    pub fn key(&self) -> Option<&std::path::Path> {
+        self.key.as_deref()
+    }
+
+    /// The store's uri, as it was given.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// Opens the store.
+    pub fn open(&self) -> Result<Store, Failure> {
+        let mut uri: nacre::Uri =
+            self.uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+        match &uri.engine {
+            nacre::Engine::Memory => {
+                let text = "the store mem: would be gone when this command ends; name a server or a folder";
+                return Err(Failure::Usage(text.into()));
+            }
+            nacre::Engine::Folder(path) => {
+                // Only "nacre serve" makes stores: a misspelt path must not become an empty one.
+                if !path.exists() {
+                    let text = format!(
+                        "cannot open {uri}: there is no such folder; \"nacre serve --store {uri}\" makes it"
+                    );
+                    return Err(Failure::Failed(text));
+                }
+                let store = LogStore::open(path, Options::default())?;
+                return Ok(Store::from_engine(Arc::new(store), &self.uri));
+            }
+            nacre::Engine::Servers(_) => {
+                if uri.options.key.is_none() {
+                    uri.options.key.clone_from(&self.key);
+                }
+            }
+        }
+        Ok(Store::open(&uri)?)
+    }
+
+    /// An object of the store, and one of its forks.
+    pub fn object(&self, id: &ObjectId, fork: &Fork) -> Result<Object, Failure> {
+        Ok(self.open()?.object(id)?.fork(fork)?)
+    }
+}
+
+/// The sentence about an object that is not there.
+pub fn no_such_object(object: &Object) -> Failure {
+    let store = object.store().name();
+    Failure::Failed(format!(
+        "object \"{}\" does not exist in {store}; \"nacre ls\" lists the objects that do",
+        object.id()
+    ))
+}
+
+/// The object at a glance, if it exists, else the sentence that it does not.
+pub async fn existing(object: &Object) -> Result<Stat, Failure> {
+    let stat = object.stat().await?;
+    if stat.exists { Ok(stat) } else { Err(no_such_object(object)) }
+}
+
+/// Checks that an object and the fork that is to be read exist. An object without any fork counts as having the
+/// default one, empty.
+pub async fn existing_fork(object: &Object) -> Result<(), Failure> {
+    let stat = existing(object).await?;
+    let fork = object.fork_name();
+    if stat.forks == 0 && *fork == Fork::DEFAULT {
+        return Ok(());
+    }
+    let forks = object.forks().await?;
+    if forks.iter().any(|(name, _)| name == fork) {
+        return Ok(());
+    }
+    let wanted = match *fork == Fork::DEFAULT {
+        true => "default fork".to_owned(),
+        false => format!("fork \"{fork}\""),
+    };
+    let names: Vec<String> = forks.iter().map(|(name, _)| fork_name(name)).collect();
+    let there = if names.is_empty() { "no fork at all".to_owned() } else { names.join(", ") };
+    let store = object.store().name();
+    Err(Failure::Failed(format!(
+        "object \"{}\" in {store} has no {wanted}; it has {there}: name one with --fork",
+        object.id()
+    )))
+}
+
+/// The name of a fork for people.
+pub fn fork_name(fork: &Fork) -> String {
+    if *fork == Fork::DEFAULT { "(default)".to_owned() } else { format!("\"{fork}\"") }
+}
+
+/// Reads something of an object that must exist.
+pub async fn ask(object: &Object, read: Read, attempted: &str) -> Result<Answer, Failure> {
+    let transaction = Transaction::new().guard(Guard::Exists).read(read);
+    match apply(object, transaction, attempted).await? {
+        Outcome::Done(done) => done.answers.into_iter().next().ok_or_else(|| nonsense(object)),
+        Outcome::Refused(_) => Err(no_such_object(object)),
+    }
+}
+
+/// Applies a transaction to an object.
+pub async fn apply(object: &Object, transaction: Transaction, attempted: &str) -> Result<Outcome, Failure> {
+    let outcome = object.store().apply(object.id(), transaction).await;
+    outcome.map_err(|error| {
+        let error = error.context(format_args!(
+            "cannot {attempted} object \"{}\" of {}",
+            object.id(),
+            object.store().name()
+        ));
+        error.into()
+    })
+}
+
+/// The failure of a store that answers another question than the one that was asked.
+pub fn nonsense(object: &Object) -> Failure {
+    let store = object.store().name();
+    Failure::Failed(format!(
+        "{store} gave an answer about object \"{}\" that does not fit the question",
+        object.id()
+    ))
+}
