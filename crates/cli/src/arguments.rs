@@ -70,6 +70,13 @@ pub enum Command {
     Rm(rm::Args),
     Keys(keys::KeysArgs),
     Attr(keys::AttrArgs),
+    Info(administration::InfoArgs),
+    Scrub(administration::ScrubArgs),
+    Compact(administration::CompactArgs),
+    Keygen(keygen::Args),
+    /// Run a study: what coordination costs, measured on this machine
+    #[command(subcommand)]
+    Bench(nacre_bench::Command),
     Tour(tour::Args),
     #[command(hide = true)]
     TourClient(tour::ClientArgs),

@@ -50,6 +50,13 @@ impl Bar {
         self.show();
     }
 
+    /// So many in all.
+    pub fn set(&mut self, done: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.show();
+    }
+
     fn show(&mut self) {
         if !self.shown && self.begun.elapsed() > LONG {
             self.shown = true;

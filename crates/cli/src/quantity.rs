@@ -1,7 +1,5 @@
 //! Quantities as people type and read them.
 
-use std::time::Duration;
-
 /// Reads a size such as `4096`, `64KiB`, `64K` or `1 GiB`; all units are powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
@@ -21,21 +19,6 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err(format!("\"{digits}\" is not a whole number of bytes; write it like 4096 or 64KiB")),
     };
     number.checked_mul(1 << shift).ok_or_else(|| "that is more than 2^64 bytes".to_owned())
-}
-
-/// Reads a time such as `50ms`, `2s` or `1m`, which must not be zero.
-pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit_ms = match &text[digits.len()..] {
-        "ms" => 1,
-        "s" => 1000,
-        "m" | "min" => 60_000,
-        _ => return Err(format!("\"{text}\" has no unit of time; write it like 50ms, 2s or 1m")),
-    };
-    match digits.parse::<u32>() {
-        Ok(count) if count > 0 => Ok(Duration::from_millis(u64::from(count) * unit_ms)),
-        _ => Err(format!("\"{digits}\" is not a whole number above zero; write it like 50ms, 2s or 1m")),
-    }
 }
 
 /// A size with the unit that suits it, such as `1.5 MiB`.
@@ -86,15 +69,6 @@ mod tests {
         assert_eq!(parse_size("0"), Ok(0));
         for wrong in ["", "KiB", "-1", "+1", "1.5MiB", "4 parsecs", "99999999999TiB", "0x10"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn times_are_read_with_their_units() {
-        assert_eq!(parse_time("50ms"), Ok(Duration::from_millis(50)));
-        assert_eq!(parse_time("2m"), Ok(Duration::from_secs(120)));
-        for wrong in ["", "5", "0s", "-1s", "1h", "99999999999s"] {
-            assert!(parse_time(wrong).is_err(), "{wrong}");
         }
     }
 

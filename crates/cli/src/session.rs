@@ -1,10 +1,8 @@
 //! One command's view of its store.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use nacre::{Answer, Fork, Guard, Object, ObjectId, Outcome, Read, Stat, Store, Transaction};
-use nacre_logstore::{LogStore, Options};
 
 use crate::arguments::Common;
 use crate::failure::Failure;
@@ -56,8 +54,6 @@ impl Session {
                     );
                     return Err(Failure::Failed(text));
                 }
-                let store = LogStore::open(path, Options::default())?;
-                return Ok(Store::from_engine(Arc::new(store), &self.uri));
             }
             nacre::Engine::Servers(_) => {
                 if uri.options.key.is_none() {

@@ -1,6 +1,8 @@
 //! The commands: each file is one, or a pair that belongs together.
 
+pub mod administration;
 pub mod extents;
+pub mod keygen;
 pub mod keys;
 pub mod ls;
 pub mod read;
@@ -12,7 +14,7 @@ pub mod tour;
 pub mod transfer;
 pub mod write;
 
-use crate::arguments::{Command, Line};
+use crate::arguments::{Command, Common, Line};
 use crate::failure::Failure;
 use crate::session::Session;
 
@@ -21,6 +23,8 @@ pub fn run(line: Line) -> Result<(), Failure> {
     let session = Session::new(&line.common);
     match line.command {
         Command::Serve(args) => serve::run(&line.common, args),
+        Command::Keygen(args) => keygen::run(args),
+        Command::Bench(study) => bench(&line.common, study),
         Command::Tour(args) => tour::run(&session, args),
         Command::TourClient(args) => tour::client(&session, args),
         Command::Completions(args) => shell::completions(args),
@@ -42,7 +46,12 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Rm(args) => rm::run(session, args).await,
         Command::Keys(args) => keys::keys(session, args).await,
         Command::Attr(args) => keys::attr(session, args).await,
+        Command::Info(args) => administration::info(session, args).await,
+        Command::Scrub(args) => administration::scrub(session, args).await,
+        Command::Compact(args) => administration::compact(session, args).await,
         Command::Serve(_)
+        | Command::Keygen(_)
+        | Command::Bench(_)
         | Command::Tour(_)
         | Command::TourClient(_)
         | Command::Completions(_)
@@ -60,4 +69,14 @@ pub fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T
     // A read of standard input that nobody waits for any more must not keep the program from ending.
     runtime.shutdown_background();
     result
+}
+
+/// Runs a study. The environment does not choose its store: a study would burden whatever is kept there.
+fn bench(common: &Common, study: nacre_bench::Command) -> Result<(), Failure> {
+    let common = nacre_bench::Common { store: common.store.clone(), json: common.json };
+    nacre_bench::run(study, common).map_err(|error| match error {
+        nacre_bench::BenchError::Store(error) => error.into(),
+        nacre_bench::BenchError::Usage(text) => Failure::Usage(text),
+        error => Failure::Failed(error.to_string()),
+    })
 }

@@ -1,18 +1,14 @@
 //! `nacre serve`: the server.
 
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 
-use nacre::ObjectStore;
-use nacre_logstore::{Durability, LogStore, Options};
-use nacre_wire::server::ServerOptions;
-use nacre_wire::{Address, PORT_DEFAULT, Server};
+use nacre_daemon::{Daemon, ServerOptions};
+use nacre_wire::Address;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments::Common;
@@ -37,29 +33,38 @@ pub struct Args {
 #[derive(clap::Args, Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
-    /// What keeps the objects: a folder, file:FOLDER, or mem: for a store that is gone when the server ends
-    /// [default: file:nacre-data]
+    // These two are flags of every command.
     #[arg(skip)]
     store: Option<String>,
     #[arg(skip)]
     key: Option<PathBuf>,
-    /// Listen on this address: HOST:PORT, where port 0 is any free one, or unix:PATH; may be given several times
-    /// [default: 127.0.0.1:6470]
+    /// Listen on this address: HOST:PORT, where port 0 is any free one, or unix:PATH; may be given several times. Other
+    /// addresses than loopback ones need --key [default: 127.0.0.1:6470]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     listen: Vec<String>,
+    /// Serve /metrics, /healthz and a status page over HTTP on this address, or "none" [default: 127.0.0.1:6471 if
+    /// --listen is not given, else none]
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
     /// When a write is acknowledged: "always" when it is on the device; "none" when the system has it; or a time such
     /// as 50ms: when the system has it, which then has so long to sync it [default: always]
     #[arg(long, value_name = "WHEN")]
     durability: Option<String>,
     /// Size of the segments of the log [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
-    segment_size: Option<Size>,
+    segment_bytes: Option<Size>,
     /// Write the index down after so much log: what a start has to replay at most [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
-    snapshot_size: Option<Size>,
+    snapshot_bytes: Option<Size>,
     /// Threads that serve connections [default: one for each processor, at most 4]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
+    /// Connections that may be open at once [default: 10000]
+    #[arg(long, value_name = "COUNT")]
+    connections_max: Option<usize>,
+    /// Memory that all connections together may hold
+    #[arg(long, value_name = "SIZE")]
+    held_bytes_max: Option<Size>,
     /// What to log on standard error: error, warn, info, debug, trace, or a filter such as nacre_wire=debug [default:
     /// info]
     #[arg(long, value_name = "LEVEL")]
@@ -127,43 +132,59 @@ impl Settings {
             store: self.store.or(other.store),
             key: self.key.or(other.key),
             listen: if self.listen.is_empty() { other.listen } else { self.listen },
+            metrics: self.metrics.or(other.metrics),
             durability: self.durability.or(other.durability),
-            segment_size: self.segment_size.or(other.segment_size),
-            snapshot_size: self.snapshot_size.or(other.snapshot_size),
+            segment_bytes: self.segment_bytes.or(other.segment_bytes),
+            snapshot_bytes: self.snapshot_bytes.or(other.snapshot_bytes),
             threads: self.threads.or(other.threads),
+            connections_max: self.connections_max.or(other.connections_max),
+            held_bytes_max: self.held_bytes_max.or(other.held_bytes_max),
             log: self.log.or(other.log),
         }
     }
 }
 
-/// Where the served store is.
-#[derive(Debug, PartialEq, Eq)]
-enum Place {
-    Memory,
-    Folder(PathBuf),
-}
-
-fn place(store: &str) -> Result<Place, Failure> {
-    match store.split_once(':') {
-        None if !store.is_empty() => Ok(Place::Folder(store.into())),
-        Some(("mem", "")) => Ok(Place::Memory),
-        Some(("file", path)) if !path.is_empty() => Ok(Place::Folder(path.into())),
-        _ => Err(Failure::Usage(format!(
-            "\"{store}\" is not what a server can keep objects in; name a folder, file:FOLDER or mem:"
-        ))),
+impl Settings {
+    /// The same as the server understands it.
+    fn options(self) -> Result<ServerOptions, Failure> {
+        let default = ServerOptions::default();
+        let metrics = match self.metrics.as_deref() {
+            // A server on an address of its own must not collide with the one on the default address.
+            None if self.listen.is_empty() => default.metrics,
+            None | Some("none") => None,
+            Some(address) => Some(address.to_owned()),
+        };
+        let data = match &self.store {
+            Some(store) => folder(store)?,
+            None => default.data,
+        };
+        Ok(ServerOptions {
+            data,
+            metrics,
+            listen: if self.listen.is_empty() { default.listen } else { self.listen },
+            key: self.key,
+            durability: self.durability.unwrap_or(default.durability),
+            segment_bytes: self
+                .segment_bytes
+                .map_or(default.segment_bytes, |size| u32::try_from(size.0).unwrap_or(u32::MAX)),
+            snapshot_bytes: self.snapshot_bytes.map_or(default.snapshot_bytes, |size| size.0),
+            threads: self.threads.unwrap_or(default.threads),
+            connections_max: self.connections_max.unwrap_or(default.connections_max),
+            held_bytes_max: self.held_bytes_max.map_or(default.held_bytes_max, |size| size.0 as usize),
+            ..default
+        })
     }
 }
 
-fn parse_durability(text: &str) -> Result<Durability, Failure> {
-    match text {
-        "always" => Ok(Durability::Always),
-        "none" => Ok(Durability::None),
-        _ => match quantity::parse_time(text) {
-            Ok(time) => Ok(Durability::Interval(time)),
-            Err(_) => Err(Failure::Usage(format!(
-                "durability \"{text}\" is neither always nor none nor a time such as 50ms"
-            ))),
-        },
+/// The folder that a store is in, or `None` for one in memory.
+fn folder(store: &str) -> Result<Option<PathBuf>, Failure> {
+    match store.split_once(':') {
+        None if !store.is_empty() => Ok(Some(store.into())),
+        Some(("mem", "")) => Ok(None),
+        Some(("file", path)) if !path.is_empty() => Ok(Some(path.into())),
+        _ => Err(Failure::Usage(format!(
+            "\"{store}\" is not what a server can keep objects in; name a folder, file:FOLDER or mem:"
+        ))),
     }
 }
 
@@ -173,65 +194,35 @@ pub fn run(common: &Common, args: Args) -> Result<(), Failure> {
     (settings.store, settings.key) = (common.store.clone(), common.key.clone());
     let settings = settings.or(Settings::read(args.config.as_deref())?);
     log_to_stderr(settings.log.as_deref().unwrap_or("info"))?;
-    let usage = |error: nacre::Error| Failure::Usage(error.message);
-
-    let default = format!("127.0.0.1:{PORT_DEFAULT}");
-    let listen = if settings.listen.is_empty() { vec![default] } else { settings.listen };
-    let listen: Vec<Address> =
-        listen.iter().map(|text| text.parse().map_err(usage)).collect::<Result<_, _>>()?;
-    let mut options = Options::default();
-    if let Some(durability) = &settings.durability {
-        options.durability = parse_durability(durability)?;
-    }
-    if let Some(Size(bytes)) = settings.segment_size {
-        options.segment_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-    }
-    if let Some(Size(bytes)) = settings.snapshot_size {
-        options.snapshot_bytes = bytes;
-    }
-    let place = place(settings.store.as_deref().unwrap_or("file:nacre-data"))?;
-
-    let store = match &place {
-        Place::Memory => LogStore::memory(options),
-        Place::Folder(path) => LogStore::open(path, options)?,
-    };
-    let objects: Arc<dyn ObjectStore> = Arc::new(store.clone());
-    let threads = settings.threads.unwrap_or(0);
-    let server = Server::start(objects, ServerOptions { listen, threads, ..ServerOptions::default() })?;
-
+    let options = settings.options()?;
+    let json = common.json;
     super::block_on(async {
-        // The signals are caught before anybody is told that the server is up, so that it can be ended properly from
-        // that moment on.
-        let caught = |error| Failure::Failed(format!("cannot catch signals: {error}"));
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(caught)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(caught)?;
-        announce(common.json, server.addresses())?;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
+        // The signals are caught before anybody is told that the server is up, so that it can be stopped in good order
+        // from that moment on.
+        let stop = nacre_daemon::signalled()?;
+        // A server goes on, even if nobody reads what it says.
+        nacre_daemon::run(options, |daemon| drop(announce(json, daemon)), stop).await?;
         Ok(())
-    })?;
-    tracing::info!("stopping: finishing what was accepted");
-    server.stop();
-    store.close()?;
-    tracing::info!("stopped");
-    Ok(())
+    })
 }
 
 /// Says that clients can connect, and where.
-fn announce(json: bool, addresses: &[Address]) -> Result<(), Failure> {
-    let uris: Vec<String> = addresses.iter().map(uri).collect();
+fn announce(json: bool, daemon: &Daemon) -> io::Result<()> {
+    let uris: Vec<String> = daemon.addresses().iter().map(uri).collect();
+    let metrics = daemon.metrics_address().map(|address| format!("http://{address}/metrics"));
     if json {
-        let line = json!({ "ready": true, "pid": std::process::id(), "addresses": uris });
+        let line = json!({ "ready": true, "pid": std::process::id(), "addresses": uris, "metrics": metrics });
         output::line(&line.to_string())?;
     } else {
         for uri in &uris {
             output::line(&format!("listening on {uri}"))?;
         }
+        if let Some(metrics) = metrics {
+            output::line(&format!("metrics at {metrics}"))?;
+        }
         output::line("ready")?;
     }
-    Ok(output::flush()?)
+    output::flush()
 }
 
 /// An address as a client names it.
@@ -263,41 +254,45 @@ mod tests {
     #[test]
     fn the_file_has_the_names_of_the_flags_and_the_line_wins() {
         let file: Settings = toml::from_str(
-            "listen = [\"127.0.0.1:1\"]\nstore = \"file:x\"\nsegment-size = \"64KiB\"\nsnapshot-size = 1024\nlog = \"warn\"",
+            "listen = [\"127.0.0.1:1\"]\nstore = \"file:x\"\nsegment-bytes = \"64KiB\"\nsnapshot-bytes = 1024\nlog = \"warn\"",
         )
         .unwrap();
         let line = Settings { log: Some("debug".into()), ..Settings::default() };
         let both = line.or(file);
         assert_eq!(both.log.as_deref(), Some("debug"));
         assert_eq!(both.listen, ["127.0.0.1:1"]);
-        assert_eq!((both.segment_size, both.snapshot_size), (Some(Size(65536)), Some(Size(1024))));
+        assert_eq!((both.segment_bytes, both.snapshot_bytes), (Some(Size(65536)), Some(Size(1024))));
     }
 
     #[test]
     fn unknown_and_wrong_settings_are_refused() {
-        for wrong in ["colour = \"red\"", "segment-size = -1", "segment-size = \"large\"", "listen = 5", "[x"]
+        for wrong in
+            ["colour = \"red\"", "segment-bytes = -1", "segment-bytes = \"large\"", "listen = 5", "[x"]
         {
             assert!(toml::from_str::<Settings>(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn durability_is_a_word_or_a_time() {
-        assert_eq!(parse_durability("always").unwrap(), Durability::Always);
-        assert_eq!(
-            parse_durability("50ms").unwrap(),
-            Durability::Interval(std::time::Duration::from_millis(50))
-        );
-        assert!(parse_durability("sometimes").is_err() && parse_durability("0ms").is_err());
+    fn metrics_are_on_by_default_only_where_the_address_is_the_default() {
+        let metrics = |listen: &[&str], metrics: Option<&str>| {
+            let listen = listen.iter().map(|text| text.to_string()).collect();
+            let metrics = metrics.map(str::to_owned);
+            Settings { listen, metrics, ..Settings::default() }.options().unwrap().metrics
+        };
+        assert_eq!(metrics(&[], None).as_deref(), Some("127.0.0.1:6471"));
+        assert_eq!(metrics(&["127.0.0.1:0"], None), None);
+        assert_eq!(metrics(&["127.0.0.1:0"], Some("127.0.0.1:0")).as_deref(), Some("127.0.0.1:0"));
+        assert_eq!(metrics(&[], Some("none")), None);
     }
 
     #[test]
     fn a_store_is_a_folder_or_memory() {
-        assert_eq!(place("data").unwrap(), Place::Folder("data".into()));
-        assert_eq!(place("file:/a:b").unwrap(), Place::Folder("/a:b".into()));
-        assert_eq!(place("mem:").unwrap(), Place::Memory);
+        assert_eq!(folder("data").unwrap(), Some("data".into()));
+        assert_eq!(folder("file:/a:b").unwrap(), Some("/a:b".into()));
+        assert_eq!(folder("mem:").unwrap(), None);
         for wrong in ["", "file:", "mem:x", "nacre://a"] {
-            assert!(place(wrong).is_err(), "{wrong}");
+            assert!(folder(wrong).is_err(), "{wrong}");
         }
     }
 }

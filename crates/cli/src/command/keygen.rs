@@ -1,0 +1,24 @@
+//! `nacre keygen`: a key for a cluster.
+
+use std::path::PathBuf;
+
+use nacre_wire::ClusterKey;
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Make a cluster key, which servers on other addresses than loopback ones need
+///
+/// Give the file to servers and clients alike, with --key or NACRE_KEY. Only its owner may read it.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The file to make; one that exists is left alone
+    #[arg(default_value = "nacre.key")]
+    file: PathBuf,
+}
+
+/// Runs `nacre keygen`.
+pub fn run(args: Args) -> Result<(), Failure> {
+    ClusterKey::generate()?.save(&args.file)?;
+    Ok(output::line(&format!("a new key is in {}", args.file.display()))?)
+}
