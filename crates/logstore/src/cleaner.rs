@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use nacre_object::{Fork, ObjectId, StoreError};
 
 use crate::codec::crc32c;
@@ -37,6 +37,8 @@ pub struct CleanerState {
     pub move_record_bytes: AtomicU64,
     /// Segments cleaned.
     pub cleaned: u64,
+    /// Holds a segment while it is cleaned.
+    buffer: BytesMut,
 }
 
 /// What the choice of a segment to clean is made from.
@@ -160,7 +162,7 @@ impl Engine {
     }
 
     fn evacuate(self: &Arc<Self>, work: &mut CleanerState, segment: &Arc<Segment>) -> Result<(), StoreError> {
-        let bytes = self.read_segment(segment)?;
+        let bytes = self.read_segment(segment, std::mem::take(&mut work.buffer))?;
         // Records of moves must not leave much of a segment unused.
         let move_bytes_max = MOVE_BYTES_MAX.min(self.options.segment_bytes as usize / 8);
         let mut batch: Vec<Live> = Vec::new();
@@ -200,7 +202,10 @@ impl Engine {
                 }
             }
         }
-        self.relocate(work, segment, &bytes, batch)
+        self.relocate(work, segment, &bytes, batch)?;
+        // The buffer serves again, unless the log still holds a part of it.
+        work.buffer = bytes.try_into_mut().unwrap_or_default();
+        Ok(())
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -319,15 +324,15 @@ impl Engine {
         }
     }
 
-    /// A segment's bytes, as far as the log wrote it.
-    pub(crate) fn read_segment(&self, segment: &Segment) -> Result<Bytes, StoreError> {
+    /// A segment's bytes, as far as the log wrote it, in a buffer that may have served before.
+    fn read_segment(&self, segment: &Segment, mut buffer: BytesMut) -> Result<Bytes, StoreError> {
         let end = segment.end.load(Ordering::Relaxed).min(segment.capacity);
-        let mut bytes = vec![0; end as usize];
-        segment.file.read_at(0, &mut bytes).map_err(|error| {
+        buffer.resize(end as usize, 0);
+        segment.file.read_at(0, &mut buffer).map_err(|error| {
             let text = format!("cannot read {}: {error}", self.disk.describe(&segment.name));
             StoreError::new(nacre_object::ErrorKind::Io, text)
         })?;
-        Ok(bytes.into())
+        Ok(buffer.freeze())
     }
 }
 

@@ -118,9 +118,9 @@ impl Engine {
 
     /// The shard that an object belongs to.
     pub(crate) fn shard(&self, object: &ObjectId) -> &Mutex<Shard> {
-        // The map inside takes the upper bits of the same hash; these are the lower ones.
+        // The map inside takes the lowest and the highest bits of the same hash; these are in the middle.
         let hash = self.hasher.hash_one(object.as_bytes());
-        &self.shards[hash as usize % SHARDS]
+        &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
     /// See [`nacre_object::ObjectStore::apply`].

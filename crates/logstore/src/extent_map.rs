@@ -285,21 +285,18 @@ impl ExtentMap {
 
     /// Adds an entry behind all others: how a stored index is loaded.
     pub fn push(&mut self, entry: Entry) -> bool {
-        match self.leaves.last_entry() {
-            Some(mut last) => {
-                let leaf = last.get_mut();
-                if leaf.last().is_some_and(|before| before.end() > entry.start) {
-                    return false;
-                }
-                if leaf.len() < LEAF_ENTRIES_MAX {
-                    if leaf.len() == leaf.capacity() {
-                        leaf.reserve_exact(LEAF_GROWTH);
-                    }
-                    leaf.push(entry);
-                    return true;
-                }
+        if let Some(mut last) = self.leaves.last_entry() {
+            let leaf = last.get_mut();
+            if leaf.last().is_some_and(|before| before.end() > entry.start) {
+                return false;
             }
-            None => {}
+            if leaf.len() < LEAF_ENTRIES_MAX {
+                if leaf.len() == leaf.capacity() {
+                    leaf.reserve_exact(LEAF_GROWTH);
+                }
+                leaf.push(entry);
+                return true;
+            }
         }
         self.leaves.insert(entry.start, vec![entry]);
         true

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 
 use crate::engine::Engine;
-use crate::segment::FORMAT_VERSION;
+use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment};
 
 /// A store at a glance. Counters begin at the opening of the store.
 #[derive(Clone, Debug, Serialize)]
@@ -55,6 +55,21 @@ pub struct Info {
     pub snapshots: u64,
     /// Log written since the last snapshot, in bytes: what an opening would have to replay.
     pub replay_bytes: u64,
+    /// The segments, the oldest first.
+    pub segment_list: Vec<SegmentInfo>,
+}
+
+/// A segment at a glance.
+#[derive(Clone, Debug, Serialize)]
+pub struct SegmentInfo {
+    /// The file.
+    pub file: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// How far the log has written it, in bytes; 0 if it is only made ready.
+    pub written_bytes: u64,
+    /// Bytes that the index refers to.
+    pub live_bytes: u64,
 }
 
 impl Engine {
@@ -71,6 +86,16 @@ impl Engine {
                 }
             }
         }
+        let describe = |segment: Arc<Segment>| {
+            let end = segment.end.load(Ordering::Relaxed);
+            SegmentInfo {
+                file: self.disk.describe(&segment.name),
+                bytes: segment.capacity,
+                written_bytes: if end > SEGMENT_HEAD_BYTES { end } else { 0 },
+                live_bytes: segment.live_bytes(),
+            }
+        };
+        let segments: Vec<SegmentInfo> = self.table.all().into_iter().map(describe).collect();
         let work = self.maintenance.work.lock();
         let spare_bytes = work.spare.as_ref().map_or(0, |spare| spare.capacity);
         let user_bytes = self.user_bytes.load(Ordering::Relaxed);
@@ -85,7 +110,7 @@ impl Engine {
             extents,
             extent_index_bytes,
             version_max,
-            segments: self.table.all().len() as u64,
+            segments: segments.len() as u64,
             segment_bytes: self.table.capacity_bytes() + spare_bytes,
             live_bytes: self.table.live_bytes(),
             user_bytes,
@@ -98,6 +123,7 @@ impl Engine {
             syncs: self.log.counters.syncs.load(Ordering::Relaxed),
             snapshots: if self.persistent { work.snapshots.len() as u64 } else { 0 },
             replay_bytes: self.log.since_snapshot_bytes(),
+            segment_list: segments,
         }
     }
 }

@@ -26,6 +26,8 @@ mod codec;
 pub mod disk;
 mod engine;
 mod extent_map;
+#[cfg(feature = "sim")]
+pub mod fuzz;
 mod info;
 mod log;
 mod maintenance;

@@ -302,6 +302,11 @@ fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> bool {
 
 impl Engine {
     fn load(&self, snapshot: Snapshot) {
+        for (id, end) in snapshot.segment_ends {
+            if let Some(segment) = self.table.get(id) {
+                segment.end.store(end.min(segment.capacity), Ordering::Relaxed);
+            }
+        }
         for (id, node) in snapshot.objects {
             self.shard(&id).lock().insert(id, Box::new(node));
         }

@@ -13,7 +13,7 @@ use crate::extent_map::Place;
 use crate::record::{self, Body, Effect, Found, Record};
 use crate::scan::{Item, Scan};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
-use crate::snapshot::{decode_snapshot, read_file, snapshot_name};
+use crate::snapshot::{decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
 use crate::superblock::{SUPERBLOCK, Superblock};
 
 /// How far a scrub has come.
@@ -59,7 +59,7 @@ impl Engine {
         mut progress: impl FnMut(ScrubProgress),
     ) -> Result<ScrubReport, StoreError> {
         // Maintenance waits, so that no file goes away under the scrub.
-        let work = self.maintenance.work.lock();
+        let _work = self.maintenance.work.lock();
         let segments: Vec<(Arc<Segment>, u64)> = self
             .table
             .all()
@@ -76,8 +76,10 @@ impl Engine {
         let mut state = ScrubProgress { bytes: 0, total_bytes: segments.iter().map(|(_, end)| *end).sum() };
         if self.persistent {
             self.scrub_superblock(&mut report);
-            for (number, _) in &work.snapshots {
-                self.scrub_snapshot(*number, &mut report);
+            // Also those that were damaged when the store was opened, and are not used.
+            let files = self.disk.list().unwrap_or_default();
+            for number in files.iter().filter_map(|(name, _)| parse_snapshot_name(name)) {
+                self.scrub_snapshot(number, &mut report);
             }
         }
         for (segment, end) in segments {

@@ -134,6 +134,11 @@ impl SimDisk {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
+    /// Changes what goes wrong from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.state.lock().faults = faults;
+    }
+
     /// How many operations there were.
     pub fn operations(&self) -> u64 {
         self.state.lock().operations

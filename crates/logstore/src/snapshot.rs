@@ -7,6 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use nacre_object::{ByteRange, ErrorKind, Fork, Key, ObjectId, StoreError};
@@ -38,6 +39,7 @@ const ITEM_KEY: u8 = 3;
 const ITEM_ATTRIBUTE: u8 = 4;
 const ITEM_DATA: u8 = 5;
 const ITEM_HOLE: u8 = 6;
+const ITEM_SEGMENT: u8 = 7;
 
 /// The name of a snapshot's file.
 pub fn snapshot_name(number: u64) -> String {
@@ -197,15 +199,23 @@ impl Engine {
             self.shards.iter().for_each(|shard| drop(shard.lock()));
         }
         work.snapshots.push((number, position));
-        while work.snapshots.len() > KEPT {
-            let (old, _) = work.snapshots.remove(0);
-            if self.persistent
-                && let Err(error) = self.disk.remove(&snapshot_name(old))
-            {
-                tracing::warn!("cannot remove {}: {error}", self.disk.describe(&snapshot_name(old)));
-            }
+        let superfluous = work.snapshots.len().saturating_sub(KEPT);
+        work.snapshots.drain(..superfluous);
+        if self.persistent {
+            self.remove_old_snapshots(work);
         }
         Ok(())
+    }
+
+    /// Removes all snapshots but those that are kept: old ones, and damaged ones.
+    fn remove_old_snapshots(&self, work: &CleanerState) {
+        let files = self.disk.list().unwrap_or_default();
+        for number in files.iter().filter_map(|(name, _)| parse_snapshot_name(name)) {
+            let kept = work.snapshots.iter().any(|(kept, _)| *kept == number);
+            if !kept && let Err(error) = self.disk.remove(&snapshot_name(number)) {
+                tracing::warn!("cannot remove {}: {error}", self.disk.describe(&snapshot_name(number)));
+            }
+        }
     }
 
     fn write_snapshot(&self, name: &str, position: Position, sequence: u64) -> io::Result<()> {
@@ -214,6 +224,13 @@ impl Engine {
         let file = self.disk.create(name, 0)?;
         let mut frames = Frames::new();
         frames.frame(FRAME_HEADER, &header.encode());
+        for segment in self.table.all().iter().filter(|segment| segment.sealed.load(Ordering::Acquire)) {
+            frames.item(|out| {
+                out.push(ITEM_SEGMENT);
+                put_varint(out, u64::from(segment.id));
+                put_varint(out, segment.end.load(Ordering::Relaxed));
+            });
+        }
         let mut offset = 0;
         for shard in &self.shards {
             let shard = shard.lock();
@@ -265,6 +282,8 @@ impl SnapshotHeader {
 pub struct Snapshot {
     /// Its header.
     pub header: SnapshotHeader,
+    /// Where the log left the segments before its position.
+    pub segment_ends: Vec<(u32, u64)>,
     /// Its objects.
     pub objects: Vec<(ObjectId, Node)>,
 }
@@ -289,9 +308,22 @@ pub fn decode_snapshot(bytes: Bytes) -> Result<Snapshot, Damage> {
         offset = next;
     }
     match loader.header {
-        Some(header) if loader.ended => Ok(Snapshot { header, objects: loader.objects }),
+        Some(header) if loader.ended => {
+            Ok(Snapshot { header, segment_ends: loader.segment_ends, objects: loader.objects })
+        }
         _ => Err(Damage { offset: offset as u64 }),
     }
+}
+
+/// Decodes the body of a frame of items alone; gives the objects that begin in it.
+#[cfg(feature = "sim")]
+pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
+    let mut loader = Loader::default();
+    let mut reader = Reader::new(body);
+    while reader.remaining() > 0 {
+        loader.item(&mut reader)?;
+    }
+    Some(loader.objects.into_iter().map(|(id, _)| id).collect())
 }
 
 fn decode_frame(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
@@ -312,6 +344,7 @@ fn decode_frame(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
 #[derive(Default)]
 struct Loader {
     header: Option<SnapshotHeader>,
+    segment_ends: Vec<(u32, u64)>,
     objects: Vec<(ObjectId, Node)>,
     fork: Option<Fork>,
     entries: ForkNode,
@@ -380,6 +413,10 @@ impl Loader {
                 let name = Key::new(own(reader.bytes()?)).ok()?;
                 let value = own(reader.bytes()?);
                 self.objects.last_mut()?.1.attributes.insert(name, value);
+            }
+            ITEM_SEGMENT => {
+                let id = u32::try_from(reader.varint()?).ok()?;
+                self.segment_ends.push((id, reader.varint()?));
             }
             kind @ (ITEM_DATA | ITEM_HOLE) => {
                 self.fork.as_ref()?;

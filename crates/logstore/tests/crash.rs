@@ -272,14 +272,6 @@ fn run(seed: u64) {
             }
             history.waiting.clear();
         }
-        if std::env::var("NACRE_SEED").is_ok() {
-            eprintln!(
-                "{trouble:?} {durability:?} ops {} crashed {} issued {}",
-                disk.operations(),
-                disk.has_crashed(),
-                history.issued.len()
-            );
-        }
         let next = faults(&mut rng);
         let trouble_free = match trouble {
             Trouble::Kill => disk.after_kill(Faults::default()),
