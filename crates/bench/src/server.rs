@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
+use nacre_logstore::{LogStore, Options};
 use nacre_object::ObjectStore;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -111,9 +112,16 @@ fn listening_address(line: &str) -> Option<String> {
 
 /// Opens a store by its address.
 pub(crate) async fn open(uri: &str) -> Result<Arc<dyn ObjectStore>, BenchError> {
-    let store = nacre::open(uri)?;
-    store.connect().await?;
-    Ok(Arc::new(store))
+    // The embedded engine is used without the handle around it: what is measured in process is the engine.
+    match uri.split_once(':') {
+        Some(("mem", _)) => Ok(Arc::new(LogStore::memory(Options::default()))),
+        Some(("file", path)) => Ok(Arc::new(LogStore::open(Path::new(path), Options::default())?)),
+        _ => {
+            let store = nacre::open(uri)?;
+            store.connect().await?;
+            Ok(Arc::new(store))
+        }
+    }
 }
 
 #[cfg(test)]

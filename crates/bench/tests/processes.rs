@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use nacre_bench::rmw;
+use nacre_logstore::LogStore;
 
 #[derive(Parser)]
 #[command(args_override_self = true)]
@@ -49,7 +50,11 @@ fn main() -> ExitCode {
 
 /// A server as far as the study needs one, until it is killed.
 fn serve(listen: &str, store: &str) -> ExitCode {
-    let store = nacre::open(store).unwrap();
+    let options = nacre_logstore::Options::default();
+    let store = match store.strip_prefix("file:") {
+        Some(path) => LogStore::open(path.as_ref(), options).unwrap(),
+        None => LogStore::memory(options),
+    };
     let options = nacre_wire::ServeOptions { listen: vec![listen.parse().unwrap()], ..Default::default() };
     let server = nacre_wire::Server::start(Arc::new(store), options).unwrap();
     println!("listening on {}", server.addresses()[0]);
