@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nacre_logstore::{LogStore, Options};
 use nacre_object::ObjectStore;
@@ -12,6 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::BenchError;
+use crate::machine::cpu_time_of;
 use crate::peer::temporary_folder;
 
 /// How the servers keep what they are given.
@@ -40,8 +42,8 @@ pub(crate) struct ServerPlan {
 pub(crate) struct Servers {
     /// How to open all of them as one store.
     pub(crate) uri: String,
-    /// Held so that the processes are ended, and only then their folders removed, when this is dropped.
-    _children: Vec<Child>,
+    // Dropped first, so that the processes are ended before their folders are removed.
+    children: Vec<Child>,
     _folders: Vec<TempDir>,
 }
 
@@ -84,7 +86,12 @@ impl Servers {
         for child in &mut children {
             addresses.push(address_of(child).await?);
         }
-        Ok(Self { uri: format!("nacre://{}", addresses.join(",")), _children: children, _folders: folders })
+        Ok(Self { uri: format!("nacre://{}", addresses.join(",")), children, _folders: folders })
+    }
+
+    /// The processor time that all of them have used.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        self.children.iter().filter_map(Child::id).map(cpu_time_of).sum()
     }
 }
 

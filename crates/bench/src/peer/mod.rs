@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::BenchError;
+use crate::machine::cpu_time_of;
 
 /// How long a peer may take until it accepts connections. A Java server on a busy machine takes its time.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -72,6 +73,11 @@ impl Peer {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// The processor time that its process has used.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        cpu_time_of(self.child.id())
     }
 
     /// The last lines of what it printed.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::drive::{Tally, Window, drive};
 use super::way::{self, Plan, Way};
 use super::workload::Workload;
+use crate::machine::cpu_time;
 use crate::{BenchError, process, server};
 
 /// What a client is told.
@@ -59,7 +60,12 @@ impl Ready {
 pub(crate) fn main() -> Result<(), BenchError> {
     process::serve_as_client(
         async |orders: Orders| orders.prepare(None).await,
-        async |ready: Ready, begin| ready.work(begin).await,
+        async |ready: Ready, begin| {
+            let before = cpu_time();
+            let mut tally = ready.work(begin).await?;
+            tally.cpu_us = (cpu_time() - before).as_micros() as u64;
+            Ok(tally)
+        },
     )
 }
 

@@ -37,6 +37,9 @@ pub(crate) struct Tally {
     pub(crate) updates: u64,
     /// Writes that these updates tried, the successful ones included.
     pub(crate) attempts: u64,
+    /// Processor time of the client from the start to the end, in microseconds; 0 where clients are threads of one
+    /// process.
+    pub(crate) cpu_us: u64,
     /// Most failures that one of these updates had in a row.
     pub(crate) failures_in_a_row_max: u32,
     /// How long these updates took, retries included.

@@ -52,8 +52,20 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.machine.line())?;
         let mut table = Table::new(&[
-            "way", "servers", "clients", "blocks", "RMW/s", "least", "most", "success", "p50", "p99",
-            "longest", "lost",
+            "way",
+            "servers",
+            "clients",
+            "blocks",
+            "RMW/s",
+            "least",
+            "most",
+            "success",
+            "p50",
+            "p99",
+            "longest",
+            "client cpu",
+            "server cpu",
+            "lost",
         ]);
         for series in &self.series {
             let point = &series.point;
@@ -79,6 +91,8 @@ impl fmt::Display for Report {
                 latency(series.p50_us.median),
                 latency(series.p99_us.median),
                 latency(series.max_us.max),
+                cpu(series.client_cpu_us.median),
+                cpu(series.server_cpu_us.median),
                 grouped(series.lost() as f64),
             ]);
         }
@@ -99,4 +113,9 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
+}
+
+/// Processor time of one update, where it is known.
+fn cpu(us: f64) -> String {
+    if us == 0.0 { "–".into() } else { latency(us) }
 }

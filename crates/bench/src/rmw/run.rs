@@ -128,6 +128,10 @@ pub(crate) struct Measurement {
     pub(crate) success_rate: f64,
     /// Most failures of one update in a row.
     pub(crate) failures_in_a_row_max: u32,
+    /// Processor time of the clients for each update, in microseconds; 0 where they are threads.
+    pub(crate) client_cpu_us: f64,
+    /// Processor time of the servers and of the peer for each update, in microseconds; 0 where none was started.
+    pub(crate) server_cpu_us: f64,
     pub(crate) latency: LatencySummary,
     pub(crate) latency_ns_counts: LatencyCounts,
     pub(crate) checked: Verdict,
@@ -160,6 +164,8 @@ pub(crate) struct Series {
     pub(crate) p50_us: Spread,
     pub(crate) p99_us: Spread,
     pub(crate) max_us: Spread,
+    pub(crate) client_cpu_us: Spread,
+    pub(crate) server_cpu_us: Spread,
     pub(crate) repetitions: Vec<Measurement>,
 }
 
@@ -173,6 +179,8 @@ impl Series {
             p50_us: spread(|m| m.latency.p50_us),
             p99_us: spread(|m| m.latency.p99_us),
             max_us: spread(|m| m.latency.max_us),
+            client_cpu_us: spread(|m| m.client_cpu_us),
+            server_cpu_us: spread(|m| m.server_cpu_us),
             repetitions,
         }
     }
@@ -202,7 +210,7 @@ pub(crate) struct Bench {
 struct Stage {
     plan: Plan,
     local: Option<Arc<dyn ObjectStore>>,
-    _servers: Option<Servers>,
+    servers: Option<Servers>,
 }
 
 impl Bench {
@@ -281,11 +289,18 @@ impl Bench {
         let stage = self.set_up(point, address).await?;
         let orders: Vec<Orders> =
             (0..point.clients).map(|client| point.orders(&stage, &workload, client)).collect();
+        let cpu_time = || {
+            let servers = stage.servers.as_ref().map(Servers::cpu_time).unwrap_or_default();
+            servers + peer.map(Peer::cpu_time).unwrap_or_default()
+        };
+        let cpu_before = cpu_time();
         let tallies: Vec<Tally> = match &point.place {
             Place::InProcess(_) => run_threads(orders, stage.local.clone())?,
             _ => Crew::start(&self.program, &CLIENT_ARGUMENTS, &orders).await?.run().await?,
         };
-        let measurement = self.judge(point, &stage, &workload, &tallies).await?;
+        let server_cpu = cpu_time() - cpu_before;
+        let mut measurement = self.judge(point, &stage, &workload, &tallies).await?;
+        measurement.server_cpu_us = server_cpu.as_micros() as f64 / measurement.checked.updates.max(1) as f64;
         if let Place::Existing(_) | Place::InProcess(_) = point.place
             && point.coordination.is_on_nacre()
         {
@@ -329,7 +344,7 @@ impl Bench {
             Coordination::Etcd => Plan::Etcd { address, connections },
             Coordination::ZookeeperCas => Plan::ZookeeperCas { address, connections },
         };
-        Ok(Stage { plan, local, _servers: servers })
+        Ok(Stage { plan, local, servers })
     }
 
     /// Sums up the clients, and has their blocks checked.
@@ -359,6 +374,9 @@ impl Bench {
             attempts,
             success_rate: if attempts == 0 { 0.0 } else { updates as f64 / attempts as f64 },
             failures_in_a_row_max: tallies.iter().map(|tally| tally.failures_in_a_row_max).max().unwrap_or(0),
+            client_cpu_us: tallies.iter().map(|tally| tally.cpu_us).sum::<u64>() as f64
+                / checked.updates.max(1) as f64,
+            server_cpu_us: 0.0,
             latency: latencies.summary(),
             latency_ns_counts: latencies.counts(),
             checked,
