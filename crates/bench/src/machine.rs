@@ -72,6 +72,13 @@ pub(crate) fn cpu_time_of(process: u32) -> Duration {
     Duration::from_millis(10 * ticks.sum::<u64>())
 }
 
+/// The memory that another process holds, apart from pages of files; nothing if it is gone.
+pub(crate) fn memory_bytes_of(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or_default() << 10
+}
+
 fn git_describe() -> Option<String> {
     let mut command = Command::new("git");
     command.args(["describe", "--always", "--dirty", "--tags"]).stdin(Stdio::null()).stderr(Stdio::null());
@@ -92,5 +99,15 @@ mod tests {
         }
         assert!(cpu_time_of(std::process::id()) >= before.1 + Duration::from_millis(30));
         assert_eq!(cpu_time_of(u32::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn memory_is_counted() {
+        let before = memory_bytes_of(std::process::id());
+        let held = std::hint::black_box(vec![1u8; 64 << 20]);
+        let after = memory_bytes_of(std::process::id());
+        drop(held);
+        assert!(before > 0 && after >= before + (48 << 20), "{before} {after}");
+        assert_eq!(memory_bytes_of(u32::MAX), 0);
     }
 }

@@ -2,18 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nacre_logstore::{LogStore, Options};
-use nacre_object::ObjectStore;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::BenchError;
-use crate::machine::cpu_time_of;
+use crate::machine::{cpu_time_of, memory_bytes_of};
 use crate::peer::temporary_folder;
 
 /// How the servers keep what they are given.
@@ -36,15 +33,19 @@ pub(crate) struct ServerPlan {
     pub(crate) keep: Keep,
     /// Whether the servers pace regions under contention.
     pub(crate) pacing: bool,
+    /// Log that may gather before the index is written down, where that is not left to the server.
+    pub(crate) snapshot_bytes: Option<u64>,
 }
 
 /// Running servers. Dropping it ends their processes and removes their folders.
 pub(crate) struct Servers {
     /// How to open all of them as one store.
     pub(crate) uri: String,
-    // Dropped first, so that the processes are ended before their folders are removed.
+    program: PathBuf,
+    plan: ServerPlan,
+    // Dropped before the folders, so that no process is left that writes into them.
     children: Vec<Child>,
-    _folders: Vec<TempDir>,
+    folders: Vec<TempDir>,
 }
 
 impl Servers {
@@ -54,44 +55,75 @@ impl Servers {
         plan: ServerPlan,
         parent: Option<&Path>,
     ) -> Result<Self, BenchError> {
-        let mut children = Vec::new();
-        let mut folders = Vec::new();
+        let mut servers = Self {
+            uri: String::new(),
+            program: program.to_owned(),
+            plan,
+            children: Vec::new(),
+            folders: Vec::new(),
+        };
         for _ in 0..plan.servers {
-            let store = match plan.keep {
-                Keep::Volatile => "mem:".to_string(),
-                Keep::Always | Keep::None => {
-                    let folder = temporary_folder(parent)?;
-                    let path: PathBuf = folder.path().join("store");
-                    folders.push(folder);
-                    format!("file:{}", path.display())
-                }
-            };
-            let mut command = Command::new(program);
-            command.args(["serve", "--listen", "127.0.0.1:0", "--store", &store]);
-            if plan.keep == Keep::None {
+            servers.folders.push(temporary_folder(parent)?);
+        }
+        servers.spawn().await?;
+        Ok(servers)
+    }
+
+    /// Kills the servers, which have no chance to put anything in order, starts them again on what they kept, and
+    /// gives the time from then until all listen.
+    pub(crate) async fn kill_and_restart(&mut self) -> Result<Duration, BenchError> {
+        for mut child in self.children.drain(..) {
+            child.kill().await.map_err(BenchError::io("kill a server"))?;
+        }
+        let begun = Instant::now();
+        self.spawn().await?;
+        Ok(begun.elapsed())
+    }
+
+    async fn spawn(&mut self) -> Result<(), BenchError> {
+        for folder in &self.folders {
+            let mut command = Command::new(&self.program);
+            command.args(["serve", "--listen", "127.0.0.1:0"]);
+            if self.plan.keep == Keep::Volatile {
+                command.args(["--store", "mem:"]);
+            } else {
+                command.arg("--store").arg(format!("file:{}", folder.path().join("store").display()));
+            }
+            if self.plan.keep == Keep::None {
                 command.args(["--durability", "none"]);
             }
-            if !plan.pacing {
+            if !self.plan.pacing {
                 command.arg("--no-pacing");
             }
+            if let Some(bytes) = self.plan.snapshot_bytes {
+                command.args(["--snapshot-size", &bytes.to_string()]);
+            }
             let child = command
+                // Settings in the folder that the user happens to be in are not for these servers.
+                .current_dir(folder)
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .kill_on_drop(true)
                 .spawn()
-                .map_err(BenchError::io(format!("start a server with {}", program.display())))?;
-            children.push(child);
+                .map_err(BenchError::io(format!("start a server with {}", self.program.display())))?;
+            self.children.push(child);
         }
         let mut addresses = Vec::new();
-        for child in &mut children {
+        for child in &mut self.children {
             addresses.push(address_of(child).await?);
         }
-        Ok(Self { uri: format!("nacre://{}", addresses.join(",")), children, _folders: folders })
+        self.uri = format!("nacre://{}", addresses.join(","));
+        Ok(())
     }
 
     /// The processor time that all of them have used.
     pub(crate) fn cpu_time(&self) -> Duration {
         self.children.iter().filter_map(Child::id).map(cpu_time_of).sum()
+    }
+
+    /// The memory that all of them hold, apart from pages of files.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.children.iter().filter_map(Child::id).map(memory_bytes_of).sum()
     }
 }
 
@@ -118,17 +150,10 @@ fn listening_address(line: &str) -> Option<String> {
 }
 
 /// Opens a store by its address.
-pub(crate) async fn open(uri: &str) -> Result<Arc<dyn ObjectStore>, BenchError> {
-    // The embedded engine is used without the handle around it: what is measured in process is the engine.
-    match uri.split_once(':') {
-        Some(("mem", _)) => Ok(Arc::new(LogStore::memory(Options::default()))),
-        Some(("file", path)) => Ok(Arc::new(LogStore::open(Path::new(path), Options::default())?)),
-        _ => {
-            let store = nacre::open(uri)?;
-            store.connect().await?;
-            Ok(Arc::new(store))
-        }
-    }
+pub(crate) async fn open(uri: &str) -> Result<nacre::Store, BenchError> {
+    let store = nacre::open(uri)?;
+    store.connect().await?;
+    Ok(store)
 }
 
 #[cfg(test)]

@@ -4,11 +4,9 @@
 //! test harness: without arguments of those two kinds it is the test.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::Parser;
 use nacre_bench::rmw;
-use nacre_logstore::LogStore;
 
 #[derive(Parser)]
 #[command(args_override_self = true)]
@@ -16,12 +14,8 @@ enum Program {
     #[command(subcommand)]
     Bench(nacre_bench::Command),
     Serve {
-        #[arg(long)]
-        listen: String,
-        #[arg(long)]
-        store: String,
-        #[arg(long)]
-        no_pacing: bool,
+        #[command(flatten)]
+        server: Serve,
     },
 }
 
@@ -29,7 +23,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {
         Some("serve" | "bench") => match Program::parse() {
-            Program::Serve { listen, store, .. } => serve(&listen, &store),
+            Program::Serve { server } => serve(&server),
             Program::Bench(command) => match nacre_bench::run(command, Default::default()) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
@@ -48,16 +42,36 @@ fn main() -> ExitCode {
     }
 }
 
+/// What the study tells its servers.
+#[derive(clap::Args)]
+struct Serve {
+    #[arg(long)]
+    listen: String,
+    #[arg(long)]
+    store: String,
+    #[arg(long)]
+    durability: Option<String>,
+    #[arg(long)]
+    snapshot_size: Option<u64>,
+    #[arg(long)]
+    no_pacing: bool,
+}
+
 /// A server as far as the study needs one, until it is killed.
-fn serve(listen: &str, store: &str) -> ExitCode {
-    let options = nacre_logstore::Options::default();
-    let store = match store.strip_prefix("file:") {
-        Some(path) => LogStore::open(path.as_ref(), options).unwrap(),
-        None => LogStore::memory(options),
+fn serve(server: &Serve) -> ExitCode {
+    let options = nacre_daemon::ServerOptions {
+        data: server.store.strip_prefix("file:").map(Into::into),
+        listen: vec![server.listen.clone()],
+        metrics: None,
+        ..Default::default()
     };
-    let options = nacre_wire::ServeOptions { listen: vec![listen.parse().unwrap()], ..Default::default() };
-    let server = nacre_wire::Server::start(Arc::new(store), options).unwrap();
-    println!("listening on {}", server.addresses()[0]);
+    let options = nacre_daemon::ServerOptions {
+        durability: server.durability.clone().unwrap_or(options.durability),
+        snapshot_bytes: server.snapshot_size.unwrap_or(options.snapshot_bytes),
+        ..options
+    };
+    let daemon = nacre_daemon::Daemon::start(&options).unwrap();
+    println!("listening on {}", daemon.addresses()[0]);
     loop {
         std::thread::park();
     }

@@ -33,9 +33,9 @@ pub(crate) struct Ready {
 impl Orders {
     /// Connects. The store is given where it lives in this process.
     pub(crate) async fn prepare(self, store: Option<Arc<dyn ObjectStore>>) -> Result<Ready, BenchError> {
-        let store = match (store, self.plan.store()) {
+        let store: Option<Arc<dyn ObjectStore>> = match (store, self.plan.store()) {
             (Some(store), _) => Some(store),
-            (None, Some(uri)) => Some(server::open(uri).await?),
+            (None, Some(uri)) => Some(Arc::new(server::open(uri).await?)),
             (None, None) => None,
         };
         let ways = way::open(&self.plan, &self.workload, self.concurrency, store).await?;

@@ -10,6 +10,7 @@ mod check;
 mod client;
 mod drive;
 mod figures;
+mod probe;
 mod reach;
 mod report;
 mod run;

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::arguments::Args;
+use super::probe::{self, Reopening};
 use super::run::{Bench, Coordination, Place, Point, Series};
 use crate::quantity::grouped;
 use crate::server::Keep;
@@ -28,6 +29,9 @@ enum Unit {
     Times,
     Percent,
     Milliseconds,
+    Seconds,
+    Bytes,
+    MebibytesPerSecond,
 }
 
 /// What a number is meant to be.
@@ -69,6 +73,9 @@ impl Unit {
             Unit::Times => format!("{number:.2} ×"),
             Unit::Percent => format!("{number:.1} %"),
             Unit::Milliseconds => format!("{number:.2} ms"),
+            Unit::Seconds => format!("{number:.2} s"),
+            Unit::Bytes => format!("{number:.1} B"),
+            Unit::MebibytesPerSecond => format!("{} MiB/s", grouped(number)),
         }
     }
 }
@@ -109,7 +116,49 @@ pub(super) async fn measure(
         keep(&series)?;
         goals.extend(judge(&series));
     }
+    goals.extend(measure_engine(args, bench).await?);
     Ok(Goals(goals))
+}
+
+/// The goals of the embedded engine.
+async fn measure_engine(args: &Args, bench: &Bench) -> Result<Vec<Goal>, BenchError> {
+    let (mut shares, mut rates) = (Vec::new(), Vec::new());
+    for _ in 0..bench.repetitions {
+        let own = probe::append(args.folder.as_deref(), args.measure().window).await?;
+        let disk = probe::append_by_fio(args.folder.as_deref(), args.measure().window)?;
+        shares.push(100.0 * own / disk);
+        rates.push(own / f64::from(1 << 20));
+    }
+    let (share, rate) = (Spread::of(shares).median, Spread::of(rates).median);
+    let extents = if args.quick { 100_000 } else { 1_000_000 };
+    let mut reopenings = Vec::new();
+    for _ in 0..bench.repetitions.min(3) {
+        reopenings.push(probe::reopen(&bench.program, args.folder.clone(), extents).await?);
+    }
+    let median = |value: fn(&Reopening) -> f64| Spread::of(reopenings.iter().map(value)).median;
+    let log_mib = median(|reopening| reopening.log_bytes as f64) / f64::from(1 << 20);
+    let extents = grouped(extents as f64);
+    Ok(vec![
+        Goal::open("1 MiB durable appends, one client in process", rate, Unit::MebibytesPerSecond),
+        Goal::at_least("  of fio with fdatasync", share, Unit::Percent, 85.0),
+        Goal::at_most(
+            format!("open after kill -9, {extents} extents, {log_mib:.0} MiB of log"),
+            median(|reopening| reopening.open_s),
+            Unit::Seconds,
+            3.0,
+        ),
+        Goal::at_most(
+            "index memory per extent, as the engine counts it",
+            median(|reopening| reopening.index_bytes_per_extent),
+            Unit::Bytes,
+            64.0,
+        ),
+        Goal::open(
+            "  all memory of the server after opening, per extent",
+            median(|reopening| reopening.resident_bytes_per_extent),
+            Unit::Bytes,
+        ),
+    ])
 }
 
 /// How many repetitions of how many points that takes.

@@ -319,12 +319,12 @@ impl Bench {
             Place::InProcess(uri) => {
                 local = Some(match &self.store {
                     Some(store) => store.clone(),
-                    None => server::open(uri).await?,
+                    None => Arc::new(server::open(uri).await?),
                 });
                 uri.clone()
             }
             Place::Servers { servers: count, keep, pacing } => {
-                let plan = ServerPlan { servers: *count, keep: *keep, pacing: *pacing };
+                let plan = ServerPlan { servers: *count, keep: *keep, pacing: *pacing, snapshot_bytes: None };
                 let started = Servers::start(&self.program, plan, folder).await?;
                 let uri = started.uri.clone();
                 servers = Some(started);
@@ -398,7 +398,7 @@ impl Stage {
     async fn open_store(&self) -> Result<Option<Arc<dyn ObjectStore>>, BenchError> {
         match (&self.local, self.plan.store()) {
             (Some(store), _) => Ok(Some(store.clone())),
-            (None, Some(uri)) => Ok(Some(server::open(uri).await?)),
+            (None, Some(uri)) => Ok(Some(Arc::new(server::open(uri).await?))),
             (None, None) => Ok(None),
         }
     }

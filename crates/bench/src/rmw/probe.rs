@@ -1,0 +1,155 @@
+//! Measures of the embedded engine that no read/modify/write shows: large appends against the disk's own speed, the
+//! time to open again after a crash, the memory that the index takes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use nacre_object::{ByteRange, Fork, ObjectId, Outcome, Read, Transaction, Write};
+
+use crate::BenchError;
+use crate::peer::{find_program, temporary_folder};
+use crate::server::{self, Keep, ServerPlan, Servers};
+
+const MIB: usize = 1 << 20;
+
+/// Appends of 1 MiB to one object by one client, each durable before the next: bytes per second.
+pub(super) async fn append(folder: Option<&Path>, window: Duration) -> Result<f64, BenchError> {
+    let folder = temporary_folder(folder)?;
+    let store = server::open(&format!("file:{}", folder.path().join("store").display())).await?;
+    let object = ObjectId::try_from("append")?;
+    // Not all alike, so that nothing on the way can make it smaller.
+    let payload: Vec<u8> =
+        (0..MIB as u32).map(|byte| (byte.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let payload = Bytes::from(payload);
+    let begun = Instant::now();
+    let mut appended = 0;
+    while begun.elapsed() < window {
+        let transaction = Transaction::new().write(Fork::DEFAULT, appended, payload.clone());
+        store.apply(&object, transaction).await?;
+        appended += MIB as u64;
+    }
+    let rate = appended as f64 / begun.elapsed().as_secs_f64();
+    store.close()?;
+    Ok(rate)
+}
+
+/// The same by `fio`, in the same folder: bytes per second.
+pub(super) fn append_by_fio(folder: Option<&Path>, window: Duration) -> Result<f64, BenchError> {
+    let fio = find_program("fio", "fio")?;
+    let folder = temporary_folder(folder)?;
+    let output = Command::new(fio)
+        .args(["--name=append", "--rw=write", "--bs=1m", "--fdatasync=1", "--ioengine=psync"])
+        .args(["--size=16g", "--output-format=json", "--time_based=0"])
+        .arg(format!("--runtime={}", window.as_secs().max(1)))
+        .arg(format!("--directory={}", folder.path().display()))
+        .output()
+        .map_err(BenchError::io("run fio"))?;
+    let wrong = |what: &str| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        BenchError::peer("fio", format!("{what}: {}", said.lines().next().unwrap_or_default()))
+    };
+    let json: serde_json::Value =
+        serde_json::from_slice(&output.stdout).map_err(|_| wrong("its results are not JSON"))?;
+    json["jobs"][0]["write"]["bw_bytes"].as_f64().ok_or_else(|| wrong("its results lack the rate"))
+}
+
+/// What a crash leaves, and what comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub(super) struct Reopening {
+    /// Extents in the index.
+    pub(super) extents: u64,
+    /// Log written since the index was last written down, in bytes.
+    pub(super) log_bytes: u64,
+    /// From the start of the server until it listens, in seconds.
+    pub(super) open_s: f64,
+    /// Memory that the server holds then, over that of an empty one, for each extent, in bytes.
+    pub(super) resident_bytes_per_extent: f64,
+    /// What the engine itself says that the index of extents takes, for each extent, in bytes.
+    pub(super) index_bytes_per_extent: f64,
+}
+
+/// Fills a server with extents of 1 KiB, kills it, and starts it again.
+pub(super) async fn reopen(
+    program: &Path,
+    folder: Option<PathBuf>,
+    extents: u64,
+) -> Result<Reopening, BenchError> {
+    let plan = ServerPlan {
+        servers: 1,
+        // The log is the same; only the filling is quicker.
+        keep: Keep::None,
+        pacing: true,
+        snapshot_bytes: Some(1 << 40),
+    };
+    let empty_bytes = Servers::start(program, plan, folder.as_deref()).await?.memory_bytes();
+    let mut servers = Servers::start(program, plan, folder.as_deref()).await?;
+    fill(&servers.uri, extents).await?;
+    let open_s = servers.kill_and_restart().await?.as_secs_f64();
+    let resident_bytes = servers.memory_bytes().saturating_sub(empty_bytes);
+    let store = server::open(&servers.uri).await?;
+    // Every extent is there, up to the last one of the last object.
+    for object in 0..OBJECTS {
+        let last = (extents / OBJECTS - 1) * STRIDE;
+        let read = Read::Extents { fork: Fork::DEFAULT, range: ByteRange::new(last, EXTENT_BYTES as u64) };
+        match store.apply(&object_id(object)?, Transaction::new().read(read)).await? {
+            Outcome::Done(done) if done.version > 0 && done.existed => {}
+            _ => {
+                return Err(BenchError::Lost(format!("object {object} is gone after the server was killed")));
+            }
+        }
+    }
+    let info = store.info().await?.into_iter().next().map(|report| report.report).unwrap_or_default();
+    let number = |name: &str| info[name].as_f64().unwrap_or_default();
+    if number("extents") < extents as f64 {
+        let text =
+            format!("{} of {extents} extents are there after the server was killed", number("extents"));
+        return Err(BenchError::Lost(text));
+    }
+    Ok(Reopening {
+        extents,
+        log_bytes: number("replay_bytes") as u64,
+        open_s,
+        resident_bytes_per_extent: resident_bytes as f64 / extents as f64,
+        index_bytes_per_extent: number("extent_index_bytes") / number("extents"),
+    })
+}
+
+const EXTENT_BYTES: usize = 1 << 10;
+/// Extents stand apart from each other, or they would be one.
+const STRIDE: u64 = 2 * EXTENT_BYTES as u64;
+const OBJECTS: u64 = 64;
+const EXTENTS_PER_WRITE: u64 = 64;
+
+fn object_id(object: u64) -> Result<ObjectId, BenchError> {
+    Ok(ObjectId::try_from(format!("fill/{object}").as_str())?)
+}
+
+/// Writes so many extents, spread over the objects.
+async fn fill(uri: &str, extents: u64) -> Result<(), BenchError> {
+    let store = server::open(uri).await?;
+    let payload = Bytes::from(vec![7; EXTENT_BYTES]);
+    let mut fillers = FuturesUnordered::new();
+    for object in 0..OBJECTS {
+        let (store, payload) = (&store, &payload);
+        fillers.push(async move {
+            let object = object_id(object)?;
+            let mut extent = 0;
+            while extent < extents / OBJECTS {
+                let next = (extent + EXTENTS_PER_WRITE).min(extents / OBJECTS);
+                let extents = (extent..next).map(|extent| (extent * STRIDE, payload.clone())).collect();
+                let write = Write::Extents { fork: Fork::DEFAULT, extents };
+                store.apply(&object, Transaction::new().change(write)).await?;
+                extent = next;
+            }
+            Ok::<_, BenchError>(())
+        });
+    }
+    while let Some(filled) = fillers.next().await {
+        filled?;
+    }
+    Ok(())
+}
