@@ -13,17 +13,14 @@ use nacre_bench::rmw;
 enum Program {
     #[command(subcommand)]
     Bench(nacre_bench::Command),
-    Serve {
-        #[command(flatten)]
-        server: Serve,
-    },
+    Serve(Serve),
 }
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {
         Some("serve" | "bench") => match Program::parse() {
-            Program::Serve { server } => serve(&server),
+            Program::Serve(server) => serve(&server),
             Program::Bench(command) => match nacre_bench::run(command, Default::default()) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {

@@ -78,6 +78,7 @@ pub(super) async fn reopen(
     folder: Option<PathBuf>,
     extents: u64,
 ) -> Result<Reopening, BenchError> {
+    let extents = extents / OBJECTS * OBJECTS;
     let plan = ServerPlan {
         servers: 1,
         // The log is the same; only the filling is quicker.
