@@ -33,6 +33,8 @@ pub(crate) struct ServerPlan {
     pub(crate) keep: Keep,
     /// Whether the servers pace regions under contention.
     pub(crate) pacing: bool,
+    /// Whether the servers count attempts and failures of every region.
+    pub(crate) region_statistics: bool,
     /// Log that may gather before the index is written down, where that is not left to the server.
     pub(crate) snapshot_bytes: Option<u64>,
 }
@@ -83,7 +85,7 @@ impl Servers {
     async fn spawn(&mut self) -> Result<(), BenchError> {
         for folder in &self.folders {
             let mut command = Command::new(&self.program);
-            command.args(["serve", "--listen", "127.0.0.1:0"]);
+            command.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "none", "--log", "error"]);
             if self.plan.keep == Keep::Volatile {
                 command.args(["--store", "mem:"]);
             } else {
@@ -93,10 +95,13 @@ impl Servers {
                 command.args(["--durability", "none"]);
             }
             if !self.plan.pacing {
-                command.arg("--no-pacing");
+                command.args(["--pacing", "false"]);
+            }
+            if self.plan.region_statistics {
+                command.args(["--region-statistics", "true"]);
             }
             if let Some(bytes) = self.plan.snapshot_bytes {
-                command.args(["--snapshot-size", &bytes.to_string()]);
+                command.args(["--snapshot-bytes", &bytes.to_string()]);
             }
             let child = command
                 // Settings in the folder that the user happens to be in are not for these servers.

@@ -238,6 +238,7 @@ impl Args {
             seed: self.seed,
             propose: self.propose,
             reread: self.reread,
+            counts_regions: false,
             connections: self.connections,
         })
     }

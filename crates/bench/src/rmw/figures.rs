@@ -34,8 +34,11 @@ pub(super) fn points(args: &Args) -> Result<Vec<Point>, BenchError> {
     }
     if args.wants(FigureName::Five) {
         let clients = args.clients.unwrap_or(NODES);
-        let point =
-            Point { blocks: Some(BLOCKS), ..spread_out(args, Coordination::Optimistic, clients, "5")? };
+        let point = Point {
+            blocks: Some(BLOCKS),
+            counts_regions: true,
+            ..spread_out(args, Coordination::Optimistic, clients, "5")?
+        };
         points.extend([point.clone(), as_in_the_paper(&point)]);
     }
     Ok(points)

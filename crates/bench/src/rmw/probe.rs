@@ -84,6 +84,7 @@ pub(super) async fn reopen(
         // The log is the same; only the filling is quicker.
         keep: Keep::None,
         pacing: true,
+        region_statistics: false,
         snapshot_bytes: Some(1 << 40),
     };
     let empty_bytes = Servers::start(program, plan, folder.as_deref()).await?.memory_bytes();

@@ -111,6 +111,8 @@ pub(crate) struct Point {
     pub(crate) propose: bool,
     /// Retry from the read, as the paper does.
     pub(crate) reread: bool,
+    /// Whether the servers count attempts and failures of every block.
+    pub(crate) counts_regions: bool,
     /// Sessions or connections that a client shares among its operations, for ZooKeeper and etcd.
     pub(crate) connections: u32,
 }
@@ -299,7 +301,12 @@ impl Bench {
             _ => Crew::start(&self.program, &CLIENT_ARGUMENTS, &orders).await?.run().await?,
         };
         let server_cpu = cpu_time() - cpu_before;
+        let regions = match &stage.servers {
+            Some(servers) if point.counts_regions => regions(&servers.uri).await?,
+            _ => Vec::new(),
+        };
         let mut measurement = self.judge(point, &stage, &workload, &tallies).await?;
+        measurement.regions = regions;
         measurement.server_cpu_us = server_cpu.as_micros() as f64 / measurement.checked.updates.max(1) as f64;
         if let Place::Existing(_) | Place::InProcess(_) = point.place
             && point.coordination.is_on_nacre()
@@ -324,7 +331,13 @@ impl Bench {
                 uri.clone()
             }
             Place::Servers { servers: count, keep, pacing } => {
-                let plan = ServerPlan { servers: *count, keep: *keep, pacing: *pacing, snapshot_bytes: None };
+                let plan = ServerPlan {
+                    servers: *count,
+                    keep: *keep,
+                    pacing: *pacing,
+                    region_statistics: point.counts_regions,
+                    snapshot_bytes: None,
+                };
                 let started = Servers::start(&self.program, plan, folder).await?;
                 let uri = started.uri.clone();
                 servers = Some(started);
@@ -441,6 +454,40 @@ impl Point {
             window_ms: self.window_ms,
         }
     }
+}
+
+/// What the servers counted for each region, server by server.
+async fn regions(uri: &str) -> Result<Vec<RegionStatistic>, BenchError> {
+    let reports = server::open(uri).await?.regions(REGIONS_MAX).await?;
+    let mut counted = Vec::new();
+    for (server, report) in reports.into_iter().enumerate() {
+        let regions: Vec<ServerRegion> =
+            serde_json::from_value(report.report["regions"].clone()).map_err(|error| {
+                BenchError::Process(format!("{} counts regions oddly: {error}", report.place))
+            })?;
+        counted.extend(regions.into_iter().map(|region| RegionStatistic {
+            server: server as u32,
+            place: format!("{}:{}:{}", region.object, region.fork, region.offset),
+            attempts: region.attempts,
+            failures: region.failures,
+            failures_in_a_row_max: region.longest_run,
+        }));
+    }
+    Ok(counted)
+}
+
+/// Regions of one server that are asked for, at most.
+const REGIONS_MAX: usize = 8192;
+
+/// A region in a server's own words.
+#[derive(Deserialize)]
+struct ServerRegion {
+    object: String,
+    fork: String,
+    offset: u64,
+    attempts: u64,
+    failures: u64,
+    longest_run: u64,
 }
 
 /// Removes the objects of a run from a store that outlives it.
