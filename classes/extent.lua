@@ -1,7 +1,7 @@
 -- Nacre's objects in a stock Ceph OSD: transactions on extents, forks, keys and attributes of one RADOS object.
 --
 -- The client sends this script with each call of cls_lua's `eval_bufferlist`, without its comments and without the
--- sections that the call has no use for. A call runs at the object's primary OSD, alone on that object, and its
+-- sections that the call has no use for; after the first time, as the OSD's own compiler left it. A call runs at the object's primary OSD, alone on that object, and its
 -- effects are one RADOS transaction: all of them or none. docs/ceph.md describes what is stored; crates/rados encodes
 -- requests and decodes replies (src/request.rs, src/reply.rs), and does natively what RADOS has an operation for.
 --
@@ -701,10 +701,11 @@ local function compact()
 end
 
 --@ entry
--- What cls_lua calls. Errors that carry a text are answers of a failing call; the others are the OSD's own codes.
-local function guarded(body, input, output)
-  request, at = input:str(), 1
-  local ok, result, text = pcall(body)
+-- Runs a handler on a request that begins somewhere in a text. Errors that carry a text are answers of a failing
+-- call; the others are the OSD's own codes.
+local function guarded(handler, text, from, output)
+  request, at = text, from
+  local ok, result = pcall(handler)
   if ok then
     output:append(result)
     return 0

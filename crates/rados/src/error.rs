@@ -10,6 +10,7 @@ pub(crate) mod errno {
     pub(crate) const EPERM: i32 = 1;
     pub(crate) const ENOENT: i32 = 2;
     pub(crate) const EACCES: i32 = 13;
+    pub(crate) const EEXIST: i32 = 17;
     pub(crate) const EFBIG: i32 = 27;
     pub(crate) const ENOSPC: i32 = 28;
     pub(crate) const ERANGE: i32 = 34;

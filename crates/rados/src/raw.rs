@@ -40,12 +40,14 @@ impl RawPool {
 
     /// Replaces a RADOS object, if its version still is the one that was read. Whether it was.
     pub async fn write_if(&self, object: &str, version: u64, data: &[u8]) -> Result<bool, StoreError> {
-        let steps = [WriteStep::IfVersion(version), WriteStep::AllBytes(data)];
+        // RADOS has no version 0: where there was nothing, there must be nothing still.
+        let condition = if version == 0 { WriteStep::CreateNew } else { WriteStep::IfVersion(version) };
+        let steps = [condition, WriteStep::AllBytes(data)];
         let completed = self.pool.write(&name(object), &steps, flag::FULL_TRY).await;
         match -completed.code {
             code if code <= 0 => Ok(true),
             // A version ahead of the object's, or behind it, or no object at all.
-            errno::ERANGE | errno::EOVERFLOW | errno::ENOENT => Ok(false),
+            errno::ERANGE | errno::EOVERFLOW | errno::ENOENT | errno::EEXIST => Ok(false),
             code => Err(self.failed(-code, Attempt::Write, object)),
         }
     }

@@ -1,11 +1,15 @@
 //! The store: chooses for each transaction between RADOS' own operations and a call of `classes/extent.lua`.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
 
 use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
 use nacre_object::{Answer, Done, ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::{Attempt, call_failed, errno, failed, no_library, not_opened};
@@ -15,7 +19,7 @@ use crate::native;
 use crate::record::Header;
 use crate::reply::{self, corrupt};
 use crate::request;
-use crate::script::{self, Section, Sections};
+use crate::script::{self, Routine, Section, Sections};
 use crate::sys::{Connection, Library, Operation, Pool, ReadStep, flag};
 use crate::uri::Location;
 
@@ -31,6 +35,10 @@ pub(crate) struct Inner {
     pub(crate) location: Location,
     knowledge: Knowledge,
     turns: Semaphore,
+    /// Routines of the class as an OSD compiled them.
+    chunks: RwLock<HashMap<Routine, Bytes>>,
+    /// Whether the OSDs are too different for that.
+    by_text: AtomicBool,
     /// Whether to go by calls alone, for tests and for measuring.
     calls_only: bool,
 }
@@ -57,7 +65,8 @@ impl RadosStore {
         let knowledge = Knowledge::new();
         let turns = Semaphore::new(OPERATIONS_MAX);
         tracing::debug!(pool = location.pool, fsid = pool.fsid(), "connected to Ceph");
-        Ok(Self(Arc::new(Inner { pool, location, knowledge, turns, calls_only })))
+        let (chunks, by_text) = (RwLock::default(), AtomicBool::new(false));
+        Ok(Self(Arc::new(Inner { pool, location, knowledge, turns, chunks, by_text, calls_only })))
     }
 
     /// Where the store is.
@@ -299,13 +308,11 @@ impl Inner {
         expected: Option<u64>,
         attempt: Attempt,
     ) -> Result<Called, StoreError> {
-        let operation = {
-            let script = script::script("apply", request::sections(transaction, expected.is_some()));
-            let input = script::call(script, &request::encode(transaction, expected));
-            let steps = [ReadStep::Call { class: c"lua", method: c"eval_bufferlist", input: &input }];
-            self.pool.read(name, &steps, flag::FULL_TRY | flag::RETURNVEC)
-        };
-        let completed = operation.await;
+        let routine =
+            Routine { handler: "apply", sections: request::sections(transaction, expected.is_some()) };
+        let request = request::encode(transaction, expected);
+        let chunk = self.chunk(name, routine).await;
+        let completed = self.start_call(name, &script::call(&chunk, &request)).await;
         let output =
             completed.answers.into_iter().next().map(|answer| answer.into_bytes()).unwrap_or_default();
         if completed.code < 0 && completed.code != -errno::ECANCELED {
@@ -321,6 +328,12 @@ impl Inner {
         if output.is_empty() {
             return Ok(Called::Lost);
         }
+        if output[..] == [script::FOREIGN_CHUNK] {
+            // The OSDs do not all run the same Lua: each compiles for itself from now on.
+            self.chunks.write().clear();
+            self.by_text.store(true, Ordering::Relaxed);
+            return Ok(Called::Lost);
+        }
         match reply::decode(transaction, output) {
             Some(reply) => reply.map(Called::Unchanged).map_err(|error| self.context(error, object)),
             None => {
@@ -332,9 +345,33 @@ impl Inner {
     /// Has the OSD move an object's live bytes together.
     fn compact(&self, name: &CStr, even_if_little: bool) -> Operation {
         let sections = Sections::default().with(Section::Index).with(Section::Compact);
-        let input = script::call(script::script("compact", sections), &[u8::from(even_if_little)]);
-        let steps = [ReadStep::Call { class: c"lua", method: c"eval_bufferlist", input: &input }];
+        let source = script::source(Routine { handler: "compact", sections });
+        self.start_call(name, &script::call(source.as_bytes(), &[u8::from(even_if_little)]))
+    }
+
+    fn start_call(&self, name: &CStr, input: &[u8]) -> Operation {
+        let steps = [ReadStep::Call { class: c"lua", method: c"eval_bufferlist", input }];
         self.pool.read(name, &steps, flag::FULL_TRY | flag::RETURNVEC)
+    }
+
+    /// The chunk of a routine: compiled, as soon as an OSD has done that once.
+    async fn chunk(&self, name: &CStr, routine: Routine) -> Bytes {
+        if let Some(chunk) = self.chunks.read().get(&routine) {
+            return chunk.clone();
+        }
+        let source = script::source(routine);
+        if self.by_text.load(Ordering::Relaxed) {
+            return Bytes::from_static(source.as_bytes());
+        }
+        let completed = self.start_call(name, &script::compilation(source)).await;
+        let chunk =
+            completed.answers.into_iter().next().map(|answer| answer.into_bytes()).unwrap_or_default();
+        if completed.code < 0 || chunk.is_empty() {
+            // Whatever is wrong, the call itself will say it better.
+            return Bytes::from_static(source.as_bytes());
+        }
+        self.chunks.write().insert(routine, chunk.clone());
+        chunk
     }
 
     /// Lists objects. RADOS lists a pool in no order, so every page walks over all names of the namespace and sorts

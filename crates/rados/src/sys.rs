@@ -65,6 +65,7 @@ library! {
     rados_aio_get_version: fn(Raw) -> u64;
     rados_create_write_op: fn() -> Raw;
     rados_release_write_op: fn(Raw);
+    rados_write_op_create: fn(Raw, c_int, *const c_char);
     rados_write_op_assert_version: fn(Raw, u64);
     rados_write_op_cmpxattr: fn(Raw, *const c_char, u8, *const c_char, usize);
     rados_write_op_setxattr: fn(Raw, *const c_char, *const c_char, usize);
@@ -90,6 +91,7 @@ library! {
 }
 
 const COMPARE_EQUAL: u8 = 1;
+const CREATE_EXCLUSIVE: c_int = 1;
 
 /// Flags of an operation, as in librados.h.
 pub(crate) mod flag {
@@ -373,6 +375,8 @@ impl ReadStep<'_> {
 
 /// One step of a write operation. They all take effect together, or none does.
 pub(crate) enum WriteStep<'a> {
+    /// Fails with EEXIST if the object exists.
+    CreateNew,
     /// Fails unless RADOS' own version of the object is this one.
     IfVersion(u64),
     /// Fails with ECANCELED unless the attribute has this value.
@@ -396,6 +400,7 @@ impl WriteStep<'_> {
         // SAFETY: lengths are those of the slices, strings end in a zero byte, and librados copies all of it.
         unsafe {
             match self {
+                WriteStep::CreateNew => (library.rados_write_op_create)(op, CREATE_EXCLUSIVE, ptr::null()),
                 WriteStep::IfVersion(version) => (library.rados_write_op_assert_version)(op, *version),
                 WriteStep::IfXattr(name, value) => {
                     let (bytes, len) = (value.as_ptr().cast(), value.len());

@@ -1,0 +1,108 @@
+//! Measures, side by side, conditional read/modify/writes of 4 KiB blocks by Nacre and by raw librados.
+//!
+//! `cargo run --release -p nacre-rados --example rate -- URI [CONCURRENT] [BLOCKS] [SECONDS]`
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use nacre_object::{Answer, ByteRange, Fork, ObjectId, ObjectStore, Outcome, Transaction};
+use nacre_rados::raw::RawPool;
+use nacre_rados::{Location, RadosStore};
+
+const BLOCK: usize = 4096;
+
+#[derive(Default)]
+struct Count {
+    done: AtomicU64,
+    lost: AtomicU64,
+}
+
+async fn nacre(store: RadosStore, block: usize, until: Instant, count: Arc<Count>) {
+    let id = ObjectId::try_from(format!("block-{block}").as_str()).unwrap();
+    let range = ByteRange::new(0, BLOCK as u64);
+    while Instant::now() < until {
+        let outcome = store.apply(&id, Transaction::new().read_range(Fork::DEFAULT, range)).await.unwrap();
+        let Outcome::Done(done) = outcome else { unreachable!() };
+        let Answer::Range(read) = &done.answers[0] else { unreachable!() };
+        let mut data = read.data.to_vec();
+        data.resize(BLOCK, 0);
+        data[0] = data[0].wrapping_add(1);
+        let write = Transaction::new().if_version(Fork::DEFAULT, range, read.version).write(
+            Fork::DEFAULT,
+            0,
+            Bytes::from(data),
+        );
+        match store.apply(&id, write).await.unwrap() {
+            Outcome::Done(_) => count.done.fetch_add(1, Ordering::Relaxed),
+            Outcome::Refused(_) => count.lost.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+}
+
+async fn raw(pool: RawPool, block: usize, until: Instant, count: Arc<Count>) {
+    let name = format!("raw-{block}");
+    while Instant::now() < until {
+        match pool.read_modify_write(&name, BLOCK, |data| data[0] = data[0].wrapping_add(1)).await.unwrap() {
+            true => count.done.fetch_add(1, Ordering::Relaxed),
+            false => count.lost.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+}
+
+async fn run<F: Future<Output = ()> + Send + 'static>(
+    what: &str,
+    concurrent: usize,
+    blocks: usize,
+    seconds: f64,
+    start: impl Fn(usize, Instant, Arc<Count>) -> F,
+) {
+    let count = Arc::new(Count::default());
+    let from = Instant::now();
+    let until = from + Duration::from_secs_f64(seconds);
+    let tasks: Vec<_> =
+        (0..concurrent).map(|i| tokio::spawn(start(i % blocks, until, Arc::clone(&count)))).collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let (done, lost) = (count.done.load(Ordering::Relaxed), count.lost.load(Ordering::Relaxed));
+    let rate = done as f64 / from.elapsed().as_secs_f64();
+    println!(
+        "{what:14} {rate:8.0}/s, {:5.1} % of attempts",
+        100.0 * done as f64 / (done + lost).max(1) as f64
+    );
+}
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let number = |i: usize, or: usize| arguments.get(i).map_or(or, |text| text.parse().unwrap());
+    let (uri, concurrent) = (&arguments[1], number(2, 16));
+    let (blocks, seconds) = (number(3, concurrent), number(4, 2) as f64);
+    let store = RadosStore::open(uri).await.unwrap();
+    let calls = RadosStore::connect_calls_only(Location::parse(uri).unwrap()).await.unwrap();
+    let pool = RawPool::open(uri).await.unwrap();
+    for (store, seconds) in [(&store, 0.3), (&calls, 0.3)] {
+        run("(warm-up)", concurrent, blocks, seconds, |block, until, count| {
+            nacre(store.clone(), block, until, count)
+        })
+        .await;
+    }
+    run("(warm-up)", concurrent, blocks, 0.3, |block, until, count| raw(pool.clone(), block, until, count))
+        .await;
+    for _ in 0..2 {
+        run("raw librados", concurrent, blocks, seconds, |block, until, count| {
+            raw(pool.clone(), block, until, count)
+        })
+        .await;
+        run("nacre", concurrent, blocks, seconds, |block, until, count| {
+            nacre(store.clone(), block, until, count)
+        })
+        .await;
+        run("nacre by calls", concurrent, blocks, seconds, |block, until, count| {
+            nacre(calls.clone(), block, until, count)
+        })
+        .await;
+    }
+}
