@@ -68,6 +68,11 @@ impl Cluster {
         self.script("rados", &[&["--"], arguments].concat())
     }
 
+    /// The same, where it prints bytes.
+    pub fn rados_bytes(&self, arguments: &[&str]) -> Vec<u8> {
+        script(&self.dir, "rados", &[&["--"], arguments].concat()).stdout
+    }
+
     /// The folder with the configuration and the keys.
     pub fn dir(&self) -> &Path {
         &self.dir
