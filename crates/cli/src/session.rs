@@ -60,6 +60,7 @@ impl Session {
                     uri.options.key.clone_from(&self.key);
                 }
             }
+            nacre::Engine::Rados(_) => {}
         }
         Ok(Store::open(&uri)?)
     }

@@ -3,6 +3,7 @@
 use futures::channel::oneshot;
 use nacre_logstore::LogStore;
 use nacre_object::{ErrorKind, StoreError};
+use nacre_rados::RadosStore;
 use serde_json::Value;
 
 use crate::engine::Opened;
@@ -54,7 +55,7 @@ impl Store {
     pub fn close(&self) -> Result<(), StoreError> {
         match &self.opened {
             Opened::Log(store) => store.close(),
-            Opened::Remote(_) | Opened::Other(_) => Ok(()),
+            Opened::Remote(_) | Opened::Rados(_) | Opened::Other(_) => Ok(()),
         }
     }
 
@@ -114,10 +115,33 @@ impl Store {
                 }
                 Ok(reports)
             }
+            Opened::Rados(store) => {
+                let report = administer_rados(store, method).await.map_err(failed)?;
+                Ok(vec![Report { place: self.name().to_owned(), report }])
+            }
             Opened::Other(_) => {
                 Err(failed(StoreError::new(ErrorKind::Unsupported, "this engine has no such call")))
             }
         }
+    }
+}
+
+async fn administer_rados(store: &RadosStore, method: &str) -> Result<Value, StoreError> {
+    let by_ceph = |text: &str| Err(StoreError::new(ErrorKind::Unsupported, text));
+    match method {
+        "info" => {
+            let (cluster, location) = (store.cluster_id().await?, store.location());
+            Ok(serde_json::json!({
+                "engine": "rados",
+                "cluster": cluster,
+                "pool": location.pool,
+                "namespace": location.namespace,
+                "user": format!("client.{}", location.id),
+            }))
+        }
+        "scrub" => by_ceph("Ceph scrubs by itself; `ceph osd deep-scrub all` has it begin now"),
+        "compact" => by_ceph("the OSDs compact an object when half of its bytes are garbage"),
+        _ => by_ceph("it is kept by nacred servers only"),
     }
 }
 

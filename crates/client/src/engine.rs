@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nacre_logstore::LogStore;
 use nacre_object::{ObjectStore, StoreError};
+use nacre_rados::RadosStore;
 use nacre_wire::{ClusterKey, RemoteOptions, RemoteStore};
 
 use crate::uri::{Durability, Engine, Options, Uri};
@@ -15,6 +16,8 @@ pub(crate) enum Opened {
     Log(LogStore),
     /// On servers.
     Remote(RemoteStore),
+    /// In a pool of a Ceph cluster.
+    Rados(RadosStore),
     /// An engine that the caller brought along.
     Other(Arc<dyn ObjectStore>),
 }
@@ -27,6 +30,7 @@ impl Opened {
             Engine::Servers(servers) => {
                 Ok(Opened::Remote(RemoteStore::new(servers, remote_options(&uri.options)?)?))
             }
+            Engine::Rados(location) => Ok(Opened::Rados(RadosStore::new(location.clone()))),
         }
     }
 
@@ -35,6 +39,7 @@ impl Opened {
         match self {
             Opened::Log(store) => Arc::new(store.clone()),
             Opened::Remote(store) => Arc::new(store.clone()),
+            Opened::Rados(store) => Arc::new(store.clone()),
             Opened::Other(store) => store.clone(),
         }
     }

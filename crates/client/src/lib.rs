@@ -76,6 +76,7 @@ pub use uri::{Durability, Engine, Options, Uri};
 /// | `file:PATH` | in a folder of this machine, used by this process alone |
 /// | `nacre://HOST:PORT,HOST:PORT,…` | on one server, or spread over several |
 /// | `unix:PATH` | on a server of this machine, through its Unix socket |
+/// | `rados://POOL` | in a pool of a Ceph cluster (`docs/ceph.md`) |
 ///
 /// Options follow as a query, such as `file:data?durability=none`; [`Options`] lists them. Opening a folder reads
 /// what is needed to recover it, and blocks for as long as that takes. Servers are connected when they are first

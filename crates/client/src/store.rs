@@ -35,6 +35,7 @@ impl Store {
     pub async fn connect(&self) -> Result<(), StoreError> {
         match &self.opened {
             Opened::Remote(remote) => remote.connect().await,
+            Opened::Rados(rados) => rados.connect().await,
             _ => Ok(()),
         }
     }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use nacre_object::{ErrorKind, StoreError};
+use nacre_rados::Location;
 use nacre_wire::Address;
 
 /// The place of a store, and how to use it. Made by parsing text, or field by field.
@@ -26,6 +27,8 @@ pub enum Engine {
     Folder(PathBuf),
     /// `nacre://…` or `unix:…`, one server or several.
     Servers(Vec<Address>),
+    /// `rados://POOL?…`, a pool of a Ceph cluster. Its parameters are its own; [`Location`] lists them.
+    Rados(Location),
 }
 
 /// How to use a store. Each is a parameter of the uri of the same name; what does not apply to an engine is refused.
@@ -68,6 +71,10 @@ impl FromStr for Uri {
             None => (text, None),
         };
         let about = |why: String| invalid(format!("store \"{text}\": {why}"));
+        if text.starts_with("rados:") {
+            let location = text.parse().map_err(|error: StoreError| error.context("store"))?;
+            return Ok(Uri { engine: Engine::Rados(location), options: Options::default() });
+        }
         let engine = if place == "mem:" {
             Engine::Memory
         } else if let Some(path) = place.strip_prefix("file:") {
@@ -84,7 +91,7 @@ impl FromStr for Uri {
             }
             Engine::Servers(servers)
         } else {
-            let schemes = "mem:, file:PATH, nacre://HOST:PORT,… or unix:PATH";
+            let schemes = "mem:, file:PATH, nacre://HOST:PORT,…, unix:PATH or rados://POOL";
             return Err(about(format!("it names no kind of store that is known; write {schemes}")));
         };
         let mut options = Options::default();
@@ -174,6 +181,7 @@ impl fmt::Display for Uri {
         match &self.engine {
             Engine::Memory => f.write_str("mem:")?,
             Engine::Folder(path) => write!(f, "file:{}", path.display())?,
+            Engine::Rados(location) => write!(f, "{location}")?,
             Engine::Servers(servers) => match &servers[..] {
                 [server @ Address::Unix(_)] => write!(f, "{server}")?,
                 servers => {
@@ -214,6 +222,7 @@ mod tests {
             "file:/var/lib/nacre?durability=none",
             "file:data?durability=50ms",
             "unix:/run/nacre.socket",
+            "rados://scratch?conf=/etc/ceph/ceph.conf&id=nacre&ns=job-7",
             "nacre://localhost:6470",
             "nacre://a:1,b:2,[::1]:3?key=/etc/nacre.key&connections=2&connect_timeout=250ms",
         ] {

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nacre_object::{Answer, ByteRange, Fork, ObjectId, ObjectStore, Outcome, Transaction};
+use nacre_object::{Answer, ByteRange, Fork, Intent, ObjectId, ObjectStore, Outcome, Read, Transaction};
+use nacre_rados::RadosStore;
 use nacre_rados::raw::RawPool;
-use nacre_rados::{Location, RadosStore};
 
 const BLOCK: usize = 4096;
 
@@ -23,7 +23,13 @@ async fn nacre(store: RadosStore, block: usize, until: Instant, count: Arc<Count
     let id = ObjectId::try_from(format!("block-{block}").as_str()).unwrap();
     let range = ByteRange::new(0, BLOCK as u64);
     while Instant::now() < until {
-        let outcome = store.apply(&id, Transaction::new().read_range(Fork::DEFAULT, range)).await.unwrap();
+        let outcome = store
+            .apply(
+                &id,
+                Transaction::new().read(Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Update }),
+            )
+            .await
+            .unwrap();
         let Outcome::Done(done) = outcome else { unreachable!() };
         let Answer::Range(read) = &done.answers[0] else { unreachable!() };
         let mut data = read.data.to_vec();
@@ -81,7 +87,7 @@ async fn main() {
     let (uri, concurrent) = (&arguments[1], number(2, 16));
     let (blocks, seconds) = (number(3, concurrent), number(4, 2) as f64);
     let store = RadosStore::open(uri).await.unwrap();
-    let calls = RadosStore::connect_calls_only(Location::parse(uri).unwrap()).await.unwrap();
+    let calls = RadosStore::open(&format!("{uri}&native=off")).await.unwrap();
     let pool = RawPool::open(uri).await.unwrap();
     for (store, seconds) in [(&store, 0.3), (&calls, 0.3)] {
         run("(warm-up)", concurrent, blocks, seconds, |block, until, count| {

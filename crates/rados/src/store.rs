@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
+use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
 use nacre_object::{Answer, Done, ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OnceCell, Semaphore, oneshot};
 
 use crate::error::{Attempt, call_failed, errno, failed, no_library, not_opened};
 use crate::known::{Knowledge, Known};
@@ -25,10 +28,26 @@ use crate::uri::Location;
 
 /// Operations under way at once; more wait for their turn here, where waiting blocks nobody.
 const OPERATIONS_MAX: usize = 1024;
+/// How long a client that has the turn to update a contended region may take before the next one gets it: round trips
+/// to an OSD take longer than those within a server, above all while the cluster mends itself.
+const TURN_MIN: Duration = Duration::from_millis(5);
+const TURN_MAX: Duration = Duration::from_secs(1);
 
 /// Objects in a pool of a Ceph cluster. Cheap to clone; the connection is closed with the last clone.
+///
+/// Updates of a region for which many clients of one process race take turns ([`nacre_object::pace`]): an OSD cannot
+/// let them wait, so it is done on this side.
 #[derive(Clone)]
-pub struct RadosStore(Arc<Inner>);
+pub struct RadosStore(Paced<Engine>);
+
+/// The store without pacing.
+#[derive(Clone)]
+struct Engine(Arc<Lazy>);
+
+struct Lazy {
+    location: Location,
+    connected: OnceCell<Inner>,
+}
 
 pub(crate) struct Inner {
     pub(crate) pool: Pool,
@@ -39,59 +58,83 @@ pub(crate) struct Inner {
     chunks: RwLock<HashMap<Routine, Bytes>>,
     /// Whether the OSDs are too different for that.
     by_text: AtomicBool,
-    /// Whether to go by calls alone, for tests and for measuring.
-    calls_only: bool,
 }
 
 impl RadosStore {
-    /// Opens the pool that a uri names (see [`Location::parse`]).
+    /// A store that connects when it is first used.
+    pub fn new(location: Location) -> Self {
+        let limits = PacerLimits { turn_min: TURN_MIN, turn_max: TURN_MAX, ..PacerLimits::default() };
+        let options = PaceOptions { pacing: location.pacing, limits, ..PaceOptions::default() };
+        Self(Paced::new(Engine(Arc::new(Lazy { location, connected: OnceCell::new() })), options))
+    }
+
+    /// Opens the pool that a uri names (see [`Location::parse`]), and connects.
     pub async fn open(uri: &str) -> Result<Self, StoreError> {
-        Self::connect(Location::parse(uri)?).await
+        let store = Self::new(Location::parse(uri)?);
+        store.connect().await?;
+        Ok(store)
     }
 
-    /// Opens a pool.
-    pub async fn connect(location: Location) -> Result<Self, StoreError> {
-        Self::connect_as(location, false).await
+    /// Connects now, if that has not been done yet.
+    pub async fn connect(&self) -> Result<(), StoreError> {
+        self.0.inner().connected().await.map(drop)
     }
 
-    /// Opens a pool, to be used by calls of the class alone, without RADOS' own operations: slower, and equal in all
-    /// that a caller can see.
-    pub async fn connect_calls_only(location: Location) -> Result<Self, StoreError> {
-        Self::connect_as(location, true).await
-    }
-
-    async fn connect_as(location: Location, calls_only: bool) -> Result<Self, StoreError> {
-        let pool = connect(location.clone()).await?;
-        let knowledge = Knowledge::new();
-        let turns = Semaphore::new(OPERATIONS_MAX);
-        tracing::debug!(pool = location.pool, fsid = pool.fsid(), "connected to Ceph");
-        let (chunks, by_text) = (RwLock::default(), AtomicBool::new(false));
-        Ok(Self(Arc::new(Inner { pool, location, knowledge, turns, chunks, by_text, calls_only })))
+    /// The identity of the cluster (its fsid).
+    pub async fn cluster_id(&self) -> Result<String, StoreError> {
+        Ok(self.0.inner().connected().await?.pool.fsid())
     }
 
     /// Where the store is.
     pub fn location(&self) -> &Location {
-        &self.0.location
+        &self.0.inner().0.location
     }
 
-    /// The identity of the cluster.
-    pub fn cluster_id(&self) -> String {
-        self.0.pool.fsid()
+    /// What came of conditional writes so far.
+    pub fn pace(&self) -> PaceTotals {
+        self.0.totals()
     }
 }
 
 impl ObjectStore for RadosStore {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
-        if let Err(error) = transaction.validate() {
-            return Reply::ready(Err(error));
-        }
-        let (inner, object) = (Arc::clone(&self.0), object.clone());
-        Reply::pending(async move { inner.apply(&object, &transaction).await })
+        self.0.apply(object, transaction)
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
-        let (inner, after) = (Arc::clone(&self.0), after.cloned());
-        Reply::pending(async move { inner.list(after, limit.min(PAGE_ENTRIES_MAX)).await })
+        self.0.list(after, limit)
+    }
+}
+
+impl Engine {
+    async fn connected(&self) -> Result<&Inner, StoreError> {
+        self.0.connected.get_or_try_init(|| Inner::connect(self.0.location.clone())).await
+    }
+}
+
+impl ObjectStore for Engine {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        if let Err(error) = transaction.validate() {
+            return Reply::ready(Err(error));
+        }
+        let (engine, object) = (self.clone(), object.clone());
+        started(async move { engine.connected().await?.apply(&object, &transaction).await })
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        let (engine, after) = (self.clone(), after.cloned());
+        started(async move { engine.connected().await?.list(after, limit.min(PAGE_ENTRIES_MAX)).await })
+    }
+}
+
+/// A reply whose first operation is sent now, and not when somebody first asks for the reply.
+fn started<T: Send + 'static>(
+    future: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Reply<T> {
+    let mut future = Box::pin(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Reply::ready(result),
+        Poll::Pending => Reply::Pending(future),
     }
 }
 
@@ -149,12 +192,20 @@ enum Called {
 }
 
 impl Inner {
+    async fn connect(location: Location) -> Result<Self, StoreError> {
+        let pool = connect(location.clone()).await?;
+        tracing::debug!(pool = location.pool, fsid = pool.fsid(), "connected to Ceph");
+        let (knowledge, turns) = (Knowledge::new(), Semaphore::new(OPERATIONS_MAX));
+        let (chunks, by_text) = (RwLock::default(), AtomicBool::new(false));
+        Ok(Self { pool, location, knowledge, turns, chunks, by_text })
+    }
+
     async fn apply(&self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
         // The semaphore is never closed.
         let _turn = self.turns.acquire().await;
         let name = object_name(object);
         let known = self.knowledge.of(object);
-        if !self.calls_only {
+        if self.location.native {
             if let Some(read) = native::only_read(transaction)
                 && let Some(outcome) = self.read_natively(object, &name, &known, read).await?
             {

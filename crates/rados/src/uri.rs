@@ -1,5 +1,7 @@
 //! Where a store is: `rados://POOL?conf=FILE&id=USER&keyring=FILE&ns=NAMESPACE&timeout_ms=MILLISECONDS`.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use nacre_object::{ErrorKind, StoreError};
@@ -21,8 +23,13 @@ pub struct Location {
     pub keyring: Option<String>,
     /// The namespace within the pool: stores in different ones do not see each other.
     pub namespace: String,
-    /// How long an operation may take.
+    /// How long an operation may take; librados counts it in whole seconds, rounded up.
     pub timeout: Duration,
+    /// Whether clients of this process that race for a region take turns: `pacing=off` lets them race.
+    pub pacing: bool,
+    /// Whether RADOS' own operations are used where they do: `native=off` makes everything a call of the class, which
+    /// is slower, and equal in all else. For tests and for measuring.
+    pub native: bool,
 }
 
 impl Location {
@@ -35,6 +42,8 @@ impl Location {
             keyring: None,
             namespace: String::new(),
             timeout: TIMEOUT,
+            pacing: true,
+            native: true,
         }
     }
 
@@ -70,11 +79,63 @@ impl Location {
                         timeout_ms.ok_or_else(|| invalid("timeout_ms is not a number from 1 to 86400000"))?;
                     location.timeout = Duration::from_millis(timeout_ms);
                 }
+                "pacing" | "native" => {
+                    let on = match &value[..] {
+                        "on" => true,
+                        "off" => false,
+                        _ => return Err(invalid(&format!("{name} is neither on nor off"))),
+                    };
+                    *(if name == "pacing" { &mut location.pacing } else { &mut location.native }) = on;
+                }
                 _ => return Err(invalid(&format!("nothing is called \"{name}\""))),
             }
         }
         Ok(location)
     }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rados://{}", encoded(&self.pool))?;
+        let standard = Self::new("");
+        let timeout_ms = (self.timeout != standard.timeout).then(|| self.timeout.as_millis().to_string());
+        let parameters = [
+            ("conf", self.conf.clone()),
+            ("id", (self.id != standard.id).then(|| self.id.clone())),
+            ("keyring", self.keyring.clone()),
+            ("ns", (!self.namespace.is_empty()).then(|| self.namespace.clone())),
+            ("timeout_ms", timeout_ms),
+            ("pacing", (!self.pacing).then(|| "off".to_string())),
+            ("native", (!self.native).then(|| "off".to_string())),
+        ];
+        let given = parameters.into_iter().filter_map(|(name, value)| value.map(|value| (name, value)));
+        for (index, (name, value)) in given.enumerate() {
+            write!(f, "{}{name}={}", if index == 0 { '?' } else { '&' }, encoded(&value))?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Location {
+    type Err = StoreError;
+
+    fn from_str(text: &str) -> Result<Self, StoreError> {
+        Self::parse(text)
+    }
+}
+
+/// Writes as `%XX` what would end a value, or stand for something else.
+fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        if c.is_control() || matches!(c, ' ' | '%' | '&' | '?' | '#') {
+            let mut buffer = [0; 4];
+            out.extend(c.encode_utf8(&mut buffer).bytes().map(|byte| format!("%{byte:02X}")));
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// Resolves `%XX`. Zero bytes end strings in C, so there can be none.
@@ -108,6 +169,8 @@ mod tests {
         assert_eq!((location.id.as_str(), location.namespace.as_str()), ("nacre", "job-7"));
         assert_eq!(location.timeout, Duration::from_millis(1500));
         assert_eq!(Location::parse("rados://p").unwrap(), Location::new("p"));
+        let text = "rados://my%20pool?conf=/etc/c.conf&id=nacre&keyring=/a%26b&ns=job-7&timeout_ms=1500&pacing=off&native=off";
+        assert_eq!(Location::parse(text).unwrap().to_string(), text);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod cluster;
 
-use cluster::{Cluster, open_calls_only};
+use cluster::{Cluster, open};
 use nacre_object::testkit::conformance;
 
 #[test]
@@ -14,5 +14,7 @@ fn native_operations_and_calls_together() {
 #[test]
 fn calls_alone() {
     let cluster = Cluster::shared();
-    conformance::run(&open_calls_only(&cluster.uri("calls")), "suite");
+    let store = open(&format!("{}&native=off", cluster.uri("calls")));
+    let effort = conformance::Effort { histories: 15, seed: 1000, ..conformance::Effort::default() };
+    conformance::run_with(&store, "suite", effort);
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nacre_object::testkit::block_on;
-use nacre_rados::{Location, RadosStore};
+use nacre_rados::RadosStore;
 
 /// A cluster that runs.
 pub struct Cluster {
@@ -88,11 +88,6 @@ impl Drop for Cluster {
 /// Opens a store.
 pub fn open(uri: &str) -> RadosStore {
     block_on(RadosStore::open(uri)).unwrap()
-}
-
-/// Opens a store that uses calls of the class only.
-pub fn open_calls_only(uri: &str) -> RadosStore {
-    block_on(RadosStore::connect_calls_only(Location::parse(uri).unwrap())).unwrap()
 }
 
 fn run(dir: &Path, command: &str, arguments: &[&str]) -> Output {
