@@ -12,10 +12,10 @@ use bytes::{Bytes, BytesMut};
 use nacre_object::{Fork, ObjectId, StoreError};
 
 use crate::codec::crc32c;
-use crate::engine::Engine;
+use crate::engine::{Engine, read_chunk};
 use crate::extent_map::{Chunk, Entry, Place};
 use crate::log::{Position, Refused};
-use crate::record::{self, Body, Effect, Moved};
+use crate::record::{self, Body, Effect, Found, Moved, Record};
 use crate::scan::{Item, Scan};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 
@@ -37,8 +37,6 @@ pub struct CleanerState {
     pub move_record_bytes: AtomicU64,
     /// Segments cleaned.
     pub cleaned: u64,
-    /// Holds a segment while it is cleaned.
-    buffer: BytesMut,
 }
 
 /// What the choice of a segment to clean is made from.
@@ -162,78 +160,68 @@ impl Engine {
     }
 
     fn evacuate(self: &Arc<Self>, work: &mut CleanerState, segment: &Arc<Segment>) -> Result<(), StoreError> {
-        let bytes = self.read_segment(segment, std::mem::take(&mut work.buffer))?;
         // Records of moves must not leave much of a segment unused.
         let move_bytes_max = MOVE_BYTES_MAX.min(self.options.segment_bytes as usize / 8);
         let mut batch: Vec<Live> = Vec::new();
         let mut batch_bytes = 0;
-        for item in Scan::new(bytes.clone(), segment.id, SEGMENT_HEAD_BYTES as usize) {
-            let Item::Record { at, record, .. } = item else { continue };
+        for item in Heads::new(segment) {
+            let (at, record) = item.map_err(|error| self.unreadable(segment, &error))?;
             let mut chunk_offset = at as u32 + record.head_bytes;
-            let pieces: Vec<(ObjectId, Fork, u64, u32)> = match record.body {
-                Body::Transaction { object, effects, .. } => effects
-                    .into_iter()
-                    .filter_map(|effect| match effect {
-                        Effect::Chunk { fork, offset, len, .. } => Some((object.clone(), fork, offset, len)),
-                        _ => None,
-                    })
-                    .collect(),
-                Body::Moves(moves) => moves
-                    .into_iter()
-                    .map(|moved| (moved.object, moved.fork, moved.start, moved.len))
-                    .collect(),
-                Body::Mark => continue,
-            };
-            for (object, fork, start, len) in pieces {
-                self.collect_live(
-                    segment.id,
-                    chunk_offset,
-                    &object,
-                    &fork,
-                    start,
-                    len,
-                    &mut batch,
-                    &mut batch_bytes,
-                );
+            let mut visit = |object: &ObjectId, fork: &Fork, start: u64, len: u32| {
+                batch_bytes +=
+                    self.collect_live(segment.id, chunk_offset, (object, fork, start, len), &mut batch);
                 chunk_offset += len;
                 if batch_bytes >= move_bytes_max {
-                    self.relocate(work, segment, &bytes, std::mem::take(&mut batch))?;
                     batch_bytes = 0;
+                    return self.relocate(work, segment, std::mem::take(&mut batch));
                 }
+                Ok(())
+            };
+            match &record.body {
+                Body::Transaction { object, effects, .. } => {
+                    for effect in effects {
+                        if let Effect::Chunk { fork, offset, len, .. } = effect {
+                            visit(object, fork, *offset, *len)?;
+                        }
+                    }
+                }
+                Body::Moves(moves) => {
+                    for moved in moves {
+                        visit(&moved.object, &moved.fork, moved.start, moved.len)?;
+                    }
+                }
+                Body::Mark => {}
             }
         }
-        self.relocate(work, segment, &bytes, batch)?;
-        // The buffer serves again, unless the log still holds a part of it.
-        work.buffer = bytes.try_into_mut().unwrap_or_default();
-        Ok(())
+        self.relocate(work, segment, batch)
     }
 
-    #[allow(clippy::too_many_arguments)]
+    fn unreadable(&self, segment: &Segment, error: &std::io::Error) -> StoreError {
+        let path = self.disk.describe(&segment.name);
+        StoreError::new(nacre_object::ErrorKind::Io, format!("cannot read {path}: {error}"))
+    }
+
+    /// Collects what the index still refers to of a chunk; gives its length.
     fn collect_live(
         &self,
         segment: u32,
         chunk_offset: u32,
-        object: &ObjectId,
-        fork: &Fork,
-        start: u64,
-        len: u32,
+        (object, fork, start, len): (&ObjectId, &Fork, u64, u32),
         batch: &mut Vec<Live>,
-        batch_bytes: &mut usize,
-    ) {
-        if len == 0 {
-            return;
-        }
+    ) -> usize {
         let shard = self.shard(object).lock();
-        let Some(map) = shard.get(object).and_then(|node| node.forks.get(fork)) else { return };
+        let Some(map) = shard.get(object).and_then(|node| node.forks.get(fork)) else { return 0 };
+        let mut bytes = 0;
         for entry in map.map.overlapping(start, start + u64::from(len)) {
             if let Place::Data { chunk, .. } = entry.place()
                 && chunk.segment == segment
                 && chunk.offset == chunk_offset
             {
-                *batch_bytes += entry.len() as usize;
+                bytes += entry.len() as usize;
                 batch.push(Live { object: object.clone(), fork: fork.clone(), entry: *entry });
             }
         }
+        bytes
     }
 
     /// Writes live pieces to the log again, and then has the index refer to the new place.
@@ -241,27 +229,25 @@ impl Engine {
         self: &Arc<Self>,
         work: &mut CleanerState,
         segment: &Arc<Segment>,
-        bytes: &Bytes,
         mut batch: Vec<Live>,
     ) -> Result<(), StoreError> {
         let mut payload = Vec::with_capacity(batch.len());
         let mut moves = Vec::with_capacity(batch.len());
         batch.retain(|live| {
             let Place::Data { chunk, skip } = live.entry.place() else { return false };
-            let from = chunk.offset as usize;
-            let Some(whole) = bytes.get(from..from + chunk.len as usize) else { return false };
-            if crc32c(whole) != chunk.crc {
+            let mut whole = BytesMut::zeroed(chunk.len as usize);
+            if !matches!(read_chunk(segment, chunk.offset, chunk.crc, &mut whole, false), Ok(true)) {
                 return false;
             }
             let len = live.entry.len() as u32;
-            let data = bytes.slice(from + skip as usize..from + (skip + len) as usize);
+            let data = whole.freeze().slice(skip as usize..(skip + len) as usize);
             moves.push(Moved {
                 object: live.object.clone(),
                 fork: live.fork.clone(),
                 start: live.entry.start(),
                 len,
                 version: live.entry.version(),
-                crc: crc32c(&data),
+                crc: if len == chunk.len { chunk.crc } else { crc32c(&data) },
             });
             payload.push(data);
             true
@@ -323,16 +309,79 @@ impl Engine {
             });
         }
     }
+}
 
-    /// A segment's bytes, as far as the log wrote it, in a buffer that may have served before.
-    fn read_segment(&self, segment: &Segment, mut buffer: BytesMut) -> Result<Bytes, StoreError> {
+/// Walks through the heads of a segment's records, reading hardly more than those. Over damage it reads on as a
+/// scrub would.
+struct Heads<'a> {
+    segment: &'a Segment,
+    at: u64,
+    end: u64,
+    scan: Option<Scan>,
+}
+
+/// Most heads are shorter.
+const HEAD_GUESS_BYTES: u64 = 256;
+
+impl<'a> Heads<'a> {
+    fn new(segment: &'a Segment) -> Self {
         let end = segment.end.load(Ordering::Relaxed).min(segment.capacity);
-        buffer.resize(end as usize, 0);
-        segment.file.read_at(0, &mut buffer).map_err(|error| {
-            let text = format!("cannot read {}: {error}", self.disk.describe(&segment.name));
-            StoreError::new(nacre_object::ErrorKind::Io, text)
-        })?;
-        Ok(buffer.freeze())
+        Self { segment, at: SEGMENT_HEAD_BYTES, end, scan: None }
+    }
+
+    fn read(&self, at: u64, len: u64) -> std::io::Result<Bytes> {
+        let mut bytes = BytesMut::zeroed(len.min(self.end - at) as usize);
+        self.segment.file.read_at(at, &mut bytes)?;
+        Ok(bytes.freeze())
+    }
+
+    /// The record at `at`, if its head is sound.
+    fn head(&self) -> std::io::Result<Option<Record>> {
+        let guess = self.read(self.at, HEAD_GUESS_BYTES)?;
+        let bytes = match record::head_bytes(&guess) {
+            Some(len) if len as u64 > HEAD_GUESS_BYTES => self.read(self.at, len as u64)?,
+            Some(_) => guess,
+            None => return Ok(None),
+        };
+        Ok(match record::decode(&bytes, self.segment.id) {
+            Some(Found::Head(record)) if self.at + u64::from(record.record_bytes) <= self.end => Some(record),
+            _ => None,
+        })
+    }
+}
+
+impl Iterator for Heads<'_> {
+    type Item = std::io::Result<(u64, Record)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.scan.is_none() {
+            if self.at >= self.end {
+                return None;
+            }
+            match self.head() {
+                Ok(Some(record)) => {
+                    let at = self.at;
+                    self.at += u64::from(record.record_bytes);
+                    return Some(Ok((at, record)));
+                }
+                Ok(None) => match self.read(0, self.end) {
+                    Ok(bytes) => self.scan = Some(Scan::new(bytes, self.segment.id, self.at as usize)),
+                    Err(error) => return self.stop(error),
+                },
+                Err(error) => return self.stop(error),
+            }
+        }
+        self.scan.as_mut()?.find_map(|item| match item {
+            Item::Record { at, record, .. } => Some(Ok((at as u64, record))),
+            Item::Gap { .. } => None,
+        })
+    }
+}
+
+impl Heads<'_> {
+    fn stop(&mut self, error: std::io::Error) -> Option<std::io::Result<(u64, Record)>> {
+        self.at = self.end;
+        Some(Err(error))
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 /// A flat folder of files.
 pub trait Disk: Send + Sync + 'static {
@@ -241,16 +241,26 @@ impl DiskFile for MemoryFile {
     }
 
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()> {
+        self.check(offset, parts.iter().map(Bytes::len).sum())?;
+        // Each block is locked once, however many parts go into it.
+        let mut held: Option<(usize, RwLockWriteGuard<'_, Vec<u8>>)> = None;
         let mut offset = offset;
         for part in parts {
-            self.check(offset, part.len())?;
             let mut rest = &part[..];
-            for (block, within, len) in blocks(offset, part.len()) {
+            for (index, within, len) in blocks(offset, part.len()) {
                 let (piece, behind) = rest.split_at(len);
-                let mut block = self.blocks[block].write();
-                if block.is_empty() {
-                    *block = vec![0; MEMORY_BLOCK_BYTES];
-                }
+                let (_, block) = match &mut held {
+                    Some(held) if held.0 == index => held,
+                    held => {
+                        // Two blocks are never held at once: readers take them one by one as well.
+                        *held = None;
+                        let mut block = self.blocks[index].write();
+                        if block.is_empty() {
+                            *block = vec![0; MEMORY_BLOCK_BYTES];
+                        }
+                        held.insert((index, block))
+                    }
+                };
                 block[within..within + len].copy_from_slice(piece);
                 rest = behind;
             }

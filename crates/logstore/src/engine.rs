@@ -160,8 +160,11 @@ impl Engine {
     /// Judges a transaction and applies it in memory.
     fn attempt(&self, work: &mut Work) -> Result<Attempt, StoreError> {
         let mut shard = self.shard(&work.object).lock();
-        let absent = Node::default();
-        let node = shard.get(&work.object).map_or(&absent, |node| &**node);
+        let mut absent = None;
+        let node = match shard.get_mut(&work.object) {
+            Some(node) => node,
+            None => absent.insert(Box::<Node>::default()),
+        };
         let gate = node.gate;
         let mut fetches = Vec::new();
         if let Some((guard, found, plan)) = node.refusal(&work.guards) {
@@ -193,10 +196,6 @@ impl Engine {
             Err(Refused::NeedsSegment(bytes)) => return Ok(Attempt::NeedsSegment(bytes)),
             Err(Refused::Failed(error)) => return Err(error),
         };
-        let node = match shard.get_mut(&work.object) {
-            Some(node) => node,
-            None => shard.entry(owned(&work.object)).or_default(),
-        };
         let live = |segment, bytes| self.table.add_live(segment, bytes);
         node.apply(&work.effects, version, appended.segment, appended.payload_offset, live);
         node.gate = appended.batch;
@@ -207,6 +206,9 @@ impl Engine {
             } else {
                 names.remove(&work.object);
             }
+        }
+        if let Some(node) = absent {
+            shard.insert(owned(&work.object), node);
         }
         drop(shard);
         self.user_bytes.fetch_add(work.payload.iter().map(|part| part.len() as u64).sum(), Ordering::Relaxed);

@@ -306,13 +306,11 @@ impl Log {
         let mut tail = Vec::with_capacity(padding + head.len());
         tail.resize(padding, 0);
         record::put_tail(&mut tail, head);
-        let head = std::mem::take(head);
-        let write = |at: u64, part: Bytes| segment.file.write_at(at, &[part]);
-        let payload_offset = offset + head.len() as u64;
-        let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
-        let result = write(offset, head.into())
-            .and_then(|()| segment.file.write_at(payload_offset, payload))
-            .and_then(|()| write(payload_offset + payload_bytes as u64, tail.into()));
+        let mut parts = Vec::with_capacity(payload.len() + 2);
+        parts.push(Bytes::from(std::mem::take(head)));
+        parts.extend_from_slice(payload);
+        parts.push(tail.into());
+        let result = segment.file.write_at(offset, &parts);
         result.map_err(|error| {
             let text = format!("cannot write {} at offset {offset}: {error}", segment.name);
             Refused::Failed(StoreError::new(ErrorKind::Io, text))

@@ -361,6 +361,13 @@ pub enum Found {
     Tail(Record, usize),
 }
 
+/// How long the head that begins here says it is, if it is one.
+pub fn head_bytes(bytes: &[u8]) -> Option<usize> {
+    let fixed: &[u8; HEAD_BYTES_MIN] = bytes.first_chunk()?;
+    let word = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
+    (word(0) == HEAD_MAGIC).then(|| aligned(HEAD_BYTES_MIN.saturating_add(word(12) as usize)))
+}
+
 /// Decodes the head or the tail at the beginning of `bytes`, which may be longer. `None` if there is neither.
 pub fn decode(bytes: &Bytes, segment: u32) -> Option<Found> {
     let magic = u32::from_le_bytes(*bytes.first_chunk()?);
