@@ -7,6 +7,7 @@
 
 pub mod call;
 mod channel;
+pub mod check;
 mod cursor;
 mod error;
 pub mod frame;

@@ -170,21 +170,15 @@ impl Outbox {
         }
     }
 
-    /// Copies out what waits, and forgets it.
-    #[cfg(test)]
-    pub(crate) fn drain(&mut self) -> bytes::BytesMut {
-        let mut all = bytes::BytesMut::new();
-        while !self.is_empty() {
-            let mut slices = [IoSlice::new(&[]); 8];
-            let filled = self.slices(&mut slices);
-            let mut count = 0;
-            for slice in &slices[..filled] {
-                all.extend_from_slice(slice);
-                count += slice.len();
-            }
-            self.advance(count);
+    /// Appends a copy of what waits to `target`.
+    pub fn copy_to(&self, target: &mut bytes::BytesMut) {
+        let mut at = self.written;
+        for (place, bytes) in &self.large {
+            target.extend_from_slice(&self.small[at..*place]);
+            target.extend_from_slice(bytes);
+            at = *place;
         }
-        all
+        target.extend_from_slice(&self.small[at..]);
     }
 }
 
@@ -225,7 +219,10 @@ mod tests {
                 }
                 assert_eq!(outbox.len(), wanted.len() - written.len(), "seed {seed}");
             }
-            written.extend_from_slice(&outbox.drain());
+            let mut rest = bytes::BytesMut::new();
+            outbox.copy_to(&mut rest);
+            outbox.advance(rest.len());
+            written.extend_from_slice(&rest);
             assert!(written == wanted, "seed {seed}");
             assert_eq!(outbox.small.len(), 0);
         }
