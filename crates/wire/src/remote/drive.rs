@@ -214,7 +214,7 @@ impl<'a> Connection<'a> {
             progress |= self.read(context)?;
             if !progress {
                 let state = self.driving.link.state.lock();
-                if self.leaving && !state.has_sent_before(state.base) {
+                if self.leaving && state.is_quiet() {
                     return Err(io::Error::other("the server is shutting down"));
                 }
                 if state.closed && state.is_quiet() {
@@ -284,6 +284,9 @@ impl<'a> Connection<'a> {
             }
         }
         drop(state);
+        if self.leaving {
+            self.driving.link.leave(&mut self.wakers);
+        }
         self.wakers.drain(..).for_each(Waker::wake);
         self.inbox.settle();
         Ok(true)
@@ -300,10 +303,10 @@ impl<'a> Connection<'a> {
             } else if self.pinged {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped answering"));
             } else {
-                let mut state = self.driving.link.state.lock();
-                let open = state.outbox.begin(Kind::Ping, PING_ID);
+                // It counts as written like a request, so a request may count as written too early, never too late.
+                let open = self.sending.begin(Kind::Ping, PING_ID);
                 // It has no body.
-                let _ = state.outbox.end(open);
+                let _ = self.sending.end(open);
                 self.pinged = true;
             }
         }

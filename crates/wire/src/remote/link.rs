@@ -56,6 +56,8 @@ pub(super) struct State {
     /// Why the last attempt to connect failed, and until when nobody tries again.
     failure: Option<(StoreError, Instant)>,
     failures: u32,
+    /// Set while the server takes no more requests on the connection, but still answers earlier ones.
+    leaving: bool,
 }
 
 struct Call {
@@ -121,6 +123,7 @@ impl Link {
             closed: false,
             failure: None,
             failures: 0,
+            leaving: false,
         };
         Arc::new(Link { address, options, host, state: Mutex::new(state) })
     }
@@ -137,6 +140,9 @@ impl Link {
                 return Err(error.clone());
             }
             state.failure = None;
+        }
+        if state.leaving {
+            return Err(self.shutting_down());
         }
         if state.calls.len() >= CALLS_MAX || state.outbox.len() >= OUTBOX_BYTES_MAX {
             if let Some(waker) = waker {
@@ -204,6 +210,28 @@ impl Link {
         }
     }
 
+    fn shutting_down(&self) -> StoreError {
+        unreachable_server(&self.address, "it is shutting down")
+    }
+
+    /// Notes that the server takes no more requests, and gives back those that were not written yet.
+    pub(super) fn leave(&self, wakers: &mut Vec<Waker>) {
+        let error = self.shutting_down();
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.leaving = true;
+        let base = state.base;
+        for (_, call) in state.calls.iter_mut().filter(|(_, call)| call.start >= base) {
+            if let Stage::Waiting(waker) = &mut call.stage {
+                wakers.extend(waker.take());
+                call.stage = Stage::Lost(Loss::Unreachable(error.clone()));
+            }
+        }
+        state.calls.retain(|_, call| call.start < base || !matches!(call.stage, Stage::Abandoned));
+        state.outbox = Outbox::default();
+        wakers.extend(state.waiting.drain(..));
+    }
+
     /// Says that no further calls will come.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
@@ -220,11 +248,6 @@ impl State {
     /// Whether no call waits for its reply.
     pub(super) fn is_quiet(&self) -> bool {
         !self.calls.iter().any(|(_, call)| call.is_open())
-    }
-
-    /// Whether a call waits for its reply whose request begins before a position.
-    pub(super) fn has_sent_before(&self, position: u64) -> bool {
-        self.calls.iter().any(|(_, call)| call.is_open() && call.start < position)
     }
 
     /// Registers the driver for the next request.
@@ -291,6 +314,7 @@ impl State {
             Stage::Abandoned => false,
             Stage::Replied(_) | Stage::Lost(_) => true,
         });
+        self.leaving = false;
         self.base += self.outbox.len() as u64;
         self.outbox = Outbox::default();
         wakers.extend(self.waiting.drain(..));

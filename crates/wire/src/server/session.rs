@@ -34,7 +34,9 @@ use crate::{WireError, call, reply, request};
 const IDLE_BYTES: usize = 4 << 10;
 /// Rounds of reading and writing before other connections of the thread get their turn.
 const ROUNDS_MAX: usize = 8;
-/// How long a session that ends waits for its peer to close the connection.
+/// How long a server that stops waits for a peer to read its last replies.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it then waits for the peer to close the connection.
 const LINGER: Duration = Duration::from_millis(500);
 /// Calls of the administration that one connection may have under way.
 const CALLS_MAX: usize = 16;
@@ -139,16 +141,38 @@ impl Session {
         let open = self.outbox.begin(Kind::Goodbye, 0);
         // It has no body.
         let _ = self.outbox.end(open);
-        // Refusing what still comes in, instead of closing, keeps the system from discarding replies under way.
-        let lingered = tokio::time::timeout(LINGER, poll_fn(|context| self.poll(context))).await;
-        match lingered {
-            Ok(result) => result,
-            Err(_) => {
-                // Whatever the peer does, what was accepted is finished and its reply sent.
-                self.ended = true;
-                poll_fn(|context| self.poll(context)).await
-            }
+        for call in std::mem::take(&mut self.calls) {
+            // Scrubbing and the like may take hours, and harm nobody by being begun again.
+            self.put_called(call.id, Err(closed()));
         }
+        // What was accepted is finished, and its replies are sent. Refusing what still comes in, instead of closing,
+        // keeps the system from discarding replies under way.
+        if let Some(result) = poll_fn(|context| self.poll_until(context, Self::is_answered)).await {
+            return result;
+        }
+        let flushed = poll_fn(|context| self.poll_until(context, Self::is_idle));
+        if let Ok(Some(result)) = tokio::time::timeout(FLUSH_TIMEOUT, flushed).await {
+            return result;
+        }
+        // The peer knows by now, and closes the connection as soon as it has read everything.
+        tokio::time::timeout(LINGER, poll_fn(|context| self.poll(context))).await.unwrap_or(Ok(()))
+    }
+
+    /// Polls until the session ends, which gives how, or until a condition holds.
+    fn poll_until(
+        &mut self,
+        context: &mut Context<'_>,
+        condition: impl FnOnce(&Self) -> bool,
+    ) -> Poll<Option<io::Result<()>>> {
+        match self.poll(context) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending if condition(self) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn is_answered(&self) -> bool {
+        self.pending.is_empty()
     }
 
     fn is_idle(&self) -> bool {
@@ -337,8 +361,7 @@ impl Session {
         let id = frame.id;
         let request_bytes = frame.body.len();
         if self.draining && frame.kind != Kind::Ping {
-            let error = StoreError::new(ErrorKind::Closed, "the server is shutting down");
-            reply::put_error(&mut self.outbox, id, &error);
+            reply::put_error(&mut self.outbox, id, &closed());
             return true;
         }
         let pending = match frame.kind {
@@ -449,6 +472,10 @@ impl Session {
         self.tally.request(Operation::Call, Ending::Failed);
         reply::put_error(&mut self.outbox, id, &error);
     }
+}
+
+fn closed() -> StoreError {
+    StoreError::new(ErrorKind::Closed, "the server is shutting down")
 }
 
 impl Drop for Session {
