@@ -170,7 +170,7 @@ fn conditions(series: &Series) -> String {
         format!("{} byte", point.block_bytes)
     };
     let (repetitions, window_ms) = (series.repetitions.len(), point.window_ms);
-    format!("{servers}, {block} blocks, {repetitions} × {window_ms} ms a point, line through the medians")
+    format!("{servers}, {block} blocks, {repetitions} × {window_ms} ms a point")
 }
 
 /// The block ranges of figure 2 as places on an axis.
@@ -210,7 +210,7 @@ fn rate_over_blocks(series: &[&Series]) -> Figure {
     let (x, ranges) = block_axis(series);
     Figure {
         title: format!("Figure 2a: {} concurrent updates, one client", series[0].point.concurrency),
-        subtitle: conditions(series[0]),
+        subtitle: format!("{}, line through the medians", conditions(series[0])),
         x,
         y: Axis::holding(
             "read/modify/writes per second",
@@ -225,7 +225,7 @@ fn success_over_blocks(series: &[&Series]) -> Figure {
     let (x, ranges) = block_axis(series);
     Figure {
         title: format!("Figure 2b: {} concurrent updates, one client", series[0].point.concurrency),
-        subtitle: conditions(series[0]),
+        subtitle: format!("{}, line through the medians", conditions(series[0])),
         x,
         y: Axis::holding("successful conditional writes (%)", Scale::Linear, [100.0]),
         lines: over_blocks(series, &ranges, successes),
@@ -249,7 +249,7 @@ fn rate_over_clients(series: &[&Series]) -> Figure {
     };
     Figure {
         title: format!("Figure {number}: {blocks}, {} concurrent updates a client", point.concurrency),
-        subtitle: conditions(series[0]),
+        subtitle: format!("{}, line through the medians", conditions(series[0])),
         x: Axis::holding(
             "concurrent updates",
             Scale::Octaves,
@@ -296,7 +296,7 @@ fn failures_of_blocks(series: &[&Series]) -> Figure {
             point.clients * point.concurrency,
             grouped(point.blocks.unwrap_or_default() as f64 * f64::from(point.objects)),
         ),
-        subtitle: format!("{}; the last repetition of each", conditions(series[0])),
+        subtitle: format!("{}, the last repetition shown", conditions(series[0])),
         x: Axis::holding("block, by server", Scale::Linear, [blocks as f64]),
         y,
         lines,
