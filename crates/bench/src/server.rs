@@ -95,10 +95,10 @@ impl Servers {
                 command.args(["--durability", "none"]);
             }
             if !self.plan.pacing {
-                command.args(["--pacing", "false"]);
+                command.arg("--no-pacing");
             }
             if self.plan.region_statistics {
-                command.args(["--region-statistics", "true"]);
+                command.arg("--region-statistics");
             }
             if let Some(bytes) = self.plan.snapshot_bytes {
                 command.args(["--snapshot-bytes", &bytes.to_string()]);

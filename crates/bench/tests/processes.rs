@@ -50,9 +50,9 @@ struct Serve {
     durability: Option<String>,
     #[arg(long)]
     snapshot_bytes: Option<u64>,
-    #[arg(long, action = clap::ArgAction::Set, default_value_t = true)]
-    pacing: bool,
-    #[arg(long, action = clap::ArgAction::Set, default_value_t = false)]
+    #[arg(long)]
+    no_pacing: bool,
+    #[arg(long)]
     region_statistics: bool,
     #[arg(long)]
     metrics: String,
@@ -70,7 +70,7 @@ fn serve(server: &Serve) -> ExitCode {
         metrics: None,
         durability: server.durability.clone().unwrap_or(default.durability),
         snapshot_bytes: server.snapshot_bytes.unwrap_or(default.snapshot_bytes),
-        pacing: server.pacing,
+        pacing: !server.no_pacing,
         region_statistics: server.region_statistics,
         ..Default::default()
     };
