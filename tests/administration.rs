@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 #[test]
 fn settings_come_from_a_file_and_the_line_wins() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let socket = folder.path().join("socket");
     let settings = format!(
         "store = \"data\"\nlisten = [\"unix:{}\", \"127.0.0.1:0\"]\nsegment-bytes = \"1MiB\"\n\
@@ -59,7 +59,7 @@ fn settings_come_from_a_file_and_the_line_wins() {
 
 #[test]
 fn one_server_at_a_time_has_a_folder_or_an_address() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let store = file(folder.path());
     let server = Server::start(&store, &[]);
     let second = |flags: &[&str]| {
@@ -77,7 +77,7 @@ fn one_server_at_a_time_has_a_folder_or_an_address() {
 
 #[test]
 fn other_addresses_than_loopback_ones_need_a_key_that_fits() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let keygen = |name: &str| {
         let path = folder.path().join(name);
         let mut command = program();
@@ -156,7 +156,7 @@ fn metrics_count_and_health_is_told() {
 
 #[test]
 fn info_and_compact_speak_of_every_server() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let one = Server::start(&file(&folder.path().join("one")), &["--segment-bytes", "64KiB"]);
     let two = Server::in_memory();
     let both = format!("{},{}", one.uri, two.uri.strip_prefix("nacre://").unwrap());
@@ -199,7 +199,7 @@ fn occurrences(folder: &Path, piece: &[u8]) -> Vec<(std::path::PathBuf, u64)> {
 
 #[test]
 fn damage_is_found_named_and_contained() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let store = file(folder.path());
     let server = Server::start(&store, &[]);
     server.run(["write", "damaged", "the quick brown fox jumps over the lazy dog"]).ok();

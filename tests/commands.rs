@@ -14,7 +14,7 @@ use serde_json::json;
 #[test]
 fn bytes_go_in_and_come_out() {
     let server = Server::in_memory();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
     let mut random = Random(7);
     // Longer than any one transaction, and not a multiple of anything.
@@ -298,7 +298,7 @@ fn errors_say_what_where_why_and_what_to_do() {
     let parts = ["cannot write to object \"a\" of ", &uri, "refused", "nacre serve", "--store"];
     assert_eq!(run_with(command, b"").failed(1, &parts), "");
 
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let missing = file(&folder.path().join("missing"));
     let on = |store: &str| {
         let mut command = program();
@@ -320,7 +320,7 @@ fn errors_say_what_where_why_and_what_to_do() {
 
 #[test]
 fn a_folder_is_a_store_without_a_server() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let store = file(folder.path());
     let run = |words: &[&str]| {
         let mut command = program();
@@ -356,7 +356,7 @@ fn shells_and_manual_readers_get_what_they_want() {
 
     let man = run(&["man"]).text();
     assert!(man.contains(".TH") && man.contains("nacre\\-extents"), "{man}");
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     run(&["man", "--folder", folder.path().to_str().unwrap()]).ok();
     let write = fs::read_to_string(folder.path().join("nacre-write.1")).unwrap();
     assert!(write.contains("if\\-version"), "{write}");

@@ -128,7 +128,7 @@ impl Client {
 #[test]
 fn acknowledged_writes_survive_kill_9() {
     let mut random = Random::from_environment();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let store = file(folder.path());
     // Small, so that segments are cleaned and the index is written down while the server is killed.
     let flags = ["--segment-bytes", "256KiB", "--snapshot-bytes", "1MiB"];
@@ -174,7 +174,7 @@ fn acknowledged_writes_survive_kill_9() {
 #[test]
 fn a_stop_in_good_order_keeps_what_was_accepted() {
     for signal in [Signal::TERM, Signal::INT] {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = harness::folder();
         let store = file(folder.path());
         // The system is trusted to sync what is acknowledged: then only a stop in good order does it.
         let server = Server::start(&store, &["--durability", "none", "--segment-bytes", "1MiB"]);
@@ -209,7 +209,7 @@ fn a_stop_in_good_order_keeps_what_was_accepted() {
 
 #[test]
 fn requests_that_were_accepted_are_answered_before_the_end() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let server = Server::start(&file(folder.path()), &[]);
     let store = nacre::open(&server.uri).unwrap();
     let object = store.object("a").unwrap();

@@ -134,7 +134,7 @@ impl Drop for End<'_> {
 #[test]
 fn histories_with_killed_servers_are_linearizable() {
     let mut random = Random::from_environment();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let data = file(&folder.path().join("data"));
     // A server that comes up again is found at the same place, and clients reconnect by themselves.
     let address = format!("unix:{}", folder.path().join("socket").display());

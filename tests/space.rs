@@ -30,7 +30,7 @@ fn folder_bytes(folder: &std::path::Path) -> u64 {
 #[test]
 fn random_overwrites_stay_within_the_bound() {
     let mut random = Random::from_environment();
-    let folder = tempfile::tempdir().unwrap();
+    let folder = harness::folder();
     let flags = ["--segment-bytes", "1MiB", "--snapshot-bytes", "4MiB", "--durability", "none"];
     let server = Server::start(&file(folder.path()), &flags);
     let store = nacre::open(&server.uri).unwrap();

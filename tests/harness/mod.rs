@@ -250,6 +250,16 @@ fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
+/// A folder that goes away with the test, unless NACRE_KEEP is set: then it stays, for a look at what went wrong.
+pub fn folder() -> tempfile::TempDir {
+    let mut folder = tempfile::tempdir().unwrap();
+    if std::env::var_os("NACRE_KEEP").is_some() {
+        folder.disable_cleanup(true);
+        println!("kept: {}", folder.path().display());
+    }
+    folder
+}
+
 /// A store uri for a folder.
 pub fn file(path: &Path) -> String {
     format!("file:{}", path.display())
