@@ -24,14 +24,15 @@ pub fn flush() -> io::Result<()> {
 
 /// A table, whose columns are as wide as what stands in them. Columns whose cells are numbers are flush right.
 pub struct Table {
-    heads: Vec<&'static str>,
+    heads: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table without rows.
-    pub fn new(heads: &[&'static str]) -> Self {
-        Self { heads: heads.to_vec(), rows: Vec::new() }
+    pub fn new(heads: &[&str]) -> Self {
+        let heads = heads.iter().map(|head| head.replace('_', " ").to_uppercase()).collect();
+        Self { heads, rows: Vec::new() }
     }
 
     /// Adds a row.
@@ -41,9 +42,9 @@ impl Table {
 
     /// Prints it.
     pub fn print(&self) -> io::Result<()> {
-        let heads = self.heads.iter().map(|head| (*head).to_owned()).collect::<Vec<_>>();
+        let heads = &self.heads;
         let width = |column: usize| {
-            let cells = self.rows.iter().chain([&heads]).filter_map(|row| row.get(column));
+            let cells = self.rows.iter().chain([heads]).filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         let numeric = |column: usize| {
@@ -54,7 +55,7 @@ impl Table {
         let columns: Vec<(usize, bool)> =
             (0..heads.len()).map(|column| (width(column), numeric(column))).collect();
         let mut output = io::stdout().lock();
-        for row in [&heads].into_iter().chain(&self.rows) {
+        for row in [heads].into_iter().chain(&self.rows) {
             let mut text = String::new();
             for (cell, (width, numeric)) in row.iter().zip(&columns) {
                 let padding = " ".repeat(width - cell.chars().count());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use nacre::Report;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 use crate::output::Table;
@@ -14,7 +14,8 @@ use crate::{output, quantity};
 /// Show a store's segments, live bytes, write amplification, durability and versions
 #[derive(clap::Args, Debug)]
 pub struct InfoArgs {
-    /// Show what servers measured of contended regions instead
+    /// Show what conditional writes came to instead, and the regions with the longest runs of failures, where the
+    /// server was started with --region-statistics
     #[arg(long)]
     regions: bool,
 }
@@ -27,10 +28,13 @@ pub struct ScrubArgs {}
 #[derive(clap::Args, Debug)]
 pub struct CompactArgs {}
 
+/// Regions that `nacre info --regions` shows.
+const REGIONS: usize = 50;
+
 /// Runs `nacre info`.
 pub async fn info(session: &Session, args: InfoArgs) -> Result<(), Failure> {
     let store = session.open()?;
-    let reports = if args.regions { store.regions().await? } else { store.info().await? };
+    let reports = if args.regions { store.regions(REGIONS).await? } else { store.info().await? };
     print(session, &reports)
 }
 
@@ -53,21 +57,31 @@ fn print(session: &Session, reports: &[Report]) -> Result<(), Failure> {
             output::line(&part.place)?;
         }
         match &part.report {
-            Value::Object(fields) => {
-                let width = fields.keys().map(|name| name.len()).max().unwrap_or(0);
-                for (name, value) in fields {
-                    let name = format!("{:width$}", name.replace('_', " "));
-                    output::line(format!("{name}  {}", text(&name, value)).trim_end())?;
-                }
-            }
-            Value::Array(entries) if entries.is_empty() => output::line("nothing")?,
-            Value::Array(entries) => {
-                for entry in entries {
-                    output::line(&entry.to_string())?;
-                }
-            }
+            Value::Object(fields) => print_fields(fields)?,
             other => output::line(&other.to_string())?,
         }
+    }
+    Ok(())
+}
+
+/// Prints one part's report: a line for each field, and a table for each list.
+fn print_fields(fields: &Map<String, Value>) -> Result<(), Failure> {
+    let width = fields.iter().filter(|(_, value)| !value.is_array()).map(|(name, _)| name.len()).max();
+    for (name, value) in fields {
+        let Value::Array(entries) = value else {
+            let name = format!("{:1$}", name.replace('_', " "), width.unwrap_or(0));
+            output::line(format!("{name}  {}", text(&name, value)).trim_end())?;
+            continue;
+        };
+        let Some(Value::Object(first)) = entries.first() else { continue };
+        let mut table = Table::new(&first.keys().map(String::as_str).collect::<Vec<_>>());
+        for entry in entries {
+            table.row(first.keys().map(|column| match &entry[column] {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            }));
+        }
+        table.print()?;
     }
     Ok(())
 }

@@ -56,6 +56,12 @@ struct Settings {
     /// Write the index down after so much log: what a start has to replay at most [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     snapshot_bytes: Option<Size>,
+    /// Do not let updates of contended regions take turns
+    #[arg(long)]
+    no_pacing: bool,
+    /// Count attempts and failures for every region, for "nacre info --regions"
+    #[arg(long)]
+    region_statistics: bool,
     /// Threads that serve connections [default: one for each processor, at most 4]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
@@ -136,6 +142,8 @@ impl Settings {
             durability: self.durability.or(other.durability),
             segment_bytes: self.segment_bytes.or(other.segment_bytes),
             snapshot_bytes: self.snapshot_bytes.or(other.snapshot_bytes),
+            no_pacing: self.no_pacing || other.no_pacing,
+            region_statistics: self.region_statistics || other.region_statistics,
             threads: self.threads.or(other.threads),
             connections_max: self.connections_max.or(other.connections_max),
             held_bytes_max: self.held_bytes_max.or(other.held_bytes_max),
@@ -168,6 +176,8 @@ impl Settings {
                 .segment_bytes
                 .map_or(default.segment_bytes, |size| u32::try_from(size.0).unwrap_or(u32::MAX)),
             snapshot_bytes: self.snapshot_bytes.map_or(default.snapshot_bytes, |size| size.0),
+            pacing: !self.no_pacing,
+            region_statistics: self.region_statistics,
             threads: self.threads.unwrap_or(default.threads),
             connections_max: self.connections_max.unwrap_or(default.connections_max),
             held_bytes_max: self.held_bytes_max.map_or(default.held_bytes_max, |size| size.0 as usize),
@@ -254,13 +264,14 @@ mod tests {
     #[test]
     fn the_file_has_the_names_of_the_flags_and_the_line_wins() {
         let file: Settings = toml::from_str(
-            "listen = [\"127.0.0.1:1\"]\nstore = \"file:x\"\nsegment-bytes = \"64KiB\"\nsnapshot-bytes = 1024\nlog = \"warn\"",
+            "listen = [\"127.0.0.1:1\"]\nstore = \"file:x\"\nsegment-bytes = \"64KiB\"\nsnapshot-bytes = 1024\nno-pacing = true\nlog = \"warn\"",
         )
         .unwrap();
         let line = Settings { log: Some("debug".into()), ..Settings::default() };
         let both = line.or(file);
         assert_eq!(both.log.as_deref(), Some("debug"));
         assert_eq!(both.listen, ["127.0.0.1:1"]);
+        assert!(both.no_pacing && !both.region_statistics);
         assert_eq!((both.segment_bytes, both.snapshot_bytes), (Some(Size(65536)), Some(Size(1024))));
     }
 

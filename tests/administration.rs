@@ -1,0 +1,231 @@
+//! Servers as their administrators see them: settings, keys, metrics, damage.
+
+mod harness;
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use harness::{PATIENCE, Server, file, program, run_with};
+use rustix::process::Signal;
+
+#[test]
+fn settings_come_from_a_file_and_the_line_wins() {
+    let folder = harness::folder();
+    let socket = folder.path().join("socket");
+    let settings = format!(
+        "store = \"data\"\nlisten = [\"unix:{}\", \"127.0.0.1:0\"]\nsegment-bytes = \"1MiB\"\n\
+         durability = \"none\"\nno-pacing = true\nlog = \"warn\"\n",
+        socket.display()
+    );
+    fs::write(folder.path().join("nacre.toml"), settings).unwrap();
+    let mut command = program();
+    command.args(["serve", "--json"]).current_dir(folder.path());
+    let server = Server::spawn(command);
+    assert_eq!(server.uri, format!("unix:{}", socket.display()));
+    server.run(["write", "a", "x"]).ok();
+    assert_eq!(server.run(["info", "--json"]).json()[0]["report"]["durability"], "none");
+    assert!(folder.path().join("data").is_dir());
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+
+    let mut command = program();
+    command.args(["serve", "--json", "--config", "nacre.toml", "--durability", "20ms", "--store", "mem:"]);
+    let server = Server::spawn({
+        command.current_dir(folder.path());
+        command
+    });
+    let info = server.run(["info", "--json"]).json();
+    assert_eq!(info[0]["report"]["durability"], "interval(20 ms)");
+    assert_eq!(info[0]["report"]["persistent"], false);
+    drop(server);
+
+    let refused = |text: &str| {
+        fs::write(folder.path().join("wrong.toml"), text).unwrap();
+        let mut command = program();
+        command.args(["serve", "--config", "wrong.toml", "--store", "data"]).current_dir(folder.path());
+        run_with(command, b"")
+    };
+    refused("listen = [\"127.0.0.1:0\"]\ncolour = 1\n").failed(2, &["line 2 of wrong.toml", "colour"]);
+    refused("segment-bytes = \"large\"\n").failed(2, &["line 1", "large"]);
+    refused("listen = \n").failed(2, &["wrong.toml"]);
+    refused("listen = [\"127.0.0.1:0\"]\nsegment-bytes = 5\n").failed(1, &["segments of 5 bytes"]);
+    refused("listen = [\"nowhere\"]\ndurability = \"sometimes\"\n").failed(1, &["sometimes"]);
+    let mut command = program();
+    command.args(["serve", "--config", "/no/such.toml"]);
+    run_with(command, b"").failed(1, &["cannot read the settings in /no/such.toml"]);
+}
+
+#[test]
+fn one_server_at_a_time_has_a_folder_or_an_address() {
+    let folder = harness::folder();
+    let store = file(folder.path());
+    let server = Server::start(&store, &[]);
+    let second = |flags: &[&str]| {
+        let mut command = program();
+        command.arg("serve").args(flags);
+        run_with(command, b"")
+    };
+    let shown = folder.path().to_str().unwrap();
+    second(&["--listen", "127.0.0.1:0", "--store", &store]).failed(1, &[shown, "open in another process"]);
+    let address = server.uri.strip_prefix("nacre://").unwrap();
+    second(&["--listen", address, "--store", "mem:"]).failed(1, &["cannot listen on", address]);
+    second(&["--store", "nacre://x"]).failed(2, &["nacre://x", "file:FOLDER"]);
+    assert_eq!(server.run(["ls"]).text(), "", "the first server does not mind");
+}
+
+#[test]
+fn other_addresses_than_loopback_ones_need_a_key_that_fits() {
+    let folder = harness::folder();
+    let keygen = |name: &str| {
+        let path = folder.path().join(name);
+        let mut command = program();
+        command.arg("keygen").arg(&path);
+        (run_with(command, b""), path.to_str().unwrap().to_owned())
+    };
+    let (made, key) = keygen("key");
+    made.ok();
+    assert_eq!(fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+    let before = fs::read(&key).unwrap();
+    keygen("key").0.failed(1, &[&key, "exists"]);
+    assert_eq!(fs::read(&key).unwrap(), before, "a key is never overwritten");
+    let (made, other) = keygen("other");
+    made.ok();
+    assert_ne!(fs::read(&other).unwrap(), before);
+
+    let mut command = program();
+    command.args(["serve", "--store", "mem:", "--listen", "0.0.0.0:0"]);
+    run_with(command, b"").failed(1, &["0.0.0.0:0", "key"]);
+
+    let server = Server::start("mem:", &["--key", &key]);
+    server.run(["write", "a", "x"]).failed(1, &["object \"a\"", &server.uri, "--key"]);
+    server.run(["write", "a", "x", "--key", &other]).failed(1, &["key"]);
+    server.run(["write", "a", "x", "--key", &key]).ok();
+    let mut command = server.command(["read", "a"]);
+    command.env("NACRE_KEY", &key);
+    assert_eq!(run_with(command, b"").ok(), b"x");
+    // Processes that the program starts itself have the key too.
+    let proof = server.run(["tour", "--seconds", "1", "--json", "--key", &key]).json();
+    assert_eq!(proof["nothing_lost"], true);
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    server.run(["read", "a", "--key", &key]).failed(1, &["chmod 600"]);
+}
+
+/// Asks for a page as a browser would.
+fn http(address: &str, path: &str) -> (u16, String) {
+    let host = address.strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+}
+
+#[test]
+fn metrics_count_and_health_is_told() {
+    let server = Server::start("mem:", &["--metrics", "127.0.0.1:0", "--region-statistics"]);
+    let metrics = server.metrics.clone().unwrap();
+    let objects = || {
+        let (status, text) = http(&metrics, "/metrics");
+        assert_eq!(status, 200);
+        let line = text.lines().find(|line| line.starts_with("nacre_store_objects ")).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert_eq!(objects(), 0.0);
+    server.run(["write", "a", "x"]).ok();
+    assert_eq!(objects(), 1.0);
+    assert_eq!(http(&metrics, "/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(http(&metrics, "/nothing").0, 404);
+    assert!(http(&metrics, "/").1.contains("<title>nacre</title>"));
+
+    // Lost races are counted by region.
+    server.run(["write", "a", "x", "--if-version", "0"]).failed(3, &["at version 1"]);
+    server.run(["write", "a", "x", "--if-version", "1"]).ok();
+    let report = &server.run(["info", "--regions", "--json"]).json()[0]["report"];
+    let region = &report["regions"][0];
+    assert_eq!(
+        (&region["object"], &region["attempts"], &region["failures"]),
+        (&"a".into(), &2.into(), &1.into())
+    );
+    let text = server.run(["info", "--regions"]).text();
+    assert!(text.contains("OBJECT") && text.contains("ATTEMPTS"), "{text}");
+}
+
+#[test]
+fn info_and_compact_speak_of_every_server() {
+    let folder = harness::folder();
+    let one = Server::start(&file(&folder.path().join("one")), &["--segment-bytes", "64KiB"]);
+    let two = Server::in_memory();
+    let both = format!("{},{}", one.uri, two.uri.strip_prefix("nacre://").unwrap());
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.args(["--store", &both]).args(words);
+        run_with(command, b"")
+    };
+    for round in 0..20 {
+        for object in ["a", "b", "c", "d", "e", "f"] {
+            run(&["write", object, &round.to_string().repeat(20_000)]).ok();
+        }
+    }
+    let info = run(&["info", "--json"]).json();
+    assert_eq!(info.as_array().unwrap().len(), 2);
+    let objects: u64 = (0..2).map(|part| info[part]["report"]["objects"].as_u64().unwrap()).sum();
+    assert_eq!(objects, 6);
+    let text = run(&["info"]).text();
+    assert!(text.contains("write amplification") && text.contains("segments"), "{text}");
+    let before = info[0]["report"]["segment_bytes"].as_u64().unwrap();
+    let after = run(&["compact", "--json"]).json()[0]["report"]["segment_bytes"].as_u64().unwrap();
+    assert!(after <= before, "{after} bytes after, {before} before");
+    assert!(run(&["scrub"]).text().ends_with("no damage found"));
+    assert_eq!(run(&["read", "a", "--length", "2"]).ok(), b"19");
+}
+
+/// The files of a folder that hold a piece of text, with the offset of its first occurrence.
+fn occurrences(folder: &Path, piece: &[u8]) -> Vec<(std::path::PathBuf, u64)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            let bytes = fs::read(&path).unwrap();
+            let at = bytes.windows(piece.len()).position(|window| window == piece);
+            found.extend(at.map(|at| (path, at as u64)));
+        }
+    }
+    found
+}
+
+#[test]
+fn damage_is_found_named_and_contained() {
+    let folder = harness::folder();
+    let store = file(folder.path());
+    let server = Server::start(&store, &[]);
+    server.run(["write", "damaged", "the quick brown fox jumps over the lazy dog"]).ok();
+    server.run(["write", "whole", "the five boxing wizards jump quickly"]).ok();
+    assert_eq!(server.stop(Signal::INT).code(), Some(0));
+
+    let places = occurrences(folder.path(), b"quick brown");
+    assert_eq!(places.len(), 1, "the bytes lie in the log, once");
+    let (path, offset) = &places[0];
+    let mut segment = fs::File::options().read(true).write(true).open(path).unwrap();
+    segment.seek(SeekFrom::Start(*offset)).unwrap();
+    segment.write_all(b"Q").unwrap();
+    drop(segment);
+
+    let server = Server::start(&store, &[]);
+    let name = path.file_name().unwrap().to_str().unwrap();
+    server.run(["read", "damaged"]).failed(1, &["\"damaged\"", name, "nacre scrub"]);
+    assert_eq!(server.run(["read", "whole"]).ok(), b"the five boxing wizards jump quickly");
+    let scrub = server.run(["scrub"]);
+    assert_eq!(scrub.code, 1);
+    let text = String::from_utf8(scrub.stdout).unwrap();
+    assert!(text.contains(name) && text.contains("damaged"), "{text}");
+    let scrub = server.run(["scrub", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&scrub.stdout).unwrap();
+    assert_eq!(json[0]["report"]["findings"][0]["objects"][0], "damaged");
+    // Writing it again puts it right.
+    server.run_with(["put", "damaged"], b"again").ok();
+    assert_eq!(server.run(["read", "damaged"]).ok(), b"again");
+}

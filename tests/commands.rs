@@ -1,0 +1,390 @@
+//! Every command on objects, through the built program: what it prints, and how it ends.
+
+mod harness;
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use harness::{PATIENCE, Random, Server, file, program, run_with, wait};
+use serde_json::json;
+
+#[test]
+fn bytes_go_in_and_come_out() {
+    let server = Server::in_memory();
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let mut random = Random(7);
+    // Longer than any one transaction, and not a multiple of anything.
+    let large: Vec<u8> = (0..2_500_001).flat_map(|_| random.next().to_le_bytes()).collect();
+    fs::write(&source, &large).unwrap();
+
+    let (source, path) = (source.to_str().unwrap(), target.to_str().unwrap());
+    assert_eq!(server.run(["put", "large", source]).text(), "20,000,008 bytes stored in \"large\"");
+    assert!(server.run(["get", "large"]).ok() == large);
+    server.run(["get", "large", path]).ok();
+    assert!(fs::read(&target).unwrap() == large);
+    assert_eq!(server.run(["get", "large", "--offset", "1MiB", "--length", "5"]).ok(), large[1 << 20..][..5]);
+    assert_eq!(server.run(["get", "large", "--offset", "20000000"]).ok(), large[20_000_000..]);
+    assert_eq!(server.run(["get", "large", "--offset", "1GiB"]).ok(), b"");
+
+    // What is shorter takes its place wholly; nothing is also something.
+    let put = server.run_with(["put", "large", "--json"], b"short").json();
+    assert_eq!(put, json!({ "object": "large", "bytes": 5 }));
+    assert_eq!(server.run(["get", "large", "-"]).ok(), b"short");
+    server.run_with(["put", "large", "-", "--fork", "side"], b"").ok();
+    assert_eq!(server.run(["get", "large", "--fork", "side"]).ok(), b"");
+
+    // A file that is replaced keeps its permissions, and keeps its bytes if the fetch fails.
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).unwrap();
+    server.run(["get", "large", path]).ok();
+    assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o640);
+    server.run(["get", "missing", path]).failed(1, &["\"missing\" does not exist", "nacre ls"]);
+    assert_eq!(fs::read(&target).unwrap(), b"short");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left behind");
+    server.run(["get", "large", "/dev/null"]).ok();
+
+    server.run(["put", "x", "/no/such/file"]).failed(1, &["cannot open /no/such/file"]);
+    server.run(["put", "x", "/"]).failed(1, &["is a folder"]);
+    server.run(["get", "large", "/no/such/folder/file"]).failed(1, &["cannot make the file /no/such/folder"]);
+    server
+        .run(["get", "large", "--fork", "other"])
+        .failed(1, &["has no fork \"other\"", "(default), \"side\""]);
+}
+
+#[test]
+fn nobody_reading_is_no_failure() {
+    let server = Server::in_memory();
+    server.run_with(["put", "zeros"], &vec![0; 8 << 20]).ok();
+    let words = [&["get", "zeros"][..], &["read", "zeros"], &["read", "zeros", "--json"]];
+    for words in words {
+        let mut child = server.command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        stdout.read_exact(&mut [0; 10]).unwrap();
+        drop(stdout);
+        let status = wait(&mut child, PATIENCE);
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!((status.code(), stderr.as_str()), (Some(0), ""), "{words:?}");
+    }
+}
+
+#[test]
+fn names_may_hold_any_bytes() {
+    let server = Server::in_memory();
+    let raw = std::ffi::OsStr::from_bytes(b"a/\xff b");
+    let words = [std::ffi::OsStr::new("write"), raw, std::ffi::OsStr::new("data")];
+    assert_eq!(server.run(words).text(), "1");
+    assert_eq!(server.run(["read", "a/\\xff b"]).ok(), b"data");
+    server.run(["write", "\\x00\\x0a\\\\", "other"]).ok();
+    assert_eq!(server.run(["ls"]).text(), "\\x00\\x0a\\\\\na/\\xff b");
+    assert_eq!(server.run(["ls", "\\x00"]).text(), "\\x00\\x0a\\\\");
+    server.run(["write", "a\\q", "x"]).code_is_usage("begins neither");
+    server.run(["write", "", "x"]).code_is_usage("1 to 255 bytes");
+    server.run(["write", &"a".repeat(256), "x"]).code_is_usage("object id is 256 bytes long");
+}
+
+#[test]
+fn conditional_writes_hold_or_say_what_stands_there() {
+    let server = Server::in_memory();
+    assert_eq!(server.run(["write", "a", "0123456789", "--create"]).text(), "1");
+    let refused = server.run(["write", "a", "x", "--create"]);
+    assert_eq!(refused.failed(3, &["exists already, at version 1", &server.uri, "without --create"]), "1\n");
+
+    assert_eq!(server.run(["write", "a", "AB", "--offset", "2", "--if-version", "1"]).text(), "2");
+    let refused = server.run(["write", "a", "x", "--offset", "3", "--if-version", "1"]);
+    let parts = ["object \"a\"", &server.uri, "at version 2, not at 1", "--if-version 2"];
+    assert_eq!(refused.failed(3, &parts), "2\n");
+    // What lies beside the range does not matter, unless the condition covers it.
+    let words = ["write", "a", "x", "--offset", "8", "--if-version", "1"];
+    server.run([&words[..], &["--guard-range", "0+1KiB"]].concat()).failed(3, &["at version 2"]);
+    assert_eq!(server.run(words).json(), 3);
+    assert_eq!(server.run(["read", "a"]).ok(), b"01AB4567x9");
+
+    // The paper's protocol: the version that was read plus one.
+    let words = ["write", "a", "p", "--offset", "0", "--propose"];
+    server.run([&words[..], &["1"]].concat()).failed(3, &["1 is not above that"]);
+    assert_eq!(server.run([&words[..], &["100"]].concat()).text(), "100");
+
+    // As JSON, the loser of a race has all that it needs to try again.
+    let refused = server.run(["write", "a", "zz", "--if-version", "1", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&refused.failed(3, &["not written"])).unwrap();
+    assert_eq!((&json["done"], &json["version"], &json["data"]), (&json!(false), &json!(100), &json!("p1")));
+    assert_eq!(json["extents"][0], json!({ "offset": 0, "length": 1, "version": 100, "kind": "data" }));
+    let done = server.run(["write", "a", "zz", "--if-version", "100", "--json"]).json();
+    assert_eq!(done, json!({ "done": true, "version": 101 }));
+
+    // Bytes come from a file or standard input too, as they are.
+    server.run_with(["write", "b"], b"\x00\xff\n").ok();
+    server.run_with(["write", "b", "--file", "-", "--offset", "3"], b"more").ok();
+    assert_eq!(server.run(["read", "b"]).ok(), b"\x00\xff\nmore");
+    server.run(["write", "b", "-x", "--offset", "1"]).ok();
+    assert_eq!(server.run(["read", "b", "--length", "3"]).ok(), b"\x00-x");
+    server.run(["write", "b", "x", "--file", "f"]).code_is_usage("cannot be used with");
+    server.run(["write", "b", "x", "--guard-range", "0+1"]).failed(2, &["--guard-range needs"]);
+    server.run(["write", "b", "x", "--offset", "4 furlongs"]).code_is_usage("is not a unit");
+    let far = server.run(["write", "b", "x", "--offset", &i64::MAX.to_string()]);
+    far.failed(1, &["cannot write to object \"b\"", "past the greatest offset"]);
+    let large = server.run_with(["write", "b"], &vec![0; (16 << 20) + 1]);
+    large.failed(1, &["16.0 MiB", "nacre put"]);
+}
+
+trait Usage {
+    /// The parser of the command line explains in more than one line.
+    fn code_is_usage(self, part: &str);
+}
+
+impl Usage for harness::Ended {
+    #[track_caller]
+    fn code_is_usage(self, part: &str) {
+        assert_eq!(self.code, 2, "{self:?}");
+        assert!(self.stderr.contains(part), "{self:?}");
+        assert!(self.stdout.is_empty());
+    }
+}
+
+#[test]
+fn reads_give_versions_and_extents() {
+    let server = Server::in_memory();
+    server.run(["write", "a", "hello", "--fork", "f"]).ok();
+    server.run(["write", "a", "LL", "--offset", "2", "--fork", "f"]).ok();
+    let words = ["read", "a", "--offset", "1", "--length", "2KiB", "--fork", "f", "--json"];
+    let expected = json!({
+        "object": "a", "fork": "f", "offset": 1, "length": 4, "version": 2, "size": 5, "data": "eLLo",
+        "extents": [
+            { "offset": 1, "length": 1, "version": 1, "kind": "data" },
+            { "offset": 2, "length": 2, "version": 2, "kind": "data" },
+            { "offset": 4, "length": 1, "version": 1, "kind": "data" },
+        ],
+    });
+    assert_eq!(server.run(words).json(), expected);
+    let extents = server.run(["extents", "a", "--fork", "f", "--json"]).json();
+    assert_eq!((&extents["version"], extents["extents"].as_array().unwrap().len()), (&json!(2), 3));
+    let table = server.run(["extents", "a", "--fork", "f"]).text();
+    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["OFFSET", "LENGTH", "VERSION", "KIND"]);
+    assert_eq!(lines[2], ["2", "2", "2", "data"]);
+    assert_eq!(table.lines().last().unwrap(), "version 2 in this range, 5 bytes in the fork");
+
+    server.run_with(["write", "b"], b"\xff\x00").ok();
+    assert_eq!(server.run(["read", "b", "--json"]).json()["data_base64"], "/wA=");
+    server.run(["read", "nothing"]).failed(1, &["\"nothing\" does not exist", &server.uri]);
+    server.run(["extents", "nothing"]).failed(1, &["\"nothing\" does not exist"]);
+    server.run(["read", "a"]).failed(1, &["has no default fork", "\"f\"", "--fork"]);
+
+    let stat = server.run(["stat", "a", "--json"]).json();
+    let forks = json!([{ "fork": "f", "size": 5 }]);
+    assert_eq!((&stat["version"], &stat["bytes"], &stat["forks"]), (&json!(2), &json!(5), &forks));
+    let text = server.run(["stat", "a"]).text();
+    assert!(text.starts_with("object \"a\", version 2, 5 bytes, 0 keys, 0 attributes\n"), "{text}");
+    server.run(["stat", "nothing"]).failed(1, &["does not exist"]);
+}
+
+#[test]
+fn listings_have_prefixes_and_pages() {
+    let server = Server::in_memory();
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    // More than fits in one page of the protocol.
+    let names: Vec<String> = (0..1100).map(|number| format!("n/{number:05}")).collect();
+    for name in names.iter().map(String::as_str).chain(["m", "n", "o"]) {
+        store.object(name).unwrap().write(0, "x").unwrap();
+    }
+    let all = server.run(["ls"]).text();
+    assert_eq!(all.lines().count(), 1103);
+    assert_eq!(server.run(["ls", "n/"]).text().lines().collect::<Vec<_>>(), names);
+    assert_eq!(server.run(["ls", "n/0000"]).text().lines().count(), 10);
+    assert_eq!(server.run(["ls", "p"]).text(), "");
+    assert_eq!(server.run(["ls", "p", "--json"]).json(), json!([]));
+    let page = server.run(["ls", "n/", "--after", "n/00007", "--limit", "2"]);
+    assert_eq!((page.code, page.stdout.as_slice()), (0, &b"n/00008\nn/00009\n"[..]));
+    assert!(page.stderr.contains("--after 'n/00009'"), "{page:?}");
+    // A place before the prefix is as good as none.
+    assert_eq!(server.run(["ls", "o", "--after", "a", "--limit", "1"]).text(), "o");
+    assert_eq!(server.run(["ls", "--json", "--limit", "1"]).json(), json!([{ "object": "m" }]));
+    let long = server.run(["ls", "-l", "m"]).text();
+    let lines: Vec<Vec<&str>> = long.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["VERSION", "BYTES", "FORKS", "KEYS", "ATTRIBUTES", "OBJECT"]);
+    assert_eq!(lines[1], ["1", "1", "1", "0", "0", "m"]);
+    let json = server.run(["ls", "--long", "--json", "m"]).json();
+    assert_eq!(
+        json[0],
+        json!({ "object": "m", "version": 1, "bytes": 1, "forks": 1, "keys": 0, "attributes": 0 })
+    );
+}
+
+#[test]
+fn objects_and_forks_go_away() {
+    let server = Server::in_memory();
+    for (object, fork) in [("a", "f"), ("a", "g"), ("b", "f"), ("c", "f")] {
+        server.run(["write", object, "x", "--fork", fork]).ok();
+    }
+    server.run(["rm", "a", "--fork", "f"]).ok();
+    server.run(["read", "a", "--fork", "f"]).failed(1, &["has no fork \"f\"; it has \"g\""]);
+    server.run(["rm", "a", "--fork", "f"]).failed(1, &["has no fork \"f\""]);
+    server.run(["rm", "a", "--fork", "f", "--force"]).ok();
+    assert_eq!(server.run(["rm", "b", "c", "--json"]).json(), json!({ "removed": 2 }));
+    assert_eq!(server.run(["ls"]).text(), "a");
+    server.run(["rm", "b"]).failed(1, &["object \"b\" does not exist", &server.uri]);
+    assert_eq!(server.run(["rm", "b", "-f", "--json"]).json(), json!({ "removed": 0 }));
+    // Versions go on where they were.
+    let again = server.run(["write", "b", "x", "--create"]).text();
+    assert!(again.parse::<u64>().unwrap() > 2, "{again}");
+}
+
+#[test]
+fn keys_and_attributes_are_two_maps_of_one_kind() {
+    let server = Server::in_memory();
+    for command in ["keys", "attr"] {
+        server.run([command, "get", command, "k"]).failed(1, &["does not exist"]);
+        server.run([command, "set", command, "k", "v1"]).ok();
+        assert_eq!(server.run([command, "get", command, "k"]).ok(), b"v1");
+        server.run([command, "get", command, "other"]).failed(1, &["no", "\"other\"", "ls"]);
+        assert_eq!(
+            server.run([command, "get", command, "k", "--json"]).json(),
+            json!({ "name": "k", "value": "v1" })
+        );
+        server.run_with([command, "set", command, "binary\\x00", "-"], b"\xfe\n").ok();
+        assert_eq!(server.run([command, "get", command, "binary\\x00"]).ok(), b"\xfe\n");
+
+        let refused = server.run([command, "set", command, "k", "v2", "--if-value", "other"]);
+        assert_eq!(refused.failed(3, &["\"k\"", "not set", &server.uri]), "2\n");
+        let refused = server.run([command, "set", command, "k", "v2", "--if-absent", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&refused.failed(3, &["\"k\""])).unwrap();
+        assert_eq!(json, json!({ "done": false, "version": 2, "value": "v1" }));
+        let refused = server.run([command, "set", command, "new", "v", "--if-present", "--json"]);
+        assert!(refused.failed(3, &["it has no value"]).contains("\"value\":null"));
+        assert_eq!(server.run([command, "set", command, "k", "v2", "--if-value", "v1"]).text(), "3");
+        server
+            .run([command, "set", command, "k", "x", "--if-absent", "--if-present"])
+            .code_is_usage("cannot be used");
+
+        let list = server.run([command, "ls", command]).text();
+        let lines: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0], ["NAME", "BYTES", "VALUE"]);
+        assert_eq!(lines[1], ["binary\\x00", "2", "\\xfe\\n"]);
+        assert_eq!(lines[2], ["k", "2", "v2"]);
+        let json = server.run([command, "ls", command, "k", "--json"]).json();
+        assert_eq!(json, json!([{ "name": "k", "value": "v2" }]));
+        let page =
+            server.run([command, "ls", command, "--after", "binary\\x00", "--limit", "1", "--json"]).json();
+        assert_eq!(page, json!([{ "name": "k", "value": "v2" }]));
+        server.run([command, "rm", command, "k", "--if-value", "v1"]).failed(3, &["not removed"]);
+        assert_eq!(server.run([command, "rm", command, "k", "--if-value", "v2"]).text(), "4");
+        server.run([command, "rm", command, "k"]).failed(1, &["no", "\"k\""]);
+        server.run([command, "ls", "nothing"]).failed(1, &["\"nothing\" does not exist"]);
+    }
+    let stat = server.run(["stat", "keys", "--json"]).json();
+    assert_eq!((&stat["keys"], &stat["attributes"]), (&json!(1), &json!(0)));
+    let large = server.run_with(["keys", "set", "keys", "k", "-"], &vec![b'x'; (1 << 20) + 1]);
+    large.failed(1, &["1.0 MiB"]);
+    // More keys than one page of the protocol holds.
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    let object = store.object("many").unwrap();
+    for number in 0..1100 {
+        object.set_key(format!("{number:05}"), "v").unwrap();
+    }
+    assert_eq!(server.run(["keys", "ls", "many", "--json"]).json().as_array().unwrap().len(), 1100);
+}
+
+#[test]
+fn errors_say_what_where_why_and_what_to_do() {
+    // A port on which nobody listens any more.
+    let server = Server::in_memory();
+    let uri = server.uri.clone();
+    let mut command = server.command(["write", "a", "x"]);
+    server.kill();
+    let parts = ["cannot write to object \"a\" of ", &uri, "refused", "nacre serve", "--store"];
+    assert_eq!(run_with(command, b"").failed(1, &parts), "");
+
+    let folder = harness::folder();
+    let missing = file(&folder.path().join("missing"));
+    let on = |store: &str| {
+        let mut command = program();
+        command.args(["ls", "--store", store]);
+        run_with(command, b"")
+    };
+    on(&missing).failed(1, &[&missing, "no such folder", "nacre serve"]);
+    assert!(!folder.path().join("missing").exists(), "a misspelt path makes no store");
+    on("mem:").failed(2, &["mem:", "gone when this command ends"]);
+    on("http://x").failed(2, &["http://x", "nacre://HOST:PORT"]);
+    on("nacre://x?colour=red").failed(2, &["there is no parameter \"colour\""]);
+    let empty = file(folder.path());
+    assert_eq!(on(&empty).text(), "", "an empty folder is an empty store");
+
+    command = program();
+    command.arg("frobnicate");
+    run_with(command, b"").code_is_usage("unrecognized subcommand");
+}
+
+#[test]
+fn a_folder_is_a_store_without_a_server() {
+    let folder = harness::folder();
+    let store = file(folder.path());
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.env("NACRE_STORE", &store).args(words);
+        run_with(command, b"")
+    };
+    assert_eq!(run(&["write", "a", "kept"]).text(), "1");
+    assert_eq!(run(&["read", "a"]).ok(), b"kept");
+    assert_eq!(run(&["info", "--json"]).json()[0]["report"]["objects"], 1);
+    assert_eq!(run(&["compact", "--json"]).json()[0]["report"]["live_bytes"], 4);
+    assert!(run(&["scrub"]).text().ends_with("no damage found"));
+    // While a server has the folder, nobody else can.
+    let server = Server::start(&store, &[]);
+    run(&["read", "a"]).failed(1, &["open in another process"]);
+    assert_eq!(server.run(["read", "a"]).ok(), b"kept");
+}
+
+#[test]
+fn shells_and_manual_readers_get_what_they_want() {
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.args(words);
+        run_with(command, b"")
+    };
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(&["completions", shell]).text();
+        assert!(script.contains("extents") && script.contains("if-version"), "{shell}");
+    }
+    let bash = run(&["completions", "bash"]).ok();
+    let mut check = std::process::Command::new("bash");
+    check.arg("-n");
+    assert_eq!(run_with(check, &bash).ok(), b"", "bash finds no fault with the script");
+
+    let man = run(&["man"]).text();
+    assert!(man.contains(".TH") && man.contains("nacre\\-extents"), "{man}");
+    let folder = harness::folder();
+    run(&["man", "--folder", folder.path().to_str().unwrap()]).ok();
+    let write = fs::read_to_string(folder.path().join("nacre-write.1")).unwrap();
+    assert!(write.contains("if\\-version"), "{write}");
+    assert!(folder.path().join("nacre-keys-set.1").exists());
+    assert!(!folder.path().join("nacre-tour-client.1").exists());
+    let version = run(&["--version"]).text();
+    assert_eq!(version, concat!("nacre ", env!("CARGO_PKG_VERSION")));
+    for command in man.lines().filter_map(|line| line.strip_prefix("nacre\\-")?.split_once('(')) {
+        assert_eq!(run(&[command.0, "--help"]).code, 0, "{}", command.0);
+    }
+}
+
+#[test]
+fn the_tour_proves_that_no_update_is_lost() {
+    let server = Server::in_memory();
+    let words = ["tour", "--seconds", "1", "--clients", "3", "--blocks", "4"];
+    let proof = server.run([&words[..], &["--json"]].concat()).json();
+    assert_eq!(proof["nothing_lost"], true);
+    assert!(proof["acknowledged"].as_u64().unwrap() > 0);
+    assert_eq!(proof["acknowledged"], proof["counted"]);
+    assert_eq!(proof["unknown"], 0);
+    // Again on the same blocks; and somebody else's write is noticed.
+    let text = server.run(words).text();
+    assert!(text.ends_with("no update was lost"), "{text}");
+    server.run(["write", "tour", "x", "--offset", "8"]).ok();
+    server.run(words).failed(1, &["block 0", "\"tour\"", "nacre rm tour"]);
+
+    let mut command = program();
+    command.args(["tour", "--store", "file:x"]);
+    run_with(command, b"").failed(2, &["the tour needs a server"]);
+}

@@ -1,0 +1,293 @@
+//! Runs the built program: servers that end with the test that started them, and commands that cannot hang.
+//!
+//! Servers listen on ports that the system chooses, or on Unix sockets in folders of their own. Only processes that
+//! were started here are ended, by their ids.
+
+// Every test file uses its own part of this.
+#![allow(dead_code)]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// What takes longer than this hangs.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The program under test, with an environment that names no store.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nacre"));
+    command.env_remove("NACRE_STORE").env_remove("NACRE_KEY").stdin(Stdio::null());
+    command
+}
+
+/// How a command ended.
+pub struct Ended {
+    pub code: i32,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl std::fmt::Debug for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = String::from_utf8_lossy(&self.stdout[..self.stdout.len().min(4096)]);
+        write!(f, "exit code {}, stdout:\n{shown}\nstderr:\n{}", self.code, self.stderr)
+    }
+}
+
+impl Ended {
+    /// Checks that it went well, and gives what it printed.
+    #[track_caller]
+    pub fn ok(self) -> Vec<u8> {
+        assert_eq!(self.code, 0, "{self:?}");
+        assert_eq!(self.stderr, "", "a command that goes well says nothing on standard error");
+        self.stdout
+    }
+
+    /// The same as text, without the last line's end.
+    #[track_caller]
+    pub fn text(self) -> String {
+        String::from_utf8(self.ok()).unwrap().trim_end().to_owned()
+    }
+
+    /// The same as JSON.
+    #[track_caller]
+    pub fn json(self) -> Value {
+        serde_json::from_slice(&self.ok()).unwrap()
+    }
+
+    /// Checks that it failed with a code and a sentence of one line that holds all of these parts, and gives what it
+    /// printed to standard output.
+    #[track_caller]
+    pub fn failed(self, code: i32, parts: &[&str]) -> String {
+        assert_eq!(self.code, code, "{self:?}");
+        assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
+        assert!(self.stderr.starts_with("nacre: "), "{self:?}");
+        for part in parts {
+            assert!(self.stderr.contains(part), "\"{part}\" is not in {self:?}");
+        }
+        String::from_utf8(self.stdout).unwrap()
+    }
+}
+
+/// Runs a command to its end, with something on its standard input.
+#[track_caller]
+pub fn run_with(mut command: Command, input: &[u8]) -> Ended {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    // A command that does not read its input closes it; that is not this thread's business.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let stdout = collect(child.stdout.take().unwrap());
+    let stderr = collect(child.stderr.take().unwrap());
+    let status = wait(&mut child, PATIENCE);
+    writer.join().unwrap();
+    Ended {
+        code: status.code().expect("the command ends by itself, not by a signal"),
+        stdout: stdout.join().unwrap(),
+        stderr: String::from_utf8(stderr.join().unwrap()).unwrap(),
+    }
+}
+
+fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
+}
+
+/// Waits for the end of a process, which is killed if that takes too long.
+#[track_caller]
+pub fn wait(child: &mut Child, patience: Duration) -> ExitStatus {
+    let pid = pid(child);
+    let (done, waiting) = mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        let late = waiting.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout);
+        if late {
+            // Until it is waited for, the process id is its own.
+            kill_process(pid, Signal::KILL).unwrap();
+        }
+        late
+    });
+    // Waiting does not reap the process before the watchdog is gone, so that it never kills another one.
+    rustix::process::waitid(
+        rustix::process::WaitId::Pid(pid),
+        rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT,
+    )
+    .unwrap();
+    drop(done);
+    let late = watchdog.join().unwrap();
+    let status = child.wait().unwrap();
+    assert!(!late, "process {pid:?} did not end within {patience:?}");
+    status
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id() as i32).unwrap()
+}
+
+/// A server, which is killed when the test is over.
+pub struct Server {
+    child: Child,
+    /// How clients name it.
+    pub uri: String,
+    /// Where its metrics are.
+    pub metrics: Option<String>,
+    stderr: Arc<Mutex<String>>,
+}
+
+impl Server {
+    /// Starts a server in memory on a port of its own.
+    #[track_caller]
+    pub fn in_memory() -> Server {
+        Server::start("mem:", &[])
+    }
+
+    /// Starts a server on a port of its own.
+    #[track_caller]
+    pub fn start(store: &str, flags: &[&str]) -> Server {
+        Server::listen("127.0.0.1:0", store, flags)
+    }
+
+    /// Starts a server on an address.
+    #[track_caller]
+    pub fn listen(address: &str, store: &str, flags: &[&str]) -> Server {
+        let mut command = program();
+        command.args(["--json", "serve", "--store", store, "--listen", address, "--log", "warn"]).args(flags);
+        Server::spawn(command)
+    }
+
+    /// Starts a server by a command that prints JSON.
+    #[track_caller]
+    pub fn spawn(mut command: Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = Arc::new(Mutex::new(String::new()));
+        let (log, errors) = (stderr.clone(), BufReader::new(child.stderr.take().unwrap()));
+        std::thread::spawn(move || {
+            for line in errors.lines().map_while(Result::ok) {
+                log.lock().unwrap().push_str(&format!("{line}\n"));
+            }
+        });
+        let lines = lines(child.stdout.take().unwrap());
+        let Ok(line) = lines.recv_timeout(PATIENCE) else {
+            // What it said last may still be on its way.
+            let _ = child.kill();
+            let status = child.wait().unwrap();
+            panic!("the server did not come up ({status}): {}", stderr.lock().unwrap());
+        };
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(ready["ready"], true);
+        assert_eq!(ready["pid"], child.id());
+        let uri = ready["addresses"][0].as_str().unwrap().to_owned();
+        let metrics = ready["metrics"].as_str().map(str::to_owned);
+        Server { child, uri, metrics, stderr }
+    }
+
+    /// A command for this server.
+    pub fn command<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
+        let mut command = program();
+        command.env("NACRE_STORE", &self.uri).args(words);
+        command
+    }
+
+    /// Runs a command on this server.
+    #[track_caller]
+    pub fn run<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Ended {
+        run_with(self.command(words), b"")
+    }
+
+    /// Runs a command on this server, with something on its standard input.
+    #[track_caller]
+    pub fn run_with<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>, input: &[u8]) -> Ended {
+        run_with(self.command(words), input)
+    }
+
+    /// Kills it as `kill -9` does.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to stop, as `kill` or Ctrl-C does, and waits until it has.
+    #[track_caller]
+    pub fn stop(mut self, signal: Signal) -> ExitStatus {
+        kill_process(pid(&self.child), signal).unwrap();
+        wait(&mut self.child, PATIENCE)
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        self.stderr.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have been waited for already; then its id is known to be gone, and this does nothing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+/// A folder that goes away with the test, unless NACRE_KEEP is set: then it stays, for a look at what went wrong.
+pub fn folder() -> tempfile::TempDir {
+    let mut folder = tempfile::tempdir().unwrap();
+    if std::env::var_os("NACRE_KEEP").is_some() {
+        folder.disable_cleanup(true);
+        println!("kept: {}", folder.path().display());
+    }
+    folder
+}
+
+/// A store uri for a folder.
+pub fn file(path: &Path) -> String {
+    format!("file:{}", path.display())
+}
+
+/// Random numbers from a seed (SplitMix64), so that a failing run can be repeated.
+pub struct Random(pub u64);
+
+impl Random {
+    /// A seed from NACRE_SEED, or a fresh one; printed, so that it shows with a failure.
+    pub fn from_environment() -> Random {
+        let seed = match std::env::var("NACRE_SEED") {
+            Ok(text) => text.parse().expect("NACRE_SEED is a number"),
+            Err(_) => std::process::id() as u64 ^ std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64,
+        };
+        println!("NACRE_SEED={seed}");
+        Random(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}

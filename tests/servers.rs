@@ -1,0 +1,65 @@
+//! Several servers as one store, one of which dies.
+
+mod harness;
+
+use std::collections::BTreeSet;
+
+use harness::{Server, program, run_with};
+use nacre::ErrorKind;
+
+#[test]
+fn a_dead_server_costs_its_own_objects_and_no_others() {
+    let servers = [Server::in_memory(), Server::in_memory(), Server::in_memory()];
+    let hosts: Vec<&str> =
+        servers.iter().map(|server| server.uri.strip_prefix("nacre://").unwrap()).collect();
+    let all = format!("nacre://{}", hosts.join(","));
+    let dead = hosts[1].to_owned();
+    let store = nacre::open(&all).unwrap().blocking();
+    let names: BTreeSet<String> = (0..90).map(|number| format!("object-{number:02}")).collect();
+    for name in &names {
+        store.object(name).unwrap().write(0, name.clone()).unwrap();
+    }
+    let run = |words: &[&str]| {
+        let mut command = program();
+        command.args(["--store", &all]).args(words);
+        run_with(command, b"")
+    };
+    assert!(run(&["ls"]).text().lines().eq(&names), "listings are merged");
+    let on = |server: &Server| -> BTreeSet<String> {
+        server.run(["ls"]).text().lines().map(str::to_owned).collect()
+    };
+    let parts: Vec<BTreeSet<String>> = servers.iter().map(on).collect();
+    assert!(parts.iter().all(|part| part.len() > 10), "every server has its share: {parts:?}");
+    assert_eq!(parts.iter().map(BTreeSet::len).sum::<usize>(), names.len(), "no object is in two places");
+    // The order in which the servers are named does not matter.
+    let turned = format!("nacre://{},{},{}", hosts[2], hosts[0], hosts[1]);
+    let again = nacre::open(&turned).unwrap().blocking();
+    assert!(names.iter().all(|name| again.object(name).unwrap().stat().unwrap().exists));
+
+    let [_one, two, _three] = servers;
+    two.kill();
+    let fresh = nacre::open(&all).unwrap().blocking();
+    for name in &names {
+        // A handle that was connected before, and one that never was.
+        for store in [&store, &fresh] {
+            let object = store.object(name).unwrap();
+            let (read, written) = (object.read(0..9), object.write(0, name.clone()));
+            if !parts[1].contains(name) {
+                assert_eq!(read.unwrap().data, name.as_bytes());
+                written.unwrap();
+                continue;
+            }
+            for error in [read.unwrap_err(), written.unwrap_err()] {
+                // What was under way when the connection broke has an unknown fate; later ones never set out.
+                assert!(matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Unknown), "{error}");
+                assert!(error.message.contains(&dead) && error.message.contains(name), "{error}");
+            }
+        }
+    }
+    let lost = parts[1].first().unwrap();
+    run(&["read", lost]).failed(1, &[lost, &dead, "nacre serve"]);
+    let kept = parts[0].first().unwrap();
+    assert_eq!(run(&["read", kept]).ok(), kept.as_bytes());
+    // A listing that leaves objects out would pass for the whole.
+    run(&["ls"]).failed(1, &[&dead]);
+}
