@@ -6,7 +6,7 @@
 //! that is kept needs its records.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use nacre_object::{Fork, ObjectId, StoreError};
@@ -31,12 +31,6 @@ pub struct CleanerState {
     pub spare: Option<Arc<Segment>>,
     /// Where replay would begin from each snapshot that is kept, the oldest first.
     pub snapshots: Vec<(u64, Position)>,
-    /// Live bytes moved, and log bytes that took, since the store was opened.
-    pub moved_bytes: AtomicU64,
-    /// See `moved_bytes`.
-    pub move_record_bytes: AtomicU64,
-    /// Segments cleaned.
-    pub cleaned: u64,
 }
 
 /// What the choice of a segment to clean is made from.
@@ -109,8 +103,9 @@ impl Engine {
             live_bytes: segment.live_bytes(),
             age: now.saturating_sub(segment.last_batch.load(Ordering::Relaxed)),
         });
-        let moved = work.moved_bytes.load(Ordering::Relaxed).max(1) as f64;
-        let move_cost = (work.move_record_bytes.load(Ordering::Relaxed) as f64 / moved).max(1.0);
+        let counters = &self.maintenance.counters;
+        let moved = counters.moved_bytes.load(Ordering::Relaxed).max(1) as f64;
+        let move_cost = (counters.move_record_bytes.load(Ordering::Relaxed) as f64 / moved).max(1.0);
         let Some(choice) = choose(candidates, move_cost) else { return Ok(false) };
         let Some(segment) = self.table.get(choice.id) else { return Ok(false) };
         if work.pins(segment.id) {
@@ -153,7 +148,7 @@ impl Engine {
             tracing::warn!("{} holds live data that cannot be moved; run a scrub", segment.name);
             return Ok(());
         }
-        work.cleaned += 1;
+        self.maintenance.counters.cleaned.fetch_add(1, Ordering::Relaxed);
         drop(self.table.remove(segment.id));
         self.discard(work, segment);
         Ok(())
@@ -270,8 +265,9 @@ impl Engine {
             }
         };
         self.log.wait_blocking(appended.batch)?;
-        work.moved_bytes.fetch_add(payload_bytes as u64, Ordering::Relaxed);
-        work.move_record_bytes.fetch_add(record_bytes, Ordering::Relaxed);
+        let counters = &self.maintenance.counters;
+        counters.moved_bytes.fetch_add(payload_bytes as u64, Ordering::Relaxed);
+        counters.move_record_bytes.fetch_add(record_bytes, Ordering::Relaxed);
         let mut offset = appended.payload_offset;
         for moved in moves {
             let chunk = Chunk { segment: appended.segment, offset, len: moved.len, crc: moved.crc };

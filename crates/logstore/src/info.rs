@@ -96,8 +96,7 @@ impl Engine {
             }
         };
         let segments: Vec<SegmentInfo> = self.table.all().into_iter().map(describe).collect();
-        let work = self.maintenance.work.lock();
-        let spare_bytes = work.spare.as_ref().map_or(0, |spare| spare.capacity);
+        let counters = &self.maintenance.counters;
         let user_bytes = self.user_bytes.load(Ordering::Relaxed);
         let log_bytes = self.log.counters.log_bytes.load(Ordering::Relaxed);
         Info {
@@ -111,17 +110,17 @@ impl Engine {
             extent_index_bytes,
             version_max,
             segments: segments.len() as u64,
-            segment_bytes: self.table.capacity_bytes() + spare_bytes,
+            segment_bytes: self.table.capacity_bytes() + counters.spare_bytes.load(Ordering::Relaxed),
             live_bytes: self.table.live_bytes(),
             user_bytes,
             log_bytes,
-            moved_bytes: work.moved_bytes.load(Ordering::Relaxed),
+            moved_bytes: counters.moved_bytes.load(Ordering::Relaxed),
             write_amplification: log_bytes as f64 / user_bytes.max(1) as f64,
-            segments_cleaned: work.cleaned,
+            segments_cleaned: counters.cleaned.load(Ordering::Relaxed),
             batches: self.log.counters.batches.load(Ordering::Relaxed),
             records: self.log.counters.records.load(Ordering::Relaxed),
             syncs: self.log.counters.syncs.load(Ordering::Relaxed),
-            snapshots: if self.persistent { work.snapshots.len() as u64 } else { 0 },
+            snapshots: if self.persistent { counters.snapshots.load(Ordering::Relaxed) } else { 0 },
             replay_bytes: self.log.since_snapshot_bytes(),
             segment_list: segments,
         }

@@ -4,7 +4,7 @@
 //! writers' pace, and the space bound holds without a throttle of its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::channel::oneshot;
@@ -21,8 +21,25 @@ pub struct Maintenance {
     threaded: AtomicBool,
     requests: Mutex<Requests>,
     wake: Condvar,
-    /// Held while any of the work is done.
+    /// Held while any of the work is done, which may take seconds.
     pub(crate) work: Mutex<CleanerState>,
+    /// What reports say of the work, without waiting for it.
+    pub(crate) counters: MaintenanceCounters,
+}
+
+/// What maintenance has done since the store was opened.
+#[derive(Default)]
+pub(crate) struct MaintenanceCounters {
+    /// Live bytes moved.
+    pub(crate) moved_bytes: AtomicU64,
+    /// Log bytes that took.
+    pub(crate) move_record_bytes: AtomicU64,
+    /// Segments cleaned.
+    pub(crate) cleaned: AtomicU64,
+    /// Size of the file that is kept to be used again.
+    pub(crate) spare_bytes: AtomicU64,
+    /// Snapshots that are kept.
+    pub(crate) snapshots: AtomicU64,
 }
 
 #[derive(Default)]
@@ -61,6 +78,11 @@ impl Maintenance {
         }
         self.wake.notify_one();
         receiver.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    fn count_spare(&self, work: &CleanerState) {
+        let bytes = work.spare.as_ref().map_or(0, |spare| spare.capacity);
+        self.counters.spare_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Ends the thread.
@@ -152,6 +174,7 @@ impl Engine {
                 format!("cannot make room for {capacity} bytes in {path}: {error}; nothing was changed"),
             )
         })?;
+        self.maintenance.count_spare(work);
         work.next_segment += 1;
         let segment = Arc::new(Segment::new(id, capacity, file));
         self.table.insert(Arc::clone(&segment));
@@ -168,6 +191,7 @@ impl Engine {
         let unused = Arc::strong_count(&segment) == 1;
         if unused && work.spare.is_none() && segment.capacity == u64::from(self.options.segment_bytes) {
             work.spare = Some(segment);
+            self.maintenance.count_spare(work);
         } else if let Err(error) = self.disk.remove(&segment.name) {
             tracing::warn!("cannot remove {}: {error}", self.disk.describe(&segment.name));
         }

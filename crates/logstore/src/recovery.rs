@@ -121,6 +121,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
         }
     }
     engine.settle_after_replay(tail.map_or(0, |(segment, _)| segment.id), &mut state, &mut opened)?;
+    engine.maintenance.counters.snapshots.store(state.snapshots.len() as u64, Ordering::Relaxed);
     *engine.maintenance.work.lock() = state;
     Ok((engine, opened))
 }

@@ -201,6 +201,7 @@ impl Engine {
         work.snapshots.push((number, position));
         let superfluous = work.snapshots.len().saturating_sub(KEPT);
         work.snapshots.drain(..superfluous);
+        self.maintenance.counters.snapshots.store(work.snapshots.len() as u64, Ordering::Relaxed);
         if self.persistent {
             self.remove_old_snapshots(work);
         }
