@@ -1,0 +1,9 @@
+//! Any bytes, decoded as a record of the log, and walked through as a segment.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    nacre_logstore::fuzz::record(bytes);
+});
