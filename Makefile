@@ -1,0 +1,60 @@
+# `make run` shows Nacre, `make test` tests it; `make help` lists the rest.
+
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+NACRE := $(TARGET)/release/nacre
+# Where `make run` keeps its objects and listens; port 0 is any free one.
+DATA ?= ./nacre-data
+LISTEN ?= 127.0.0.1:6470
+METRICS ?= 127.0.0.1:6471
+# Seconds that `make fuzz` gives to each target.
+FUZZ_SECONDS ?= 600
+
+.PHONY: help run test check bench ceph ceph-stop fuzz release docs install-deps clean
+
+help:
+	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
+	@echo "make test       every test of the project (installs what they need, as root on Debian)"
+	@echo "make check      format, lints and documentation, with warnings denied"
+	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look)"
+	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
+	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
+	@echo "make release    the program alone: $(NACRE)"
+	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
+
+run: release
+	@scripts/run $(NACRE) $(DATA) $(LISTEN) $(METRICS)
+
+release:
+	@command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; get it from https://rustup.rs" >&2; exit 1; }
+	$(CARGO) build --release --package nacre-cli
+
+install-deps:
+	@scripts/install-deps
+
+test: install-deps
+	$(CARGO) test --workspace --no-fail-fast
+	@scripts/fuzz 15 --if-possible
+
+check:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+bench: release install-deps
+	experiments/rmw/run.sh $(abspath $(NACRE))
+
+ceph:
+	@scripts/ceph start
+
+ceph-stop:
+	@scripts/ceph stop
+
+fuzz:
+	@scripts/fuzz $(FUZZ_SECONDS)
+
+docs:
+	$(CARGO) doc --workspace --no-deps
+
+clean:
+	$(CARGO) clean
