@@ -290,7 +290,8 @@ impl Pairs {
         let before = last.as_ref().map(|last| [&last[..], &[0]].concat().into());
         let mut theirs: BTreeMap<Key, Bytes> = BTreeMap::new();
         let mut after = self.after.clone();
-        while !self.fresh {
+        let mut more = !self.fresh;
+        while more {
             let Outcome::Done(done) =
                 copy.destination.apply(copy.object, read(&after, before.clone())).await?
             else {
@@ -299,9 +300,12 @@ impl Pairs {
             let Some(Answer::Keys(page)) = done.answers.into_iter().next() else { return Ok(None) };
             after = page.entries.last().map(|(key, _)| key.to_bytes());
             theirs.extend(page.entries);
-            if !page.more || after.is_none() {
-                break;
-            }
+            more = page.more && after.is_some() && !self.keys_done;
+        }
+        if self.keys_done && page.more {
+            // There is no way to ask for the rest of them.
+            let text = "its attributes are more than one reply holds";
+            return Err(StoreError::new(ErrorKind::Unsupported, text));
         }
         let (attributes, start) = (self.keys_done, self.waiting.len());
         for (key, value) in page.entries {
