@@ -137,6 +137,7 @@ async fn administer_rados(store: &RadosStore, method: &str) -> Result<Value, Sto
                 "pool": location.pool,
                 "namespace": location.namespace,
                 "user": format!("client.{}", location.id),
+                "address": store.client_address().await?,
             }))
         }
         "scrub" => by_ceph("Ceph scrubs by itself; `ceph osd deep-scrub all` has it begin now"),

@@ -58,6 +58,7 @@ mod uri;
 
 pub use administration::Report;
 pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore};
+pub use nacre_object::copy::Copied;
 pub use nacre_object::{
     Answer, ByteRange, Check, Done, ErrorKind, Extent, ExtentKind, Fork, Found, Guard, Intent, Key, KeyPage,
     KeyRange, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat, StoreError as Error,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nacre_object::copy::{self, Copied};
 use nacre_object::{ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 
 use crate::blocking::BlockingStore;
@@ -55,6 +56,18 @@ impl Store {
     /// reply is awaited or not.
     pub fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         self.objects.apply(object, transaction)
+    }
+
+    /// Copies all objects to another store, with their versions; `progress` is called after each one with the totals
+    /// so far. What the other store has already is not copied again, so an interrupted copy goes on where it stopped.
+    /// See [`nacre_object::copy`] for what is kept, and what cannot be.
+    pub async fn copy_objects(
+        &self,
+        destination: &Store,
+        progress: impl FnMut(&ObjectId, &Copied),
+    ) -> Result<Copied, StoreError> {
+        let copied = copy::copy_objects(&*self.objects, &*destination.objects, progress).await;
+        copied.map_err(|error| error.context(format_args!("copying {} to {}", self.name, destination.name)))
     }
 
     /// All objects that exist, in ascending order of their ids, page by page.

@@ -25,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod copy;
 mod error;
 mod extent;
 mod id;

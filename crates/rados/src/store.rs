@@ -85,6 +85,11 @@ impl RadosStore {
         Ok(self.0.inner().connected().await?.pool.fsid())
     }
 
+    /// The address by which the cluster knows this client: what `ceph osd blocklist ls` shows.
+    pub async fn client_address(&self) -> Result<String, StoreError> {
+        Ok(self.0.inner().connected().await?.pool.address())
+    }
+
     /// Where the store is.
     pub fn location(&self) -> &Location {
         &self.0.inner().0.location

@@ -53,6 +53,7 @@ library! {
     rados_connect: fn(Raw) -> c_int;
     rados_shutdown: fn(Raw);
     rados_cluster_fsid: fn(Raw, *mut c_char, usize) -> c_int;
+    rados_getaddrs: fn(Raw, *mut *mut c_char) -> c_int;
     rados_ioctx_create: fn(Raw, *const c_char, *mut Raw) -> c_int;
     rados_ioctx_set_namespace: fn(Raw, *const c_char);
     rados_ioctx_destroy: fn(Raw);
@@ -225,6 +226,20 @@ impl Pool {
             (self.0.library.rados_cluster_fsid)(self.0.cluster, buffer.as_mut_ptr().cast(), buffer.len())
         };
         String::from_utf8_lossy(&buffer[..usize::try_from(length).unwrap_or(0).min(64)]).into_owned()
+    }
+
+    /// The address by which the cluster knows this client: what a blocklist holds.
+    pub(crate) fn address(&self) -> String {
+        let mut text = ptr::null_mut();
+        // SAFETY: librados makes the text, and it is ours to free.
+        unsafe {
+            if (self.0.library.rados_getaddrs)(self.0.cluster, &mut text) < 0 || text.is_null() {
+                return String::new();
+            }
+            let address = CStr::from_ptr(text).to_string_lossy().into_owned();
+            (self.0.library.rados_buffer_free)(text);
+            address
+        }
     }
 
     /// Calls `visit` with the name of every object of the pool's namespace, in no order. Blocks.
