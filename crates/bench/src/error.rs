@@ -5,7 +5,7 @@ use std::io;
 use nacre_object::StoreError;
 
 /// Why a study, or a part of it, did not give a result.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum BenchError {
     /// The store under test failed.
     #[error("{0}")]
@@ -51,6 +51,13 @@ pub enum BenchError {
         /// What went wrong.
         message: String,
     },
+}
+
+/// The sentence, also where a test shows an error that it did not expect.
+impl std::fmt::Debug for BenchError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
 
 impl BenchError {

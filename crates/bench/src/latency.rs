@@ -10,6 +10,9 @@ use crate::BenchError;
 /// Three significant digits: a latency is known to one part in a thousand.
 const DIGITS: u8 = 3;
 
+/// Steps of raw results.
+const STEPS_PER_OCTAVE: f64 = 16.0;
+
 /// A histogram of latencies in nanoseconds.
 pub(crate) struct Latencies(Histogram<u64>);
 
@@ -56,6 +59,20 @@ impl Latencies {
         )
     }
 
+    /// For raw results: the same in steps of a sixteenth of an octave, which is some four parts in a hundred.
+    pub(crate) fn coarse_counts(&self) -> LatencyCounts {
+        let mut coarse: Vec<(u64, u64)> = Vec::new();
+        for (ns, count) in self.counts().0 {
+            let step = (ns.max(1) as f64).log2() * STEPS_PER_OCTAVE;
+            let bound = (step.ceil() / STEPS_PER_OCTAVE).exp2().round() as u64;
+            match coarse.last_mut() {
+                Some((last, sum)) if *last == bound => *sum += count,
+                _ => coarse.push((bound, count)),
+            }
+        }
+        LatencyCounts(coarse)
+    }
+
     /// For a person.
     pub(crate) fn summary(&self) -> LatencySummary {
         let us = |ns: u64| ns as f64 / 1e3;
@@ -82,5 +99,15 @@ mod tests {
         assert!((summary.p50_us - 50.0).abs() < 0.1, "{summary:?}");
         assert!((summary.p99_us - 99.0).abs() < 0.1, "{summary:?}");
         assert!((summary.max_us - 100.0).abs() < 0.2, "{summary:?}");
+    }
+
+    #[test]
+    fn raw_results_keep_every_operation_in_few_steps() {
+        let mut latencies = Latencies::new().unwrap();
+        (1..=10_000).for_each(|us| latencies.record(Duration::from_micros(us)));
+        let coarse = latencies.coarse_counts().0;
+        assert_eq!(coarse.iter().map(|(_, count)| count).sum::<u64>(), 10_000);
+        assert!(coarse.len() < 14 * 16 + 1, "{}", coarse.len());
+        assert!(coarse.is_sorted_by(|a, b| a.0 < b.0));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::run::{Coordination, Place, Point};
+use super::point::{Coordination, Place, Point};
 use crate::BenchError;
 use crate::quantity::{Limit, parse_bytes, parse_duration, parse_limit};
 use crate::server::Keep;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::arguments::{Args, FigureName};
-use super::run::{Coordination, Place, Point, Series};
+use super::point::{Coordination, Place, Point, Series};
 use crate::BenchError;
 use crate::figure::{Axis, Figure, Line, Scale};
 use crate::quantity::grouped;

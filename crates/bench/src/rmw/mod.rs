@@ -10,6 +10,7 @@ mod check;
 mod client;
 mod drive;
 mod figures;
+mod point;
 mod probe;
 mod reach;
 mod report;
@@ -24,10 +25,11 @@ use nacre_object::ObjectStore;
 pub use arguments::{Args, FigureName, Peers};
 pub use check::Verdict;
 pub(crate) use client::main as client_main;
-pub use run::Coordination;
+pub use point::Coordination;
 
+use self::point::{Point, Series};
 use self::report::Report;
-use self::run::{Bench, Point, Series};
+use self::run::Bench;
 use crate::BenchError;
 use crate::progress::Progress;
 

@@ -5,8 +5,9 @@ use std::fmt;
 use serde::Serialize;
 
 use super::arguments::Args;
+use super::point::{Coordination, Place, Point, Series};
 use super::probe::{self, Reopening};
-use super::run::{Bench, Coordination, Place, Point, Series};
+use super::run::Bench;
 use crate::quantity::grouped;
 use crate::server::Keep;
 use crate::table::Table;

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::point::{Coordination, Place, Series};
 use super::reach::Goals;
-use super::run::{Coordination, Place, Series};
 use crate::BenchError;
 use crate::machine::Machine;
 use crate::peer;

@@ -1,0 +1,213 @@
+//! A measured point: its parameters, and what its repetitions gave.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::check::Verdict;
+use super::workload::Workload;
+use crate::latency::{LatencyCounts, LatencySummary};
+use crate::server::Keep;
+use crate::statistic::Spread;
+
+/// A way to coordinate, or a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Coordination {
+    /// Read with version, modify, write on condition that nothing changed, retry.
+    Optimistic,
+    /// Take the object's lock in ZooKeeper, read, modify, write, release.
+    Zookeeper,
+    /// Read, modify, write as if alone: updates are lost, but nothing can be faster.
+    None,
+    /// Redis in memory: WATCH, GET, MULTI, SET, EXEC.
+    Redis,
+    /// The same with every write synced to disk (`appendfsync always`).
+    RedisAof,
+    /// etcd: a transaction that compares the revision of the last change.
+    Etcd,
+    /// ZooKeeper as the store: `setData` with the version.
+    ZookeeperCas,
+    /// No read: a write of a fresh block, on condition that it is fresh.
+    #[value(skip)]
+    WriteIf,
+    /// No read and no condition: a write of a fresh block.
+    #[value(skip)]
+    Write,
+}
+
+impl Coordination {
+    /// The name in tables and legends.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Optimistic => "optimistic",
+            Self::Zookeeper => "zookeeper locks",
+            Self::None => "none (unsafe)",
+            Self::Redis => "redis WATCH",
+            Self::RedisAof => "redis WATCH, fsync",
+            Self::Etcd => "etcd txn",
+            Self::ZookeeperCas => "zookeeper CAS",
+            Self::WriteIf => "conditional write",
+            Self::Write => "plain write",
+        }
+    }
+
+    /// Whether the blocks are kept by Nacre.
+    pub(crate) fn is_on_nacre(self) -> bool {
+        !matches!(self, Self::Redis | Self::RedisAof | Self::Etcd | Self::ZookeeperCas)
+    }
+}
+
+/// Where the blocks are kept, for the ways that keep them in Nacre.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Place {
+    /// In servers that the study starts.
+    Servers {
+        /// How many.
+        servers: u32,
+        /// How they keep what they are given.
+        keep: Keep,
+        /// Whether they pace regions under contention.
+        pacing: bool,
+    },
+    /// In a store that is there already.
+    Existing(String),
+    /// In this process; clients are threads.
+    InProcess(String),
+}
+
+/// The parameters of a point.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Point {
+    pub(crate) coordination: Coordination,
+    /// What it is called in tables and legends.
+    pub(crate) label: String,
+    /// The figure that it belongs to, if any.
+    pub(crate) figure: Option<String>,
+    pub(crate) place: Place,
+    /// Client processes, or threads.
+    pub(crate) clients: u32,
+    /// Concurrent operations of each client.
+    pub(crate) concurrency: u32,
+    pub(crate) objects: u32,
+    pub(crate) forks: u32,
+    /// Blocks per fork; none for unlimited.
+    pub(crate) blocks: Option<u64>,
+    pub(crate) block_bytes: u32,
+    pub(crate) warm_up_ms: u64,
+    pub(crate) window_ms: u64,
+    pub(crate) seed: u64,
+    /// Propose the version read plus one, as the paper does.
+    pub(crate) propose: bool,
+    /// Retry from the read, as the paper does.
+    pub(crate) reread: bool,
+    /// Whether the servers count attempts and failures of every block.
+    pub(crate) counts_regions: bool,
+    /// Sessions or connections that a client shares among its operations, for ZooKeeper and etcd.
+    pub(crate) connections: u32,
+}
+
+/// What one repetition gave.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Measurement {
+    /// Updates that ended in the window, per second.
+    pub(crate) updates_per_s: f64,
+    /// Updates that ended in the window.
+    pub(crate) updates: u64,
+    /// Writes that these updates tried.
+    pub(crate) attempts: u64,
+    /// Of these, the share that succeeded.
+    pub(crate) success_rate: f64,
+    /// Most failures of one update in a row.
+    pub(crate) failures_in_a_row_max: u32,
+    /// Processor time of the clients for each update, in microseconds; 0 where they are threads.
+    pub(crate) client_cpu_us: f64,
+    /// Processor time of the servers and of the peer for each update, in microseconds; 0 where none was started.
+    pub(crate) server_cpu_us: f64,
+    pub(crate) latency: LatencySummary,
+    pub(crate) latency_ns_counts: LatencyCounts,
+    pub(crate) checked: Verdict,
+    /// What the servers counted for each block, where a figure needs it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) regions: Vec<RegionStatistic>,
+}
+
+/// What a server counted for one region.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RegionStatistic {
+    /// The number of the server.
+    pub(crate) server: u32,
+    /// Object, fork and offset.
+    pub(crate) place: String,
+    /// Conditional writes that were tried.
+    pub(crate) attempts: u64,
+    /// Those of them that failed.
+    pub(crate) failures: u64,
+    /// Most of them that failed in a row.
+    pub(crate) failures_in_a_row_max: u64,
+}
+
+/// A point with its repetitions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Series {
+    pub(crate) point: Point,
+    pub(crate) updates_per_s: Spread,
+    pub(crate) success_rate: Spread,
+    pub(crate) p50_us: Spread,
+    pub(crate) p99_us: Spread,
+    pub(crate) max_us: Spread,
+    pub(crate) client_cpu_us: Spread,
+    pub(crate) server_cpu_us: Spread,
+    pub(crate) repetitions: Vec<Measurement>,
+}
+
+impl Series {
+    pub(super) fn of(point: Point, repetitions: Vec<Measurement>) -> Self {
+        let spread = |value: fn(&Measurement) -> f64| Spread::of(repetitions.iter().map(value));
+        Self {
+            point,
+            updates_per_s: spread(|m| m.updates_per_s),
+            success_rate: spread(|m| m.success_rate),
+            p50_us: spread(|m| m.latency.p50_us),
+            p99_us: spread(|m| m.latency.p99_us),
+            max_us: spread(|m| m.latency.max_us),
+            client_cpu_us: spread(|m| m.client_cpu_us),
+            server_cpu_us: spread(|m| m.server_cpu_us),
+            repetitions,
+        }
+    }
+
+    /// Updates that the checker missed, over all repetitions.
+    pub(crate) fn lost(&self) -> u64 {
+        self.repetitions.iter().map(|m| m.checked.lost).sum()
+    }
+}
+
+impl Point {
+    /// Whether two points differ in the way to coordinate alone, and are to be compared.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        let place = |point: &Self| (point.figure.clone(), point.clients, point.concurrency, point.blocks);
+        place(self) == place(other)
+    }
+
+    /// One line that says which point it is.
+    pub(crate) fn title(&self) -> String {
+        let figure = self.figure.as_ref().map(|figure| format!("figure {figure}, ")).unwrap_or_default();
+        let blocks = self.blocks.map_or("unlimited".into(), |blocks| blocks.to_string());
+        format!("{figure}{}, {} × {}, {blocks} blocks", self.label, self.clients, self.concurrency)
+    }
+
+    /// The blocks of one repetition; their names meet those of no other run.
+    pub(super) fn workload(&self, repetition: u32) -> Workload {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        Workload {
+            prefix: format!("rmw-{now:x}-{}-{repetition}", std::process::id()),
+            seed: self.seed.wrapping_add(u64::from(repetition) << 32),
+            objects: self.objects,
+            forks: self.forks,
+            blocks: self.blocks,
+            block_bytes: self.block_bytes,
+        }
+    }
+}
