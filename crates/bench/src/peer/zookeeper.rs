@@ -10,7 +10,7 @@ use std::process::Command;
 use bytes::Bytes;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error};
 
-use super::{Peer, find_program};
+use super::{Peer, find_program, version_of};
 use crate::BenchError;
 
 const NAME: &str = "zookeeper";
@@ -43,10 +43,11 @@ pub(crate) async fn start(parent: Option<&Path>) -> Result<Peer, BenchError> {
     peer.wait_until(|address| async move { connect(&address).await.is_ok() }).await
 }
 
-/// The version of the package, as its library is named.
+/// The version of the package: the server itself tells it only to those who connect.
 pub(crate) fn version() -> Option<String> {
-    let target = std::fs::canonicalize(JAR).ok()?;
-    Some(target.file_stem()?.to_string_lossy().into_owned())
+    let dpkg = find_program("dpkg-query", "dpkg").ok()?;
+    version_of(&dpkg, &["--show", "--showformat=zookeeper ${Version}", PACKAGE])
+        .filter(|_| Path::new(JAR).is_file())
 }
 
 /// Opens a session of its own.
