@@ -63,3 +63,55 @@ fn a_dead_server_costs_its_own_objects_and_no_others() {
     // A listing that leaves objects out would pass for the whole.
     run(&["ls"]).failed(1, &[&dead]);
 }
+
+#[test]
+fn objects_move_between_stores_with_their_versions() {
+    let folder = harness::folder();
+    let (one, two) = (Server::in_memory(), Server::in_memory());
+    for number in 0..30 {
+        let name = format!("object-{number:02}");
+        one.run(["write", &name, "0123456789"]).ok();
+        one.run(["write", &name, "ab", "--offset", &(number % 9).to_string()]).ok();
+        one.run(["write", &name, "side", "--fork", "f", "--propose", &(number + 10).to_string()]).ok();
+        one.run(["keys", "set", &name, "k", &number.to_string()]).ok();
+    }
+    one.run(["attr", "set", "object-07", "a", "v"]).ok();
+    one.run(["rm", "object-08"]).ok();
+    let all = |server: &Server| -> Vec<serde_json::Value> {
+        let names: Vec<String> = server.run(["ls"]).text().lines().map(str::to_owned).collect();
+        let looks = |name: &String| {
+            [
+                server.run(["stat", name, "--json"]).json(),
+                server.run(["read", name, "--json"]).json(),
+                server.run(["read", name, "--fork", "f", "--json"]).json(),
+                server.run(["keys", "ls", name, "--json"]).json(),
+                server.run(["attr", "ls", name, "--json"]).json(),
+            ]
+        };
+        names.iter().flat_map(looks).collect()
+    };
+    let copy = |from: &str, to: &str| {
+        let mut command = program();
+        command.args(["copy-objects", from, to, "--json"]);
+        run_with(command, b"")
+    };
+    // Out to a folder that is made for it, and on to another server.
+    let between = harness::file(&folder.path().join("made"));
+    let copied = copy(&one.uri, &between).json();
+    assert_eq!((&copied["objects"], &copied["unchanged"]), (&29.into(), &0.into()));
+    copy(&between, &two.uri).json();
+    assert_eq!(all(&one), all(&two));
+    // Again: only what changed since.
+    one.run(["write", "object-03", "later"]).ok();
+    let copied = copy(&one.uri, &two.uri).json();
+    assert_eq!((&copied["objects"], &copied["unchanged"], &copied["bytes"]), (&29.into(), &28.into(), &5.into()));
+    assert_eq!(all(&one), all(&two));
+    // A copy that went its own way is left alone.
+    two.run(["write", "object-03", "elsewhere"]).ok();
+    one.run(["write", "object-03", "elsewhen"]).ok();
+    let refused = copy(&one.uri, &two.uri);
+    refused.failed(1, &["object-03", &one.uri, &two.uri]);
+    assert_eq!(two.run(["read", "object-03"]).ok(), b"elsewhere9");
+    copy(&one.uri, "mem:").failed(2, &["gone when this command ends"]);
+    copy("file:/no/such", &two.uri).failed(1, &["no such folder"]);
+}

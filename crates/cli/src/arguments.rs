@@ -73,6 +73,7 @@ pub enum Command {
     Info(administration::InfoArgs),
     Scrub(administration::ScrubArgs),
     Compact(administration::CompactArgs),
+    CopyObjects(copy::Args),
     Keygen(keygen::Args),
     /// Run a study: what coordination costs, measured on this machine
     #[command(subcommand)]

@@ -10,6 +10,15 @@ use crate::failure::Failure;
 /// The environment variable that names the store.
 pub const STORE_VARIABLE: &str = "NACRE_STORE";
 
+/// What becomes of a folder that is not there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Folder {
+    /// It is an error: a misspelt path must not become an empty store.
+    Existing,
+    /// It is made.
+    Made,
+}
+
 /// What all commands need.
 pub struct Session {
     uri: String,
@@ -39,16 +48,19 @@ impl Session {
 
     /// Opens the store.
     pub fn open(&self) -> Result<Store, Failure> {
-        let mut uri: nacre::Uri =
-            self.uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+        self.open_at(&self.uri, Folder::Existing)
+    }
+
+    /// Opens a store that the command line names otherwise than by `--store`.
+    pub fn open_at(&self, uri: &str, folder: Folder) -> Result<Store, Failure> {
+        let mut uri: nacre::Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
         match &uri.engine {
             nacre::Engine::Memory => {
                 let text = "the store mem: would be gone when this command ends; name a server or a folder";
                 return Err(Failure::Usage(text.into()));
             }
             nacre::Engine::Folder(path) => {
-                // Only "nacre serve" makes stores: a misspelt path must not become an empty one.
-                if !path.exists() {
+                if folder == Folder::Existing && !path.exists() {
                     let text = format!(
                         "cannot open {uri}: there is no such folder; \"nacre serve --store {uri}\" makes it"
                     );

@@ -1,6 +1,7 @@
 //! The commands: each file is one, or a pair that belongs together.
 
 pub mod administration;
+pub mod copy;
 pub mod extents;
 pub mod keygen;
 pub mod keys;
@@ -49,6 +50,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Info(args) => administration::info(session, args).await,
         Command::Scrub(args) => administration::scrub(session, args).await,
         Command::Compact(args) => administration::compact(session, args).await,
+        Command::CopyObjects(args) => copy::run(session, args).await,
         Command::Serve(_)
         | Command::Keygen(_)
         | Command::Bench(_)

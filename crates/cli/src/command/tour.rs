@@ -98,7 +98,7 @@ impl Drop for Crew {
 pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let place: nacre::Uri =
         session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
-    if !matches!(place.engine, nacre::Engine::Servers(_)) {
+    if matches!(place.engine, nacre::Engine::Memory | nacre::Engine::Folder(_)) {
         let text = format!("{} is for one process at a time; the tour needs a server", session.uri());
         return Err(Failure::Usage(text));
     }

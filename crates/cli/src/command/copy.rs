@@ -1,0 +1,45 @@
+//! `nacre copy-objects`: from one store to another, versions and all.
+
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::progress::Bar;
+use crate::session::{Folder, Session};
+use crate::{output, quantity};
+
+/// Copy all objects of a store to another one, with their versions
+///
+/// What the other store has already is not copied again: a copy that was interrupted goes on where it stopped, and a
+/// later one brings over only what changed since. So does a site grow from one machine to Ceph, and back.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The store to copy from
+    source: String,
+    /// The store to copy to; a folder is made if there is none
+    destination: String,
+}
+
+/// Runs `nacre copy-objects`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    let source = session.open_at(&args.source, Folder::Existing)?;
+    let destination = session.open_at(&args.destination, Folder::Made)?;
+    let mut bar = Bar::bytes(None);
+    let mut seen = 0;
+    let progress = |_: &nacre::ObjectId, so_far: &nacre::Copied| {
+        bar.add(so_far.bytes - seen);
+        seen = so_far.bytes;
+    };
+    let copied = source.copy_objects(&destination, progress).await?;
+    drop(bar);
+    destination.close()?;
+    if session.json {
+        let json = json!({ "objects": copied.objects, "unchanged": copied.unchanged, "bytes": copied.bytes });
+        return Ok(output::line(&json.to_string())?);
+    }
+    Ok(output::line(&format!(
+        "{}, {} of them the same before; {} written",
+        quantity::count(copied.objects, "object"),
+        quantity::grouped(copied.unchanged),
+        quantity::size(copied.bytes)
+    ))?)
+}
