@@ -104,10 +104,14 @@ fn objects_move_between_stores_with_their_versions() {
     // Again: only what changed since.
     one.run(["write", "object-03", "later"]).ok();
     let copied = copy(&one.uri, &two.uri).json();
-    assert_eq!((&copied["objects"], &copied["unchanged"], &copied["bytes"]), (&29.into(), &28.into(), &5.into()));
+    assert_eq!(
+        (&copied["objects"], &copied["unchanged"], &copied["bytes"]),
+        (&29.into(), &28.into(), &5.into())
+    );
     assert_eq!(all(&one), all(&two));
     // A copy that went its own way is left alone.
     two.run(["write", "object-03", "elsewhere"]).ok();
+    two.run(["keys", "set", "object-03", "k", "further"]).ok();
     one.run(["write", "object-03", "elsewhen"]).ok();
     let refused = copy(&one.uri, &two.uri);
     refused.failed(1, &["object-03", &one.uri, &two.uri]);
