@@ -10,7 +10,10 @@ METRICS ?= 127.0.0.1:6471
 # Seconds that `make fuzz` gives to each target.
 FUZZ_SECONDS ?= 600
 
-.PHONY: help run test check bench ceph ceph-stop fuzz release docs install-deps clean
+# Where `make install` puts the program, its manual pages and completions.
+PREFIX ?= /usr/local
+
+.PHONY: help run test check bench ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -20,6 +23,7 @@ help:
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
 	@echo "make release    the program alone: $(NACRE)"
+	@echo "make install    the program, its manual pages and completions, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
 
 run: release
@@ -28,6 +32,15 @@ run: release
 release:
 	@command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; get it from https://rustup.rs" >&2; exit 1; }
 	$(CARGO) build --release --package nacre-cli
+
+install: release
+	install -D $(NACRE) $(DESTDIR)$(PREFIX)/bin/nacre
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	$(NACRE) man --folder $(DESTDIR)$(PREFIX)/share/man/man1
+	$(NACRE) completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nacre
+	$(NACRE) completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nacre
+	$(NACRE) completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish
 
 install-deps:
 	@scripts/install-deps

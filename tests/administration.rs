@@ -50,8 +50,8 @@ fn settings_come_from_a_file_and_the_line_wins() {
     refused("listen = [\"127.0.0.1:0\"]\ncolour = 1\n").failed(2, &["line 2 of wrong.toml", "colour"]);
     refused("segment-bytes = \"large\"\n").failed(2, &["line 1", "large"]);
     refused("listen = \n").failed(2, &["wrong.toml"]);
-    refused("listen = [\"127.0.0.1:0\"]\nsegment-bytes = 5\n").failed(1, &["segments of 5 bytes"]);
-    refused("listen = [\"nowhere\"]\ndurability = \"sometimes\"\n").failed(1, &["sometimes"]);
+    refused("listen = [\"127.0.0.1:0\"]\nsegment-bytes = 5\n").failed(2, &["segments of 5 bytes"]);
+    refused("listen = [\"nowhere\"]\ndurability = \"sometimes\"\n").failed(2, &["sometimes"]);
     let mut command = program();
     command.args(["serve", "--config", "/no/such.toml"]);
     run_with(command, b"").failed(1, &["cannot read the settings in /no/such.toml"]);

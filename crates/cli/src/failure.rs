@@ -44,7 +44,7 @@ impl Failure {
                 (refused.sentence, 3)
             }
         };
-        eprintln!("nacre: {sentence}");
+        crate::output::complain(&format!("nacre: {sentence}"));
         ExitCode::from(code)
     }
 

@@ -17,6 +17,11 @@ pub fn raw(bytes: &[u8]) -> io::Result<()> {
     io::stdout().lock().write_all(bytes)
 }
 
+/// Prints a line on standard error. If nobody reads that, there is nobody left to tell.
+pub fn complain(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// Pushes what was printed out of the buffer.
 pub fn flush() -> io::Result<()> {
     io::stdout().lock().flush()

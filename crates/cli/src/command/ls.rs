@@ -76,7 +76,7 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
         Some(array) => array.end()?,
         None => {
             if let Some(last) = last.filter(|_| more) {
-                eprintln!("there are more: go on with --after '{last}'");
+                output::complain(&format!("there are more: go on with --after '{last}'"));
             }
         }
     }

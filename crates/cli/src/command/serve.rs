@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use nacre::ErrorKind;
 use nacre_daemon::{Daemon, ServerOptions};
 use nacre_wire::Address;
 use serde::Deserialize;
@@ -211,8 +212,11 @@ pub fn run(common: &Common, args: Args) -> Result<(), Failure> {
         // from that moment on.
         let stop = nacre_daemon::signalled()?;
         // A server goes on, even if nobody reads what it says.
-        nacre_daemon::run(options, |daemon| drop(announce(json, daemon)), stop).await?;
-        Ok(())
+        let served = nacre_daemon::run(options, |daemon| drop(announce(json, daemon)), stop).await;
+        served.map_err(|error| match error.kind {
+            ErrorKind::Invalid => Failure::Usage(error.message),
+            _ => error.into(),
+        })
     })
 }
 
