@@ -30,7 +30,7 @@ run: release
 	@scripts/run $(NACRE) $(DATA) $(LISTEN) $(METRICS)
 
 release:
-	@command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; get it from https://rustup.rs" >&2; exit 1; }
+	@command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; install it with rustup, 1.90 or newer" >&2; exit 1; }
 	$(CARGO) build --release --package nacre-cli
 
 install: release
