@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use nacre_object::{Answer, ByteRange, Fork, Intent, ObjectId, ObjectStore, Outcome, Read, Transaction};
+use nacre_object::{
+    Answer, ByteRange, Fork, Found, Intent, ObjectId, ObjectStore, Outcome, Read, Refusal, Transaction,
+};
 use nacre_rados::RadosStore;
 use nacre_rados::raw::RawPool;
 
@@ -23,27 +24,41 @@ async fn nacre(store: RadosStore, block: usize, until: Instant, count: Arc<Count
     let id = ObjectId::try_from(format!("block-{block}").as_str()).unwrap();
     let range = ByteRange::new(0, BLOCK as u64);
     while Instant::now() < until {
-        let outcome = store
-            .apply(
-                &id,
-                Transaction::new().read(Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Update }),
-            )
-            .await
-            .unwrap();
+        let update = Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Update };
+        let outcome = store.apply(&id, Transaction::new().read(update)).await.unwrap();
         let Outcome::Done(done) = outcome else { unreachable!() };
-        let Answer::Range(read) = &done.answers[0] else { unreachable!() };
-        let mut data = read.data.to_vec();
-        data.resize(BLOCK, 0);
-        data[0] = data[0].wrapping_add(1);
-        let write = Transaction::new().if_version(Fork::DEFAULT, range, read.version).write(
-            Fork::DEFAULT,
-            0,
-            Bytes::from(data),
-        );
-        match store.apply(&id, write).await.unwrap() {
-            Outcome::Done(_) => count.done.fetch_add(1, Ordering::Relaxed),
-            Outcome::Refused(_) => count.lost.fetch_add(1, Ordering::Relaxed),
-        };
+        let Some(Answer::Range(mut read)) = done.answers.into_iter().next() else { unreachable!() };
+        loop {
+            let mut data = read.data.to_vec();
+            data.resize(BLOCK, 0);
+            data[0] = data[0].wrapping_add(1);
+            let write = Transaction::new().if_version(Fork::DEFAULT, range, read.version);
+            match store.apply(&id, write.write(Fork::DEFAULT, 0, data)).await.unwrap() {
+                Outcome::Done(_) => {
+                    count.done.fetch_add(1, Ordering::Relaxed);
+                    break;
+                }
+                // A refusal brings what stands there now: no need to read it again.
+                Outcome::Refused(Refusal { found: Found::Region(found), .. }) => {
+                    count.lost.fetch_add(1, Ordering::Relaxed);
+                    read = found;
+                }
+                Outcome::Refused(_) => unreachable!(),
+            }
+        }
+    }
+}
+
+async fn write(store: RadosStore, block: usize, until: Instant, count: Arc<Count>) {
+    let id = ObjectId::try_from(format!("written-{block}").as_str()).unwrap();
+    let range = ByteRange::new(0, BLOCK as u64);
+    let block = || Transaction::new().write(Fork::DEFAULT, 0, vec![7; BLOCK]);
+    store.apply(&id, block()).await.unwrap();
+    // From here on the store knows where the block is.
+    store.apply(&id, Transaction::new().read_range(Fork::DEFAULT, range)).await.unwrap();
+    while Instant::now() < until {
+        store.apply(&id, block()).await.unwrap();
+        count.done.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -104,6 +119,14 @@ async fn main() {
         .await;
         run("nacre", concurrent, blocks, seconds, |block, until, count| {
             nacre(store.clone(), block, until, count)
+        })
+        .await;
+        run("native writes", concurrent, blocks, seconds, |block, until, count| {
+            write(store.clone(), block, until, count)
+        })
+        .await;
+        run("write calls", concurrent, blocks, seconds, |block, until, count| {
+            write(calls.clone(), block, until, count)
         })
         .await;
         run("nacre by calls", concurrent, blocks, seconds, |block, until, count| {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use nacre_object::{Fork, ObjectId};
+use nacre_object::{ByteRange, Fork, ObjectId};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::record::{Header, Placed};
@@ -29,6 +29,10 @@ pub(crate) struct Known {
     header: Option<Header>,
     extents: HashMap<Fork, BTreeMap<u64, Placed>>,
     extent_count: usize,
+    /// The sizes of forks of which there are extents.
+    sizes: HashMap<Fork, u64>,
+    /// Whether the header was last found as it was known to be: nobody else seems to write the object.
+    pub(crate) steady: bool,
     /// Goes up when knowledge turns out to be wrong, so that only the first of a row of failures throws it away.
     pub(crate) generation: u64,
     /// Calls under way whose effect on the header is not known before they are over.
@@ -47,13 +51,22 @@ impl Known {
         (offset < extent.end).then_some(extent)
     }
 
-    /// Takes in a header that was read, and extents that were read with it.
-    pub(crate) fn saw(&mut self, header: &Header, fork: &Fork, extents: &[Placed]) {
+    /// All that a read of a range needs but the bytes, if one extent holds the range.
+    pub(crate) fn whole(&self, fork: &Fork, range: ByteRange) -> Option<(Header, Placed, u64)> {
+        let extent = self.extent(fork, range.offset).filter(|extent| range.end() <= extent.end)?;
+        Some((*self.header.as_ref()?, *extent, *self.sizes.get(fork)?))
+    }
+
+    /// Takes in a header that was read, and what was read of a fork with it.
+    pub(crate) fn saw(&mut self, header: &Header, fork: &Fork, size: u64, extents: &[Placed]) {
         match &self.header {
             // Older than what is known: of no use.
             Some(known) if known.version > header.version => return,
-            Some(known) if Self::same_state(known, header) => {}
+            Some(known) if Self::same_state(known, header) => self.steady = true,
             _ => self.restart(Some(*header)),
+        }
+        if !extents.is_empty() && self.sizes.get(fork) != Some(&size) {
+            self.sizes.insert(fork.clone(), size);
         }
         for extent in extents {
             self.put(fork, *extent);
@@ -77,13 +90,16 @@ impl Known {
     pub(crate) fn restart(&mut self, header: Option<Header>) {
         self.header = header;
         self.extents.clear();
+        self.sizes.clear();
         self.extent_count = 0;
         self.generation += 1;
+        self.steady = false;
     }
 
     fn put(&mut self, fork: &Fork, extent: Placed) {
         if self.extent_count >= EXTENTS_MAX {
             self.extents.clear();
+            self.sizes.clear();
             self.extent_count = 0;
         }
         let extents = match self.extents.get_mut(fork) {

@@ -11,7 +11,7 @@ use crate::error::{Attempt, errno, failed};
 use crate::known::Known;
 use crate::name::{extent_key, extent_prefix, keyed};
 use crate::native::{self, HEADER, Segment};
-use crate::record::{Header, decode_fork, decode_value};
+use crate::record::{Header, Placed, decode_fork, decode_value};
 use crate::reply::{self, corrupt};
 use crate::store::Inner;
 use crate::sys::{self, Completed, ReadStep};
@@ -63,11 +63,20 @@ impl Inner {
         range: ByteRange,
         bytes: bool,
     ) -> Result<Option<(RangeRead, Header)>, StoreError> {
-        let guess = {
+        let known_before = {
             let known = known.lock();
-            let extent = known.extent(fork, range.offset).filter(|extent| bytes && range.end() <= extent.end);
-            extent.and_then(|extent| native::segments(&[*extent], range, u64::MAX).first().copied())
+            (known.whole(fork, range), known.steady)
         };
+        if let (Some((header, extent, size)), true) = known_before {
+            let found = self.read_known(object, name, fork, range, bytes, (&header, extent, size)).await?;
+            if found.is_some() {
+                return Ok(found);
+            }
+            known.lock().steady = false;
+        }
+        let guess = known_before.0.filter(|_| bytes);
+        let guess =
+            guess.and_then(|(_, extent, _)| native::segments(&[extent], range, u64::MAX).first().copied());
         let fork_key = keyed(Some(b'f'), fork.as_bytes());
         // Keys hold no zero byte: the conversions cannot fail.
         let prefix = CString::new(extent_prefix(fork.as_bytes())).unwrap_or_default();
@@ -90,7 +99,7 @@ impl Inner {
         let entries =
             native::covering(&page, more, range, &header).map_err(|error| self.context(error, object))?;
         let Some(entries) = entries else { return Ok(None) };
-        known.lock().saw(&header, fork, &entries);
+        known.lock().saw(&header, fork, size, &entries);
         let mut found = native::range_read(&header, &entries, range, size);
         if !bytes {
             return Ok(Some((found, header)));
@@ -108,16 +117,48 @@ impl Inner {
             },
         };
         if found.data.len() != length {
-            let error = StoreError::new(
-                ErrorKind::Corrupt,
-                format!(
-                    "bytes of fork \"{fork}\" at {}+{} are missing from the byte stream",
-                    range.offset, range.len
-                ),
-            );
-            return Err(self.context(error, object));
+            return Err(self.missing_bytes(object, fork, range));
         }
         Ok(Some((found, header)))
+    }
+
+    /// Reads a range of which all but the bytes is known. `None` if the object is not as it was known to be.
+    async fn read_known(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        fork: &Fork,
+        range: ByteRange,
+        bytes: bool,
+        (known, extent, size): (&Header, Placed, u64),
+    ) -> Result<Option<(RangeRead, Header)>, StoreError> {
+        let segments = native::segments(&[extent], range, size);
+        let segment = segments.first().filter(|_| bytes);
+        let mut steps = vec![ReadStep::Xattrs];
+        steps.extend(segment.map(|segment| ReadStep::Bytes { offset: segment.place, len: segment.len }));
+        let completed = self.pool.read(name, &steps, 0).await;
+        let (header, mut answers) = self.header(object, completed)?;
+        if header != *known {
+            return Ok(None);
+        }
+        let mut found = native::range_read(&header, &[extent], range, size);
+        if bytes {
+            let length = range.end().min(size).saturating_sub(range.offset) as usize;
+            found.data = match segment {
+                Some(_) => answers.pop().map(|answer| answer.into_bytes()).unwrap_or_default(),
+                None => vec![0; length].into(),
+            };
+            if found.data.len() != length {
+                return Err(self.missing_bytes(object, fork, range));
+            }
+        }
+        Ok(Some((found, header)))
+    }
+
+    fn missing_bytes(&self, object: &ObjectId, fork: &Fork, range: ByteRange) -> StoreError {
+        let (at, len) = (range.offset, range.len);
+        let text = format!("bytes of fork \"{fork}\" at {at}+{len} are missing from the byte stream");
+        self.context(StoreError::new(ErrorKind::Corrupt, text), object)
     }
 
     /// Reads parts of the byte stream, unless the object changed since its header was read: then there is `None`.

@@ -31,7 +31,7 @@ const OPERATIONS_MAX: usize = 1024;
 /// How long a client that has the turn to update a contended region may take before the next one gets it: round trips
 /// to an OSD take longer than those within a server, above all while the cluster mends itself.
 const TURN_MIN: Duration = Duration::from_millis(5);
-const TURN_MAX: Duration = Duration::from_secs(1);
+const TURN_MAX: Duration = Duration::from_millis(200);
 
 /// Objects in a pool of a Ceph cluster. Cheap to clone; the connection is closed with the last clone.
 ///
