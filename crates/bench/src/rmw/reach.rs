@@ -177,7 +177,8 @@ fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
             place: Place::Servers { servers: 1, keep, pacing: true },
             clients: 1,
             concurrency,
-            objects: 1,
+            // Spread over objects as over a namespace: a reply waits for what is under way on the same object.
+            objects: 256,
             forks: 1,
             blocks: None,
             propose: false,
@@ -186,22 +187,27 @@ fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
         })
     };
     let volatile = |way, concurrency| point(way, concurrency, Keep::Volatile);
+    // A server keeps a connection on one of its threads: two client processes can keep two processors busy.
+    let pair =
+        |way, keep| -> Result<Point, BenchError> { Ok(Point { clients: 2, ..point(way, 128, keep)? }) };
     let many = |way, blocks| -> Result<Point, BenchError> {
         let place = Place::Servers { servers: 32, keep: Keep::Volatile, pacing: true };
         Ok(Point { place, clients: 32, objects: 32, blocks, ..volatile(way, 16)? })
     };
     let one_block = |way, concurrency| -> Result<Point, BenchError> {
-        Ok(Point { blocks: Some(1), ..volatile(way, concurrency)? })
+        Ok(Point { objects: 1, blocks: Some(1), ..volatile(way, concurrency)? })
     };
     let in_process = Point {
         label: "optimistic, in process".into(),
         place: Place::InProcess("mem:".into()),
         clients: 2,
+        // Fresh blocks would measure how fast the system hands out memory.
+        blocks: Some(16),
         ..volatile(Coordination::Optimistic, 1)?
     };
     use Coordination::{Optimistic, Redis, RedisAof, Write, WriteIf, Zookeeper};
     Ok(vec![
-        (vec![volatile(Optimistic, 256)?, volatile(Redis, 256)?], |series| {
+        (vec![pair(Optimistic, Keep::Volatile)?, pair(Redis, Keep::Volatile)?], |series| {
             let rate = rate(&series[0]);
             vec![
                 Goal::at_least("volatile, TCP, 256 concurrent", rate, Unit::PerSecond, 200_000.0),
@@ -215,7 +221,7 @@ fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
                 Goal::open("  ÷ Redis WATCH", ratio(&series[0], &series[1]), Unit::Times),
             ]
         }),
-        (vec![point(Optimistic, 256, Keep::Always)?, volatile(RedisAof, 256)?], |series| {
+        (vec![pair(Optimistic, Keep::Always)?, pair(RedisAof, Keep::Volatile)?], |series| {
             let rate = rate(&series[0]);
             let times = ratio(&series[0], &series[1]);
             vec![
@@ -252,7 +258,7 @@ fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
                 Goal::open("512 concurrent, optimistic ÷ ZooKeeper locks (paper: 146)", locks, Unit::Times),
             ]
         }),
-        (vec![volatile(Write, 256)?, volatile(WriteIf, 256)?], |series| {
+        (vec![pair(Write, Keep::Volatile)?, pair(WriteIf, Keep::Volatile)?], |series| {
             // Each repetition of one follows upon one of the other: their ratios are steadier than their medians.
             let pairs = series[0].repetitions.iter().zip(&series[1].repetitions);
             let slower = Spread::of(
