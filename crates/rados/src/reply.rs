@@ -189,3 +189,95 @@ impl Decoder {
         Some(Ok(Answer::Keys(page)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nacre_object::KeyRange;
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    fn transaction() -> Transaction {
+        let key = Key::try_from("k").unwrap();
+        Transaction::new()
+            .read_range(Fork::DEFAULT, ByteRange::new(0, 8))
+            .read(Read::Stat)
+            .read(Read::Forks { after: None, limit: 9 })
+            .read(Read::Key { key })
+            .read(Read::Keys { range: KeyRange::all(), limit: 9, values: true })
+    }
+
+    /// What the class answers to that.
+    fn output() -> Vec<u8> {
+        let header = Header {
+            exists: true,
+            version: 3,
+            tail: 8,
+            live: 8,
+            forks: 1,
+            size_low: 8,
+            keys: 1,
+            ..Header::default()
+        };
+        let value = [&crate::record::value_prefix(b"red")[..], b"red"].concat();
+        let mut out = vec![2];
+        out.extend(header.encode());
+        out.extend([3_u64, 8, u64::MAX].iter().flat_map(|number| number.to_le_bytes()));
+        out.extend(1_u32.to_le_bytes());
+        out.extend([0_u64, 8, 3].iter().flat_map(|number| number.to_le_bytes()));
+        out.push(1);
+        out.extend([0_u64, 8].iter().flat_map(|number| number.to_le_bytes()));
+        out.extend(1_u32.to_le_bytes());
+        out.extend(0_u64.to_le_bytes());
+        out.extend(8_u32.to_le_bytes());
+        out.extend(b"eight by");
+        // No forks, then the value of a key, then a page with that key.
+        out.extend([0; 5]);
+        out.push(1);
+        out.extend((value.len() as u32).to_le_bytes());
+        out.extend(&value);
+        out.extend([1, 0, 0, 0, 0]);
+        out.extend([2, 0]);
+        out.extend(b"kk");
+        out.extend((value.len() as u32).to_le_bytes());
+        out.extend(&value);
+        out
+    }
+
+    #[test]
+    fn a_reply_is_taken_apart() {
+        let Some(Ok(Reply::Answered(answers, header))) = decode(&transaction(), output().into()) else {
+            panic!("not an answer");
+        };
+        assert_eq!((answers.len(), header.version), (5, 3));
+        let Answer::Range(range) = &answers[0] else { panic!("not a range") };
+        assert_eq!(&range.data[..], b"eight by");
+        assert_eq!(answers[3], Answer::Value(Some("red".into())));
+    }
+
+    #[test]
+    fn replies_that_are_cut_or_changed_never_panic() {
+        let (whole, transaction, seed) = (output(), transaction(), rand::random());
+        let mut random = StdRng::seed_from_u64(seed);
+        println!("seed {seed}");
+        for end in 0..whole.len() {
+            assert!(decode(&transaction, Bytes::copy_from_slice(&whole[..end])).is_none(), "cut at {end}");
+        }
+        for _ in 0..50_000 {
+            let mut bytes = whole.clone();
+            for _ in 0..random.random_range(1..6) {
+                let at = random.random_range(0..bytes.len());
+                bytes[at] = if random.random() {
+                    random.random()
+                } else {
+                    [0, 1, 0x7f, 0xff][random.random_range(0..4)]
+                };
+            }
+            if random.random() {
+                bytes.truncate(random.random_range(0..=bytes.len()));
+            }
+            drop(decode(&transaction, bytes.into()));
+        }
+    }
+}

@@ -465,6 +465,8 @@ impl Inner {
         std::thread::spawn(move || {
             let mut ids = Vec::new();
             let result = pool.each_name(|name| ids.extend(object_id(name)));
+            // Let go before the answer is sent: whoever gets it may end the process.
+            drop(pool);
             sender.send(result.map(|()| ids)).ok();
         });
         match receiver.await {

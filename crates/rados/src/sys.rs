@@ -6,7 +6,7 @@
 //! nor frees what librados still holds a pointer to.
 //!
 //! Invariants: librados writes into the slots of an operation only before its callback runs; we look at them only
-//! after it ran, which the mutex around `done` orders. A pool outlives its operations, which hold it.
+//! after it ran, which the mutex around `done` orders. A pool is closed only when no operation is under way.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 type Raw = *mut c_void;
 type Callback = extern "C" fn(Raw, Raw);
@@ -143,7 +143,7 @@ pub(crate) enum Step {
     Pool,
 }
 
-/// A pool of a cluster, connected. Closed when the last copy and the last operation are gone.
+/// A pool of a cluster, connected. Closed when the last copy is gone, once its operations are over.
 #[derive(Clone)]
 pub(crate) struct Pool(Arc<Connected>);
 
@@ -151,6 +151,35 @@ struct Connected {
     library: &'static Library,
     cluster: Raw,
     io: Raw,
+    under_way: Arc<UnderWay>,
+}
+
+/// Counts the operations whose callbacks have not run to their end.
+#[derive(Default)]
+struct UnderWay {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+impl UnderWay {
+    fn begin(&self) {
+        *self.count.lock() += 1;
+    }
+
+    fn end(&self) {
+        let mut count = self.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.none.notify_all();
+        }
+    }
+
+    fn wait_for_none(&self) {
+        let mut count = self.count.lock();
+        while *count > 0 {
+            self.none.wait(&mut count);
+        }
+    }
 }
 
 // SAFETY: librados' handles may be used by any number of threads at once, as librados.h says.
@@ -161,8 +190,11 @@ unsafe impl Sync for Connected {}
 impl Drop for Connected {
     fn drop(&mut self) {
         let (library, cluster, io) = (self.library, self.cluster as usize, self.io as usize);
+        let under_way = Arc::clone(&self.under_way);
         let close = move || {
-            // SAFETY: this was the last owner, so no operation is under way and nobody uses the handles again.
+            // Operations that nobody waits for any more are over when they are answered or time out.
+            under_way.wait_for_none();
+            // SAFETY: this was the last owner and no operation is under way, so nobody uses the handles again.
             unsafe {
                 if io != 0 {
                     (library.rados_ioctx_destroy)(io as Raw);
@@ -192,7 +224,8 @@ impl Pool {
                 return Err((Step::Create, code));
             }
             // From here on, dropping it closes it.
-            let mut connected = Connected { library, cluster, io: ptr::null_mut() };
+            let mut connected =
+                Connected { library, cluster, io: ptr::null_mut(), under_way: Arc::default() };
             let conf = connection.conf.map_or(ptr::null(), CStr::as_ptr);
             let code = (library.rados_conf_read_file)(cluster, conf);
             if code < 0 {
@@ -308,10 +341,12 @@ impl Pool {
     fn start(&self, slots: Vec<Slot>, submit: impl FnOnce(&mut [Slot], Raw) -> c_int) -> Operation {
         let library = self.0.library;
         let in_flight = Arc::new(InFlight {
-            pool: self.clone(),
+            library,
+            under_way: Arc::clone(&self.0.under_way),
             slots: UnsafeCell::new(slots.into_boxed_slice()),
             state: Mutex::new(State { done: None, waker: None }),
         });
+        in_flight.under_way.begin();
         let argument = Arc::into_raw(Arc::clone(&in_flight)).cast_mut();
         let mut completion = ptr::null_mut();
         // SAFETY: the callback takes over the count that `argument` stands for. The slots are not looked at by
@@ -331,8 +366,9 @@ impl Pool {
             // SAFETY: an operation that was not started never calls back.
             drop(unsafe { Arc::from_raw(argument.cast_const()) });
             in_flight.state.lock().done = Some((code, 0));
+            in_flight.under_way.end();
         }
-        Operation { in_flight }
+        Operation { in_flight, _pool: self.clone() }
     }
 }
 
@@ -580,10 +616,13 @@ pub(crate) struct Completed {
 /// An operation under way; a future.
 pub(crate) struct Operation {
     in_flight: Arc<InFlight>,
+    /// Whoever waits for an operation keeps the pool; the callback must not, or it could be the last to let it go.
+    _pool: Pool,
 }
 
 struct InFlight {
-    pool: Pool,
+    library: &'static Library,
+    under_way: Arc<UnderWay>,
     slots: UnsafeCell<Box<[Slot]>>,
     state: Mutex<State>,
 }
@@ -603,7 +642,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         for slot in self.slots.get_mut() {
             // SAFETY: the callback, the last to hold librados' share, is over, or the operation was never started.
-            unsafe { slot.take(self.pool.0.library) };
+            unsafe { slot.take(self.library) };
         }
     }
 }
@@ -623,7 +662,7 @@ impl Future for Operation {
         // caller has one.
         let answers = unsafe {
             let slots = &mut *self.in_flight.slots.get();
-            slots.iter_mut().map(|slot| slot.take(self.in_flight.pool.0.library)).collect()
+            slots.iter_mut().map(|slot| slot.take(self.in_flight.library)).collect()
         };
         Poll::Ready(Completed { code, version, answers })
     }
@@ -632,7 +671,7 @@ impl Future for Operation {
 extern "C" fn completed(completion: Raw, argument: Raw) {
     // SAFETY: the argument is the count of the `InFlight` that `Pool::start` gave away, and this is called once.
     let in_flight = unsafe { Arc::from_raw(argument.cast_const().cast::<InFlight>()) };
-    let library = in_flight.pool.0.library;
+    let library = in_flight.library;
     // SAFETY: librados keeps the completion alive while it calls back.
     let done = unsafe {
         ((library.rados_aio_get_return_value)(completion), (library.rados_aio_get_version)(completion))
@@ -646,6 +685,9 @@ extern "C" fn completed(completion: Raw, argument: Raw) {
     if let Some(waker) = waker {
         waker.wake();
     }
+    let under_way = Arc::clone(&in_flight.under_way);
     drop(in_flight);
     IN_CALLBACK.set(false);
+    // The last thing done: from here on, the pool may be closed.
+    under_way.end();
 }

@@ -186,6 +186,37 @@ fn client_to_be_killed() {
     }
 }
 
+/// Not a test by itself: what `programs_end_cleanly` runs.
+#[test]
+fn program_that_ends_at_once() {
+    let Ok(uri) = std::env::var("NACRE_TEST_PROGRAM") else { return };
+    let store = open(&uri);
+    assert_eq!(block_on(store.list(None, 10)).unwrap().len(), 1);
+    // A reply that nobody waits for, and a connection that is closed by the end of the process.
+    drop(
+        store.apply(
+            &ObjectId::try_from("counter").unwrap(),
+            Transaction::new().write(Fork::DEFAULT, 0, "more"),
+        ),
+    );
+    std::process::exit(0);
+}
+
+#[test]
+fn programs_end_cleanly() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("programs");
+    increment(&open(&uri), &ObjectId::try_from("counter").unwrap());
+    for _ in 0..15 {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "program_that_ends_at_once"])
+            .env("NACRE_TEST_PROGRAM", &uri)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 #[test]
 fn killed_clients_leave_nothing_half_done() {
     let cluster = Cluster::shared();
