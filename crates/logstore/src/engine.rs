@@ -196,8 +196,10 @@ impl Engine {
             Err(Refused::NeedsSegment(bytes)) => return Ok(Attempt::NeedsSegment(bytes)),
             Err(Refused::Failed(error)) => return Err(error),
         };
-        let live = |segment, bytes| self.table.add_live(segment, bytes);
+        let mut changes = Vec::with_capacity(2 * work.effects.len());
+        let live = |segment, bytes| changes.push((segment, bytes));
         node.apply(&work.effects, version, appended.segment, appended.payload_offset, live);
+        self.table.add_all_live(&changes);
         node.gate = appended.batch;
         if existed != node.exists {
             let mut names = self.names.write();

@@ -173,10 +173,23 @@ impl SegmentTable {
 
     /// Counts bytes that the index refers to from now on, or no longer.
     pub fn add_live(&self, id: u32, bytes: i64) {
-        if let Some(segment) = self.segments.read().get(&id) {
-            segment.live_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.add_all_live(&[(id, bytes)]);
+    }
+
+    /// The same for several segments at once.
+    pub fn add_all_live(&self, changes: &[(u32, i64)]) {
+        let segments = self.segments.read();
+        let mut sum = 0;
+        for (id, bytes) in changes {
+            if let Some(segment) = segments.get(id) {
+                segment.live_bytes.fetch_add(*bytes, Ordering::Relaxed);
+            }
+            sum += bytes;
         }
-        self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // A block written again, whole, is the most common change, and changes nothing here.
+        if sum != 0 {
+            self.live_bytes.fetch_add(sum, Ordering::Relaxed);
+        }
     }
 
     /// Counts from zero again.
