@@ -34,7 +34,11 @@ pub struct Args {
     /// Measure ZooKeeper as a store too: setData with the version
     #[arg(long, help_heading = "Peers")]
     pub zookeeper_cas: bool,
-    /// Which peers to measure too, in place of the flags above
+    /// Measure raw librados too: whole RADOS objects in the pool that --store names, written if their version is
+    /// still the one that was read
+    #[arg(long, help_heading = "Peers")]
+    pub librados: bool,
+    /// Which peers to measure too, in place of the flags above, but for --librados
     #[arg(long, value_enum, help_heading = "Peers")]
     pub peers: Option<Peers>,
 
@@ -174,6 +178,9 @@ impl Args {
             if asked && !ways.contains(&peer) {
                 ways.push(peer);
             }
+        }
+        if self.librados && !ways.contains(&Coordination::Librados) {
+            ways.push(Coordination::Librados);
         }
         ways
     }

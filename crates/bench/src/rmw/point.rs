@@ -28,6 +28,8 @@ pub enum Coordination {
     Etcd,
     /// ZooKeeper as the store: `setData` with the version.
     ZookeeperCas,
+    /// Ceph without Nacre: whole RADOS objects, each written if its version is still the one that was read.
+    Librados,
     /// No read: a write of a fresh block, on condition that it is fresh.
     #[value(skip)]
     WriteIf,
@@ -47,6 +49,7 @@ impl Coordination {
             Self::RedisAof => "redis WATCH, fsync",
             Self::Etcd => "etcd txn",
             Self::ZookeeperCas => "zookeeper CAS",
+            Self::Librados => "raw librados",
             Self::WriteIf => "conditional write",
             Self::Write => "plain write",
         }
@@ -54,7 +57,7 @@ impl Coordination {
 
     /// Whether the blocks are kept by Nacre.
     pub(crate) fn is_on_nacre(self) -> bool {
-        !matches!(self, Self::Redis | Self::RedisAof | Self::Etcd | Self::ZookeeperCas)
+        !matches!(self, Self::Redis | Self::RedisAof | Self::Etcd | Self::ZookeeperCas | Self::Librados)
     }
 }
 

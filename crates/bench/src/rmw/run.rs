@@ -85,9 +85,11 @@ impl Bench {
     async fn peer(&mut self, way: Coordination) -> Result<(Option<Peer>, bool), BenchError> {
         let folder = self.folder.as_deref();
         let peer = match way {
-            Coordination::Optimistic | Coordination::None | Coordination::WriteIf | Coordination::Write => {
-                return Ok((None, false));
-            }
+            Coordination::Optimistic
+            | Coordination::None
+            | Coordination::WriteIf
+            | Coordination::Write
+            | Coordination::Librados => return Ok((None, false)),
             Coordination::Zookeeper if self.lock_service.is_some() => return Ok((None, false)),
             Coordination::Zookeeper => {
                 self.lock_service = Some(peer::zookeeper::start(folder).await?);
@@ -146,6 +148,12 @@ impl Bench {
         let mut local = None;
         let mut servers = None;
         let store = match &point.place {
+            Place::Existing(uri) if point.coordination == Coordination::Librados => uri.clone(),
+            _ if point.coordination == Coordination::Librados => {
+                let text =
+                    "raw librados is measured beside a store on Ceph: name one with --store rados://POOL";
+                return Err(BenchError::Process(text.into()));
+            }
             _ if !point.coordination.is_on_nacre() => String::new(),
             Place::Existing(uri) => uri.clone(),
             Place::InProcess(uri) => {
@@ -181,6 +189,7 @@ impl Bench {
             Coordination::Redis | Coordination::RedisAof => Plan::Redis { address },
             Coordination::Etcd => Plan::Etcd { address, connections },
             Coordination::ZookeeperCas => Plan::ZookeeperCas { address, connections },
+            Coordination::Librados => Plan::Librados { pool: store },
         };
         Ok(Stage { plan, local, servers })
     }

@@ -11,6 +11,7 @@ use nacre_object::{
     Answer, ByteRange, Fork, Found, Guard, Intent, ObjectId, ObjectStore, Outcome, RangeRead, Read,
     Transaction,
 };
+use nacre_rados::raw::RawPool;
 use serde::{Deserialize, Serialize};
 
 use super::block;
@@ -70,6 +71,11 @@ pub(crate) enum Plan {
         /// Sessions per client.
         connections: u32,
     },
+    /// Whole RADOS objects, each written if its version is still the one that was read.
+    Librados {
+        /// The pool.
+        pool: String,
+    },
 }
 
 impl Plan {
@@ -108,6 +114,7 @@ pub(crate) enum Way {
     Redis { connection: Box<redis::Connection>, names: Rc<Names> },
     Etcd { client: Box<etcd::Client>, names: Rc<Names> },
     ZookeeperCas { session: zookeeper_client::Client, names: Rc<Names> },
+    Librados { pool: RawPool, names: Rc<Names> },
 }
 
 /// The blocks of a workload on a store.
@@ -182,6 +189,12 @@ pub(crate) async fn open(
             zookeeper::make_node(&sessions[0], &format!("/{}", workload.prefix)).await?;
             for session in sessions.iter().cycle().take(concurrency as usize) {
                 ways.push(Way::ZookeeperCas { session: session.clone(), names: names.clone() });
+            }
+        }
+        Plan::Librados { pool } => {
+            let pool = RawPool::open(pool).await?;
+            for _ in 0..concurrency {
+                ways.push(Way::Librados { pool: pool.clone(), names: names.clone() });
             }
         }
     }
@@ -262,6 +275,18 @@ impl Way {
                     attempts += 1;
                 }
             }
+            Way::Librados { pool, names } => {
+                let key = names.key(target);
+                let mut attempts = 1;
+                loop {
+                    let (block, version) = pool.read(&key, names.workload.block_bytes as usize).await?;
+                    let block = names.changed(target, block, writer)?;
+                    if pool.write_if(&key, version, &block).await? {
+                        return Ok(Taken { attempts });
+                    }
+                    attempts += 1;
+                }
+            }
         }
     }
 
@@ -279,6 +304,15 @@ impl Way {
             Way::ZookeeperCas { session, names } => {
                 let found = zookeeper::get(session, &names.node(target)).await?;
                 Ok(found.map(|(block, _)| block).unwrap_or_default())
+            }
+            // The checker is the last to see the block, which is of no use to anybody then.
+            Way::Librados { pool, names } => {
+                let key = names.key(target);
+                let (block, version) = pool.read(&key, names.workload.block_bytes as usize).await?;
+                if version > 0 {
+                    pool.remove(&key).await?;
+                }
+                Ok(block)
             }
         }
     }
