@@ -299,10 +299,12 @@ impl Engine {
         for old in still {
             let skip = (old.start() - moved.start) as u32;
             let entry = Entry::piece(old.start(), moved.version, chunk, skip, old.len() as u32);
-            self.table.add_live(chunk.segment, old.len() as i64);
+            // Both sides are counted at once: nobody sees the piece in two segments, or in none.
+            let mut changes = vec![(chunk.segment, old.len() as i64)];
             fork.map.replace(old.start(), old.end(), &[entry], |segment, bytes| {
-                self.table.add_live(segment, -(bytes as i64));
+                changes.push((segment, -(bytes as i64)));
             });
+            self.table.add_all_live(&changes);
         }
     }
 }
