@@ -1,2 +1,26 @@
-//! The walk of file trees: every entry below some roots is visited exactly once, by threads of one process or by ranks of many.
-#![forbid(unsafe_code)]
+//! The walk of file trees: every entry below some roots is visited exactly once, by the threads of one process or by
+//! the ranks of many.
+//!
+//! A [`Walk`] takes roots and one [`Visitor`] for each thread. Threads share the work by stealing it; a unit of work is
+//! a directory that nobody opened yet, or the rest of one that somebody began to read, so that one huge directory is
+//! shared out too. Descent is by file descriptor: an entry is looked up in its open directory, whatever happens to the
+//! names above it, and however long its path is. Symbolic links are reported and never followed.
+//!
+//! After "On Distributed File Tree Walk of Parallel File Systems" (LaFon, Misra, Bringhurst).
+#![deny(unsafe_code)]
+
+mod directory;
+mod entry;
+mod error;
+mod getdents;
+mod pool;
+mod scan;
+mod unit;
+mod walk;
+
+pub use directory::{Descriptor, Directory};
+pub use entry::{Entry, Kind, Metadata, Time};
+pub use error::{Operation, WalkError};
+pub use pool::{Progress, Queue};
+pub use unit::Unit;
+pub use walk::{Ended, Opened, Options, Verdict, Visitor, Walk};

@@ -1,0 +1,395 @@
+//! A directory that is being walked: its place in the tree, its descriptor, and how much of it is left to do.
+//!
+//! - A directory is opened relative to its parent's descriptor, never by its whole path, and a symbolic link is never
+//!   followed: nobody can lead the walk out of its root by renaming what it has passed.
+//! - The descriptor stays open as long as a piece of work needs it. Where too many are open it is closed earlier, and
+//!   opened again from the nearest ancestor that is open; then it has to be the same directory as before.
+//! - At any moment at most one piece of work reads the entries (the *rest*); others open subdirectories.
+
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
+use rustix::io::{Errno, retry_on_intr};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// How many descriptors the directories of a walk hold.
+#[derive(Debug, Default)]
+pub struct Budget {
+    open: AtomicUsize,
+    max: usize,
+}
+
+impl Budget {
+    pub fn new(max: usize) -> Budget {
+        Budget { open: AtomicUsize::new(0), max }
+    }
+
+    /// Too many are open.
+    pub fn is_exceeded(&self) -> bool {
+        self.open.load(Ordering::Relaxed) > self.max
+    }
+}
+
+/// An open directory.
+#[derive(Debug)]
+pub struct Descriptor {
+    fd: OwnedFd,
+    budget: Arc<Budget>,
+}
+
+impl Descriptor {
+    fn new(fd: OwnedFd, budget: &Arc<Budget>) -> Arc<Descriptor> {
+        budget.open.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Descriptor { fd, budget: Arc::clone(budget) })
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.budget.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Opens a directory by its name in another one, or by the whole path of a root.
+pub fn open(
+    parent: Option<&Descriptor>,
+    name: &CStr,
+    budget: &Arc<Budget>,
+) -> Result<Arc<Descriptor>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let parent = parent.map_or(CWD, AsFd::as_fd);
+    let fd = retry_on_intr(|| rustix::fs::openat(parent, name, flags, Mode::empty()))?;
+    Ok(Descriptor::new(fd, budget))
+}
+
+/// What `statx` says of an entry of an open directory.
+pub fn stat(parent: BorrowedFd<'_>, name: &CStr) -> Result<Statx, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    retry_on_intr(|| rustix::fs::statx(parent, name, flags, StatxFlags::BASIC_STATS))
+}
+
+/// What `statx` says of an open directory itself.
+pub fn stat_open(descriptor: &Descriptor) -> Result<Statx, Errno> {
+    retry_on_intr(|| {
+        rustix::fs::statx(descriptor, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE | StatxFlags::INO)
+    })
+}
+
+/// Device and inode: what makes a directory the one that it is.
+pub type Identity = (u64, u64);
+
+/// Those of it.
+pub fn identity(stat: &Statx) -> Identity {
+    (libc::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino)
+}
+
+/// A directory that is being walked.
+pub struct Directory<S> {
+    parent: Option<Arc<Directory<S>>>,
+    name: Box<CStr>,
+    root: u32,
+    depth: u32,
+    state: S,
+    budget: Arc<Budget>,
+    stream: Mutex<Stream>,
+    /// Pieces of work that need the descriptor.
+    holders: AtomicUsize,
+    /// The same and the subdirectories that were not left yet.
+    unfinished: AtomicUsize,
+    /// A part of what is below it is done elsewhere.
+    split: AtomicBool,
+}
+
+struct Stream {
+    descriptor: Option<Arc<Descriptor>>,
+    /// Where reading goes on.
+    position: u64,
+    /// The descriptor does not stand there.
+    displaced: bool,
+    ended: bool,
+    /// Known once it mattered.
+    identity: Option<Identity>,
+    /// Whether positions mean the same in another opening of the directory; known once it mattered.
+    stable: Option<bool>,
+}
+
+/// The place of a directory in the tree.
+pub(crate) struct Place<'a, S> {
+    pub parent: Option<Arc<Directory<S>>>,
+    pub name: &'a CStr,
+    pub root: u32,
+}
+
+impl<S> Directory<S> {
+    /// A directory that was just opened, with one piece of work to do.
+    pub(crate) fn new(place: Place<'_, S>, descriptor: Arc<Descriptor>, state: S) -> Arc<Directory<S>> {
+        let depth = place.parent.as_ref().map_or(0, |parent| parent.depth + 1);
+        if let Some(parent) = &place.parent {
+            parent.unfinished.fetch_add(1, Ordering::Relaxed);
+        }
+        Arc::new(Directory {
+            name: place.name.into(),
+            parent: place.parent,
+            root: place.root,
+            depth,
+            state,
+            budget: Arc::clone(&descriptor.budget),
+            stream: Mutex::new(Stream {
+                descriptor: Some(descriptor),
+                position: 0,
+                displaced: false,
+                ended: false,
+                identity: None,
+                stable: None,
+            }),
+            holders: AtomicUsize::new(1),
+            unfinished: AtomicUsize::new(1),
+            split: AtomicBool::new(false),
+        })
+    }
+
+    /// The directory that it is in; `None` for a root.
+    pub fn parent(&self) -> Option<&Arc<Directory<S>>> {
+        self.parent.as_ref()
+    }
+
+    /// Its name; of a root the whole path as it was given.
+    pub fn name(&self) -> &CStr {
+        &self.name
+    }
+
+    /// The number of the root that it is below.
+    pub fn root(&self) -> u32 {
+        self.root
+    }
+
+    /// Levels below that root.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// What the visitor attached to it.
+    pub fn state(&self) -> &S {
+        &self.state
+    }
+
+    /// A part of what is below it, or of its own entries, is done by another process or in another run: what was
+    /// counted here is not the whole.
+    pub fn is_split(&self) -> bool {
+        self.split.load(Ordering::Relaxed)
+    }
+
+    /// Its path, beginning with that of its root as it was given.
+    pub fn path_bytes(&self) -> Vec<u8> {
+        let mut path = Vec::new();
+        for directory in self.lineage() {
+            if !path.is_empty() && path.last() != Some(&b'/') {
+                path.push(b'/');
+            }
+            path.extend_from_slice(directory.name.to_bytes());
+        }
+        path
+    }
+
+    /// Its path below its root; empty for the root.
+    pub fn path_below_root(&self) -> Vec<u8> {
+        let mut path = Vec::new();
+        for directory in &self.lineage()[1..] {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(directory.name.to_bytes());
+        }
+        path
+    }
+
+    /// From the root down to itself.
+    fn lineage(&self) -> Vec<&Directory<S>> {
+        let mut lineage = vec![self];
+        while let Some(parent) = &lineage[lineage.len() - 1].parent {
+            lineage.push(parent);
+        }
+        lineage.reverse();
+        lineage
+    }
+
+    /// Its descriptor, opened again if it was closed in the meantime.
+    pub fn descriptor(&self) -> Result<Arc<Descriptor>, Errno> {
+        let mut closed = vec![self];
+        let mut open_one = None;
+        loop {
+            let lowest = closed[closed.len() - 1];
+            if let Some(descriptor) = &lowest.stream.lock().descriptor {
+                open_one = Some(Arc::clone(descriptor));
+                closed.pop();
+                break;
+            }
+            let Some(parent) = &lowest.parent else { break };
+            closed.push(parent);
+        }
+        for directory in closed.into_iter().rev() {
+            let descriptor = open(open_one.as_deref(), &directory.name, &self.budget)?;
+            let mut stream = directory.stream.lock();
+            if stream
+                .identity
+                .is_some_and(|known| stat_open(&descriptor).map(|stat| identity(&stat)) != Ok(known))
+            {
+                return Err(Errno::STALE);
+            }
+            if std::ptr::eq(directory, self) {
+                // Another thread may have been faster; then the position belongs to its descriptor.
+                if let Some(descriptor) = &stream.descriptor {
+                    return Ok(Arc::clone(descriptor));
+                }
+                stream.displaced = true;
+                stream.descriptor = Some(Arc::clone(&descriptor));
+            }
+            drop(stream);
+            open_one = Some(descriptor);
+        }
+        open_one.ok_or(Errno::BADF)
+    }
+
+    /// Reads the next entries into `buffer`: how many bytes they take, 0 at the end. Only the piece of work that is
+    /// the rest of this directory may ask.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<(Arc<Descriptor>, usize), Errno> {
+        let descriptor = self.descriptor()?;
+        let mut stream = self.stream.lock();
+        if stream.ended {
+            return Ok((descriptor, 0));
+        }
+        if stream.displaced {
+            rustix::fs::seek(&descriptor, SeekFrom::Start(stream.position))?;
+            stream.displaced = false;
+        }
+        let len = loop {
+            match crate::getdents::read(descriptor.as_fd(), buffer) {
+                Ok(len) => break len,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            }
+        };
+        stream.ended = len == 0;
+        Ok((descriptor, len))
+    }
+
+    /// Where the entries that were read last end.
+    pub(crate) fn set_position(&self, position: u64) {
+        self.stream.lock().position = position;
+    }
+
+    /// Has it read on from there, as another opening of it stood.
+    pub(crate) fn seek(&self, position: u64) {
+        let mut stream = self.stream.lock();
+        stream.position = position;
+        stream.displaced = true;
+    }
+
+    /// Where reading goes on, if that means the same to others.
+    pub(crate) fn stable_position(&self) -> Option<u64> {
+        let stream = self.stream.lock();
+        (stream.stable == Some(true)).then_some(stream.position)
+    }
+
+    /// Its rest, as it can be written down.
+    pub(crate) fn rest(&self) -> crate::Unit {
+        let position = Some(self.stream.lock().position);
+        crate::Unit { root: self.root, path: self.path_below_root(), position }
+    }
+
+    /// Finds out whether a position of this directory means the same in another opening of it: on file systems whose
+    /// positions are kept for NFS servers, or are cookies of the server's. Elsewhere a position may be a mere count, and
+    /// the rest of a directory stays with the descriptor that began to read it.
+    pub(crate) fn learn_stability(&self, descriptor: &Descriptor) {
+        let mut stream = self.stream.lock();
+        if stream.stable.is_none() {
+            const STABLE: [u64; 9] = [
+                0xEF53,      // ext2, ext3, ext4: hash of the name
+                0x5846_5342, // XFS: place in the directory
+                0x9123_683E, // btrfs: number of the entry
+                0x0102_1994, // tmpfs, since Linux 6.6: number of the entry
+                0x6969,      // NFS: the server's cookie
+                0x0BD0_0BD0, // Lustre: hash of the name
+                0x00C3_6400, // CephFS: hash of the name
+                0x4750_4653, // GPFS
+                0x2FC1_2FC1, // ZFS: place in the directory
+            ];
+            let kind = rustix::fs::fstatfs(descriptor).map(|about| about.f_type as u64);
+            stream.stable = Some(kind.is_ok_and(|kind| STABLE.contains(&kind)));
+        }
+    }
+
+    /// The identity that [`Directory::descriptor`] insists on from now on.
+    pub(crate) fn set_identity(&self, identity: Identity) {
+        self.stream.lock().identity = Some(identity);
+    }
+
+    /// An ancestor, or itself, is that directory: it was met below itself.
+    pub(crate) fn is_within(&self, identity: Identity) -> bool {
+        self.lineage().iter().any(|directory| directory.stream.lock().identity == Some(identity))
+    }
+
+    /// Closes the descriptor for the time being, if it can be opened again without harm.
+    pub(crate) fn close_for_now(&self) {
+        let mut stream = self.stream.lock();
+        let Some(descriptor) = stream.descriptor.clone() else { return };
+        if !stream.ended {
+            drop(stream);
+            self.learn_stability(&descriptor);
+            stream = self.stream.lock();
+            if stream.stable != Some(true) {
+                return;
+            }
+        }
+        if stream.identity.is_none() {
+            let Ok(stat) = stat_open(&descriptor) else { return };
+            stream.identity = Some(identity(&stat));
+        }
+        stream.descriptor = None;
+    }
+
+    /// One more piece of work needs it.
+    pub(crate) fn hold(&self) {
+        self.holders.fetch_add(1, Ordering::Relaxed);
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One piece of work less needs the descriptor: whether it was the last. [`Directory::finish`] comes after.
+    pub(crate) fn unhold(&self, keep_open: bool) {
+        if self.holders.fetch_sub(1, Ordering::AcqRel) == 1 && !keep_open {
+            self.stream.lock().descriptor = None;
+        }
+    }
+
+    /// One piece of work or subdirectory less is unfinished: whether it was the last.
+    pub(crate) fn finish(&self) -> bool {
+        self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Marks it and all that it is in as split.
+    pub(crate) fn mark_split(&self) {
+        let mut directory = self;
+        while !directory.split.swap(true, Ordering::Relaxed) {
+            let Some(parent) = &directory.parent else { break };
+            directory = parent;
+        }
+    }
+}
+
+/// A chain of a hundred thousand directories is let go of one by one, not by recursion.
+impl<S> Drop for Directory<S> {
+    fn drop(&mut self) {
+        let mut parent = self.parent.take();
+        while let Some(directory) = parent {
+            parent = Arc::into_inner(directory).and_then(|mut directory| directory.parent.take());
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What went wrong during a walk, and where.
+
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// What was being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// Opening a directory.
+    Open,
+    /// Reading a directory's entries.
+    List,
+    /// Asking for an entry's metadata.
+    Stat,
+    /// Entering a directory that is mounted below itself.
+    Loop,
+}
+
+/// An entry that could not be visited, or a directory that could not be read. The walk goes on without it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct WalkError {
+    /// Where; bytes, for not all names are UTF-8.
+    pub path: Vec<u8>,
+    /// What was being done.
+    pub operation: Operation,
+    /// The error's number, as in `errno`.
+    pub errno: i32,
+}
+
+impl WalkError {
+    pub(crate) fn new(path: Vec<u8>, operation: Operation, errno: Errno) -> WalkError {
+        WalkError { path, operation, errno: errno.raw_os_error() }
+    }
+
+    /// Whether the entry went away, or became something else, between being listed and being looked at.
+    pub fn vanished(&self) -> bool {
+        match self.operation {
+            // A directory that became a link or a file in the meantime is as gone as one that was removed.
+            Operation::Open => {
+                matches!(self.errno, libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE)
+            }
+            Operation::Loop => false,
+            Operation::List | Operation::Stat => matches!(self.errno, libc::ENOENT | libc::ESTALE),
+        }
+    }
+
+    /// Where.
+    pub fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.path))
+    }
+}
+
+impl std::fmt::Display for WalkError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let doing = match self.operation {
+            Operation::Open => "cannot open the directory",
+            Operation::List => "cannot read the directory",
+            Operation::Stat => "cannot stat",
+            Operation::Loop => {
+                return write!(f, "not entering {:?}: it is mounted below itself", self.path());
+            }
+        };
+        let error = std::io::Error::from_raw_os_error(self.errno);
+        write!(f, "{doing} {:?}: {error}", self.path())
+    }
+}
+
+impl std::error::Error for WalkError {}

@@ -1,0 +1,110 @@
+//! Reading directories: one system call fills a large buffer, and its records are taken apart here.
+//!
+//! The standard library's iterator hides the position behind each record and when the buffer is used up; both are
+//! needed to share out the rest of a directory.
+#![allow(unsafe_code)]
+
+use crate::entry::Kind;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Reads the next records of a directory into `buffer`: how many bytes they take, 0 at the end.
+pub fn read(directory: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`, which nobody else can touch meanwhile.
+    let read = unsafe {
+        libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer.as_mut_ptr(), buffer.len())
+    };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
+
+/// One record: an entry's name and what the directory itself knows of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The name.
+    pub name: &'a CStr,
+    /// The number of its inode. For a mount point that of the directory below the mount.
+    pub inode: u64,
+    /// What it is, where the file system says.
+    pub kind: Option<Kind>,
+    /// Where reading goes on after this record.
+    pub next: u64,
+}
+
+/// The records in a buffer that [`read`] has filled, without "." and "..". What is not whole ends the iteration.
+#[derive(Clone, Debug)]
+pub struct Records<'a>(pub &'a [u8]);
+
+/// Bytes of a record before its name.
+const HEAD_BYTES: usize = 19;
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        loop {
+            let (head, _) = self.0.split_at_checked(HEAD_BYTES)?;
+            let (inode, rest) = head.split_first_chunk()?;
+            let (next, rest) = rest.split_first_chunk()?;
+            let (len, rest) = rest.split_first_chunk()?;
+            let (record, others) = self.0.split_at_checked(usize::from(u16::from_ne_bytes(*len)))?;
+            let name = CStr::from_bytes_until_nul(record.get(HEAD_BYTES..)?).ok()?;
+            self.0 = others;
+            if !matches!(name.to_bytes(), b"." | b"..") {
+                let (inode, next) = (u64::from_ne_bytes(*inode), u64::from_ne_bytes(*next));
+                return Some(Record { name, inode, kind: Kind::from_directory(rest[0]), next });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn every_name_is_read_whatever_the_size_of_the_buffer() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut expected: Vec<String> = (0..300).map(|number| format!("file with number {number}")).collect();
+        for name in &expected {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        expected.sort();
+        for size in [600, 4096, 1 << 16] {
+            let directory = std::fs::File::open(folder.path()).unwrap();
+            let mut buffer = vec![0; size];
+            let mut names = Vec::new();
+            loop {
+                let len = read(directory.as_fd(), &mut buffer).unwrap();
+                if len == 0 {
+                    break;
+                }
+                for record in Records(&buffer[..len]) {
+                    assert_eq!(record.kind, Some(Kind::File));
+                    names.push(record.name.to_str().unwrap().to_owned());
+                }
+            }
+            names.sort();
+            assert_eq!(names, expected);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_or_nonsense_ends_the_records() {
+        let mut record = vec![0; 24];
+        record[16] = 24;
+        record[18] = libc::DT_REG;
+        record[19..22].copy_from_slice(b"abc");
+        assert_eq!(Records(&record).count(), 1);
+        for len in 0..24 {
+            assert_eq!(Records(&record[..len]).count(), 0, "{len}");
+        }
+        for len in 0..24 {
+            let mut short = record.clone();
+            short[16] = len;
+            assert!(Records(&short).count() <= 1);
+        }
+        assert_eq!(Records(&[0xff; 64]).count(), 0);
+    }
+}

@@ -1,0 +1,390 @@
+//! The work that is left, shared by the threads of a walk: each has a queue of its own and steals from the others'.
+//!
+//! - A thread takes its own newest piece, which keeps the walk deep and the queues short, and steals others' oldest,
+//!   which stands for the largest part of the tree.
+//! - `outstanding` counts the pieces that are queued or being worked on; a walk is over when it is 0.
+//! - Nobody spins: a thread that finds nothing sleeps, and whoever queues a piece wakes one that does.
+//! - Memory: a piece that stands for subdirectories holds their names only, as many as one reading of a directory
+//!   gave. Where very many names are queued, directories are read in smaller portions.
+
+use crate::directory::Directory;
+use crate::unit::Unit;
+use crossbeam_deque::{Injector, Steal, Stealer, Worker};
+use crossbeam_utils::CachePadded;
+use parking_lot::{Condvar, Mutex};
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::Duration;
+
+/// A piece of work.
+pub(crate) enum Work<S> {
+    /// The entries of a directory that nobody has read yet.
+    Rest(Arc<Directory<S>>),
+    /// Subdirectories of it that nobody has opened yet.
+    Children(Arc<Directory<S>>, Names),
+    /// Something that came from outside and has to be found first.
+    Located(Unit),
+    /// A piece of that directory was given away.
+    Given(Arc<Directory<S>>),
+}
+
+impl<S> Work<S> {
+    /// How many directories could be given away, one by one.
+    fn units(&self) -> usize {
+        match self {
+            Work::Rest(_) | Work::Located(_) => 1,
+            Work::Children(_, names) => names.count,
+            Work::Given(_) => 0,
+        }
+    }
+}
+
+/// Names of subdirectories, in the order in which they were found, each closed by a zero.
+#[derive(Default)]
+pub(crate) struct Names {
+    bytes: Vec<u8>,
+    next: usize,
+    count: usize,
+}
+
+impl Names {
+    pub fn push(&mut self, name: &CStr) {
+        self.bytes.extend_from_slice(name.to_bytes_with_nul());
+        self.count += 1;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Those that were not taken.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.bytes[self.next..].split(|byte| *byte == 0).filter(|name| !name.is_empty())
+    }
+
+    /// Takes the first.
+    pub fn pop(&mut self) -> Option<Box<CStr>> {
+        let name = CStr::from_bytes_until_nul(&self.bytes[self.next..]).ok()?;
+        self.next += name.to_bytes_with_nul().len();
+        self.count -= 1;
+        Some(name.into())
+    }
+
+    /// What is left after taking much needs no large buffer.
+    fn shrink(&mut self) {
+        self.bytes.drain(..self.next);
+        self.bytes.shrink_to_fit();
+        self.next = 0;
+    }
+}
+
+/// How far a walk has come: read while it runs.
+#[derive(Debug, Default)]
+pub struct Progress {
+    threads: Vec<CachePadded<ThreadProgress>>,
+}
+
+/// What one thread has done.
+#[derive(Debug, Default)]
+pub(crate) struct ThreadProgress {
+    pub entries: AtomicU64,
+    pub directories: AtomicU64,
+    pub errors: AtomicU64,
+    pub busy: AtomicBool,
+}
+
+impl ThreadProgress {
+    pub fn count(&self, counter: &AtomicU64, by: u64) {
+        // Only its own thread writes to it.
+        counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+    }
+}
+
+impl Progress {
+    fn new(threads: usize) -> Progress {
+        Progress { threads: (0..threads).map(|_| CachePadded::default()).collect() }
+    }
+
+    pub(crate) fn thread(&self, number: usize) -> &ThreadProgress {
+        &self.threads[number]
+    }
+
+    fn sum(&self, of: impl Fn(&ThreadProgress) -> u64) -> u64 {
+        self.threads.iter().map(|thread| of(thread)).sum()
+    }
+
+    /// Entries visited.
+    pub fn entries(&self) -> u64 {
+        self.sum(|thread| thread.entries.load(Ordering::Relaxed))
+    }
+
+    /// Directories opened.
+    pub fn directories(&self) -> u64 {
+        self.sum(|thread| thread.directories.load(Ordering::Relaxed))
+    }
+
+    /// Errors met.
+    pub fn errors(&self) -> u64 {
+        self.sum(|thread| thread.errors.load(Ordering::Relaxed))
+    }
+
+    /// Threads at work.
+    pub fn busy(&self) -> usize {
+        self.sum(|thread| u64::from(thread.busy.load(Ordering::Relaxed))) as usize
+    }
+
+    /// Entries that each thread visited.
+    pub fn entries_by_thread(&self) -> Vec<u64> {
+        self.threads.iter().map(|thread| thread.entries.load(Ordering::Relaxed)).collect()
+    }
+}
+
+/// The work of a walk that is left, as others than its own threads may see and change it.
+pub struct Queue<S> {
+    injector: Injector<Work<S>>,
+    stealers: Vec<Stealer<Work<S>>>,
+    /// Directories that are queued.
+    units: AtomicUsize,
+    /// Pieces that are queued or worked on.
+    outstanding: AtomicUsize,
+    /// More may come from outside: threads wait for it when nothing is outstanding.
+    open: AtomicBool,
+    stop: AtomicBool,
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    /// For threads that wait for work.
+    work: Condvar,
+    /// For whoever waits until nothing is outstanding.
+    idle: Condvar,
+    progress: Progress,
+}
+
+impl<S: Send + Sync> Queue<S> {
+    pub(crate) fn new(threads: usize) -> (Queue<S>, Vec<Worker<Work<S>>>) {
+        let workers: Vec<_> = (0..threads).map(|_| Worker::new_lifo()).collect();
+        let queue = Queue {
+            injector: Injector::new(),
+            stealers: workers.iter().map(Worker::stealer).collect(),
+            units: AtomicUsize::new(0),
+            outstanding: AtomicUsize::new(0),
+            open: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            work: Condvar::new(),
+            idle: Condvar::new(),
+            progress: Progress::new(threads),
+        };
+        (queue, workers)
+    }
+
+    /// Directories that wait for somebody, and could be given away but for the rests of directories whose file system
+    /// has no stable positions.
+    pub fn units(&self) -> usize {
+        self.units.load(Ordering::Relaxed)
+    }
+
+    /// Nothing is queued and no thread is at work.
+    pub fn is_idle(&self) -> bool {
+        self.outstanding.load(Ordering::Acquire) == 0
+    }
+
+    /// How far the walk has come.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Keeps the threads waiting when nothing is outstanding, because more may come by [`Queue::put`], until
+    /// [`Queue::close`].
+    pub fn keep_open(&self) {
+        self.open.store(true, Ordering::SeqCst);
+    }
+
+    /// No more comes: the walk ends when nothing is outstanding.
+    pub fn close(&self) {
+        self.open.store(false, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    /// Has every thread stop as soon as it has visited what it has read. What is left stays queued.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn allow(&self) {
+        self.stop.store(false, Ordering::SeqCst);
+    }
+
+    /// Queues what came from outside.
+    pub fn put(&self, units: Vec<Unit>) {
+        for unit in units {
+            self.inject(Work::Located(unit));
+        }
+    }
+
+    pub(crate) fn inject(&self, work: Work<S>) {
+        self.count_in(&work);
+        self.injector.push(work);
+        self.wake_one();
+    }
+
+    /// Gives up to `max` directories away, the oldest first; they are not visited here any more.
+    pub fn take(&self, max: usize) -> Vec<Unit> {
+        let mut taken = Vec::new();
+        let mut back = Vec::new();
+        while taken.len() < max {
+            let Some(mut work) = self.steal(0) else { break };
+            match &mut work {
+                Work::Located(unit) => {
+                    taken.push(unit.clone());
+                    self.count_out();
+                }
+                Work::Rest(directory) => match directory.stable_position() {
+                    None => back.push(work),
+                    Some(position) => {
+                        taken.push(Unit {
+                            root: directory.root(),
+                            path: directory.path_below_root(),
+                            position: Some(position),
+                        });
+                        directory.mark_split();
+                        back.push(Work::Given(Arc::clone(directory)));
+                        self.count_out();
+                    }
+                },
+                Work::Children(directory, names) => {
+                    let mut parent = directory.path_below_root();
+                    if !parent.is_empty() {
+                        parent.push(b'/');
+                    }
+                    directory.mark_split();
+                    while taken.len() < max
+                        && let Some(name) = names.pop()
+                    {
+                        let path = [&parent, name.to_bytes()].concat();
+                        taken.push(Unit { root: directory.root(), path, position: None });
+                    }
+                    if names.is_empty() {
+                        back.push(Work::Given(Arc::clone(directory)));
+                    } else {
+                        names.shrink();
+                        back.push(work);
+                    }
+                    self.count_out();
+                }
+                Work::Given(_) => {
+                    back.push(work);
+                    self.count_out();
+                    // Nothing but what was given away is left.
+                    if self.units() == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+        for work in back {
+            self.inject(work);
+        }
+        taken
+    }
+
+    /// Waits until nothing is outstanding, or for that long: whether nothing is.
+    pub fn wait_idle(&self, timeout: Duration) -> bool {
+        let mut lock = self.lock.lock();
+        if !self.is_idle() {
+            self.idle.wait_for(&mut lock, timeout);
+        }
+        self.is_idle()
+    }
+
+    /// The oldest piece that can be had from outside or from a thread, beginning with that one.
+    pub(crate) fn steal(&self, first: usize) -> Option<Work<S>> {
+        loop {
+            let mut again = false;
+            let outside = std::iter::once_with(|| self.injector.steal());
+            let (after, before) = (&self.stealers[first..], &self.stealers[..first]);
+            for steal in outside.chain(after.iter().chain(before).map(Stealer::steal)) {
+                match steal {
+                    Steal::Success(work) => {
+                        self.units.fetch_sub(work.units(), Ordering::Relaxed);
+                        return Some(work);
+                    }
+                    Steal::Retry => again = true,
+                    Steal::Empty => {}
+                }
+            }
+            if !again {
+                return None;
+            }
+        }
+    }
+
+    /// Takes a thread's own newest piece.
+    pub(crate) fn pop(&self, own: &Worker<Work<S>>) -> Option<Work<S>> {
+        let work = own.pop()?;
+        self.units.fetch_sub(work.units(), Ordering::Relaxed);
+        Some(work)
+    }
+
+    /// Queues a piece in a thread's own queue.
+    pub(crate) fn push(&self, own: &Worker<Work<S>>, work: Work<S>) {
+        self.count_in(&work);
+        own.push(work);
+        self.wake_one();
+    }
+
+    fn count_in(&self, work: &Work<S>) {
+        self.units.fetch_add(work.units(), Ordering::Relaxed);
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A piece is done.
+    pub(crate) fn count_out(&self) {
+        if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.wake_all();
+        }
+    }
+
+    fn wake_one(&self) {
+        // The piece is visible before the number of sleepers is read; a sleeper counts itself before it looks for
+        // pieces a last time. So one of the two sees the other.
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            let _lock = self.lock.lock();
+            self.work.notify_one();
+        }
+    }
+
+    fn wake_all(&self) {
+        let _lock = self.lock.lock();
+        self.work.notify_all();
+        self.idle.notify_all();
+    }
+
+    /// Waits for work: a piece, or `None` when there is none left and none will come, or the walk is to stop.
+    pub(crate) fn wait(&self, thread: usize) -> Option<Work<S>> {
+        let mut lock = self.lock.lock();
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        let found = loop {
+            fence(Ordering::SeqCst);
+            if self.is_stopped() {
+                break None;
+            }
+            if let Some(work) = self.steal(thread) {
+                break Some(work);
+            }
+            if self.is_idle() && !self.open.load(Ordering::SeqCst) {
+                break None;
+            }
+            self.work.wait(&mut lock);
+        };
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        found
+    }
+}

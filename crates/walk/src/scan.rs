@@ -1,0 +1,286 @@
+//! What one thread of a walk does with a piece of work: open directories, read and visit their entries, queue what it
+//! finds.
+
+use crate::directory::{self, Budget, Descriptor, Directory, Place};
+use crate::entry::{Entry, Kind, Metadata};
+use crate::error::{Operation, WalkError};
+use crate::getdents::Records;
+use crate::pool::{Names, Queue, ThreadProgress, Work};
+use crate::unit::Unit;
+use crate::walk::{Opened, Options, Verdict, Visitor};
+use crossbeam_deque::Worker;
+use rustix::fs::StatxAttributes;
+use rustix::io::Errno;
+use std::cell::OnceCell;
+use std::ffi::{CStr, CString};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// Portions in which directories are read while very many names are queued.
+const SMALL_READ_BYTES: usize = 4096;
+
+/// The longest record of a directory fits.
+pub(crate) const READ_BYTES_MIN: usize = SMALL_READ_BYTES;
+
+/// When this many are, that is.
+const NAMES_MANY: usize = 200_000;
+
+/// One thread of a walk.
+pub(crate) struct Scanner<'a, V: Visitor> {
+    pub visitor: &'a mut V,
+    pub queue: &'a Queue<V::State>,
+    pub own: &'a Worker<Work<V::State>>,
+    pub progress: &'a ThreadProgress,
+    pub options: &'a Options,
+    pub roots: &'a [CString],
+    pub budget: &'a Arc<Budget>,
+    pub buffer: Vec<u8>,
+}
+
+type Node<V> = Arc<Directory<<V as Visitor>::State>>;
+
+impl<V: Visitor> Scanner<'_, V> {
+    /// Does one piece of work.
+    pub fn work(&mut self, work: Work<V::State>) {
+        match work {
+            Work::Rest(directory) => self.read(directory),
+            Work::Children(directory, mut names) => {
+                let Some(name) = names.pop() else { return self.release(directory) };
+                let last = names.is_empty();
+                if !last {
+                    // The others are there for everybody while this one is walked.
+                    directory.hold();
+                    self.queue.push(self.own, Work::Children(Arc::clone(&directory), names));
+                }
+                if let Some(child) = self.open(Some(&directory), &name, directory.root()) {
+                    self.release(directory);
+                    self.read(child);
+                } else {
+                    self.release(directory);
+                }
+            }
+            Work::Located(unit) => {
+                if let Some(directory) = self.locate(&unit) {
+                    self.read(directory);
+                }
+            }
+            Work::Given(directory) => self.release(directory),
+        }
+    }
+
+    /// When the walk is to stop: reads those directories to their ends whose positions would mean nothing later.
+    pub fn wind_up(&mut self) {
+        let mut kept = Vec::new();
+        while let Some(work) = self.queue.pop(self.own) {
+            match work {
+                Work::Rest(directory) if directory.stable_position().is_none() => self.read(directory),
+                work => {
+                    kept.push(work);
+                    continue;
+                }
+            }
+            self.queue.count_out();
+        }
+        for work in kept.into_iter().rev() {
+            self.queue.push(self.own, work);
+            self.queue.count_out();
+        }
+    }
+
+    /// Opens a directory: `None` if it cannot be, or must not be, or its visitor does not care for it.
+    fn open(&mut self, parent: Option<&Node<V>>, name: &CStr, root: u32) -> Option<Node<V>> {
+        let opened = match parent {
+            None => directory::open(None, name, self.budget),
+            Some(parent) => parent
+                .descriptor()
+                .and_then(|descriptor| directory::open(Some(&descriptor), name, self.budget)),
+        };
+        let entered = opened.and_then(|descriptor| self.enter(parent, name, root, descriptor));
+        match entered {
+            Ok(directory) => directory,
+            Err(errno) => {
+                let path = child_path(parent.map(|parent| &**parent), name);
+                self.fail(path, Operation::Open, errno);
+                None
+            }
+        }
+    }
+
+    fn enter(
+        &mut self,
+        parent: Option<&Node<V>>,
+        name: &CStr,
+        root: u32,
+        descriptor: Arc<Descriptor>,
+    ) -> Result<Option<Node<V>>, Errno> {
+        let mut known = None;
+        // With metadata a mount point was recognised when it was visited, and is not here unless it may be crossed.
+        if self.options.cross_mounts || !self.options.metadata {
+            let stat = directory::stat_open(&descriptor)?;
+            let identity = directory::identity(&stat);
+            if let Some(parent) = parent
+                && stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+            {
+                if !self.options.cross_mounts {
+                    self.visitor.mount_point(child_path(Some(parent), name));
+                    return Ok(None);
+                }
+                if parent.is_within(identity) {
+                    self.fail(child_path(Some(parent), name), Operation::Loop, Errno::LOOP);
+                    return Ok(None);
+                }
+            }
+            known = self.options.cross_mounts.then_some(identity);
+        }
+        let opened = Opened {
+            directory: parent.map(|parent| &**parent),
+            descriptor: descriptor.as_fd(),
+            name,
+            root,
+            depth: parent.map_or(0, |parent| parent.depth() + 1),
+        };
+        let Some(state) = self.visitor.enter(&opened) else { return Ok(None) };
+        let directory = Directory::new(Place { parent: parent.cloned(), name, root }, descriptor, state);
+        if let Some(identity) = known {
+            directory.set_identity(identity);
+        }
+        self.progress.count(&self.progress.directories, 1);
+        Ok(Some(directory))
+    }
+
+    /// Finds a directory that is known by its path only, one name after the other, and never through a link.
+    fn locate(&mut self, unit: &Unit) -> Option<Node<V>> {
+        let Some(root) = self.roots.get(unit.root as usize) else {
+            self.fail(unit.path.clone(), Operation::Open, Errno::NOENT);
+            return None;
+        };
+        let mut directory = self.open(None, root, unit.root)?;
+        for name in unit.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            // Names come from paths that were made of names, which hold no zeros; one that does is nobody's.
+            let child =
+                CString::new(name).ok().and_then(|name| self.open(Some(&directory), &name, unit.root));
+            directory.mark_split();
+            self.release(directory);
+            directory = child?;
+        }
+        if let Some(position) = unit.position {
+            directory.seek(position);
+            directory.mark_split();
+        }
+        Some(directory)
+    }
+
+    /// Reads the entries of a directory, or the rest of them, and visits each.
+    fn read(&mut self, directory: Node<V>) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let portion = if self.queue.units() > NAMES_MANY { SMALL_READ_BYTES } else { buffer.len() };
+        loop {
+            let (descriptor, len) = match directory.read(&mut buffer[..portion]) {
+                Ok(read) => read,
+                Err(errno) => {
+                    self.fail(directory.path_bytes(), Operation::List, errno);
+                    break;
+                }
+            };
+            if len == 0 {
+                break;
+            }
+            let records = Records(&buffer[..len]);
+            if let Some(last) = records.clone().last() {
+                directory.set_position(last.next);
+            }
+            // A directory that filled the buffer probably has more entries: whoever has nothing to do reads them
+            // while these are visited.
+            let mut shared = len > portion / 2 || self.queue.is_stopped();
+            if shared {
+                directory.learn_stability(&descriptor);
+                // What must not be stopped half-way is not.
+                shared = !self.queue.is_stopped() || directory.stable_position().is_some();
+            }
+            if shared {
+                directory.hold();
+                self.queue.push(self.own, Work::Rest(Arc::clone(&directory)));
+            }
+            self.visit(&directory, &descriptor, records);
+            if shared {
+                break;
+            }
+        }
+        self.buffer = buffer;
+        if self.budget.is_exceeded() {
+            directory.close_for_now();
+        }
+        self.release(directory);
+    }
+
+    fn visit(&mut self, directory: &Node<V>, descriptor: &Descriptor, records: Records<'_>) {
+        let prefix = OnceCell::new();
+        let mut children = Names::default();
+        let mut visited = 0;
+        for record in records {
+            let metadata = if self.options.metadata || record.kind.is_none() {
+                match directory::stat(descriptor.as_fd(), record.name) {
+                    Ok(stat) => Some(Metadata(stat)),
+                    Err(errno) => {
+                        self.fail(child_path(Some(directory), record.name), Operation::Stat, errno);
+                        continue;
+                    }
+                }
+            } else {
+                None
+            };
+            let kind = metadata.as_ref().map(Metadata::kind).or(record.kind).unwrap_or(Kind::Unknown);
+            let entry = Entry {
+                directory: Some(directory),
+                descriptor: Some(descriptor.as_fd()),
+                prefix: &prefix,
+                name: record.name,
+                kind,
+                inode: record.inode,
+                metadata: metadata.as_ref(),
+                root: directory.root(),
+                depth: directory.depth() + 1,
+            };
+            visited += 1;
+            let verdict = self.visitor.visit(&entry);
+            if kind != Kind::Directory || verdict == Verdict::Pass {
+                continue;
+            }
+            if !self.options.cross_mounts && metadata.as_ref().is_some_and(Metadata::is_mount_point) {
+                self.visitor.mount_point(child_path(Some(directory), record.name));
+                continue;
+            }
+            children.push(record.name);
+        }
+        self.progress.count(&self.progress.entries, visited);
+        if !children.is_empty() {
+            directory.hold();
+            self.queue.push(self.own, Work::Children(Arc::clone(directory), children));
+        }
+    }
+
+    /// A piece of a directory's work is done.
+    fn release(&mut self, directory: Node<V>) {
+        directory.unhold(self.options.keep_open);
+        let mut finished = directory;
+        while finished.finish() {
+            self.visitor.leave(&finished);
+            let Some(parent) = finished.parent() else { break };
+            finished = Arc::clone(parent);
+        }
+    }
+
+    pub fn fail(&mut self, path: Vec<u8>, operation: Operation, errno: Errno) {
+        self.progress.count(&self.progress.errors, 1);
+        self.visitor.failed(WalkError::new(path, operation, errno));
+    }
+}
+
+fn child_path<S>(parent: Option<&Directory<S>>, name: &CStr) -> Vec<u8> {
+    let mut path = parent.map(Directory::path_bytes).unwrap_or_default();
+    if !path.is_empty() && path.last() != Some(&b'/') {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name.to_bytes());
+    path
+}

@@ -1,0 +1,265 @@
+//! A walk: roots, options, and the threads that visit everything below.
+
+use crate::directory::{self, Budget, Directory};
+use crate::entry::{Entry, Kind, Metadata};
+use crate::error::{Operation, WalkError};
+use crate::pool::{Queue, Work};
+use crate::scan::Scanner;
+use crate::unit::Unit;
+use crossbeam_deque::Worker;
+use rustix::fs::CWD;
+use rustix::process::{Resource, Rlimit};
+use std::cell::OnceCell;
+use std::collections::HashSet;
+use std::ffi::{CStr, CString};
+use std::num::NonZeroUsize;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How to walk.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Threads that visit.
+    pub threads: NonZeroUsize,
+    /// Ask for every entry's metadata. Without, only entries whose kind the directory does not give are asked for.
+    pub metadata: bool,
+    /// Go on in other file systems that are mounted below the roots.
+    pub cross_mounts: bool,
+    /// Bytes of entries that are read at once, and then visited by one thread.
+    pub read_bytes: usize,
+    /// Keep directories open until they are left, as far as the limit on open files allows: for visitors that need a
+    /// directory's descriptor when they leave those in it.
+    pub keep_open: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            metadata: true,
+            cross_mounts: false,
+            read_bytes: 32 << 10,
+            keep_open: false,
+        }
+    }
+}
+
+/// Whether to go down into a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Visit what is in it too. For everything else than a directory it means nothing.
+    Descend,
+    /// Pass it by.
+    Pass,
+}
+
+/// A directory that was just opened.
+pub struct Opened<'a, S> {
+    /// The directory that it is in; `None` for a root.
+    pub directory: Option<&'a Directory<S>>,
+    /// It, open.
+    pub descriptor: BorrowedFd<'a>,
+    /// Its name; of a root the whole path as it was given.
+    pub name: &'a CStr,
+    /// Which root it is below.
+    pub root: u32,
+    /// Levels below the root.
+    pub depth: u32,
+}
+
+/// What is done with the entries. Each thread of a walk has one of its own.
+pub trait Visitor: Send {
+    /// What it attaches to a directory while that is walked.
+    type State: Send + Sync;
+
+    /// A directory was opened; its entries come next. `None` leaves it at that.
+    fn enter(&mut self, directory: &Opened<'_, Self::State>) -> Option<Self::State>;
+
+    /// Called once for every entry.
+    fn visit(&mut self, entry: &Entry<'_, Self::State>) -> Verdict;
+
+    /// Everything below a directory was visited by this walk, as far as it could be.
+    fn leave(&mut self, directory: &Directory<Self::State>) {
+        let _ = directory;
+    }
+
+    /// A directory was visited, but not entered, because another file system is mounted there.
+    fn mount_point(&mut self, path: Vec<u8>) {
+        let _ = path;
+    }
+
+    /// Something could not be visited.
+    fn failed(&mut self, error: WalkError);
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Everything was visited.
+    Done,
+    /// It was told to stop; the rest is still queued.
+    Stopped,
+}
+
+/// A walk of some roots: it can be stopped and run on, and what is left can be written down.
+pub struct Walk<S> {
+    options: Options,
+    roots: Vec<CString>,
+    queue: Arc<Queue<S>>,
+    workers: Vec<Worker<Work<S>>>,
+    budget: Arc<Budget>,
+}
+
+impl<S: Send + Sync> Walk<S> {
+    /// A walk of no roots yet.
+    pub fn new(options: Options) -> Walk<S> {
+        let (queue, workers) = Queue::new(options.threads.get());
+        let budget = Arc::new(Budget::new(descriptors_max()));
+        Walk { options, roots: Vec::new(), queue: Arc::new(queue), workers, budget }
+    }
+
+    /// The work that is left.
+    pub fn queue(&self) -> &Arc<Queue<S>> {
+        &self.queue
+    }
+
+    /// Makes a root known, and gives its number. Nothing is visited for it: see [`Walk::start`] and [`Queue::put`].
+    pub fn add_root(&mut self, path: &Path) -> std::io::Result<u32> {
+        self.roots.push(CString::new(path.as_os_str().as_bytes())?);
+        Ok(self.roots.len() as u32 - 1)
+    }
+
+    /// Visits a root itself, and queues it if it is a directory.
+    pub fn start<V: Visitor<State = S>>(&self, root: u32, visitor: &mut V) -> Result<(), WalkError> {
+        let name = &self.roots[root as usize];
+        let stat = directory::stat(CWD, name)
+            .map_err(|errno| WalkError::new(name.to_bytes().to_vec(), Operation::Stat, errno))?;
+        let metadata = Metadata(stat);
+        let prefix = OnceCell::new();
+        let entry = Entry {
+            directory: None,
+            descriptor: None,
+            prefix: &prefix,
+            name,
+            kind: metadata.kind(),
+            inode: metadata.inode(),
+            metadata: Some(&metadata),
+            root,
+            depth: 0,
+        };
+        if visitor.visit(&entry) == Verdict::Descend && entry.kind == Kind::Directory {
+            self.queue.inject(Work::Located(Unit { root, path: Vec::new(), position: None }));
+        }
+        Ok(())
+    }
+
+    /// Visits everything that is queued, with one thread for each visitor.
+    ///
+    /// # Panics
+    /// With another number of visitors than [`Options::threads`], or if a visitor panics.
+    pub fn run<V: Visitor<State = S>>(&mut self, visitors: &mut [V]) -> Ended {
+        assert_eq!(visitors.len(), self.workers.len(), "every thread has a visitor of its own");
+        self.queue.allow();
+        let (queue, options, roots, budget) = (&*self.queue, &self.options, &*self.roots, &self.budget);
+        let mut threads = self.workers.iter_mut().zip(visitors).enumerate();
+        // The first works on the thread that is here anyway.
+        let first = threads.next();
+        std::thread::scope(|scope| {
+            for (number, (own, visitor)) in threads {
+                scope.spawn(move || run_thread(number, own, visitor, queue, options, roots, budget));
+            }
+            if let Some((number, (own, visitor))) = first {
+                run_thread(number, own, visitor, queue, options, roots, budget);
+            }
+        });
+        if queue.is_idle() { Ended::Done } else { Ended::Stopped }
+    }
+
+    /// After a run that was stopped: what is left, as it can be written down. Each directory that is begun is shown to
+    /// `begun`, once, with what the visitors attached to it.
+    pub fn frontier(&mut self, mut begun: impl FnMut(&Directory<S>)) -> Vec<Unit> {
+        let mut all = Vec::new();
+        while let Some(work) = self.queue.steal(0) {
+            self.queue.count_out();
+            all.push(work);
+        }
+        let mut units = Vec::new();
+        let mut shown = HashSet::new();
+        for work in &all {
+            let mut at = match work {
+                Work::Located(unit) => {
+                    units.push(unit.clone());
+                    None
+                }
+                Work::Rest(directory) => {
+                    units.push(directory.rest());
+                    Some(directory)
+                }
+                Work::Children(directory, names) => {
+                    let mut parent = directory.path_below_root();
+                    if !parent.is_empty() {
+                        parent.push(b'/');
+                    }
+                    units.extend(names.iter().map(|name| Unit {
+                        root: directory.root(),
+                        path: [&parent, name].concat(),
+                        position: None,
+                    }));
+                    Some(directory)
+                }
+                Work::Given(directory) => Some(directory),
+            };
+            while let Some(directory) = at
+                && shown.insert(Arc::as_ptr(directory))
+            {
+                begun(directory);
+                at = directory.parent();
+            }
+        }
+        for work in all {
+            self.queue.inject(work);
+        }
+        units
+    }
+}
+
+fn run_thread<V: Visitor>(
+    number: usize,
+    own: &Worker<Work<V::State>>,
+    visitor: &mut V,
+    queue: &Queue<V::State>,
+    options: &Options,
+    roots: &[CString],
+    budget: &Arc<Budget>,
+) {
+    let progress = queue.progress().thread(number);
+    let buffer = vec![0; options.read_bytes.max(crate::scan::READ_BYTES_MIN)];
+    let mut scanner = Scanner { visitor, queue, own, progress, options, roots, budget, buffer };
+    while !queue.is_stopped() {
+        let Some(work) = queue.pop(own).or_else(|| queue.steal(number)).or_else(|| queue.wait(number)) else {
+            break;
+        };
+        progress.busy.store(true, std::sync::atomic::Ordering::Relaxed);
+        scanner.work(work);
+        queue.count_out();
+        progress.busy.store(false, std::sync::atomic::Ordering::Relaxed);
+    }
+    if queue.is_stopped() {
+        scanner.wind_up();
+    }
+}
+
+/// How many directories may be open: the limit on open files is raised as far as it goes, and some are left to others.
+fn descriptors_max() -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(u64::MAX).min(1 << 16);
+    let current = limit.current.unwrap_or(u64::MAX);
+    if current < wanted {
+        // Without it there are fewer, which costs time and nothing else.
+        let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit });
+    }
+    let current = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    (current.min(1 << 16) as usize).saturating_sub(64).max(16) / 2
+}

@@ -1,0 +1,250 @@
+//! The walk against a naive one, on trees with everything that file systems allow.
+
+use nacre_walk::{Ended, Entry, Kind, Opened, Options, Unit, Verdict, Visitor, Walk, WalkError};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// Keeps every path, and how often it was visited.
+#[derive(Default)]
+struct Keep {
+    seen: BTreeMap<PathBuf, u32>,
+    left: BTreeMap<PathBuf, u32>,
+    errors: Vec<WalkError>,
+    /// Stops the walk after so many visits.
+    stop_after: Option<(usize, std::sync::Arc<nacre_walk::Queue<()>>)>,
+}
+
+impl Visitor for Keep {
+    type State = ();
+
+    fn enter(&mut self, _directory: &Opened<'_, ()>) -> Option<()> {
+        Some(())
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, ()>) -> Verdict {
+        *self.seen.entry(entry.path()).or_default() += 1;
+        if let Some((after, queue)) = &self.stop_after
+            && self.seen.len() == *after
+        {
+            queue.stop();
+        }
+        Verdict::Descend
+    }
+
+    fn leave(&mut self, directory: &nacre_walk::Directory<()>) {
+        *self.left.entry(OsStr::from_bytes(&directory.path_bytes()).into()).or_default() += 1;
+    }
+
+    fn failed(&mut self, error: WalkError) {
+        self.errors.push(error);
+    }
+}
+
+fn naive(path: &Path, into: &mut Vec<PathBuf>) {
+    into.push(path.to_owned());
+    if path.symlink_metadata().unwrap().is_dir() {
+        for entry in path.read_dir().unwrap() {
+            naive(&entry.unwrap().path(), into);
+        }
+    }
+}
+
+fn options(threads: usize) -> Options {
+    Options { threads: NonZeroUsize::new(threads).unwrap(), ..Options::default() }
+}
+
+fn merge(visitors: Vec<Keep>) -> Keep {
+    let mut all = Keep::default();
+    for visitor in visitors {
+        for (path, times) in visitor.seen {
+            *all.seen.entry(path).or_default() += times;
+        }
+        for (path, times) in visitor.left {
+            *all.left.entry(path).or_default() += times;
+        }
+        all.errors.extend(visitor.errors);
+    }
+    all
+}
+
+fn walk(root: &Path, options: Options) -> Keep {
+    let mut visitors: Vec<Keep> = (0..options.threads.get()).map(|_| Keep::default()).collect();
+    let mut walk = Walk::new(options);
+    let number = walk.add_root(root).unwrap();
+    walk.start(number, &mut visitors[0]).unwrap();
+    assert_eq!(walk.run(&mut visitors), Ended::Done);
+    merge(visitors)
+}
+
+fn check(root: &Path, kept: &Keep) {
+    let mut expected = Vec::new();
+    naive(root, &mut expected);
+    expected.sort();
+    assert_eq!(kept.seen.keys().cloned().collect::<Vec<_>>(), expected);
+    assert!(kept.seen.values().all(|times| *times == 1));
+    let directories: Vec<_> =
+        expected.into_iter().filter(|path| path.symlink_metadata().unwrap().is_dir()).collect();
+    assert_eq!(kept.left.keys().cloned().collect::<Vec<_>>(), directories);
+    assert!(kept.left.values().all(|times| *times == 1));
+    assert_eq!(kept.errors, []);
+}
+
+fn tree(root: &Path) {
+    let mut folder = root.to_owned();
+    for depth in 0..40 {
+        folder.push(format!("level {depth}"));
+        std::fs::create_dir(&folder).unwrap();
+        for number in 0..depth * 3 {
+            std::fs::write(folder.join(format!("file {number}")), "content").unwrap();
+        }
+        for number in 0..depth % 7 {
+            std::fs::create_dir(folder.join(format!("empty {number}"))).unwrap();
+        }
+    }
+    let large = root.join("large");
+    std::fs::create_dir(&large).unwrap();
+    for number in 0..5000 {
+        std::fs::write(large.join(format!("entry {number}")), "").unwrap();
+        if number % 10 == 0 {
+            std::fs::create_dir(large.join(format!("folder {number}"))).unwrap();
+            symlink("..", large.join(format!("folder {number}/up"))).unwrap();
+        }
+    }
+    symlink(root, root.join("loop")).unwrap();
+    std::fs::write(root.join(OsStr::from_bytes(b"not \xff UTF-8\nand two lines")), "").unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        root.join("pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
+}
+
+#[test]
+fn every_entry_is_visited_once() {
+    let folder = tempfile::tempdir().unwrap();
+    tree(folder.path());
+    for threads in [1, 2, 3, 8] {
+        for metadata in [true, false] {
+            for read_bytes in [4096, 1 << 16] {
+                let kept = walk(folder.path(), Options { metadata, read_bytes, ..options(threads) });
+                check(folder.path(), &kept);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stopped_walk_goes_on_here_or_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    tree(folder.path());
+    for stop_after in [1, 2, 50, 300, 1000, 2500] {
+        let options = Options { read_bytes: 4096, ..options(2) };
+        let mut walk = Walk::new(options.clone());
+        let mut visitors: Vec<Keep> = (0..2)
+            .map(|_| Keep { stop_after: Some((stop_after, walk.queue().clone())), ..Keep::default() })
+            .collect();
+        let number = walk.add_root(folder.path()).unwrap();
+        walk.start(number, &mut visitors[0]).unwrap();
+        assert_eq!(walk.run(&mut visitors), Ended::Stopped);
+        let mut begun = Vec::new();
+        let units: Vec<Unit> = walk.frontier(|directory| begun.push(directory.path_bytes()));
+        let distinct: std::collections::BTreeSet<_> = begun.iter().collect();
+        assert_eq!(distinct.len(), begun.len());
+
+        let mut second = Walk::new(options);
+        second.add_root(folder.path()).unwrap();
+        second.queue().put(units);
+        let mut others: Vec<Keep> = (0..2).map(|_| Keep::default()).collect();
+        assert_eq!(second.run(&mut others), Ended::Done);
+        // Elsewhere: together they saw everything once. Directories that were begun are left in both.
+        let seen_before: Vec<Keep> =
+            visitors.iter().map(|visitor| Keep { seen: visitor.seen.clone(), ..Keep::default() }).collect();
+        let mut both = merge(seen_before.into_iter().chain(others).collect());
+        both.left.values_mut().for_each(|times| *times = 1);
+        for path in visitors.iter().flat_map(|visitor| visitor.left.keys()) {
+            both.left.insert(path.clone(), 1);
+        }
+        check(folder.path(), &both);
+        // Here.
+        visitors.iter_mut().for_each(|visitor| visitor.stop_after = None);
+        assert_eq!(walk.run(&mut visitors), Ended::Done);
+        check(folder.path(), &merge(visitors));
+    }
+}
+
+#[test]
+fn what_is_given_away_is_visited_by_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    tree(folder.path());
+    let options = Options { read_bytes: 4096, ..options(1) };
+    let mut walks: Vec<Walk<()>> = (0..3).map(|_| Walk::new(options.clone())).collect();
+    let mut visitors: Vec<[Keep; 1]> = (0..3).map(|_| [Keep::default()]).collect();
+    for walk in &mut walks {
+        walk.add_root(folder.path()).unwrap();
+    }
+    walks[0].start(0, &mut visitors[0][0]).unwrap();
+    let mut turn = 0;
+    while walks.iter().any(|walk| !walk.queue().is_idle()) {
+        let (from, to) = (turn % 3, (turn + 1 + turn / 5 % 2) % 3);
+        visitors[from][0].stop_after =
+            Some((visitors[from][0].seen.len() + 1 + turn * 7 % 200, walks[from].queue().clone()));
+        walks[from].run(&mut visitors[from]);
+        let given = walks[from].queue().take(walks[from].queue().units() / 2 + 1);
+        walks[to].queue().put(given);
+        turn += 1;
+    }
+    assert!(turn > 10, "{turn}");
+    let mut all = merge(visitors.into_iter().flatten().collect());
+    all.left.values_mut().for_each(|times| *times = 1);
+    check(folder.path(), &all);
+}
+
+#[test]
+fn deep_paths_need_no_more_than_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    // 40 times 200 bytes: no system call takes that as one path.
+    let name = "d".repeat(200);
+    let mut at =
+        rustix::fs::open(folder.path(), rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap();
+    for _ in 0..40 {
+        rustix::fs::mkdirat(&at, &name, rustix::fs::Mode::RWXU).unwrap();
+        at =
+            rustix::fs::openat(&at, &name, rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap();
+    }
+    let kept = walk(folder.path(), options(2));
+    assert_eq!(kept.seen.len(), 41);
+    assert!(kept.seen.values().all(|times| *times == 1));
+    assert_eq!(kept.errors, []);
+    let longest = kept.seen.keys().map(|path| path.as_os_str().len()).max().unwrap();
+    assert!(longest > 8000, "{longest}");
+    std::process::Command::new("rm").arg("-rf").arg(folder.path()).status().unwrap();
+}
+
+#[test]
+fn roots_of_every_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(walk(&file, options(2)).seen.len(), 1);
+    let link = folder.path().join("link");
+    symlink(folder.path(), &link).unwrap();
+    assert_eq!(walk(&link, options(2)).seen.len(), 1);
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    check(&empty, &walk(&empty, options(2)));
+    let mut nothing = Walk::new(options(1));
+    let number = nothing.add_root(&folder.path().join("nothing")).unwrap();
+    let error = nothing.start(number, &mut Keep::default()).unwrap_err();
+    assert!(error.vanished());
+    assert!(error.to_string().contains("nothing"), "{error}");
+    assert_eq!(nothing.run(&mut [Keep::default()]), Ended::Done);
+    assert_eq!(Kind::Link.letter(), 'l');
+}
