@@ -4,7 +4,8 @@
 //! of the writers lose. The paper leaves the remedy as future work and suggests that the server delay its replies
 //! (Carns et al., section IV, end). Here the master lets the updaters of a contended region take turns:
 //!
-//! - A region becomes *tracked* when a conditional write of it fails.
+//! - A region becomes *tracked* when several conditional writes of it failed and none succeeded in between. Where two
+//!   writers meet now and then, trying again is cheaper than taking turns.
 //! - While it is tracked, reads that announce an update ([`Intent::Update`](crate::Intent)) and refusals of
 //!   conditional writes wait in one queue, first come, first served. Whoever is at the head gets *the turn*: its
 //!   read is made, or its refusal is made again, from the state of that moment. Its next conditional write ends the
@@ -41,6 +42,8 @@ pub type Waiter = u64;
 pub struct PacerLimits {
     /// Regions tracked at once.
     pub regions_max: usize,
+    /// Failures in a row, without a success, that make a region tracked.
+    pub failures_min: u32,
     /// Waiters of one region.
     pub waiters_per_region_max: usize,
     /// Waiters of all regions.
@@ -55,6 +58,7 @@ impl Default for PacerLimits {
     fn default() -> Self {
         Self {
             regions_max: 4096,
+            failures_min: 3,
             waiters_per_region_max: 1024,
             waiters_max: 2048,
             turn_min: Duration::from_millis(1),
@@ -80,6 +84,8 @@ const LAPSE_FACTOR: u32 = 8;
 const QUIET_TURNS_MAX: u32 = 16;
 /// A region is forgotten after so many turns in a row that lapsed: taking turns does not help there.
 const LAPSES_MAX: u32 = 8;
+/// Failures are forgotten after so many successes elsewhere.
+const CALM_MAX: u32 = 1024;
 /// A region is forgotten when nothing happened to it for so long.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
@@ -91,6 +97,10 @@ const IDLE_MAX: Duration = Duration::from_secs(1);
 pub struct Pacer {
     limits: PacerLimits,
     regions: HashMap<RegionHash, Tracked>,
+    /// Failures in a row of regions that are not tracked. Forgotten when they become too many: it is a hint.
+    suspects: HashMap<RegionHash, u32>,
+    /// Successes since the last failure of one of those.
+    calm: u32,
     waiters: usize,
     last: Waiter,
     lapsed: u64,
@@ -119,12 +129,25 @@ struct Turn {
 impl Pacer {
     /// Tracks nothing yet.
     pub fn new(limits: PacerLimits) -> Self {
-        Self { limits, regions: HashMap::new(), waiters: 0, last: 0, lapsed: 0 }
+        Self {
+            limits,
+            regions: HashMap::new(),
+            suspects: HashMap::new(),
+            calm: 0,
+            waiters: 0,
+            last: 0,
+            lapsed: 0,
+        }
     }
 
     /// Regions that are tracked.
     pub fn regions(&self) -> usize {
         self.regions.len()
+    }
+
+    /// Whether successes and reads matter: there is a region that is tracked, or may soon be.
+    pub fn is_attentive(&self) -> bool {
+        !self.regions.is_empty() || !self.suspects.is_empty()
     }
 
     /// Waiters of all regions.
@@ -160,6 +183,9 @@ impl Pacer {
             }
         }
         if !self.regions.contains_key(&region) {
+            if !self.is_contended(region) {
+                return Admission::Free;
+            }
             if self.regions.len() >= self.limits.regions_max {
                 self.forget_idle(now);
             }
@@ -181,7 +207,14 @@ impl Pacer {
 
     /// A conditional write succeeded: whoever had the turn, it is over.
     pub fn succeeded(&mut self, region: RegionHash, now: Duration, granted: &mut Vec<Waiter>) {
-        let Some(tracked) = self.regions.get_mut(&region) else { return };
+        let Some(tracked) = self.regions.get_mut(&region) else {
+            self.suspects.remove(&region);
+            self.calm += 1;
+            if self.calm >= CALM_MAX {
+                self.suspects.clear();
+            }
+            return;
+        };
         if let Some(turn) = &tracked.turn {
             let took = now.saturating_sub(turn.since);
             tracked.turn_time = match tracked.turn_time {
@@ -229,6 +262,21 @@ impl Pacer {
             }
         }
         self.forget_idle(now);
+    }
+
+    /// Counts a failure: whether turns are to be taken from now on.
+    fn is_contended(&mut self, region: RegionHash) -> bool {
+        let failures = self.suspects.get(&region).map_or(1, |failures| failures + 1);
+        if failures >= self.limits.failures_min {
+            self.suspects.remove(&region);
+            return true;
+        }
+        if self.suspects.len() >= self.limits.regions_max {
+            self.suspects.clear();
+        }
+        self.suspects.insert(region, failures);
+        self.calm = 0;
+        false
     }
 
     fn admit(&mut self, region: RegionHash, now: Duration) -> Admission {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -84,8 +84,8 @@ struct Shared<S> {
 /// The pacer, and those whom it lets wait.
 struct Turns {
     began: Instant,
-    /// Regions tracked, so that nobody takes the lock while there are none.
-    tracked: AtomicUsize,
+    /// Whether the pacer cares for reads and successes, so that nobody takes the lock while it does not.
+    attentive: AtomicBool,
     state: Mutex<State>,
     /// What the clock sleeps on while there is nothing to do.
     wake: Condvar,
@@ -96,6 +96,8 @@ struct State {
     /// Those who wait, and those who were granted the turn and have not noticed.
     waiting: HashMap<Waiter, Waiting>,
     clock: Clock,
+    /// Some region is tracked.
+    tracks: bool,
     /// Reused for the waiters that an event grants the turn.
     granted: Vec<Waiter>,
 }
@@ -154,11 +156,12 @@ impl<S: ObjectStore> Paced<S> {
             pacer: Pacer::new(options.limits.clone()),
             waiting: HashMap::new(),
             clock: Clock::NotStarted,
+            tracks: false,
             granted: Vec::new(),
         };
         let turns = Turns {
             began: Instant::now(),
-            tracked: AtomicUsize::new(0),
+            attentive: AtomicBool::new(false),
             state: Mutex::new(state),
             wake: Condvar::new(),
         };
@@ -211,8 +214,8 @@ impl<S: ObjectStore> ObjectStore for Paced<S> {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         let shared = &self.shared;
         if transaction.writes.is_empty() {
-            let tracking = shared.options.pacing && shared.turns.tracked.load(Ordering::Acquire) > 0;
-            if tracking && let Some((fork, range)) = announced(&transaction) {
+            let attentive = shared.options.pacing && shared.turns.attentive.load(Ordering::Acquire);
+            if attentive && let Some((fork, range)) = announced(&transaction) {
                 let hash = shared.hasher.hash_one((object, fork, range));
                 return shared.read(hash, object, transaction);
             }
@@ -341,7 +344,7 @@ impl<S: ObjectStore> Shared<S> {
             return Reply::ready(result);
         }
         if succeeded {
-            if self.turns.tracked.load(Ordering::Acquire) > 0 {
+            if self.turns.attentive.load(Ordering::Acquire) {
                 let hash = region.hash(&self.hasher);
                 self.turns.event(|pacer, now, granted| pacer.succeeded(hash, now, granted));
             }
@@ -399,12 +402,12 @@ impl Turns {
             let mut state = self.lock();
             let state = &mut *state;
             let result = event(&mut state.pacer, now, &mut state.granted);
-            let tracked = state.pacer.regions();
-            if tracked > 0 && self.tracked.swap(tracked, Ordering::AcqRel) == 0 {
+            self.attentive.store(state.pacer.is_attentive(), Ordering::Release);
+            let tracks = state.pacer.regions() > 0;
+            if tracks && !std::mem::replace(&mut state.tracks, true) {
                 self.start_clock(state);
-            } else {
-                self.tracked.store(tracked, Ordering::Release);
             }
+            state.tracks = tracks;
             for waiter in state.granted.drain(..) {
                 let waiting = state.waiting.entry(waiter).or_default();
                 waiting.granted = true;

@@ -11,6 +11,11 @@ fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
+/// A region is tracked from its first failure on.
+fn eager() -> PacerLimits {
+    PacerLimits { failures_min: 1, ..PacerLimits::default() }
+}
+
 /// The region of most tests.
 const R: RegionHash = 7;
 
@@ -26,8 +31,37 @@ fn nobody_waits_where_nothing_failed() {
 }
 
 #[test]
+fn turns_are_taken_only_where_failures_outnumber_successes() {
+    let limits = PacerLimits::default();
+    let mut pacer = Pacer::new(limits.clone());
+    let mut granted = Vec::new();
+    // Two writers that meet now and then: one of them fails, and then succeeds.
+    for n in 0..100 {
+        for _ in 1..limits.failures_min {
+            assert_eq!(pacer.refused(R, n, ms(n), &mut granted), Admission::Free);
+            assert_eq!(pacer.read(R, ms(n)), Admission::Free);
+        }
+        pacer.succeeded(R, ms(n), &mut granted);
+    }
+    assert!(!pacer.is_attentive());
+    // Many at once.
+    for _ in 1..limits.failures_min {
+        assert_eq!(pacer.refused(R, 1, ms(100), &mut granted), Admission::Free);
+    }
+    assert!(matches!(pacer.refused(R, 1, ms(100), &mut granted), Admission::Turn(_)));
+    assert!(matches!(pacer.refused(R, 1, ms(100), &mut granted), Admission::Wait(_)));
+    // Failures of long ago do not count for ever.
+    let mut pacer = Pacer::new(limits);
+    pacer.refused(R, 1, ms(0), &mut granted);
+    for n in 0..u64::from(CALM_MAX) {
+        pacer.succeeded(R + 1 + n, ms(n), &mut granted);
+    }
+    assert!(!pacer.is_attentive());
+}
+
+#[test]
 fn turns_go_in_the_order_of_arrival() {
-    let mut pacer = Pacer::new(PacerLimits::default());
+    let mut pacer = Pacer::new(eager());
     let mut granted = Vec::new();
     let Admission::Turn(first) = pacer.refused(R, 1, ms(0), &mut granted) else {
         panic!("nobody has the turn")
@@ -51,7 +85,7 @@ fn turns_go_in_the_order_of_arrival() {
 
 #[test]
 fn a_holder_that_was_overtaken_goes_to_the_end_of_the_queue() {
-    let mut pacer = Pacer::new(PacerLimits::default());
+    let mut pacer = Pacer::new(eager());
     let mut granted = Vec::new();
     let Admission::Turn(holder) = pacer.refused(R, 1, ms(0), &mut granted) else {
         panic!("the turn is free")
@@ -66,7 +100,7 @@ fn a_holder_that_was_overtaken_goes_to_the_end_of_the_queue() {
 
 #[test]
 fn a_turn_lapses_after_a_time_learnt_from_earlier_turns() {
-    let limits = PacerLimits::default();
+    let limits = eager();
     let mut pacer = Pacer::new(limits.clone());
     let mut granted = Vec::new();
     pacer.refused(R, 1, ms(0), &mut granted);
@@ -92,7 +126,7 @@ fn a_turn_lapses_after_a_time_learnt_from_earlier_turns() {
 
 #[test]
 fn regions_are_forgotten() {
-    let mut pacer = Pacer::new(PacerLimits::default());
+    let mut pacer = Pacer::new(eager());
     let mut granted = Vec::new();
     // One client alone takes its turns without waiting, and after a few of them is left alone.
     assert!(matches!(pacer.refused(R, 1, ms(0), &mut granted), Admission::Turn(_)));
@@ -122,8 +156,7 @@ fn regions_are_forgotten() {
 
 #[test]
 fn full_tables_and_queues_delay_nobody() {
-    let limits =
-        PacerLimits { regions_max: 2, waiters_per_region_max: 3, waiters_max: 4, ..Default::default() };
+    let limits = PacerLimits { regions_max: 2, waiters_per_region_max: 3, waiters_max: 4, ..eager() };
     let mut pacer = Pacer::new(limits);
     let mut granted = Vec::new();
     for region in 0..2 {
@@ -147,6 +180,7 @@ fn no_wake_up_is_lost_whatever_happens() {
         let mut random = SmallRng::seed_from_u64(seed);
         let limits = PacerLimits {
             regions_max: random.random_range(1..5),
+            failures_min: random.random_range(1..4),
             waiters_per_region_max: random.random_range(1..20),
             waiters_max: random.random_range(1..40),
             ..Default::default()
