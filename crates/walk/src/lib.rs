@@ -9,6 +9,7 @@
 //! After "On Distributed File Tree Walk of Parallel File Systems" (LaFon, Misra, Bringhurst).
 #![deny(unsafe_code)]
 
+pub mod algorithm;
 mod directory;
 mod entry;
 mod error;

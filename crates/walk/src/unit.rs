@@ -11,3 +11,10 @@ pub struct Unit {
     /// Where reading goes on, if somebody has begun to read the directory.
     pub position: Option<u64>,
 }
+
+impl crate::algorithm::Unit for Unit {
+    fn size_bytes(&self) -> u64 {
+        // The root's number, the path with its length, and whether there is a position.
+        4 + self.path.len() as u64 + self.position.map_or(0, |_| 9)
+    }
+}

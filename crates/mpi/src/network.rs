@@ -1,0 +1,140 @@
+//! The network of an MPI job, as the walk's algorithms see it.
+//!
+//! - What is sent belongs to this end until MPI has taken it: a buffer of its own for every message, none of them ever
+//!   waited for.
+//! - What comes is asked for, and never waited for either.
+//! - One thread uses it, the one that initialised MPI.
+#![allow(unsafe_code)]
+
+use mpi::Rank;
+use mpi::ffi;
+use mpi::raw::AsRaw;
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::*;
+use nacre_walk::algorithm::{Message, Transport};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+
+/// Why the network failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// A call of MPI did not succeed. MPI itself usually ends the job before anybody sees this.
+    #[error("MPI could not {0} (error {1})")]
+    Mpi(&'static str, i32),
+    /// A rank sent something that this program never sends.
+    #[error("rank {0} sent {1} bytes that are no message: do all ranks run the same version of this program?")]
+    Nonsense(u32, usize),
+    /// A message that cannot be written down.
+    #[error("a message cannot be encoded: {0}")]
+    Encoding(postcard::Error),
+    /// The message is longer than MPI can say.
+    #[error("a message of {0} bytes is too long for MPI")]
+    TooLong(usize),
+}
+
+/// A message on its way: MPI reads the buffer until the request is done.
+struct Sending {
+    request: ffi::MPI_Request,
+    _buffer: Box<[u8]>,
+}
+
+/// One rank's end of the network.
+pub struct Network<W> {
+    world: SimpleCommunicator,
+    sending: VecDeque<Sending>,
+    sent_bytes: Vec<u64>,
+    _units: PhantomData<fn() -> W>,
+}
+
+impl<W: Serialize + DeserializeOwned> Network<W> {
+    /// Over a communicator that nobody else uses.
+    pub fn new(world: SimpleCommunicator) -> Network<W> {
+        let sent_bytes = vec![0; world.size() as usize];
+        Network { world, sending: VecDeque::new(), sent_bytes, _units: PhantomData }
+    }
+
+    /// Bytes that were sent to each rank.
+    pub fn sent_bytes(&self) -> &[u64] {
+        &self.sent_bytes
+    }
+
+    /// Lets go of the buffers that MPI has taken. The oldest are looked at first, and those behind one that is not done wait.
+    fn settle(&mut self) -> Result<(), NetworkError> {
+        while let Some(oldest) = self.sending.front_mut() {
+            let mut done = 0;
+            // SAFETY: the request was made by `MPI_Isend` and is not done, or it would have been taken out below.
+            let code = unsafe { ffi::MPI_Test(&mut oldest.request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
+            check(code, "finish sending")?;
+            if done == 0 {
+                break;
+            }
+            self.sending.pop_front();
+        }
+        Ok(())
+    }
+}
+
+fn check(code: i32, doing: &'static str) -> Result<(), NetworkError> {
+    if code == ffi::MPI_SUCCESS as i32 { Ok(()) } else { Err(NetworkError::Mpi(doing, code)) }
+}
+
+impl<W: Serialize + DeserializeOwned> Transport<W> for Network<W> {
+    type Error = NetworkError;
+
+    fn rank(&self) -> u32 {
+        self.world.rank() as u32
+    }
+
+    fn ranks(&self) -> u32 {
+        self.world.size() as u32
+    }
+
+    fn send(&mut self, to: u32, message: Message<W>) -> Result<(), NetworkError> {
+        self.settle()?;
+        let buffer = postcard::to_stdvec(&message).map_err(NetworkError::Encoding)?.into_boxed_slice();
+        self.sent_bytes[to as usize] += buffer.len() as u64;
+        let count = i32::try_from(buffer.len()).map_err(|_| NetworkError::TooLong(buffer.len()))?;
+        // SAFETY: null is what MPI overwrites.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        // SAFETY: the buffer is on the heap, is not changed, and stays in `sending` until `MPI_Test` says that MPI has
+        // done with it, or until MPI is finalised (see `Drop`); the communicator lives as long as `self`.
+        let code = unsafe {
+            ffi::MPI_Isend(
+                buffer.as_ptr().cast(),
+                count,
+                ffi::RSMPI_UINT8_T,
+                to as Rank,
+                0,
+                self.world.as_raw(),
+                &mut request,
+            )
+        };
+        check(code, "send")?;
+        self.sending.push_back(Sending { request, _buffer: buffer });
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Option<(u32, Message<W>)>, NetworkError> {
+        let Some(found) = self.world.any_process().immediate_matched_probe_with_tag(0) else {
+            return Ok(None);
+        };
+        let (bytes, status) = found.matched_receive_vec::<u8>();
+        let from = status.source_rank() as u32;
+        let message = postcard::from_bytes(&bytes).map_err(|_| NetworkError::Nonsense(from, bytes.len()))?;
+        Ok(Some((from, message)))
+    }
+
+    fn flush(&mut self) -> Result<bool, NetworkError> {
+        self.settle()?;
+        Ok(self.sending.is_empty())
+    }
+}
+
+/// A network that is closed before everything was taken is that of a rank that gives up: MPI may still read the buffers.
+impl<W> Drop for Network<W> {
+    fn drop(&mut self) {
+        self.sending.drain(..).for_each(std::mem::forget);
+    }
+}

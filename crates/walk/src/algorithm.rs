@@ -1,0 +1,176 @@
+//! The algorithms that share a walk out among ranks (sections II-B and IV of "On Distributed File Tree Walk of Parallel File
+//! Systems"), as state machines without I/O and without a clock.
+//!
+//! A program that runs one has a [`Transport`], a [`Queue`] of work with an engine behind it that visits entries, and a [`Rank`]:
+//!
+//! - every message that comes is given to [`Rank::handle`];
+//! - [`Rank::poll`] is called when the queue became empty, when a unit was done, and when [`Rank::next_timeout_ns`] has come;
+//! - after each of these calls, whatever is in the [`Outbox`] is sent;
+//! - rank 0's queue holds the roots before the first call, every other queue is empty (or: what a checkpoint left it with);
+//! - [`Rank::stop`], on any rank, makes all of them stop with their queues as they stand;
+//! - it is over when [`Rank::is_finished`]: nothing is under way any more to any rank, and the transport can be closed.
+//!
+//! Messages of one pair of ranks must arrive in the order in which they were sent, as MPI promises; those of different pairs may
+//! overtake each other by any time. Time is nanoseconds from any beginning, and must not go backwards on a rank. What happens when a
+//! rank dies is the transport's affair: the algorithms assume that whatever is sent arrives.
+
+mod back_off;
+mod centralized;
+mod counter;
+mod ending;
+pub mod hybrid;
+mod message;
+mod peer;
+pub mod proximity;
+mod queue;
+mod random;
+mod rank;
+pub mod splitting;
+pub mod token;
+pub mod transport;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+pub use back_off::BackOff;
+pub use counter::{Counters, Tally};
+pub use message::{Colour, Ending, HEADER_BYTES, Message, Outbox, Unit};
+pub use queue::{PlainQueue, Queue};
+pub use random::{Choose, Random};
+pub use rank::Rank;
+pub use transport::Transport;
+
+/// One of the paper's algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Algorithm {
+    /// Centralised parallel (algorithm 1).
+    Cp,
+    /// Distributed random queue splitting (algorithm 2).
+    Drqs,
+    /// Distributed equal queue splitting (section IV-A).
+    Deqs,
+    /// Proximity-aware DRQS (algorithm 3).
+    PaDrqs,
+    /// Hybrid DRQS (algorithm 4).
+    HDrqs,
+}
+
+impl Algorithm {
+    /// All of them, in the paper's order.
+    pub const ALL: [Self; 5] = [Self::Cp, Self::Drqs, Self::Deqs, Self::PaDrqs, Self::HDrqs];
+
+    /// Its name on a command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cp => "cp",
+            Self::Drqs => "drqs",
+            Self::Deqs => "deqs",
+            Self::PaDrqs => "pa-drqs",
+            Self::HDrqs => "h-drqs",
+        }
+    }
+
+    /// What it does, in one line for a help text.
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Cp => "a master hands out entries one at a time, all others are workers; for comparison",
+            Self::Drqs => "idle ranks ask random ranks, who give a random part of their queue",
+            Self::Deqs => "as drqs, but half of the queue is given",
+            Self::PaDrqs => {
+                "as drqs, but ranks on the same node are asked first, and one rank of each node asks the others"
+            }
+            Self::HDrqs => {
+                "as drqs among processes; the threads of each share its queue, and one of them communicates"
+            }
+        }
+    }
+
+    /// Whether several threads may stand behind one rank's queue.
+    pub fn has_threads(self) -> bool {
+        self == Self::HDrqs
+    }
+
+    /// Whether rank 0 only hands out work (as soon as there are others).
+    pub fn has_master(self) -> bool {
+        self == Self::Cp
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is none of [`Algorithm::ALL`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no algorithm {0:?}: choose one of cp, drqs, deqs, pa-drqs, h-drqs")]
+pub struct UnknownAlgorithm(String);
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
+        Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name().eq_ignore_ascii_case(name))
+            .ok_or_else(|| UnknownAlgorithm(name.to_owned()))
+    }
+}
+
+/// How the ranks of a job behave. All of them must be given the same.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which algorithm.
+    pub algorithm: Algorithm,
+    /// What all random choices follow from, together with the rank.
+    pub seed: u64,
+    /// How idle ranks wait.
+    pub back_off: BackOff,
+    /// Units in one message, at most: a queue of millions is not given away in one piece.
+    pub units_per_message_max: usize,
+    /// CP only: a worker keeps one of the entries that it found (section V).
+    pub keeps_one: bool,
+    /// PA-DRQS only: which ranks share a node.
+    pub nodes: Arc<proximity::Nodes>,
+    /// PA-DRQS only: with the two refinements of section IV-C.
+    pub refined: bool,
+    /// Whether each rank counts messages for every peer; takes memory proportional to the square of the number of ranks.
+    pub count_peers: bool,
+    /// The rules of the token.
+    pub token_rule: token::Rule,
+}
+
+impl Options {
+    /// What suits a job of `ranks`, all of them on one node as far as is known.
+    pub fn new(algorithm: Algorithm, ranks: u32, seed: u64) -> Self {
+        Self {
+            algorithm,
+            seed,
+            back_off: BackOff::for_ranks(ranks),
+            units_per_message_max: 4_096,
+            keeps_one: false,
+            nodes: Arc::new(proximity::Nodes::blocks(ranks, ranks)),
+            refined: true,
+            count_peers: false,
+            token_rule: token::Rule::SOUND,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for algorithm in Algorithm::ALL {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+            assert_eq!(algorithm.name().to_uppercase().parse(), Ok(algorithm));
+        }
+        let error = "dfs".parse::<Algorithm>().unwrap_err().to_string();
+        assert!(Algorithm::ALL.iter().all(|algorithm| error.contains(algorithm.name())), "{error}");
+    }
+}

@@ -1,0 +1,125 @@
+//! CP, the centralised parallel walk that the paper starts from (algorithm 1, section II-B): rank 0 is the master and holds the only
+//! queue, every other rank is a worker. A worker asks for one entry, a file or a directory; it processes a file, or lists a
+//! directory and sends all its children back; then it asks again. When the queue is empty and every worker waits for work, all
+//! is done: the workers' results travel before their next requests, so none can be under way then.
+//!
+//! In the paper's enhancement a worker keeps one of the entries that it found instead of asking for the next one (section V).
+//!
+//! A master without workers (one rank) works by itself.
+
+use std::collections::VecDeque;
+
+use super::message::{Message, Unit};
+use super::queue::Queue;
+
+/// Rank 0.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Master {
+    workers: u32,
+    /// Workers that asked when there was nothing.
+    parked: VecDeque<u32>,
+}
+
+impl Master {
+    pub(super) fn new(ranks: u32) -> Self {
+        Self { workers: ranks - 1, parked: VecDeque::new() }
+    }
+
+    pub(super) fn request(&mut self, from: u32) {
+        self.parked.push_back(from);
+    }
+
+    /// Refuses everybody who waits: the end was announced.
+    pub(super) fn dismiss<W>(&mut self, mut send: impl FnMut(u32, Message<W>)) {
+        for worker in self.parked.drain(..) {
+            send(worker, Message::Refusal);
+        }
+    }
+
+    /// Hands out what there is. Returns whether everything is done.
+    pub(super) fn step<W>(
+        &mut self,
+        queue: &mut (impl Queue<W> + ?Sized),
+        mut send: impl FnMut(u32, Message<W>),
+    ) -> bool {
+        if self.workers == 0 {
+            if !queue.is_assigned()
+                && let Some(unit) = queue.take(1).pop()
+            {
+                queue.assign(unit);
+            }
+            return queue.is_idle();
+        }
+        while !queue.is_empty() && !self.parked.is_empty() {
+            let units = queue.take(1);
+            if units.is_empty() {
+                break;
+            }
+            if let Some(worker) = self.parked.pop_front() {
+                send(worker, Message::Work(units));
+            }
+        }
+        queue.is_idle() && self.parked.len() == self.workers as usize
+    }
+}
+
+/// Every other rank.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Worker {
+    keeps_one: bool,
+    units_per_message_max: usize,
+    asking: bool,
+}
+
+impl Worker {
+    pub(super) fn new(keeps_one: bool, units_per_message_max: usize) -> Self {
+        Self { keeps_one, units_per_message_max: units_per_message_max.max(1), asking: false }
+    }
+
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking
+    }
+
+    pub(super) fn answered(&mut self) {
+        self.asking = false;
+    }
+
+    pub(super) fn work<W>(&mut self, units: Vec<W>, queue: &mut (impl Queue<W> + ?Sized)) {
+        self.asking = false;
+        let mut units = units.into_iter();
+        if let Some(unit) = units.next() {
+            queue.assign(unit);
+        }
+        // The master sends one at a time; whatever else came would go back to it.
+        let rest: Vec<W> = units.collect();
+        if !rest.is_empty() {
+            queue.put(rest);
+        }
+    }
+
+    /// Sends results back and asks, once the assigned unit is done.
+    pub(super) fn step<W: Unit>(
+        &mut self,
+        queue: &mut (impl Queue<W> + ?Sized),
+        mut send: impl FnMut(u32, Message<W>),
+    ) {
+        if self.asking || queue.is_assigned() {
+            return;
+        }
+        let kept = if self.keeps_one { queue.take(1).pop() } else { None };
+        while !queue.is_empty() {
+            let units = queue.take(self.units_per_message_max);
+            if units.is_empty() {
+                break;
+            }
+            send(0, Message::Results(units));
+        }
+        match kept {
+            Some(unit) => queue.assign(unit),
+            None => {
+                self.asking = true;
+                send(0, Message::Request);
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What a rank counts.
+
+use super::message::{Message, Unit};
+
+/// Messages and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Tally {
+    /// Messages.
+    pub messages: u64,
+    /// Bytes, headers included.
+    pub bytes: u64,
+}
+
+impl Tally {
+    /// Adds another tally.
+    pub fn add(&mut self, other: Tally) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+    }
+}
+
+/// What one rank said and heard.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Counters {
+    /// Everything sent.
+    pub sent: Tally,
+    /// Everything received.
+    pub received: Tally,
+    /// Requests for work sent.
+    pub requests: u64,
+    /// Requests of others that were refused.
+    pub refusals_given: u64,
+    /// Own requests that were refused.
+    pub refusals_received: u64,
+    /// Units of work given to others.
+    pub units_given: u64,
+    /// Units of work received from others.
+    pub units_received: u64,
+    /// Tokens sent on.
+    pub tokens: u64,
+    /// Messages sent of those that the end counts ([`Message::is_counted`]).
+    pub counted_sent: u64,
+    /// Messages received of those that the end counts.
+    pub counted_received: u64,
+    /// What was sent to each rank, if asked for ([`Options::count_peers`](super::Options::count_peers)): one row of the paper's
+    /// heat maps (figures 1 and 5).
+    pub sent_to: Vec<Tally>,
+}
+
+impl Counters {
+    pub(super) fn new(ranks: u32, count_peers: bool) -> Self {
+        Self {
+            sent_to: if count_peers { vec![Tally::default(); ranks as usize] } else { Vec::new() },
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn count_sent<W: Unit>(&mut self, to: u32, message: &Message<W>) {
+        let tally = Tally { messages: 1, bytes: message.size_bytes() };
+        self.sent.add(tally);
+        if let Some(row) = self.sent_to.get_mut(to as usize) {
+            row.add(tally);
+        }
+        self.counted_sent += u64::from(message.is_counted());
+        match message {
+            Message::Request => self.requests += 1,
+            Message::Refusal => self.refusals_given += 1,
+            Message::Token(_) => self.tokens += 1,
+            Message::Work(_) | Message::Results(_) => self.units_given += message.units(),
+            _ => {}
+        }
+    }
+
+    pub(super) fn count_received<W: Unit>(&mut self, message: &Message<W>) {
+        self.received.add(Tally { messages: 1, bytes: message.size_bytes() });
+        self.counted_received += u64::from(message.is_counted());
+        match message {
+            Message::Refusal => self.refusals_received += 1,
+            Message::Work(_) | Message::Results(_) => self.units_received += message.units(),
+            _ => {}
+        }
+    }
+}

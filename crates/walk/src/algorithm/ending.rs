@@ -1,0 +1,167 @@
+//! How all ranks leave together, when everything is done or when somebody asked for a stop, with nothing lost on the way.
+//!
+//! The ranks form a tree: rank `r` has the children `4r + 1 … 4r + 4`. Three waves run through it.
+//!
+//! 1. *Halt*, downwards. A rank that has it asks for nothing, gives nothing (it refuses whoever asks), and forwards no token.
+//!    Work that still arrives is put into its queue.
+//! 2. *Drained*, upwards, from a rank once it has no request of its own open and all its children said the same. Work is only sent in
+//!    answer to a request, so no work is under way to any rank of that subtree, and none will be. The message also carries
+//!    how many counted messages ([`Message::is_counted`]) the subtree sent and received. A token, or a message to rank 0, may
+//!    still be under way to a rank that said so; when it arrives, the rank sends a further *drained* for it, and
+//!    whoever is above passes that on.
+//! 3. *Exit*, downwards, as soon as rank 0 has heard of all ranks and the counts sent and received are equal. Then nothing at all is
+//!    under way any more: a rank that has *exit* forwards it and may close its end.
+//!
+//! That costs three messages for each rank, and time proportional to the logarithm of their number. The paper's programs have a
+//! termination sentinel in the first wave's place and say nothing of the other two; without them a rank may leave while
+//! another one's request to it is on the way.
+
+use super::message::{Ending, Message};
+
+const CHILDREN: u64 = 4;
+
+/// One rank's part in leaving.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Leave {
+    rank: u32,
+    ranks: u32,
+    state: State,
+    /// Whether this rank asked rank 0 for a stop.
+    asked: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum State {
+    Running,
+    /// `missing`: one bit for each child that did not report yet.
+    Halting {
+        ending: Ending,
+        missing: u8,
+        reported: bool,
+    },
+    Over(Ending),
+}
+
+/// The counted messages of a subtree. Kept apart from [`Leave`] because it grows without bound, which a search of all states
+/// could not bear.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Balance {
+    /// Heard from the children, and by other ranks than rank 0 not passed on yet.
+    below_sent: u64,
+    below_received: u64,
+    /// Own ones that were passed on.
+    own_sent: u64,
+    own_received: u64,
+}
+
+impl Leave {
+    pub(super) fn new(rank: u32, ranks: u32) -> Self {
+        Self { rank, ranks, state: State::Running, asked: false }
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.state == State::Running
+    }
+
+    /// The ending that was announced, whether or not it is over.
+    pub(super) fn announced(&self) -> Option<Ending> {
+        match self.state {
+            State::Running => None,
+            State::Halting { ending, .. } | State::Over(ending) => Some(ending),
+        }
+    }
+
+    pub(super) fn over(&self) -> Option<Ending> {
+        match self.state {
+            State::Over(ending) => Some(ending),
+            _ => None,
+        }
+    }
+
+    fn children(&self) -> std::ops::Range<u32> {
+        let first = u64::from(self.rank) * CHILDREN + 1;
+        let ranks = u64::from(self.ranks);
+        // Both ends are at most `ranks`, which is a `u32`.
+        first.min(ranks) as u32..(first + CHILDREN).min(ranks) as u32
+    }
+
+    fn parent(&self) -> u32 {
+        (self.rank - 1) / CHILDREN as u32
+    }
+
+    /// Somebody wants a stop here.
+    pub(super) fn stop<W>(&mut self, mut send: impl FnMut(u32, Message<W>)) {
+        if !self.is_running() || self.asked {
+            return;
+        }
+        self.asked = true;
+        if self.rank == 0 {
+            self.halt(Ending::Stopped, send);
+        } else {
+            send(0, Message::Stop);
+        }
+    }
+
+    /// The first wave is here, or begins here.
+    pub(super) fn halt<W>(&mut self, ending: Ending, mut send: impl FnMut(u32, Message<W>)) {
+        if !self.is_running() {
+            return;
+        }
+        let children = self.children();
+        let missing = (1u8 << children.len()) - 1;
+        for child in children {
+            send(child, Message::Halt(ending));
+        }
+        self.state = State::Halting { ending, missing, reported: false };
+    }
+
+    /// Part of the second wave is here.
+    pub(super) fn drained(&mut self, from: u32, sent: u64, received: u64, balance: &mut Balance) {
+        balance.below_sent += sent;
+        balance.below_received += received;
+        let children = self.children();
+        if let State::Halting { missing, .. } = &mut self.state
+            && children.contains(&from)
+        {
+            *missing &= !(1 << (from - children.start));
+        }
+    }
+
+    /// Goes on with the second and third wave, given whether a request is open and this rank's own counted messages.
+    pub(super) fn step<W>(
+        &mut self,
+        asking: bool,
+        (sent, received): (u64, u64),
+        balance: &mut Balance,
+        mut send: impl FnMut(u32, Message<W>),
+    ) {
+        let rank = self.rank;
+        let State::Halting { missing, reported, .. } = &mut self.state else { return };
+        if *missing != 0 || asking {
+            return;
+        }
+        if rank == 0 {
+            if balance.below_sent + sent == balance.below_received + received {
+                self.exit(send);
+            }
+            return;
+        }
+        let more_sent = balance.below_sent + sent - balance.own_sent;
+        let more_received = balance.below_received + received - balance.own_received;
+        if !*reported || more_sent + more_received > 0 {
+            *reported = true;
+            *balance = Balance { own_sent: sent, own_received: received, ..Balance::default() };
+            send(self.parent(), Message::Drained { sent: more_sent, received: more_received });
+        }
+    }
+
+    /// The third wave is here.
+    pub(super) fn exit<W>(&mut self, mut send: impl FnMut(u32, Message<W>)) {
+        if let State::Halting { ending, .. } = self.state {
+            for child in self.children() {
+                send(child, Message::Exit);
+            }
+            self.state = State::Over(ending);
+        }
+    }
+}

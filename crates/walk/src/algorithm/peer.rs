@@ -1,0 +1,182 @@
+//! The work loop that DRQS, DEQS, PA-DRQS and H-DRQS share (algorithms 2, 3 and 4): all ranks are equal, whoever is idle asks
+//! another one, whoever has work gives part of it. They differ in how much is given ([`Split`]), in whom they ask
+//! ([`Peers`]), and, for H-DRQS, in who stands behind the queue ([`hybrid`](super::hybrid)).
+
+use super::back_off::BackOff;
+use super::message::{Colour, Message, Unit};
+use super::proximity::RequestVector;
+use super::queue::Queue;
+use super::random::Choose;
+use super::splitting::{Split, random_peer};
+use super::token::{Rule, Step, Token};
+
+/// Whom an idle rank asks.
+#[derive(Clone, Debug)]
+pub(super) enum Peers {
+    /// Any other rank (algorithm 2).
+    Random,
+    /// Those of the request vector, in order (algorithm 3).
+    Vector(RequestVector),
+}
+
+/// One rank's side of the loop.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    rank: u32,
+    ranks: u32,
+    split: &'static dyn Split,
+    peers: Peers,
+    back_off: BackOff,
+    units_per_message_max: usize,
+    rule: Rule,
+    token: Token,
+    /// Whom the open request went to.
+    asking: Option<u32>,
+    /// Refusals since the last work.
+    refusals: u32,
+    /// When to ask next.
+    ask_at_ns: u64,
+    /// Whether there is anything to wait for: set while idle with no request open.
+    waiting: bool,
+}
+
+pub(super) struct PeerOptions {
+    pub split: &'static dyn Split,
+    pub peers: Peers,
+    pub back_off: BackOff,
+    pub units_per_message_max: usize,
+    pub rule: Rule,
+}
+
+impl Peer {
+    pub(super) fn new(rank: u32, ranks: u32, options: PeerOptions) -> Self {
+        let PeerOptions { split, peers, back_off, units_per_message_max, rule } = options;
+        Self {
+            rank,
+            ranks,
+            split,
+            peers,
+            back_off,
+            units_per_message_max: units_per_message_max.max(1),
+            rule,
+            token: Token::new(rank, ranks),
+            asking: None,
+            refusals: 0,
+            ask_at_ns: 0,
+            waiting: false,
+        }
+    }
+
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking.is_some()
+    }
+
+    /// The open request was answered.
+    pub(super) fn answered(&mut self, from: u32) {
+        if self.asking == Some(from) {
+            self.asking = None;
+        }
+    }
+
+    pub(super) fn next_timeout_ns(&self) -> Option<u64> {
+        self.waiting.then_some(self.ask_at_ns)
+    }
+
+    /// Somebody asks: `Some` are the units to give.
+    pub(super) fn request<W: Unit>(
+        &mut self,
+        from: u32,
+        queue: &mut (impl Queue<W> + ?Sized),
+        choose: &mut impl Choose,
+    ) -> Option<Vec<W>> {
+        // "The splitting process will always keep at least one element to process" (section IV-A): the one in work, if any.
+        let kept = usize::from(queue.working() == 0);
+        let available = queue.len().saturating_sub(kept);
+        if available == 0 {
+            return None;
+        }
+        let units = self.split.split(available as u64, choose) as usize;
+        let units = queue.take(units.clamp(1, available).min(self.units_per_message_max));
+        if units.is_empty() {
+            // Threads were faster.
+            return None;
+        }
+        self.token.work_sent(self.rule, from);
+        Some(units)
+    }
+
+    pub(super) fn work<W>(&mut self, from: u32, units: Vec<W>, queue: &mut (impl Queue<W> + ?Sized)) {
+        self.answered(from);
+        self.refusals = 0;
+        self.ask_at_ns = 0;
+        if let Peers::Vector(vector) = &mut self.peers {
+            vector.restart();
+        }
+        queue.put(units);
+    }
+
+    pub(super) fn refusal(&mut self, now_ns: u64, from: u32, choose: &mut impl Choose) {
+        self.answered(from);
+        self.refusals = self.refusals.saturating_add(1);
+        self.ask_at_ns = match self.back_off.wait_ns(self.refusals, choose) {
+            0 => 0,
+            wait_ns => now_ns + wait_ns,
+        };
+    }
+
+    pub(super) fn token(&mut self, colour: Colour) {
+        self.token.receive(colour);
+    }
+
+    /// Goes on with whatever can go on. Returns whether everything is done, which only rank 0 finds out.
+    pub(super) fn step<W>(
+        &mut self,
+        now_ns: u64,
+        queue: &(impl Queue<W> + ?Sized),
+        choose: &mut impl Choose,
+        mut send: impl FnMut(u32, Message<W>),
+    ) -> bool {
+        let busy = !queue.is_idle();
+        // The token goes before the next request: with that one open it would have to stay.
+        match self.token.step(self.rule, busy, self.is_asking()) {
+            Step::Terminated => return true,
+            Step::Send(to, colour) => send(to, Message::Token(colour)),
+            Step::Nothing => {}
+        }
+        self.waiting = false;
+        if busy {
+            self.refusals = 0;
+            self.ask_at_ns = 0;
+            return false;
+        }
+        if self.is_asking() {
+            return false;
+        }
+        if now_ns < self.ask_at_ns {
+            self.waiting = true;
+            return false;
+        }
+        let peer = match &mut self.peers {
+            _ if self.ranks == 1 => return false,
+            Peers::Random => random_peer(self.rank, self.ranks, choose),
+            Peers::Vector(vector) if vector.is_empty() => return false,
+            Peers::Vector(vector) => vector.advance(),
+        };
+        self.asking = Some(peer);
+        send(peer, Message::Request);
+        false
+    }
+
+    /// Everything that decides what this rank does next, except the time.
+    pub(super) fn fingerprint(&self, hasher: &mut impl std::hash::Hasher) {
+        use std::hash::Hash;
+        self.token.hash(hasher);
+        self.asking.hash(hasher);
+        self.refusals.min(self.back_off.patience + 1).hash(hasher);
+        self.ask_at_ns.hash(hasher);
+        self.waiting.hash(hasher);
+        if let Peers::Vector(vector) = &self.peers {
+            vector.next_index().hash(hasher);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Whom an idle rank asks in PA-DRQS: those on its own node before those far away (section IV-C).
+//!
+//! Every rank knows the network number of every other (in MPI, gathered once at the start). Sorting them brings the ranks of one
+//! node together; a rank's position among those is its local rank. The *request vector* of a rank is its own node's ranks,
+//! followed by all others. It is asked through from the top, and again from the top after work was found.
+//!
+//! Two refinements, both from what the authors observed: the local rank 0 asks the ranks of other nodes first, because when one rank
+//! of a node is idle the others tend to be; and the other ranks ask only within the node, because while they would ask
+//! far away, their local rank 0 has long found something.
+//!
+//! The vector is never written down: 143,104 vectors of 143,104 ranks would be 80 GB. It is read off the sorted list, which all
+//! ranks share.
+
+use std::sync::Arc;
+
+/// Which ranks share a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nodes {
+    /// All ranks, those of one node together, nodes by network number, ranks of a node in order.
+    sorted: Vec<u32>,
+    /// Where in `sorted` each rank is.
+    position: Vec<u32>,
+    /// Where in `sorted` each rank's node begins and ends.
+    group: Vec<(u32, u32)>,
+}
+
+impl Nodes {
+    /// From every rank's network number: whatever tells nodes apart, an address or a hash of a name.
+    pub fn new(network_numbers: &[u64]) -> Self {
+        let ranks = network_numbers.len();
+        let mut sorted: Vec<u32> = (0..ranks as u32).collect();
+        sorted.sort_by_key(|rank| (network_numbers[*rank as usize], *rank));
+        let mut position = vec![0; ranks];
+        let mut group = vec![(0, 0); ranks];
+        let mut begin = 0;
+        while begin < ranks {
+            let number = network_numbers[sorted[begin] as usize];
+            let end = begin
+                + sorted[begin..]
+                    .iter()
+                    .take_while(|rank| network_numbers[**rank as usize] == number)
+                    .count();
+            for (offset, rank) in sorted[begin..end].iter().enumerate() {
+                position[*rank as usize] = (begin + offset) as u32;
+                group[*rank as usize] = (begin as u32, end as u32);
+            }
+            begin = end;
+        }
+        Self { sorted, position, group }
+    }
+
+    /// `ranks` placed on nodes of `per_node` (at least 1) one after the other.
+    pub fn blocks(ranks: u32, per_node: u32) -> Self {
+        let numbers: Vec<u64> = (0..ranks).map(|rank| u64::from(rank / per_node.max(1))).collect();
+        Self::new(&numbers)
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u32 {
+        self.sorted.len() as u32
+    }
+
+    /// The rank's number among those of its node.
+    pub fn local_rank(&self, rank: u32) -> u32 {
+        self.position[rank as usize] - self.group[rank as usize].0
+    }
+
+    /// Ranks on this rank's node, itself included.
+    pub fn local_ranks(&self, rank: u32) -> u32 {
+        let (begin, end) = self.group[rank as usize];
+        end - begin
+    }
+
+    /// Whether two ranks share a node.
+    pub fn are_colocated(&self, one: u32, other: u32) -> bool {
+        self.group[one as usize] == self.group[other as usize]
+    }
+}
+
+/// One rank's request vector.
+#[derive(Clone, Debug)]
+pub struct RequestVector {
+    nodes: Arc<Nodes>,
+    rank: u32,
+    /// Both refinements, or the plain order.
+    refined: bool,
+    next: u32,
+}
+
+impl RequestVector {
+    /// The vector of `rank`; `refined`: with the paper's two refinements.
+    pub fn new(nodes: Arc<Nodes>, rank: u32, refined: bool) -> Self {
+        Self { nodes, rank, refined, next: 0 }
+    }
+
+    /// How many ranks it holds.
+    pub fn len(&self) -> u32 {
+        let local = self.nodes.local_ranks(self.rank) - 1;
+        if self.refined && self.nodes.local_rank(self.rank) != 0 { local } else { self.nodes.ranks() - 1 }
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The rank at `index` of the vector.
+    pub fn get(&self, index: u32) -> u32 {
+        let nodes = &self.nodes;
+        let (begin, end) = nodes.group[self.rank as usize];
+        let local = end - begin - 1;
+        let remote = nodes.ranks() - local - 1;
+        let remote_first = self.refined && nodes.local_rank(self.rank) == 0;
+        let (is_local, index) = match (remote_first, index) {
+            (true, index) if index >= remote => (true, index - remote),
+            (true, index) => (false, index),
+            (false, index) if index < local => (true, index),
+            (false, index) => (false, index - local),
+        };
+        let place = if is_local {
+            let place = begin + index;
+            place + u32::from(place >= nodes.position[self.rank as usize])
+        } else if index < begin {
+            index
+        } else {
+            end + (index - begin)
+        };
+        nodes.sorted[place as usize]
+    }
+
+    /// The next rank to ask.
+    pub fn advance(&mut self) -> u32 {
+        let peer = self.get(self.next);
+        self.next = (self.next + 1) % self.len();
+        peer
+    }
+
+    /// Work was found: begin at the top again.
+    pub fn restart(&mut self) {
+        self.next = 0;
+    }
+
+    /// How far it was asked through.
+    pub fn next_index(&self) -> u32 {
+        self.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vector(numbers: &[u64], rank: u32, refined: bool) -> Vec<u32> {
+        let vector = RequestVector::new(Arc::new(Nodes::new(numbers)), rank, refined);
+        (0..vector.len()).map(|index| vector.get(index)).collect()
+    }
+
+    /// Nodes 7 (ranks 1, 2, 5), 9 (ranks 0, 4) and 30 (rank 3), as a batch system may place them.
+    const NUMBERS: [u64; 6] = [9, 7, 7, 30, 9, 7];
+
+    #[test]
+    fn the_plain_order_is_the_own_node_then_the_others() {
+        assert_eq!(vector(&NUMBERS, 2, false), [1, 5, 0, 4, 3]);
+        assert_eq!(vector(&NUMBERS, 4, false), [0, 1, 2, 5, 3]);
+        assert_eq!(vector(&NUMBERS, 3, false), [1, 2, 5, 0, 4]);
+    }
+
+    #[test]
+    fn the_refined_order_sends_local_rank_0_abroad_and_keeps_the_others_home() {
+        assert_eq!(vector(&NUMBERS, 1, true), [0, 4, 3, 2, 5], "local rank 0 of node 7");
+        assert_eq!(vector(&NUMBERS, 2, true), [1, 5]);
+        assert_eq!(vector(&NUMBERS, 4, true), [0]);
+        assert_eq!(vector(&NUMBERS, 3, true), [1, 2, 5, 0, 4], "alone on its node");
+        assert_eq!(vector(&[1, 1, 1], 0, true), [1, 2], "one node");
+    }
+
+    #[test]
+    fn every_vector_holds_each_other_rank_once() {
+        for ranks in 1..12 {
+            for per_node in 1..5 {
+                let nodes = Arc::new(Nodes::blocks(ranks, per_node));
+                for rank in 0..ranks {
+                    let vector = RequestVector::new(nodes.clone(), rank, false);
+                    let mut peers: Vec<u32> = (0..vector.len()).map(|index| vector.get(index)).collect();
+                    peers.sort_unstable();
+                    assert!(peers.into_iter().eq((0..ranks).filter(|other| *other != rank)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The contract of [`Transport`], as a program that all ranks run at once, each in a thread or a process of its own.
+
+use super::super::{Choose, Message, Random};
+use super::Transport;
+
+/// Runs on every rank of a network that is used for nothing else, with the same `seed` everywhere, and returns when all ranks are
+/// through. `unit` makes a unit of about as many bytes as it is told that can be told from others by a number, `number` reads
+/// that back (`u64::MAX` if the unit is damaged).
+///
+/// Checked: each message arrives once, at the rank that it was for, whole, from the rank that it says; those of one pair in order;
+/// large ones (1 MiB) among small ones; messages to oneself; many unreceived ones at a time, because nobody receives until it has
+/// sent all of its own; and that [`Transport::flush`] comes to an end.
+///
+/// # Panics
+///
+/// If the contract is broken. If a message is lost, the suite waits for it: run it with a limit of time.
+pub fn contract<W, T: Transport<W>>(
+    transport: &mut T,
+    seed: u64,
+    unit: impl Fn(u64, usize) -> W,
+    number: impl Fn(&W) -> u64,
+) {
+    let rank = transport.rank();
+    let ranks = transport.ranks();
+    assert!(rank < ranks, "rank {rank} of {ranks}");
+    let per_pair = 200u64;
+    let fail = |error: T::Error| -> ! { panic!("rank {rank}: {error}") };
+    let label = |from: u32, to: u32, index: u64| (u64::from(from) << 40) | (u64::from(to) << 20) | index;
+    for round in 0..2u64 {
+        let mut random = Random::part(seed ^ round, u64::from(rank));
+        let mut left: Vec<(u32, u64)> = (0..ranks).map(|to| (to, 0)).collect();
+        while !left.is_empty() {
+            let chosen = random.below(left.len() as u64) as usize;
+            let (to, index) = left[chosen];
+            let bytes = if index == 77 { 1 << 20 } else { 16 + random.below(200) as usize };
+            let message = match index % 4 {
+                0 => {
+                    Message::Work(vec![unit(label(rank, to, index), bytes), unit(label(rank, to, index), 16)])
+                }
+                1 => Message::Results(vec![unit(label(rank, to, index), bytes)]),
+                2 => Message::Drained { sent: label(rank, to, index), received: index },
+                _ => Message::Request,
+            };
+            transport.send(to, message).unwrap_or_else(|error| fail(error));
+            left[chosen].1 += 1;
+            if left[chosen].1 == per_pair {
+                left.swap_remove(chosen);
+            }
+        }
+        let mut seen = vec![0u64; ranks as usize];
+        while seen.iter().any(|count| *count < per_pair) {
+            let Some((from, message)) = transport.receive().unwrap_or_else(|error| fail(error)) else {
+                std::thread::yield_now();
+                continue;
+            };
+            let index = seen[from as usize];
+            let expected = label(from, rank, index);
+            assert!(index < per_pair, "rank {rank}: more from rank {from} than it sent");
+            match (index % 4, &message) {
+                (0, Message::Work(units)) => {
+                    assert_eq!(units.iter().map(&number).collect::<Vec<_>>(), [expected, expected]);
+                }
+                (1, Message::Results(units)) => {
+                    assert_eq!(units.iter().map(&number).collect::<Vec<_>>(), [expected]);
+                }
+                (2, Message::Drained { sent, received }) => assert_eq!((*sent, *received), (expected, index)),
+                (3, Message::Request) => {}
+                _ => panic!("rank {rank}: message {index} from rank {from} is a {}", message.name()),
+            }
+            seen[from as usize] += 1;
+        }
+        // Nobody begins the next round before all are through this one: a message to all, and one from each.
+        for to in 0..ranks {
+            transport.send(to, Message::Exit).unwrap_or_else(|error| fail(error));
+        }
+        let mut through = vec![false; ranks as usize];
+        while through.iter().any(|through| !through) {
+            match transport.receive().unwrap_or_else(|error| fail(error)) {
+                Some((from, Message::Exit)) => {
+                    assert!(!std::mem::replace(&mut through[from as usize], true), "twice from rank {from}");
+                }
+                Some((from, message)) => {
+                    panic!("rank {rank}: a {} from rank {from} too many", message.name())
+                }
+                None => std::thread::yield_now(),
+            }
+        }
+        while !transport.flush().unwrap_or_else(|error| fail(error)) {
+            std::thread::yield_now();
+        }
+    }
+}
