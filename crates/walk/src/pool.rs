@@ -25,6 +25,8 @@ pub(crate) enum Work<S> {
     Children(Arc<Directory<S>>, Names),
     /// Something that came from outside and has to be found first.
     Located(Unit),
+    /// An entry that came from outside: to be visited by itself, and listed if it is a directory.
+    Entry(Unit),
     /// A piece of that directory was given away.
     Given(Arc<Directory<S>>),
 }
@@ -35,7 +37,7 @@ impl<S> Work<S> {
         match self {
             Work::Rest(_) | Work::Located(_) => 1,
             Work::Children(_, names) => names.count,
-            Work::Given(_) => 0,
+            Work::Given(_) | Work::Entry(_) => 0,
         }
     }
 }
@@ -157,6 +159,8 @@ pub struct Queue<S> {
     work: Condvar,
     /// For whoever waits until nothing is outstanding.
     idle: Condvar,
+    /// What entries that were visited one by one had below them.
+    found: Mutex<Vec<Unit>>,
     progress: Progress,
 }
 
@@ -174,6 +178,7 @@ impl<S: Send + Sync> Queue<S> {
             lock: Mutex::new(()),
             work: Condvar::new(),
             idle: Condvar::new(),
+            found: Mutex::default(),
             progress: Progress::new(threads),
         };
         (queue, workers)
@@ -188,6 +193,27 @@ impl<S: Send + Sync> Queue<S> {
     /// Nothing is queued and no thread is at work.
     pub fn is_idle(&self) -> bool {
         self.outstanding.load(Ordering::Acquire) == 0
+    }
+
+    /// Threads that are at work.
+    pub fn working(&self) -> usize {
+        self.progress.busy()
+    }
+
+    /// Has one entry visited by itself; what is in it, if it is a directory, is not visited but comes out of
+    /// [`Queue::found`] once [`Queue::is_idle`]. So a master can hand out a tree entry by entry. The path of a root,
+    /// empty, stands for the root's contents only: see [`Walk::start`](crate::Walk::start).
+    pub fn assign(&self, entry: Unit) {
+        self.inject(Work::Entry(entry));
+    }
+
+    /// What was in the directories among the assigned entries.
+    pub fn found(&self) -> Vec<Unit> {
+        std::mem::take(&mut self.found.lock())
+    }
+
+    pub(crate) fn add_found(&self, units: Vec<Unit>) {
+        self.found.lock().extend(units);
     }
 
     /// How far the walk has come.
@@ -238,26 +264,22 @@ impl<S: Send + Sync> Queue<S> {
     pub fn take(&self, max: usize) -> Vec<Unit> {
         let mut taken = Vec::new();
         let mut back = Vec::new();
+        let mut stolen = 0;
         while taken.len() < max {
             let Some(mut work) = self.steal(0) else { break };
+            stolen += 1;
             match &mut work {
-                Work::Located(unit) => {
-                    taken.push(unit.clone());
-                    self.count_out();
-                }
-                Work::Rest(directory) => match directory.stable_position() {
-                    None => back.push(work),
-                    Some(position) => {
-                        taken.push(Unit {
-                            root: directory.root(),
-                            path: directory.path_below_root(),
-                            position: Some(position),
-                        });
+                Work::Located(unit) => taken.push(unit.clone()),
+                Work::Entry(_) => back.push(work),
+                Work::Rest(directory) => {
+                    if directory.stable_position().is_some() {
+                        taken.push(directory.rest());
                         directory.mark_split();
                         back.push(Work::Given(Arc::clone(directory)));
-                        self.count_out();
+                    } else {
+                        back.push(work);
                     }
-                },
+                }
                 Work::Children(directory, names) => {
                     let mut parent = directory.path_below_root();
                     if !parent.is_empty() {
@@ -276,11 +298,9 @@ impl<S: Send + Sync> Queue<S> {
                         names.shrink();
                         back.push(work);
                     }
-                    self.count_out();
                 }
                 Work::Given(_) => {
                     back.push(work);
-                    self.count_out();
                     // Nothing but what was given away is left.
                     if self.units() == 0 {
                         break;
@@ -288,9 +308,11 @@ impl<S: Send + Sync> Queue<S> {
                 }
             }
         }
+        // Whatever stays is counted again before it is no longer counted as stolen: meanwhile nothing looks idle.
         for work in back {
             self.inject(work);
         }
+        (0..stolen).for_each(|_| self.count_out());
         taken
     }
 

@@ -189,7 +189,7 @@ impl<S: Send + Sync> Walk<S> {
         let mut shown = HashSet::new();
         for work in &all {
             let mut at = match work {
-                Work::Located(unit) => {
+                Work::Located(unit) | Work::Entry(unit) => {
                     units.push(unit.clone());
                     None
                 }
@@ -236,7 +236,8 @@ fn run_thread<V: Visitor>(
 ) {
     let progress = queue.progress().thread(number);
     let buffer = vec![0; options.read_bytes.max(crate::scan::READ_BYTES_MIN)];
-    let mut scanner = Scanner { visitor, queue, own, progress, options, roots, budget, buffer };
+    let mut scanner =
+        Scanner { visitor, queue, own, progress, options, roots, budget, buffer, located: None };
     while !queue.is_stopped() {
         let Some(work) = queue.pop(own).or_else(|| queue.steal(number)).or_else(|| queue.wait(number)) else {
             break;
@@ -249,6 +250,7 @@ fn run_thread<V: Visitor>(
     if queue.is_stopped() {
         scanner.wind_up();
     }
+    scanner.close();
 }
 
 /// How many directories may be open: the limit on open files is raised as far as it goes, and some are left to others.
