@@ -153,6 +153,8 @@ pub struct Queue<S> {
     /// More may come from outside: threads wait for it when nothing is outstanding.
     open: AtomicBool,
     stop: AtomicBool,
+    /// How often threads were called to assist.
+    calls: AtomicUsize,
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     /// For threads that wait for work.
@@ -174,6 +176,7 @@ impl<S: Send + Sync> Queue<S> {
             outstanding: AtomicUsize::new(0),
             open: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            calls: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
             work: Condvar::new(),
@@ -239,7 +242,18 @@ impl<S: Send + Sync> Queue<S> {
         self.wake_all();
     }
 
-    pub(crate) fn is_stopped(&self) -> bool {
+    /// Has every thread that sleeps ask its visitor once more whether it can assist ([`crate::Visitor::assist`]).
+    pub fn call(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// Whether the walk is to stop.
+    pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
@@ -389,24 +403,37 @@ impl<S: Send + Sync> Queue<S> {
         self.idle.notify_all();
     }
 
-    /// Waits for work: a piece, or `None` when there is none left and none will come, or the walk is to stop.
-    pub(crate) fn wait(&self, thread: usize) -> Option<Work<S>> {
+    /// Waits for work, or for another call to assist than those that the thread knows of.
+    pub(crate) fn wait(&self, thread: usize, calls: usize) -> Found<S> {
         let mut lock = self.lock.lock();
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         let found = loop {
             fence(Ordering::SeqCst);
             if self.is_stopped() {
-                break None;
+                break Found::Nothing;
             }
             if let Some(work) = self.steal(thread) {
-                break Some(work);
+                break Found::Work(work);
             }
             if self.is_idle() && !self.open.load(Ordering::SeqCst) {
-                break None;
+                break Found::Nothing;
+            }
+            if self.calls() != calls {
+                break Found::Call;
             }
             self.work.wait(&mut lock);
         };
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
         found
     }
+}
+
+/// What a thread found that waited.
+pub(crate) enum Found<S> {
+    /// A piece of work.
+    Work(Work<S>),
+    /// Somebody called for assistance.
+    Call,
+    /// There is no work left and none will come, or the walk is to stop.
+    Nothing,
 }

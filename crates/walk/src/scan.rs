@@ -180,8 +180,7 @@ impl<V: Visitor> Scanner<'_, V> {
         match entered {
             Ok(directory) => directory,
             Err(errno) => {
-                let path = child_path(parent.map(|parent| &**parent), name);
-                self.fail(path, Operation::Open, errno);
+                self.fail_in(parent, name, Operation::Open, errno);
                 None
             }
         }
@@ -203,11 +202,12 @@ impl<V: Visitor> Scanner<'_, V> {
                 && stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
             {
                 if !self.options.cross_mounts {
+                    self.visitor.incomplete(parent);
                     self.visitor.mount_point(child_path(Some(parent), name));
                     return Ok(None);
                 }
                 if parent.is_within(identity) {
-                    self.fail(child_path(Some(parent), name), Operation::Loop, Errno::LOOP);
+                    self.fail_in(Some(parent), name, Operation::Loop, Errno::LOOP);
                     return Ok(None);
                 }
             }
@@ -259,6 +259,7 @@ impl<V: Visitor> Scanner<'_, V> {
             let (descriptor, len) = match directory.read(&mut buffer[..portion]) {
                 Ok(read) => read,
                 Err(errno) => {
+                    self.visitor.incomplete(&directory);
                     self.fail(directory.path_bytes(), Operation::List, errno);
                     break;
                 }
@@ -316,7 +317,7 @@ impl<V: Visitor> Scanner<'_, V> {
                 match directory::stat(descriptor.as_fd(), record.name) {
                     Ok(stat) => Some(Metadata(stat)),
                     Err(errno) => {
-                        self.fail(child_path(Some(directory), record.name), Operation::Stat, errno);
+                        self.fail_in(Some(directory), record.name, Operation::Stat, errno);
                         continue;
                     }
                 }
@@ -341,6 +342,7 @@ impl<V: Visitor> Scanner<'_, V> {
                 continue;
             }
             if !self.options.cross_mounts && metadata.as_ref().is_some_and(Metadata::is_mount_point) {
+                self.visitor.incomplete(directory);
                 self.visitor.mount_point(child_path(Some(directory), record.name));
                 continue;
             }
@@ -359,6 +361,13 @@ impl<V: Visitor> Scanner<'_, V> {
             let Some(parent) = finished.parent() else { break };
             finished = Arc::clone(parent);
         }
+    }
+
+    fn fail_in(&mut self, parent: Option<&Node<V>>, name: &CStr, operation: Operation, errno: Errno) {
+        if let Some(parent) = parent {
+            self.visitor.incomplete(parent);
+        }
+        self.fail(child_path(parent.map(|parent| &**parent), name), operation, errno);
     }
 
     pub fn fail(&mut self, path: Vec<u8>, operation: Operation, errno: Errno) {

@@ -3,7 +3,7 @@
 use crate::directory::{self, Budget, Directory};
 use crate::entry::{Entry, Kind, Metadata};
 use crate::error::{Operation, WalkError};
-use crate::pool::{Queue, Work};
+use crate::pool::{Found, Queue, Work};
 use crate::scan::Scanner;
 use crate::unit::Unit;
 use crossbeam_deque::Worker;
@@ -88,6 +88,18 @@ pub trait Visitor: Send {
     /// A directory was visited, but not entered, because another file system is mounted there.
     fn mount_point(&mut self, path: Vec<u8>) {
         let _ = path;
+    }
+
+    /// Something in a directory, or the rest of itself, was not visited. [`Visitor::failed`] or
+    /// [`Visitor::mount_point`] says what.
+    fn incomplete(&mut self, directory: &Directory<Self::State>) {
+        let _ = directory;
+    }
+
+    /// Called when there is nothing to walk at the moment, before the thread sleeps. A visitor that shares out work of
+    /// its own does a part of it here, and says that it did. See [`Queue::call`].
+    fn assist(&mut self) -> bool {
+        false
     }
 
     /// Something could not be visited.
@@ -239,8 +251,15 @@ fn run_thread<V: Visitor>(
     let mut scanner =
         Scanner { visitor, queue, own, progress, options, roots, budget, buffer, located: None };
     while !queue.is_stopped() {
-        let Some(work) = queue.pop(own).or_else(|| queue.steal(number)).or_else(|| queue.wait(number)) else {
-            break;
+        let calls = queue.calls();
+        let work = match queue.pop(own).or_else(|| queue.steal(number)) {
+            Some(work) => work,
+            None if scanner.visitor.assist() => continue,
+            None => match queue.wait(number, calls) {
+                Found::Work(work) => work,
+                Found::Call => continue,
+                Found::Nothing => break,
+            },
         };
         progress.busy.store(true, std::sync::atomic::Ordering::Relaxed);
         scanner.work(work);
