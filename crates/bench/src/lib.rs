@@ -8,6 +8,7 @@
 
 mod error;
 mod figure;
+mod goal;
 mod latency;
 mod machine;
 mod peer;
@@ -18,6 +19,7 @@ pub mod rmw;
 mod server;
 mod statistic;
 mod table;
+pub mod walk;
 
 pub use error::BenchError;
 pub use latency::LatencySummary;
@@ -34,6 +36,13 @@ pub enum Command {
     /// One client process of that study, which gives it its orders
     #[command(hide = true)]
     RmwClient,
+    /// Walk a large tree: Nacre against find, du, bfs, fd and the system's calls alone
+    Walk(Box<walk::Args>),
+    /// Make the tree of that study, and leave it there
+    WalkTree(Box<walk::TreeArgs>),
+    /// The system's calls alone
+    #[command(hide = true)]
+    WalkFloor(walk::FloorArgs),
 }
 
 /// What a program that mounts [`Command`] knows from flags that all its commands share.
@@ -53,6 +62,9 @@ pub fn run(command: Command, common: Common) -> Result<(), BenchError> {
             rmw::run(&rmw::Args { store: common.store.or(args.store), print_json: common.json, ..*args })
         }
         Command::RmwClient => rmw::client_main(),
+        Command::Walk(args) => walk::run(&walk::Args { print_json: common.json, ..*args }),
+        Command::WalkTree(args) => walk::make_tree(&walk::TreeArgs { print_json: common.json, ..*args }),
+        Command::WalkFloor(args) => walk::floor_main(&args),
     }
 }
 

@@ -79,6 +79,13 @@ pub(crate) fn memory_bytes_of(process: u32) -> u64 {
     kib.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or_default() << 10
 }
 
+/// Most memory that this process has held.
+pub(crate) fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or_default() << 10
+}
+
 fn git_describe() -> Option<String> {
     let mut command = Command::new("git");
     command.args(["describe", "--always", "--dirty", "--tags"]).stdin(Stdio::null()).stderr(Stdio::null());
@@ -109,5 +116,7 @@ mod tests {
         drop(held);
         assert!(before > 0 && after >= before + (48 << 20), "{before} {after}");
         assert_eq!(memory_bytes_of(u32::MAX), 0);
+        // The most is not forgotten.
+        assert!(peak_memory_bytes() >= before + (48 << 20));
     }
 }

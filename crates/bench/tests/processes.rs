@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use nacre_bench::rmw;
+use nacre_bench::{rmw, walk};
 
 #[derive(Parser)]
 #[command(args_override_self = true)]
@@ -29,11 +29,12 @@ fn main() -> ExitCode {
                 }
             },
         },
-        // A harness would answer this; there are two tests that always run together.
+        // A harness would answer this; these tests always run together.
         Some("--list") => ExitCode::SUCCESS,
         _ => {
             clients_and_servers_are_processes_of_their_own();
             figures_come_from_processes_too();
+            walks_are_processes_of_their_own();
             ExitCode::SUCCESS
         }
     }
@@ -131,4 +132,40 @@ fn figures_come_from_processes_too() {
     assert!(regions.len() <= 32 && !regions.is_empty(), "{}", regions.len());
     assert!(regions.iter().any(|region| region["failures_in_a_row_max"].as_u64().unwrap() > 0));
     println!("figures come from processes too: ok");
+}
+
+fn walks_are_processes_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, root) = (folder.path().join("results.json"), folder.path().join("tree"));
+    let shape = "--directories 100 --files 2000 --large-entries 1000 --hard-links 50 --symbolic-links 50";
+    let line = format!(
+        "program bench walk --only floor,find,du,bfs,fd,floor-names,fd-names --repeat 2 {shape} --at {} --results {}",
+        root.display(),
+        file.display()
+    );
+    let args: walk::Args = match Program::try_parse_from(line.split_whitespace()).unwrap() {
+        Program::Bench(nacre_bench::Command::Walk(args)) => *args,
+        _ => unreachable!("the line says bench walk"),
+    };
+    walk::run(&args).unwrap();
+    assert!(!root.exists(), "the tree is removed");
+    let results: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let entries = results["manifest"]["totals"]["entries"].as_u64().unwrap();
+    let series = results["series"].as_array().unwrap();
+    assert_eq!(series.len(), 7);
+    for one in series {
+        // Everybody finds everything, each in its own way to count.
+        assert_eq!(one["counted"], one["expected"], "{one}");
+        if one["contender"] != "du" {
+            assert_eq!(one["counted"]["entries"], entries, "{one}");
+        }
+        let repetitions = one["repetitions"].as_array().unwrap();
+        assert_eq!(repetitions.len(), 2);
+        for repetition in repetitions {
+            let of = |name: &str| repetition[name].as_f64().unwrap();
+            assert!(of("wall_ms") > 0.0 && of("user_ms") + of("system_ms") > 0.0, "{one}");
+        }
+        assert!(one["cpu_to_floor"]["median"].as_f64().unwrap() > 0.0, "{one}");
+    }
+    println!("walks are processes of their own: ok");
 }

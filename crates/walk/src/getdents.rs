@@ -38,6 +38,18 @@ pub struct Records<'a>(pub &'a [u8]);
 /// Bytes of a record before its name.
 const HEAD_BYTES: usize = 19;
 
+/// A record as if a directory had been read that holds this name, and does not say what it is.
+pub fn record(name: &[u8]) -> Vec<u8> {
+    // A name that no directory can hold becomes no record at all.
+    let len = u16::try_from(HEAD_BYTES + name.len() + 1).unwrap_or(0);
+    let mut record = vec![0; 16];
+    record.extend_from_slice(&len.to_ne_bytes());
+    record.push(libc::DT_UNKNOWN);
+    record.extend_from_slice(name);
+    record.push(0);
+    record
+}
+
 impl<'a> Iterator for Records<'a> {
     type Item = Record<'a>;
 
@@ -88,6 +100,14 @@ mod tests {
             names.sort();
             assert_eq!(names, expected);
         }
+    }
+
+    #[test]
+    fn a_record_is_made_and_taken_apart() {
+        let made = record(b"name");
+        let taken = Records(&made).next().unwrap();
+        assert_eq!(taken, Record { name: c"name", inode: 0, kind: None, next: 0 });
+        assert_eq!(Records(&record(&[b'x'; 1 << 17])).count(), 0);
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(crate) enum Work<S> {
     Children(Arc<Directory<S>>, Names),
     /// Something that came from outside and has to be found first.
     Located(Unit),
+    /// An entry that came from outside: to be visited by itself, and listed if it is a directory.
+    Entry(Unit),
     /// A piece of that directory was given away.
     Given(Arc<Directory<S>>),
 }
@@ -35,7 +37,7 @@ impl<S> Work<S> {
         match self {
             Work::Rest(_) | Work::Located(_) => 1,
             Work::Children(_, names) => names.count,
-            Work::Given(_) => 0,
+            Work::Given(_) | Work::Entry(_) => 0,
         }
     }
 }
@@ -151,12 +153,16 @@ pub struct Queue<S> {
     /// More may come from outside: threads wait for it when nothing is outstanding.
     open: AtomicBool,
     stop: AtomicBool,
+    /// How often threads were called to assist.
+    calls: AtomicUsize,
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     /// For threads that wait for work.
     work: Condvar,
     /// For whoever waits until nothing is outstanding.
     idle: Condvar,
+    /// What entries that were visited one by one had below them.
+    found: Mutex<Vec<Unit>>,
     progress: Progress,
 }
 
@@ -170,10 +176,12 @@ impl<S: Send + Sync> Queue<S> {
             outstanding: AtomicUsize::new(0),
             open: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            calls: AtomicUsize::new(0),
             sleepers: AtomicUsize::new(0),
             lock: Mutex::new(()),
             work: Condvar::new(),
             idle: Condvar::new(),
+            found: Mutex::default(),
             progress: Progress::new(threads),
         };
         (queue, workers)
@@ -188,6 +196,27 @@ impl<S: Send + Sync> Queue<S> {
     /// Nothing is queued and no thread is at work.
     pub fn is_idle(&self) -> bool {
         self.outstanding.load(Ordering::Acquire) == 0
+    }
+
+    /// Threads that are at work.
+    pub fn working(&self) -> usize {
+        self.progress.busy()
+    }
+
+    /// Has one entry visited by itself; what is in it, if it is a directory, is not visited but comes out of
+    /// [`Queue::found`] once [`Queue::is_idle`]. So a master can hand out a tree entry by entry. The path of a root,
+    /// empty, stands for the root's contents only: see [`Walk::start`](crate::Walk::start).
+    pub fn assign(&self, entry: Unit) {
+        self.inject(Work::Entry(entry));
+    }
+
+    /// What was in the directories among the assigned entries.
+    pub fn found(&self) -> Vec<Unit> {
+        std::mem::take(&mut self.found.lock())
+    }
+
+    pub(crate) fn add_found(&self, units: Vec<Unit>) {
+        self.found.lock().extend(units);
     }
 
     /// How far the walk has come.
@@ -213,7 +242,18 @@ impl<S: Send + Sync> Queue<S> {
         self.wake_all();
     }
 
-    pub(crate) fn is_stopped(&self) -> bool {
+    /// Has every thread that sleeps ask its visitor once more whether it can assist ([`crate::Visitor::assist`]).
+    pub fn call(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.wake_all();
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// Whether the walk is to stop.
+    pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
@@ -238,26 +278,22 @@ impl<S: Send + Sync> Queue<S> {
     pub fn take(&self, max: usize) -> Vec<Unit> {
         let mut taken = Vec::new();
         let mut back = Vec::new();
+        let mut stolen = 0;
         while taken.len() < max {
             let Some(mut work) = self.steal(0) else { break };
+            stolen += 1;
             match &mut work {
-                Work::Located(unit) => {
-                    taken.push(unit.clone());
-                    self.count_out();
-                }
-                Work::Rest(directory) => match directory.stable_position() {
-                    None => back.push(work),
-                    Some(position) => {
-                        taken.push(Unit {
-                            root: directory.root(),
-                            path: directory.path_below_root(),
-                            position: Some(position),
-                        });
+                Work::Located(unit) => taken.push(unit.clone()),
+                Work::Entry(_) => back.push(work),
+                Work::Rest(directory) => {
+                    if directory.stable_position().is_some() {
+                        taken.push(directory.rest());
                         directory.mark_split();
                         back.push(Work::Given(Arc::clone(directory)));
-                        self.count_out();
+                    } else {
+                        back.push(work);
                     }
-                },
+                }
                 Work::Children(directory, names) => {
                     let mut parent = directory.path_below_root();
                     if !parent.is_empty() {
@@ -276,11 +312,9 @@ impl<S: Send + Sync> Queue<S> {
                         names.shrink();
                         back.push(work);
                     }
-                    self.count_out();
                 }
                 Work::Given(_) => {
                     back.push(work);
-                    self.count_out();
                     // Nothing but what was given away is left.
                     if self.units() == 0 {
                         break;
@@ -288,9 +322,11 @@ impl<S: Send + Sync> Queue<S> {
                 }
             }
         }
+        // Whatever stays is counted again before it is no longer counted as stolen: meanwhile nothing looks idle.
         for work in back {
             self.inject(work);
         }
+        (0..stolen).for_each(|_| self.count_out());
         taken
     }
 
@@ -367,24 +403,37 @@ impl<S: Send + Sync> Queue<S> {
         self.idle.notify_all();
     }
 
-    /// Waits for work: a piece, or `None` when there is none left and none will come, or the walk is to stop.
-    pub(crate) fn wait(&self, thread: usize) -> Option<Work<S>> {
+    /// Waits for work, or for another call to assist than those that the thread knows of.
+    pub(crate) fn wait(&self, thread: usize, calls: usize) -> Found<S> {
         let mut lock = self.lock.lock();
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         let found = loop {
             fence(Ordering::SeqCst);
             if self.is_stopped() {
-                break None;
+                break Found::Nothing;
             }
             if let Some(work) = self.steal(thread) {
-                break Some(work);
+                break Found::Work(work);
             }
             if self.is_idle() && !self.open.load(Ordering::SeqCst) {
-                break None;
+                break Found::Nothing;
+            }
+            if self.calls() != calls {
+                break Found::Call;
             }
             self.work.wait(&mut lock);
         };
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
         found
     }
+}
+
+/// What a thread found that waited.
+pub(crate) enum Found<S> {
+    /// A piece of work.
+    Work(Work<S>),
+    /// Somebody called for assistance.
+    Call,
+    /// There is no work left and none will come, or the walk is to stop.
+    Nothing,
 }

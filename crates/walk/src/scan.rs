@@ -35,6 +35,8 @@ pub(crate) struct Scanner<'a, V: Visitor> {
     pub roots: &'a [CString],
     pub budget: &'a Arc<Budget>,
     pub buffer: Vec<u8>,
+    /// The directory that an entry was looked for in last, held: the next one is often there too.
+    pub located: Option<(Unit, Node<V>)>,
 }
 
 type Node<V> = Arc<Directory<<V as Visitor>::State>>;
@@ -64,7 +66,86 @@ impl<V: Visitor> Scanner<'_, V> {
                     self.read(directory);
                 }
             }
+            Work::Entry(unit) => self.visit_alone(unit),
             Work::Given(directory) => self.release(directory),
+        }
+    }
+
+    /// Visits one entry that is known by its path, and lists it if it is a directory.
+    fn visit_alone(&mut self, unit: Unit) {
+        let slash = unit.path.iter().rposition(|byte| *byte == b'/');
+        let (parent, name) = match slash {
+            Some(slash) => (&unit.path[..slash], &unit.path[slash + 1..]),
+            None => (&[][..], &unit.path[..]),
+        };
+        if name.is_empty() {
+            if let Some(directory) = self.locate(&unit) {
+                self.list(directory);
+            }
+            return;
+        }
+        let within = Unit { root: unit.root, path: parent.to_vec(), position: None };
+        let directory = match self.located.take() {
+            Some((known, directory)) if known == within => directory,
+            other => {
+                if let Some((_, directory)) = other {
+                    self.release(directory);
+                }
+                let Some(directory) = self.locate(&within) else { return };
+                directory.mark_split();
+                directory
+            }
+        };
+        match directory.descriptor() {
+            Ok(descriptor) => {
+                // What is in it is visited as if the directory had been read and had held this entry alone.
+                let record = crate::getdents::record(name);
+                let children = self.visit_records(&directory, &descriptor, Records(&record));
+                if let Some(name) = children.and_then(|mut names| names.pop())
+                    && let Some(child) = self.open(Some(&directory), &name, unit.root)
+                {
+                    self.list(child);
+                }
+            }
+            Err(errno) => self.fail(directory.path_bytes(), Operation::Open, errno),
+        }
+        self.located = Some((within, directory));
+    }
+
+    /// Reads a directory and tells of what is in it, without visiting it.
+    fn list(&mut self, directory: Node<V>) {
+        let mut path = directory.path_below_root();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        loop {
+            match directory.read(&mut buffer) {
+                Ok((_, 0)) => break,
+                Ok((_, len)) => self.queue.add_found(
+                    Records(&buffer[..len])
+                        .map(|record| Unit {
+                            root: directory.root(),
+                            path: [&path, record.name.to_bytes()].concat(),
+                            position: None,
+                        })
+                        .collect(),
+                ),
+                Err(errno) => {
+                    self.fail(directory.path_bytes(), Operation::List, errno);
+                    break;
+                }
+            }
+        }
+        self.buffer = buffer;
+        directory.mark_split();
+        self.release(directory);
+    }
+
+    /// Lets go of what is kept between pieces of work.
+    pub fn close(&mut self) {
+        if let Some((_, directory)) = self.located.take() {
+            self.release(directory);
         }
     }
 
@@ -99,8 +180,7 @@ impl<V: Visitor> Scanner<'_, V> {
         match entered {
             Ok(directory) => directory,
             Err(errno) => {
-                let path = child_path(parent.map(|parent| &**parent), name);
-                self.fail(path, Operation::Open, errno);
+                self.fail_in(parent, name, Operation::Open, errno);
                 None
             }
         }
@@ -122,11 +202,12 @@ impl<V: Visitor> Scanner<'_, V> {
                 && stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
             {
                 if !self.options.cross_mounts {
+                    self.visitor.incomplete(parent);
                     self.visitor.mount_point(child_path(Some(parent), name));
                     return Ok(None);
                 }
                 if parent.is_within(identity) {
-                    self.fail(child_path(Some(parent), name), Operation::Loop, Errno::LOOP);
+                    self.fail_in(Some(parent), name, Operation::Loop, Errno::LOOP);
                     return Ok(None);
                 }
             }
@@ -178,6 +259,7 @@ impl<V: Visitor> Scanner<'_, V> {
             let (descriptor, len) = match directory.read(&mut buffer[..portion]) {
                 Ok(read) => read,
                 Err(errno) => {
+                    self.visitor.incomplete(&directory);
                     self.fail(directory.path_bytes(), Operation::List, errno);
                     break;
                 }
@@ -214,6 +296,19 @@ impl<V: Visitor> Scanner<'_, V> {
     }
 
     fn visit(&mut self, directory: &Node<V>, descriptor: &Descriptor, records: Records<'_>) {
+        if let Some(children) = self.visit_records(directory, descriptor, records) {
+            directory.hold();
+            self.queue.push(self.own, Work::Children(Arc::clone(directory), children));
+        }
+    }
+
+    /// Visits some entries of a directory: the names of those that are to be descended into, if there are any.
+    fn visit_records(
+        &mut self,
+        directory: &Node<V>,
+        descriptor: &Descriptor,
+        records: Records<'_>,
+    ) -> Option<Names> {
         let prefix = OnceCell::new();
         let mut children = Names::default();
         let mut visited = 0;
@@ -222,7 +317,7 @@ impl<V: Visitor> Scanner<'_, V> {
                 match directory::stat(descriptor.as_fd(), record.name) {
                     Ok(stat) => Some(Metadata(stat)),
                     Err(errno) => {
-                        self.fail(child_path(Some(directory), record.name), Operation::Stat, errno);
+                        self.fail_in(Some(directory), record.name, Operation::Stat, errno);
                         continue;
                     }
                 }
@@ -247,16 +342,14 @@ impl<V: Visitor> Scanner<'_, V> {
                 continue;
             }
             if !self.options.cross_mounts && metadata.as_ref().is_some_and(Metadata::is_mount_point) {
+                self.visitor.incomplete(directory);
                 self.visitor.mount_point(child_path(Some(directory), record.name));
                 continue;
             }
             children.push(record.name);
         }
         self.progress.count(&self.progress.entries, visited);
-        if !children.is_empty() {
-            directory.hold();
-            self.queue.push(self.own, Work::Children(Arc::clone(directory), children));
-        }
+        (!children.is_empty()).then_some(children)
     }
 
     /// A piece of a directory's work is done.
@@ -268,6 +361,13 @@ impl<V: Visitor> Scanner<'_, V> {
             let Some(parent) = finished.parent() else { break };
             finished = Arc::clone(parent);
         }
+    }
+
+    fn fail_in(&mut self, parent: Option<&Node<V>>, name: &CStr, operation: Operation, errno: Errno) {
+        if let Some(parent) = parent {
+            self.visitor.incomplete(parent);
+        }
+        self.fail(child_path(parent.map(|parent| &**parent), name), operation, errno);
     }
 
     pub fn fail(&mut self, path: Vec<u8>, operation: Operation, errno: Errno) {

@@ -3,7 +3,7 @@
 use crate::directory::{self, Budget, Directory};
 use crate::entry::{Entry, Kind, Metadata};
 use crate::error::{Operation, WalkError};
-use crate::pool::{Queue, Work};
+use crate::pool::{Found, Queue, Work};
 use crate::scan::Scanner;
 use crate::unit::Unit;
 use crossbeam_deque::Worker;
@@ -88,6 +88,18 @@ pub trait Visitor: Send {
     /// A directory was visited, but not entered, because another file system is mounted there.
     fn mount_point(&mut self, path: Vec<u8>) {
         let _ = path;
+    }
+
+    /// Something in a directory, or the rest of itself, was not visited. [`Visitor::failed`] or
+    /// [`Visitor::mount_point`] says what.
+    fn incomplete(&mut self, directory: &Directory<Self::State>) {
+        let _ = directory;
+    }
+
+    /// Called when there is nothing to walk at the moment, before the thread sleeps. A visitor that shares out work of
+    /// its own does a part of it here, and says that it did. See [`Queue::call`].
+    fn assist(&mut self) -> bool {
+        false
     }
 
     /// Something could not be visited.
@@ -189,7 +201,7 @@ impl<S: Send + Sync> Walk<S> {
         let mut shown = HashSet::new();
         for work in &all {
             let mut at = match work {
-                Work::Located(unit) => {
+                Work::Located(unit) | Work::Entry(unit) => {
                     units.push(unit.clone());
                     None
                 }
@@ -236,10 +248,18 @@ fn run_thread<V: Visitor>(
 ) {
     let progress = queue.progress().thread(number);
     let buffer = vec![0; options.read_bytes.max(crate::scan::READ_BYTES_MIN)];
-    let mut scanner = Scanner { visitor, queue, own, progress, options, roots, budget, buffer };
+    let mut scanner =
+        Scanner { visitor, queue, own, progress, options, roots, budget, buffer, located: None };
     while !queue.is_stopped() {
-        let Some(work) = queue.pop(own).or_else(|| queue.steal(number)).or_else(|| queue.wait(number)) else {
-            break;
+        let calls = queue.calls();
+        let work = match queue.pop(own).or_else(|| queue.steal(number)) {
+            Some(work) => work,
+            None if scanner.visitor.assist() => continue,
+            None => match queue.wait(number, calls) {
+                Found::Work(work) => work,
+                Found::Call => continue,
+                Found::Nothing => break,
+            },
         };
         progress.busy.store(true, std::sync::atomic::Ordering::Relaxed);
         scanner.work(work);
@@ -249,6 +269,7 @@ fn run_thread<V: Visitor>(
     if queue.is_stopped() {
         scanner.wind_up();
     }
+    scanner.close();
 }
 
 /// How many directories may be open: the limit on open files is raised as far as it goes, and some are left to others.

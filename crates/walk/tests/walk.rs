@@ -208,6 +208,29 @@ fn what_is_given_away_is_visited_by_the_other() {
 }
 
 #[test]
+fn a_tree_is_handed_out_entry_by_entry() {
+    let folder = tempfile::tempdir().unwrap();
+    tree(folder.path());
+    let mut walk = Walk::new(options(1));
+    let mut visitors = [Keep::default()];
+    walk.add_root(folder.path()).unwrap();
+    walk.start(0, &mut visitors[0]).unwrap();
+    let mut left = walk.queue().take(1);
+    while let Some(unit) = left.pop() {
+        walk.queue().assign(unit);
+        assert_eq!(walk.run(&mut visitors), Ended::Done);
+        left.extend(walk.queue().found());
+    }
+    let mut kept = merge(visitors.into());
+    // Directories are left whenever they are let go of.
+    kept.left.values_mut().for_each(|times| *times = 1);
+    let directories: Vec<PathBuf> =
+        kept.seen.keys().filter(|path| !path.is_symlink() && path.is_dir()).cloned().collect();
+    assert!(directories.iter().all(|path| kept.left.contains_key(path)));
+    check(folder.path(), &kept);
+}
+
+#[test]
 fn deep_paths_need_no_more_than_their_names() {
     let folder = tempfile::tempdir().unwrap();
     // 40 times 200 bytes: no system call takes that as one path.

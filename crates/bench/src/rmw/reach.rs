@@ -1,108 +1,13 @@
 //! What Nacre is meant to reach on a machine of two processors, and what it does reach, side by side.
 
-use std::fmt;
-
-use serde::Serialize;
-
 use super::arguments::Args;
 use super::point::{Coordination, Place, Point, Series};
 use super::probe::{self, Reopening};
 use super::run::Bench;
+use crate::goal::{Goal, Goals, Unit};
 use crate::quantity::grouped;
 use crate::server::Keep;
-use crate::table::Table;
 use crate::{BenchError, Spread};
-
-/// A measure with what it is meant to be.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Goal {
-    measure: String,
-    reached: f64,
-    unit: Unit,
-    bound: Bound,
-}
-
-/// What a number counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Unit {
-    PerSecond,
-    Times,
-    Percent,
-    Milliseconds,
-    Seconds,
-    Bytes,
-    MebibytesPerSecond,
-}
-
-/// What a number is meant to be.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Bound {
-    AtLeast(f64),
-    AtMost(f64),
-    /// As large as it gets; beside it, what others reached.
-    Open,
-}
-
-impl Goal {
-    fn at_least(measure: impl Into<String>, reached: f64, unit: Unit, bound: f64) -> Self {
-        Self { measure: measure.into(), reached, unit, bound: Bound::AtLeast(bound) }
-    }
-
-    fn at_most(measure: impl Into<String>, reached: f64, unit: Unit, bound: f64) -> Self {
-        Self { measure: measure.into(), reached, unit, bound: Bound::AtMost(bound) }
-    }
-
-    fn open(measure: impl Into<String>, reached: f64, unit: Unit) -> Self {
-        Self { measure: measure.into(), reached, unit, bound: Bound::Open }
-    }
-
-    fn is_met(&self) -> Option<bool> {
-        match self.bound {
-            Bound::AtLeast(bound) => Some(self.reached >= bound),
-            Bound::AtMost(bound) => Some(self.reached <= bound),
-            Bound::Open => None,
-        }
-    }
-}
-
-impl Unit {
-    fn show(self, number: f64) -> String {
-        match self {
-            Unit::PerSecond => format!("{}/s", grouped(number)),
-            Unit::Times => format!("{number:.2} ×"),
-            Unit::Percent => format!("{number:.1} %"),
-            Unit::Milliseconds => format!("{number:.2} ms"),
-            Unit::Seconds => format!("{number:.2} s"),
-            Unit::Bytes => format!("{number:.1} B"),
-            Unit::MebibytesPerSecond => format!("{} MiB/s", grouped(number)),
-        }
-    }
-}
-
-/// All goals, as a table.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(transparent)]
-pub(crate) struct Goals(Vec<Goal>);
-
-impl fmt::Display for Goals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&["measure", "reached", "reach", "reached ÷ reach", "met"]);
-        for goal in &self.0 {
-            let (bound, share) = match goal.bound {
-                Bound::AtLeast(bound) => (format!("≥ {}", goal.unit.show(bound)), goal.reached / bound),
-                Bound::AtMost(bound) => (format!("≤ {}", goal.unit.show(bound)), goal.reached / bound),
-                Bound::Open => ("–".into(), f64::NAN),
-            };
-            let met = goal.is_met().map_or("–", |met| if met { "yes" } else { "no" });
-            let share = if share.is_nan() { "–".into() } else { format!("{share:.2}") };
-            let reached = goal.unit.show(goal.reached);
-            table.row(vec![goal.measure.clone(), reached, bound, share, met.into()]);
-        }
-        write!(f, "{table}")
-    }
-}
 
 /// Measures everything that the goals are about, and hands on each series as it comes.
 pub(super) async fn measure(
@@ -283,26 +188,4 @@ fn rate(series: &Series) -> f64 {
 
 fn ratio(one: &Series, other: &Series) -> f64 {
     rate(one) / rate(other)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn goals_say_whether_they_are_met() {
-        let goals = Goals(vec![
-            Goal::at_least("rate", 100.0, Unit::PerSecond, 200.0),
-            Goal::at_most("p99", 2.0, Unit::Milliseconds, 3.0),
-            Goal::open("times", 9.0, Unit::Times),
-        ]);
-        let text = goals.to_string();
-        let lines: Vec<Vec<&str>> =
-            text.lines().skip(2).map(|line| line.split("  ").map(str::trim).collect()).collect();
-        let row =
-            |index: usize| lines[index].iter().filter(|cell| !cell.is_empty()).copied().collect::<Vec<_>>();
-        assert_eq!(row(0), ["rate", "100/s", "≥ 200/s", "0.50", "no"]);
-        assert_eq!(row(1), ["p99", "2.00 ms", "≤ 3.00 ms", "0.67", "yes"]);
-        assert_eq!(row(2), ["times", "9.00 ×", "–", "–", "–"]);
-    }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::point::{Coordination, Place, Series};
-use super::reach::Goals;
 use crate::BenchError;
+use crate::goal::Goals;
 use crate::machine::Machine;
 use crate::peer;
 use crate::quantity::{grouped, latency};

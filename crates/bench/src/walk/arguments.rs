@@ -1,0 +1,213 @@
+//! What a person can say to `nacre bench walk`.
+
+use std::path::PathBuf;
+
+use super::contender::Contender;
+use super::tree::Shape;
+use crate::BenchError;
+use crate::quantity::parse_bytes;
+
+/// Walk a large tree with Nacre, with the tools that people use, and with nothing but the system's calls.
+///
+/// Makes a tree from a seed and a shape, or takes one that is there; has every program walk it once to warm the
+/// caches and to see whether it finds everything; then measures them in turn, several times, each as a process of its
+/// own. A tree that was made is removed at the end, unless it is to be kept for the next time; an interrupted run
+/// leaves it, and the next run of the same shape uses it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Measure these alone; several separated by commas [default: all that are installed or given]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHO,…")]
+    pub only: Vec<Contender>,
+    /// Threads, for those that can be told
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub threads: usize,
+    /// Measure dwalk too: the command that starts it, such as "mpirun -n 2 dwalk"
+    #[arg(long, value_name = "COMMAND", help_heading = "Peers")]
+    pub dwalk: Option<String>,
+    /// Measure pdu (parallel-disk-usage) too: its program
+    #[arg(long, value_name = "PROGRAM", help_heading = "Peers")]
+    pub pdu: Option<PathBuf>,
+
+    /// A tree that is there already, to be left alone
+    #[arg(long, value_name = "FOLDER", conflicts_with = "at", help_heading = "Tree")]
+    pub tree: Option<PathBuf>,
+    /// How to make one
+    #[command(flatten)]
+    pub make: MakeArgs,
+    /// Keep the tree for the next time
+    #[arg(long, help_heading = "Tree")]
+    pub keep: bool,
+
+    /// How often to measure each [default: 7; with --quick: 3]
+    #[arg(long, value_name = "N", help_heading = "Measuring")]
+    pub repeat: Option<u32>,
+
+    /// Write all results, raw and summed up, with the machine's description, to this file as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub results: Option<PathBuf>,
+    /// Print the results as JSON instead of the table. Filled in by the program from a flag that all its commands
+    /// share.
+    #[arg(skip)]
+    pub print_json: bool,
+}
+
+/// Make the tree of the walk study, and leave it there.
+#[derive(Clone, Debug, clap::Args)]
+pub struct TreeArgs {
+    /// How to make it
+    #[command(flatten)]
+    pub make: MakeArgs,
+    /// Threads that make it
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub threads: usize,
+    /// Print the manifest instead of where it is. Filled in like that of the study.
+    #[arg(skip)]
+    pub print_json: bool,
+}
+
+/// Where to make a tree, from what.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Tree")]
+pub struct MakeArgs {
+    /// Where to make the tree [default: in the folder for temporary files]
+    #[arg(long, value_name = "FOLDER")]
+    pub at: Option<PathBuf>,
+    /// Where all that is random about the tree comes from
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// A tenth of the entries, and fewer repetitions, for a first look
+    #[arg(long)]
+    pub quick: bool,
+    /// Directories [default: 20000]
+    #[arg(long, value_name = "N")]
+    pub directories: Option<u32>,
+    /// Most directories in one directory
+    #[arg(long, default_value_t = 12, value_name = "N")]
+    pub fan_out: u32,
+    /// Most levels of directories
+    #[arg(long, default_value_t = 12, value_name = "N")]
+    pub depth: u32,
+    /// Files in these directories [default: 370000]
+    #[arg(long, value_name = "N")]
+    pub files: Option<u32>,
+    /// Directories of very many files
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub large_directories: u32,
+    /// Files in each of them [default: 100000]
+    #[arg(long, value_name = "N")]
+    pub large_entries: Option<u32>,
+    /// Chains: directories that hold a file and the next directory
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub chains: u32,
+    /// Directories in each of them [default: 300]
+    #[arg(long, value_name = "N")]
+    pub chain_depth: Option<u32>,
+    /// Symbolic links [default: 4000]
+    #[arg(long, value_name = "N")]
+    pub symbolic_links: Option<u32>,
+    /// Second names of files [default: 3600]
+    #[arg(long, value_name = "N")]
+    pub hard_links: Option<u32>,
+    /// Files are sparse and smaller than this, a power of two
+    #[arg(long, default_value = "4GiB", value_parser = parse_bytes, value_name = "SIZE")]
+    pub file_size: u64,
+}
+
+impl MakeArgs {
+    /// The shape of the tree.
+    pub(crate) fn shape(&self) -> Result<Shape, BenchError> {
+        let default =
+            |given: Option<u32>, full: u32| given.unwrap_or(if self.quick { full / 10 } else { full });
+        let shape = Shape {
+            directories: default(self.directories, 20_000),
+            fan_out: self.fan_out,
+            depth: self.depth,
+            files: default(self.files, 370_000),
+            large_directories: self.large_directories,
+            large_entries: default(self.large_entries, 100_000),
+            chains: self.chains,
+            chain_depth: self.chain_depth.unwrap_or(300),
+            symbolic_links: default(self.symbolic_links, 4000),
+            hard_links: default(self.hard_links, 3600),
+            file_bytes_max: self.file_size,
+        };
+        shape.validate()?;
+        Ok(shape)
+    }
+}
+
+impl Args {
+    /// How often to measure each.
+    pub(crate) fn repetitions(&self) -> u32 {
+        self.repeat.unwrap_or(if self.make.quick { 3 } else { 7 })
+    }
+
+    /// Who is measured, in the order of the table.
+    pub(crate) fn contenders(&self) -> Result<Vec<Contender>, BenchError> {
+        let usage = |text: &str| Err(BenchError::Usage(text.into()));
+        if self.repetitions() == 0 || self.threads == 0 {
+            return usage("repetitions and threads are at least 1 each");
+        }
+        if self.only.contains(&Contender::Dwalk) && self.dwalk.is_none() {
+            return usage("--dwalk says how to start dwalk");
+        }
+        if self.only.contains(&Contender::Pdu) && self.pdu.is_none() {
+            return usage("--pdu says where the program is");
+        }
+        let given = |contender| match contender {
+            Contender::Dwalk => self.dwalk.is_some(),
+            Contender::Pdu => self.pdu.is_some(),
+            _ => true,
+        };
+        let asked = |contender| match self.only.as_slice() {
+            [] => given(contender),
+            only => only.contains(&contender),
+        };
+        Ok(Contender::ALL.into_iter().filter(|contender| asked(*contender)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(words: &[&str]) -> Args {
+        Line::try_parse_from([&["walk"], words].concat()).unwrap().args
+    }
+
+    #[test]
+    fn the_definitions_are_sound() {
+        use clap::{Args as _, CommandFactory};
+        Line::command().debug_assert();
+        TreeArgs::augment_args(clap::Command::new("walk-tree")).debug_assert();
+        assert!(Line::try_parse_from(["walk", "--tree", "a", "--at", "b"]).is_err());
+    }
+
+    #[test]
+    fn without_flags_it_is_the_studys_tree() {
+        let shape = parse(&[]).make.shape().unwrap();
+        assert_eq!(shape.entries(), 600_002);
+        assert_eq!((shape.large_directories, shape.large_entries), (2, 100_000));
+        let quick = parse(&["--quick", "--files", "5"]).make.shape().unwrap();
+        assert_eq!((quick.directories, quick.files), (2000, 5));
+    }
+
+    #[test]
+    fn peers_that_are_no_packages_are_given_by_a_flag() {
+        let all = parse(&[]).contenders().unwrap();
+        assert!(!all.contains(&Contender::Dwalk) && all.contains(&Contender::Fd));
+        assert!(parse(&["--pdu", "/opt/pdu"]).contenders().unwrap().contains(&Contender::Pdu));
+        assert!(parse(&["--only", "pdu"]).contenders().is_err());
+        let some = parse(&["--only", "du,floor"]).contenders().unwrap();
+        assert_eq!(some, [Contender::Floor, Contender::Du]);
+        assert!(parse(&["--threads", "0"]).contenders().is_err());
+    }
+}

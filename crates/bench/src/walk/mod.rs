@@ -1,0 +1,134 @@
+//! The study of the walk (*On Distributed File Tree Walk of Parallel File Systems*, section V).
+//!
+//! On one machine: what a walk of a large tree takes, in time and in time of the processors, with Nacre, with the
+//! tools that people use, and at the least.
+
+mod arguments;
+mod contender;
+mod floor;
+mod pool;
+mod report;
+mod tree;
+mod usage;
+
+pub use arguments::{Args, MakeArgs, TreeArgs};
+pub use contender::Contender;
+pub use floor::FloorArgs;
+pub(crate) use floor::main as floor_main;
+
+use self::contender::{Counted, Programs};
+use self::report::{Report, Series};
+use self::tree::{Manifest, Tree};
+use crate::progress::Progress;
+use crate::{BenchError, Spread};
+
+/// Runs the study as asked, prints the table, writes what was asked for.
+pub fn run(args: &Args) -> Result<(), BenchError> {
+    let contenders = args.contenders()?;
+    let tree = match &args.tree {
+        Some(root) => Tree::existing(root)?,
+        None => make(&args.make, args.threads.max(2), args.keep)?,
+    };
+    let report = measure(args, &contenders, &tree)?;
+    if let Some(file) = &args.results {
+        report.write(file)?;
+    }
+    match args.print_json {
+        true => println!("{}", report.json()?),
+        false => print!("{report}"),
+    }
+    Ok(())
+}
+
+/// Makes the tree alone, and says where it is.
+pub fn make_tree(args: &TreeArgs) -> Result<(), BenchError> {
+    let tree = make(&args.make, args.threads, true)?;
+    match (&tree.manifest, args.print_json) {
+        (Some(manifest), true) => {
+            let value = serde_json::json!({ "root": tree.root, "manifest": manifest });
+            println!("{value}");
+        }
+        _ => {
+            let verb = if tree.reused { "Found" } else { "Made" };
+            println!("{verb}: {}", tree.root.display());
+        }
+    }
+    Ok(())
+}
+
+fn make(args: &MakeArgs, threads: usize, keep: bool) -> Result<Tree, BenchError> {
+    let shape = args.shape()?;
+    let root = args.at.clone().unwrap_or_else(|| Tree::default_root(args.seed, &shape));
+    Tree::made(&root, args.seed, &shape, threads, keep)
+}
+
+/// Has everybody count the tree, and then walk it in turn.
+fn measure(args: &Args, contenders: &[Contender], tree: &Tree) -> Result<Report, BenchError> {
+    let programs = Programs {
+        nacre: std::env::current_exe().map_err(BenchError::io("find the program that runs"))?,
+        threads: args.threads,
+        dwalk: args.dwalk.clone(),
+        pdu: args.pdu.clone(),
+    };
+    let mut report = Report::new(tree, args.threads);
+    let progress = Progress::new(contenders.len() as u64 * u64::from(args.repetitions() + 1));
+    // Of a tree without a manifest, the floor says what there is.
+    let known = floor::walk(&tree.root, args.threads, true)?;
+    for contender in contenders {
+        progress.step(contender.name(), 0);
+        let (counted, exit_code) = contender.count(&programs, &tree.root)?;
+        let command = contender.command(&programs, &tree.root, false)?;
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        report.series.push(Series {
+            contender: *contender,
+            command: words.map(|word| word.to_string_lossy().into_owned()).collect(),
+            counted,
+            expected: expected(counted, tree.manifest.as_ref(), &known),
+            exit_code,
+            wall_ms: Spread::default(),
+            cpu_ms: Spread::default(),
+            memory_bytes: Spread::default(),
+            wall_to_floor: None,
+            cpu_to_floor: None,
+            repetitions: Vec::new(),
+        });
+    }
+    for round in 0..args.repetitions() as usize {
+        // Every round begins with another one, so that nobody always follows upon the same one.
+        for turn in 0..contenders.len() {
+            let place = (round + turn) % contenders.len();
+            let contender = contenders[place];
+            progress.step(contender.name(), round as u32);
+            let mut command = contender.command(&programs, &tree.root, false)?;
+            let outcome = usage::run(&mut command, None)?;
+            if outcome.code != report.series[place].exit_code {
+                let message = format!("it ended with exit code {}: {}", outcome.code, outcome.complaint);
+                return Err(BenchError::peer(contender.name(), message));
+            }
+            report.series[place].repetitions.push(outcome.usage);
+        }
+    }
+    progress.finish();
+    let floor = report.series.iter().find(|series| series.contender == Contender::Floor);
+    let floor = floor.map(|series| series.repetitions.clone());
+    report.series.iter_mut().for_each(|series| series.sum_up(floor.as_deref()));
+    report.judge();
+    Ok(report)
+}
+
+/// What a program should have counted.
+fn expected(counted: Counted, manifest: Option<&Manifest>, known: &floor::Count) -> Option<Counted> {
+    match (counted, manifest) {
+        (Counted::Entries(_), Some(Manifest { totals, .. })) => Some(Counted::Entries(totals.entries)),
+        (Counted::Entries(_), None) => Some(Counted::Entries(known.entries)),
+        (Counted::Inodes(_), Some(Manifest { totals, .. })) => {
+            Some(Counted::Inodes(totals.directories + 1 + totals.files + totals.symbolic_links))
+        }
+        (Counted::Inodes(_), None) => None,
+        // What a directory's size is, only the file system knows.
+        (Counted::Bytes(_), _) => Some(Counted::Bytes(known.bytes_of_all)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! The results of the study, for people and for programs.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::contender::{self, Contender, Counted};
+use super::tree::{Manifest, Tree};
+use super::usage::Usage;
+use crate::goal::{Goal, Goals, Unit};
+use crate::machine::{Machine, peak_memory_bytes};
+use crate::quantity::grouped;
+use crate::table::Table;
+use crate::{BenchError, Spread};
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    study: &'static str,
+    machine: Machine,
+    /// Where the tree was.
+    root: String,
+    /// Of which kind the file system under it is.
+    file_system: String,
+    /// What the tree was made from, and what there is to be found, if that is known.
+    manifest: Option<Manifest>,
+    threads: usize,
+    /// Most memory that the study itself held: what is counted for a program is never less.
+    study_memory_bytes: u64,
+    pub(crate) series: Vec<Series>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    goals: Vec<Goal>,
+}
+
+/// One contender with its repetitions.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Series {
+    pub(crate) contender: Contender,
+    /// How it was started, word by word.
+    pub(crate) command: Vec<String>,
+    pub(crate) counted: Counted,
+    /// What it should have counted, if that is known.
+    pub(crate) expected: Option<Counted>,
+    /// Its exit code: 1 if something could not be read.
+    pub(crate) exit_code: i32,
+    pub(crate) wall_ms: Spread,
+    pub(crate) cpu_ms: Spread,
+    pub(crate) memory_bytes: Spread,
+    /// Divided by the floor's of the same round, if the floor was measured.
+    pub(crate) wall_to_floor: Option<Spread>,
+    pub(crate) cpu_to_floor: Option<Spread>,
+    pub(crate) repetitions: Vec<Usage>,
+}
+
+impl Series {
+    /// Sums up what was measured, beside the floor's repetitions of the same rounds.
+    pub(super) fn sum_up(&mut self, floor: Option<&[Usage]>) {
+        let spread = |value: fn(&Usage) -> f64| Spread::of(self.repetitions.iter().map(value));
+        (self.wall_ms, self.cpu_ms) = (spread(|usage| usage.wall_ms), spread(Usage::cpu_ms));
+        self.memory_bytes = spread(|usage| usage.memory_bytes as f64);
+        self.wall_to_floor = floor.map(|floor| ratio(&self.repetitions, floor, |usage| usage.wall_ms));
+        self.cpu_to_floor = floor.map(|floor| ratio(&self.repetitions, floor, Usage::cpu_ms));
+    }
+
+    /// Whether it found what there is; nothing if that is not known.
+    pub(crate) fn agrees(&self) -> Option<bool> {
+        self.expected.map(|expected| expected == self.counted)
+    }
+}
+
+/// The ratios of two contenders, round by round: what disturbs the machine for longer disturbs both.
+fn ratio(one: &[Usage], other: &[Usage], value: fn(&Usage) -> f64) -> Spread {
+    Spread::of(one.iter().zip(other).map(|(one, other)| value(one) / value(other)))
+}
+
+impl Report {
+    /// An empty one.
+    pub(super) fn new(tree: &Tree, threads: usize) -> Self {
+        let mut machine = Machine::describe();
+        let peers = [Contender::Find, Contender::Du, Contender::Bfs, Contender::Fd];
+        machine.peers = peers.into_iter().filter_map(contender::version).collect();
+        Self {
+            study: "walk",
+            machine,
+            root: tree.root.display().to_string(),
+            file_system: file_system(&tree.root),
+            manifest: tree.manifest.clone(),
+            threads,
+            study_memory_bytes: 0,
+            series: Vec::new(),
+            goals: Vec::new(),
+        }
+    }
+
+    /// Compares with what is to be reached, as far as it was measured.
+    pub(super) fn judge(&mut self) {
+        let of = |contender| self.series.iter().find(|series| series.contender == contender);
+        let mut goals = Vec::new();
+        if let Some(nacre) = of(Contender::Nacre) {
+            if let (Some(cpu), Some(wall)) = (nacre.cpu_to_floor, nacre.wall_to_floor) {
+                let threads = self.threads;
+                let cpu_name = format!("CPU, summary with metadata ÷ floor, {threads} threads");
+                goals.push(Goal::at_most(cpu_name, cpu.median, Unit::Times, 1.15));
+                let wall_name = format!("wall ÷ floor, {threads} threads");
+                goals.push(Goal::at_most(wall_name, wall.median, Unit::Times, 1.2));
+            }
+            let memory = nacre.memory_bytes.max / f64::from(1 << 20);
+            goals.push(Goal::at_most("resident memory", memory, Unit::Mebibytes, 64.0));
+        }
+        if let (Some(nacre), Some(fd)) = (of(Contender::NacreNames), of(Contender::FdNames)) {
+            let names = ratio(&nacre.repetitions, &fd.repetitions, Usage::cpu_ms);
+            goals.push(Goal::at_most("CPU, names only ÷ fd", names.median, Unit::Times, 0.9));
+        }
+        self.goals = goals;
+        self.study_memory_bytes = peak_memory_bytes();
+    }
+
+    /// As JSON.
+    pub(super) fn json(&self) -> Result<String, BenchError> {
+        serde_json::to_string(self)
+            .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))
+    }
+
+    /// Writes it as JSON.
+    pub(super) fn write(&self, file: &Path) -> Result<(), BenchError> {
+        std::fs::write(file, self.json()?).map_err(BenchError::io(format!("write {}", file.display())))
+    }
+}
+
+/// The kind of a file system, as the table of mounts has it: of the mount point that is nearest above.
+fn file_system(root: &Path) -> String {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut words = line.split(' ');
+        let (_, place, kind) = (words.next()?, words.next()?, words.next()?);
+        root.starts_with(place).then_some((place.len(), kind))
+    });
+    // Of two that are mounted on one place, the last one is seen.
+    mounts.max_by_key(|(length, _)| *length).map_or("unknown".into(), |(_, kind)| kind.into())
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.machine.line())?;
+        write!(f, "{} ({})", self.root, self.file_system)?;
+        if let Some(Manifest { totals, .. }) = &self.manifest {
+            let [entries, directories, links, largest] =
+                [totals.entries, totals.directories, totals.hard_links, totals.largest_directory]
+                    .map(|number| grouped(number as f64));
+            write!(
+                f,
+                ": {entries} entries, {directories} of them directories, the largest of {largest}, {links} hard \
+                 links, {} deep",
+                totals.deepest
+            )?;
+        }
+        writeln!(f)?;
+        let mut table = Table::new(&[
+            "who",
+            "reads",
+            "cpu/entry",
+            "÷ floor",
+            "least",
+            "most",
+            "wall",
+            "÷ floor",
+            "least",
+            "most",
+            "memory",
+            "found",
+        ]);
+        let dash = || "–".to_string();
+        let entries = self.series.iter().find_map(|series| match series.counted {
+            Counted::Entries(entries) if entries > 0 => Some(entries as f64),
+            _ => None,
+        });
+        for series in &self.series {
+            let ratios = |spread: Option<Spread>| match spread {
+                Some(Spread { median, min, max }) => [median, min, max].map(|ratio| format!("{ratio:.2}")),
+                None => [dash(), dash(), dash()],
+            };
+            let found = match series.agrees() {
+                Some(true) => "all".into(),
+                Some(false) => "differs".into(),
+                None => dash(),
+            };
+            let mut row = vec![
+                series.contender.name().to_string(),
+                if series.contender.reads_names_only() { "names" } else { "metadata" }.into(),
+                entries.map_or(dash(), |entries| format!("{:.2} µs", 1e3 * series.cpu_ms.median / entries)),
+            ];
+            row.extend(ratios(series.cpu_to_floor));
+            row.push(format!("{:.0} ms", series.wall_ms.median));
+            row.extend(ratios(series.wall_to_floor));
+            let sign = if series.memory_bytes.max <= self.study_memory_bytes as f64 { "≤ " } else { "" };
+            row.push(format!("{sign}{:.1} MiB", series.memory_bytes.max / f64::from(1 << 20)));
+            row.push(found);
+            table.row(row);
+        }
+        write!(f, "{table}")?;
+        for series in self.series.iter().filter(|series| series.agrees() == Some(false)) {
+            if let Some(expected) = series.expected {
+                let (name, counted) = (series.contender.name(), series.counted);
+                writeln!(f, "{name} counts {counted}, and there are {expected}.")?;
+            }
+        }
+        for series in self.series.iter().filter(|series| series.exit_code != 0) {
+            writeln!(f, "{} could not read everything.", series.contender.name())?;
+        }
+        if !self.goals.is_empty() {
+            write!(f, "\n{}", Goals(self.goals.clone()))?;
+        }
+        Ok(())
+    }
+}
