@@ -215,6 +215,11 @@ impl<S: Send + Sync> Queue<S> {
         std::mem::take(&mut self.found.lock())
     }
 
+    /// How many they are.
+    pub fn found_count(&self) -> usize {
+        self.found.lock().len()
+    }
+
     pub(crate) fn add_found(&self, units: Vec<Unit>) {
         self.found.lock().extend(units);
     }
