@@ -17,7 +17,7 @@
 mod back_off;
 mod centralized;
 mod counter;
-mod ending;
+pub mod ending;
 pub mod hybrid;
 mod message;
 mod peer;
@@ -141,6 +141,8 @@ pub struct Options {
     pub count_peers: bool,
     /// The rules of the token.
     pub token_rule: token::Rule,
+    /// The rules of leaving together.
+    pub ending_rule: ending::Rule,
 }
 
 impl Options {
@@ -156,6 +158,7 @@ impl Options {
             refined: true,
             count_peers: false,
             token_rule: token::Rule::SOUND,
+            ending_rule: ending::Rule::SOUND,
         }
     }
 }

@@ -16,6 +16,7 @@ mod error;
 mod getdents;
 mod pool;
 mod scan;
+pub mod simulate;
 mod unit;
 mod walk;
 

@@ -69,7 +69,7 @@ impl<R: Choose> Rank<R> {
         };
         Self {
             role,
-            leave: Leave::new(rank, ranks),
+            leave: Leave::new(rank, ranks, options.ending_rule),
             balance: Balance::default(),
             counters: Counters::new(ranks, options.count_peers),
             random,

@@ -112,7 +112,8 @@ impl Token {
     /// What to do now, given whether this rank has anything queued or in work (`busy`) and whether it has a request open
     /// (`asking`). To be asked again after every change of either, and after every token.
     pub fn step(&mut self, rule: Rule, busy: bool, asking: bool) -> Step {
-        let idle = !busy && !(asking && rule.waits_for_answer);
+        let waits = asking && rule.waits_for_answer;
+        let idle = !busy && !waits;
         if self.rank == 0 {
             return self.step_root(rule, idle);
         }
@@ -194,5 +195,62 @@ mod tests {
         assert_eq!(token.colour(), Colour::White);
         token.work_sent(RULE, 0);
         assert_eq!(token.colour(), Colour::Black);
+    }
+
+    /// Carries the token on from rank to rank, all of them without work, for as long as they let it go, and says whether rank 0
+    /// called it done. `asking`: the rank with a request open.
+    fn circulate(rule: Rule, ranks: &mut [Token], asking: Option<usize>) -> bool {
+        let mut at = ranks.iter().position(|rank| rank.held.is_some()).unwrap_or(0);
+        for _ in 0..4 * ranks.len() {
+            match ranks[at].step(rule, false, asking == Some(at)) {
+                Step::Nothing => return false,
+                Step::Terminated => return true,
+                Step::Send(to, colour) => {
+                    at = to as usize;
+                    ranks[at].receive(colour);
+                }
+            }
+        }
+        panic!("the token goes round for ever");
+    }
+
+    #[test]
+    fn work_that_goes_back_slower_than_the_token_is_waited_for() {
+        // Rank 1 asked rank 2, which answered with its last work. That is under way for as long as we like.
+        for (rule, ends_early) in [(Rule::AS_PUBLISHED, true), (Rule::SOUND, false)] {
+            let mut ranks: Vec<Token> = (0..3).map(|rank| Token::new(rank, 3)).collect();
+            ranks[2].work_sent(rule, 1);
+            // As published, the first round comes back black and the second one white.
+            assert_eq!(circulate(rule, &mut ranks, Some(1)), ends_early, "{rule:?}");
+            // Once it has arrived and was worked off, the token goes on.
+            assert!(ends_early || circulate(rule, &mut ranks, None));
+        }
+    }
+
+    #[test]
+    fn work_that_goes_forward_past_the_token_is_waited_for() {
+        for (rule, ends_early) in [(Rule::AS_PUBLISHED, true), (Rule::SOUND, false)] {
+            let mut ranks: Vec<Token> = (0..3).map(|rank| Token::new(rank, 3)).collect();
+            ranks[0].work_sent(rule, 2);
+            assert_eq!(circulate(rule, &mut ranks, Some(2)), ends_early, "{rule:?}");
+            assert!(ends_early || circulate(rule, &mut ranks, None));
+        }
+    }
+
+    #[test]
+    fn work_that_moves_behind_the_token_makes_another_round() {
+        let mut ranks: Vec<Token> = (0..3).map(|rank| Token::new(rank, 3)).collect();
+        assert_eq!(ranks[0].step(RULE, false, false), Step::Send(1, Colour::White));
+        ranks[1].receive(Colour::White);
+        assert_eq!(ranks[1].step(RULE, false, false), Step::Send(2, Colour::White));
+        // With the token on its way to rank 2, that rank gives work to rank 1, which the token has passed.
+        ranks[2].work_sent(RULE, 1);
+        ranks[2].receive(Colour::White);
+        assert_eq!(ranks[2].step(RULE, false, false), Step::Send(0, Colour::Black));
+        ranks[0].receive(Colour::Black);
+        assert_eq!(ranks[0].step(RULE, false, false), Step::Send(1, Colour::White));
+        ranks[1].receive(Colour::White);
+        assert_eq!(ranks[1].step(RULE, true, false), Step::Nothing, "rank 1 has that work");
+        assert!(circulate(RULE, &mut ranks, None), "and when that is done, all is");
     }
 }

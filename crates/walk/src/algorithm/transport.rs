@@ -12,7 +12,7 @@ pub mod testkit;
 ///
 /// Messages of one pair of ranks arrive in the order in which they were sent, each exactly once; of different pairs, in any
 /// order. Nothing blocks: a message that was sent belongs to the transport, which keeps it until the network has taken it.
-/// [`testkit::contract`] checks an implementation.
+/// `testkit::contract` (with the feature `testkit`) checks an implementation.
 pub trait Transport<W> {
     /// Why the network failed. Whatever it is, the walk cannot go on.
     type Error: std::error::Error;

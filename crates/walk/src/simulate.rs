@@ -1,0 +1,10 @@
+//! The algorithms without a machine: in small worlds where every order of events can be had, to find mistakes; and in large ones
+//! where time is modelled, to see what a small machine cannot show.
+//!
+//! - [`world`]: some ranks, a tree, and a network, in one value; whoever holds it decides what happens next.
+//! - [`history`]: runs such a world to its end with random delays, from a seed.
+//! - [`exhaustive`]: runs it through every possible order of events.
+
+pub mod exhaustive;
+pub mod history;
+pub mod world;
