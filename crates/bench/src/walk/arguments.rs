@@ -42,6 +42,12 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = "Measuring")]
     pub repeat: Option<u32>,
 
+    /// Measure nothing, and draw the paper's figures from the runs in this file: JSON objects, one on each line
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub runs: Vec<PathBuf>,
+    /// Where the figures go
+    #[arg(long, value_name = "FOLDER", default_value = ".", help_heading = "Results")]
+    pub out: PathBuf,
     /// Write all results, raw and summed up, with the machine's description, to this file as JSON
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub results: Option<PathBuf>,
