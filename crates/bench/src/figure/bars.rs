@@ -59,7 +59,13 @@ impl Bars {
         };
         let repetitions = self.series.iter().flat_map(|series| series.values.iter().flatten().copied());
         let repetitions = repetitions.filter(|_| !self.stacked);
-        (0..self.groups.len()).flat_map(of_group).chain(repetitions).collect()
+        let mut heights: Vec<f64> = (0..self.groups.len()).flat_map(of_group).chain(repetitions).collect();
+        if self.scale == Scale::Decades {
+            // Where there is no zero to stand on, the lowest bar is a bar all the same.
+            let least = heights.iter().copied().filter(|height| *height > 0.0).fold(f64::INFINITY, f64::min);
+            heights.extend(least.is_finite().then_some(least / 3.0));
+        }
+        heights
     }
 
     fn draw(&self, svg: &mut String) -> Result<(), Failure> {
@@ -122,7 +128,9 @@ impl Bars {
                 if numbered {
                     let highest = values.iter().copied().fold(median, f64::max);
                     let style = text(11).pos(Pos::new(HPos::Center, VPos::Bottom));
-                    let number = Text::new(short(rounded(median)), (middle, y.position(highest)), style);
+                    // Above the points.
+                    let number = EmptyElement::at((middle, y.position(highest)))
+                        + Text::new(short(rounded(median)), (0, -5), style);
                     chart.draw_series([number])?;
                 }
             }
