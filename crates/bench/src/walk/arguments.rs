@@ -11,8 +11,8 @@ use crate::quantity::parse_bytes;
 ///
 /// Makes a tree from a seed and a shape, or takes one that is there; has every program walk it once to warm the
 /// caches and to see whether it finds everything; then measures them in turn, several times, each as a process of its
-/// own. A tree that was made is removed at the end, unless it is to be kept for the next time; an interrupted run
-/// leaves it, and the next run of the same shape uses it.
+/// own. A tree that was made is removed at the end, unless it is to be kept; one of the same seed and shape that is
+/// there already is used, and stays.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Measure these alone; several separated by commas [default: all that are installed or given]
