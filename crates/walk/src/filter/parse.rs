@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn days_are_whole() {
         let now = Time { seconds: 1_000_000, nanoseconds: 5 };
-        let matches = |text: &str, seconds, nanoseconds| {
+        let matches = |text: &str, seconds: i64, nanoseconds| {
             text.parse::<Days>().unwrap().matches(now, Time { seconds: 1_000_000 - seconds, nanoseconds })
         };
         assert!(matches("0", 86_399, 5) && !matches("0", 86_400, 5) && matches("0", 86_400, 6));
