@@ -133,6 +133,9 @@ pub struct Options {
     pub units_per_message_max: usize,
     /// CP only: a worker keeps one of the entries that it found (section V).
     pub keeps_one: bool,
+    /// CP only: one worker, rank 1, is given all directories, and the others all files, as in LANL's implementation (section
+    /// II-B). Takes a queue that can tell them apart ([`Queue::take_one`]), and at least two workers.
+    pub single_reader: bool,
     /// PA-DRQS only: which ranks share a node.
     pub nodes: Arc<proximity::Nodes>,
     /// PA-DRQS only: with the two refinements of section IV-C.
@@ -154,6 +157,7 @@ impl Options {
             back_off: BackOff::for_ranks(ranks),
             units_per_message_max: 4_096,
             keeps_one: false,
+            single_reader: false,
             nodes: Arc::new(proximity::Nodes::blocks(ranks, ranks)),
             refined: true,
             count_peers: false,

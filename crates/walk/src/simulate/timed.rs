@@ -43,6 +43,8 @@ pub struct Study {
     pub seed: u64,
     /// CP only: workers keep one of the entries that they found.
     pub keeps_one: bool,
+    /// CP only: one worker reads all directories.
+    pub single_reader: bool,
     /// PA-DRQS only: with the paper's refinements.
     pub refined: bool,
     /// How idle ranks wait; by default what suits the number of ranks.
@@ -63,6 +65,7 @@ impl Study {
             slice_entries: 256,
             seed: 1,
             keeps_one: false,
+            single_reader: false,
             refined: true,
             back_off: None,
         }
@@ -83,6 +86,9 @@ impl Study {
 #[derive(Debug, Default)]
 struct PieceQueue {
     pieces: VecDeque<Piece>,
+    /// Single files, where those are to be told from directories.
+    files: VecDeque<Piece>,
+    apart: bool,
     units: u64,
     working: u32,
     assigned: Option<Piece>,
@@ -94,7 +100,10 @@ impl PieceQueue {
         let count = piece.count();
         if count > 0 {
             self.units += count;
-            self.pieces.push_back(piece);
+            match piece {
+                Piece::Files { .. } if self.apart => self.files.push_back(piece),
+                _ => self.pieces.push_back(piece),
+            }
         }
     }
 
@@ -127,24 +136,16 @@ impl Queue<Piece> for PieceQueue {
 
     fn take(&mut self, units: usize) -> Vec<Piece> {
         let mut left = units as u64;
-        let mut taken = Vec::new();
-        while left > 0
-            && let Some(front) = self.pieces.front_mut()
-        {
-            match front {
-                Piece::Files { count, depth } if *count > left => {
-                    *count -= left;
-                    self.units -= left;
-                    taken.push(Piece::Files { count: left, depth: *depth });
-                    left = 0;
-                }
-                piece => {
-                    left -= piece.count();
-                    self.units -= piece.count();
-                    taken.extend(self.pieces.pop_front());
-                }
-            }
-        }
+        let mut taken = take_front(&mut self.pieces, &mut left);
+        taken.append(&mut take_front(&mut self.files, &mut left));
+        self.units -= units as u64 - left;
+        taken
+    }
+
+    fn take_one(&mut self, directory: bool) -> Option<Piece> {
+        let mut left = 1;
+        let taken = take_front(if directory { &mut self.pieces } else { &mut self.files }, &mut left).pop();
+        self.units -= 1 - left;
         taken
     }
 
@@ -161,6 +162,27 @@ impl Queue<Piece> for PieceQueue {
     fn is_assigned(&self) -> bool {
         self.assigned.is_some() || self.in_hand
     }
+}
+
+/// Takes up to `left` units from the front, and counts `left` down.
+fn take_front(pieces: &mut VecDeque<Piece>, left: &mut u64) -> Vec<Piece> {
+    let mut taken = Vec::new();
+    while *left > 0
+        && let Some(front) = pieces.front_mut()
+    {
+        match front {
+            Piece::Files { count, depth } if *count > *left => {
+                *count -= *left;
+                taken.push(Piece::Files { count: *left, depth: *depth });
+                *left = 0;
+            }
+            piece => {
+                *left -= piece.count();
+                taken.extend(pieces.pop_front());
+            }
+        }
+    }
+    taken
 }
 
 struct Member {
@@ -230,6 +252,7 @@ impl<'a> Simulation<'a> {
             back_off: study.back_off.unwrap_or(BackOff::for_ranks(ranks)),
             nodes: nodes.clone(),
             keeps_one: study.keeps_one,
+            single_reader: study.single_reader,
             refined: study.refined,
             count_peers: ranks <= PAIRS_RANKS_MAX,
             ..defaults
@@ -237,7 +260,7 @@ impl<'a> Simulation<'a> {
         let members = (0..ranks)
             .map(|rank| Member {
                 rank: Rank::new(rank, ranks, &options),
-                queue: PieceQueue::default(),
+                queue: PieceQueue { apart: study.single_reader, ..PieceQueue::default() },
                 port_free_ns: 0,
                 timer_ns: None,
                 visited: 0,
