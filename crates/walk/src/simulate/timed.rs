@@ -7,6 +7,19 @@
 //! entry of the slice. In CP, as published, each entry is a unit: a worker calls `lstat` for it, and if it is a directory,
 //! lists all of it and sends the entries to the master.
 //!
+//! Three things can limit a walk here, and which one does decides how the algorithms compare:
+//!
+//! - *The walkers*: each waits for the metadata service's latency, entry by entry. Then time goes with one over the number of
+//!   walking threads, whatever the algorithm, and H-DRQS wins over the same number of single-threaded processes by as many times
+//!   as each of its processes has threads. That is the paper's setting: 40 processes, on 20 nodes of 16 cores.
+//! - *The metadata service*: its rate. Then all algorithms take the same time.
+//! - *The master* of CP: its port takes, for each entry, a request and an answer, and handles the entry itself twice, in and
+//!   out. Then more workers and faster file systems help the others and not CP, and the ratio grows without bound.
+//!
+//! A ratio between two algorithms therefore says little without the number of threads of each, the rate of the metadata
+//! service and the cost of a message; they are all in [`Study`]. The paper's CP also had
+//! [a single reader](Study::single_reader), which is a fourth limit: directories, one after the other.
+//!
 //! A message that arrives while a port is busy waits; since ports are first come, first served, it is known at its arrival when it
 //! will be handled, and the algorithm is given it at once, with that later time.
 
