@@ -1,7 +1,8 @@
 //! The command `walk`: what every program that has it does with its flags.
 //!
 //! A [`Plan`] is what the flags ask for. [`run`] carries it out in this process, and saves checkpoints; a program with many ranks makes the same
-//! plan in each, gives its threads [`Plan::collectors`], merges [`Report`]s, and prints with [`Plan::print`].
+//! plan in each ([`Plan::begin_at`] the same moment), gives its threads [`Plan::collectors`], takes what they have
+//! [`Counted`], sends and merges it, and prints with [`Plan::finish`] and [`Plan::print`].
 
 mod args;
 mod run;
@@ -9,7 +10,7 @@ mod watch;
 
 pub use crate::collect::Collector;
 pub use args::Args;
-pub use run::run;
+pub use run::{Counted, run};
 pub use watch::Watch;
 
 use crate::checkpoint::{Head, Loaded};
@@ -147,11 +148,18 @@ impl Plan {
         {
             return Err("it is damaged: what it counted is not what was asked for".into());
         }
-        self.head = loaded.head.clone();
-        self.filter.now = self.head.now;
-        self.filter.newer = self.head.newer;
-        self.shape.now = self.head.now.seconds;
+        self.begin_at(loaded.head.now, loaded.head.newer);
         Ok(())
+    }
+
+    /// Has ages count from then, and `--newer` compare with that: as in the run that began the walk, or on its first
+    /// rank. Comes before [`Plan::collectors`].
+    pub fn begin_at(&mut self, now: Time, newer: Option<Time>) {
+        self.head.now = now;
+        self.head.newer = newer;
+        self.filter.now = now;
+        self.filter.newer = newer;
+        self.shape.now = now.seconds;
     }
 
     /// A walk that knows the roots; nothing is queued yet.

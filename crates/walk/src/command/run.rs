@@ -4,11 +4,12 @@ use crate::checkpoint;
 use crate::command::watch::Watch;
 use crate::command::{Args, Collector, CommandError, Plan, raw_stdout};
 use crate::list::Output;
-use crate::report::link::HardLinks;
+use crate::report::link::{HardLinks, Spill};
 use crate::report::{Report, Sums};
-use crate::{Ended, Walk};
+use crate::{Ended, Unit, Walk};
 use std::io::{self, IsTerminal};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Saving checkpoints takes no more than one part in so many of the time.
@@ -29,16 +30,16 @@ pub fn run(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<()
             "there is a file {file:?} already; go on from it with --resume, or remove it"
         )));
     }
-    let spill = std::sync::Arc::default();
-    let mut state = State { report: Report::new(&plan.shape), links: HardLinks::new(&spill, 1) };
+    let spill = Arc::default();
+    let mut counted = Counted::new(&plan, &spill);
     let mut resumed = None;
     if let Some(file) = &args.resume {
         let cannot = |error: &dyn std::fmt::Display| {
             CommandError::Usage(format!("cannot go on from {file:?}: {error}"))
         };
-        let loaded = checkpoint::load(file, &mut state.links).map_err(|error| cannot(&error))?;
+        let loaded = checkpoint::load(file, &mut counted.links).map_err(|error| cannot(&error))?;
         plan.adopt(&loaded).map_err(|error| cannot(&error))?;
-        state.report = loaded.report;
+        counted.report = loaded.report;
         resumed = Some(loaded.units);
     }
     let output = Output::new(Box::new(raw_stdout().map_err(CommandError::output)?));
@@ -54,7 +55,7 @@ pub fn run(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<()
         let caught = watch.catch_signals();
         caught.map_err(|error| CommandError::Failed(format!("cannot wait for signals: {error}")))?;
         // What cannot be saved later is not begun.
-        state.save(target, &plan, &mut walk, &mut collectors, &output)?;
+        counted.save(target, &plan, &mut walk, &mut collectors, &output)?;
         watch.set_due(args.every);
     }
     let walked = std::thread::scope(|scope| {
@@ -63,17 +64,17 @@ pub fn run(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<()
             scope.spawn(|| watch.wait_for_signals());
         }
         let _end = EndOnDrop(&watch);
-        state.walk(target, args, &plan, &mut walk, &mut collectors, &output, &watch, &mut complain)
+        counted.walk(target, args, &plan, &mut walk, &mut collectors, &output, &watch, &mut complain)
     });
     walked?;
-    plan.finish(&mut state.report, &state.links)?;
-    plan.print(&state.report, &mut io::stdout().lock())?;
+    plan.finish(&mut counted.report, &counted.links)?;
+    plan.print(&counted.report, &mut io::stdout().lock())?;
     if let Some(target) = target
         && let Err(error) = std::fs::remove_file(target)
     {
         complain(&format!("cannot remove the checkpoint {target:?}, which is of no more use: {error}"));
     }
-    let (lines, end) = plan.verdict(&state.report);
+    let (lines, end) = plan.verdict(&counted.report);
     lines.iter().for_each(|line| complain(line));
     end
 }
@@ -87,13 +88,20 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// What was counted, apart from what the threads hold.
-struct State {
-    report: Report,
-    links: HardLinks,
+/// What was counted in this process, apart from what its threads hold.
+pub struct Counted {
+    /// What can be merged, and sent.
+    pub report: Report,
+    /// Files with several names, which are sent apart.
+    pub links: HardLinks,
 }
 
-impl State {
+impl Counted {
+    /// Nothing yet.
+    pub fn new(plan: &Plan, spill: &Arc<Spill>) -> Counted {
+        Counted { report: Report::new(&plan.shape), links: HardLinks::new(spill, 1) }
+    }
+
     /// Walks to the end, with checkpoints in between.
     #[allow(clippy::too_many_arguments, reason = "the pieces of one function that is called once")]
     fn walk(
@@ -142,12 +150,23 @@ impl State {
     }
 
     /// Takes what the threads have counted, and has them write what they have listed.
-    fn take(&mut self, collectors: &mut [Collector<'_>], output: &Output) -> Result<(), CommandError> {
+    pub fn take(&mut self, collectors: &mut [Collector<'_>], output: &Output) -> Result<(), CommandError> {
         for collector in collectors {
             collector.flush();
             collector.take(&mut self.report, &mut self.links);
         }
         output.failure().map_or(Ok(()), |error| Err(CommandError::output(error)))
+    }
+
+    /// How a walk stands that was stopped, after [`Counted::take`]: what was counted, together with the parts of
+    /// directories that are begun, and what is left.
+    pub fn stand(&self, walk: &mut Walk<Sums>) -> (Report, Vec<Unit>) {
+        let mut report = self.report.clone();
+        let units = walk.frontier(|directory| {
+            let tally = directory.state().tally();
+            report.add_partial(directory.root(), directory.path_below_root(), &tally);
+        });
+        (report, units)
     }
 
     /// Saves a walk that stands still.
@@ -160,11 +179,7 @@ impl State {
         output: &Output,
     ) -> Result<(), CommandError> {
         self.take(collectors, output)?;
-        let mut report = self.report.clone();
-        let units = walk.frontier(|directory| {
-            let tally = directory.state().tally();
-            report.add_partial(directory.root(), directory.path_below_root(), &tally);
-        });
+        let (report, units) = self.stand(walk);
         checkpoint::save(target, &plan.head, &report, &units, &self.links).map_err(|error| {
             CommandError::Failed(format!("cannot save the checkpoint {}: {error}", quoted(target)))
         })
