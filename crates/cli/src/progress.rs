@@ -143,20 +143,40 @@ const TICK: Duration = Duration::from_millis(100);
 impl Ticker {
     /// Over so many entries, or over an unknown number.
     pub fn entries(total: Option<u64>) -> Self {
-        Self::new(
-            total,
-            "{wide_bar} {human_pos}/{human_len} {per_sec} {eta}",
-            "{spinner} {human_pos} {per_sec}",
-        )
+        let template = match total {
+            Some(_) => "{wide_bar} {human_pos}/{human_len} {per_sec} {eta}",
+            None => "{spinner} {human_pos} {per_sec}",
+        };
+        Self::new(total, template)
     }
 
-    fn new(total: Option<u64>, known: &str, unknown: &str) -> Self {
+    /// Over a number of bytes that is not known yet.
+    pub fn bytes() -> Self {
+        Self::new(None, "{spinner} {msg} {bytes} {bytes_per_sec}")
+    }
+
+    /// The number of bytes is known now.
+    pub fn know(bar: &ProgressBar, total: u64) {
+        bar.set_length(total);
+        if let Ok(style) =
+            ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+        {
+            bar.set_style(style);
+        }
+    }
+
+    fn new(total: Option<u64>, template: &str) -> Self {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
-        let template = if total.is_some() { known } else { unknown };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
         Self { bar }
+    }
+
+    /// Somebody can see it.
+    pub fn is_shown(&self) -> bool {
+        use std::io::IsTerminal;
+        io::stderr().is_terminal()
     }
 
     /// Runs `work`, and shows what `done` says meanwhile if that takes long.
@@ -166,8 +186,7 @@ impl Ticker {
 
     /// The same with everything that the bar can show.
     pub fn show_during<T>(&self, update: impl Fn(&ProgressBar) + Send, work: impl FnOnce() -> T) -> T {
-        use std::io::IsTerminal;
-        if !io::stderr().is_terminal() {
+        if !self.is_shown() {
             return work();
         }
         let (finished, waiting) = std::sync::mpsc::channel::<()>();

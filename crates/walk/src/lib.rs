@@ -17,6 +17,7 @@ mod collect;
 #[cfg(feature = "command")]
 pub mod command;
 mod control;
+pub mod copy;
 mod directory;
 mod entry;
 mod error;

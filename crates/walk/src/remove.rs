@@ -148,25 +148,7 @@ impl Removal {
     /// Counts what there is, with sizes if asked, and shows every path to `list`. Touches nothing. `control` stops it.
     pub fn count(&self, metadata: bool, control: &Control, list: Option<List<'_>>) -> Counted {
         let options = Options { threads: self.threads, metadata, ..Options::default() };
-        let mut visitors: Vec<_> = (0..self.threads.get())
-            .map(|_| Counter { counted: Counted::default(), control, list, path: Vec::new() })
-            .collect();
-        let mut walk = Walk::new(options);
-        control.attach(walk.queue());
-        for (root, _) in &self.roots {
-            // A root whose path was found to have no zeros; what is gone by now counts nothing.
-            if let Ok(number) = walk.add_root(root.path()) {
-                let _ = walk.start(number, &mut visitors[0]);
-            }
-        }
-        walk.run(&mut visitors);
-        visitors.iter().fold(Counted::default(), |sum, visitor| Counted {
-            entries: sum.entries + visitor.counted.entries,
-            directories: sum.directories + visitor.counted.directories,
-            files: sum.files + visitor.counted.files,
-            bytes: sum.bytes + visitor.counted.bytes,
-            errors: sum.errors + visitor.counted.errors,
-        })
+        count_below(self.roots.iter().map(|(root, _)| root.path()), &options, control, list)
     }
 
     /// Removes everything.
@@ -221,6 +203,33 @@ impl Removal {
         walk.run(&mut visitors);
         changed.into_inner()
     }
+}
+
+/// Counts what lies below some roots, with themselves.
+pub(crate) fn count_below<'a>(
+    roots: impl IntoIterator<Item = &'a Path>,
+    options: &Options,
+    control: &Control,
+    list: Option<List<'_>>,
+) -> Counted {
+    let counter = || Counter { counted: Counted::default(), control, list, path: Vec::new() };
+    let mut visitors: Vec<_> = (0..options.threads.get()).map(|_| counter()).collect();
+    let mut walk = Walk::new(options.clone());
+    control.attach(walk.queue());
+    for root in roots {
+        // What is gone by now counts nothing.
+        if let Ok(number) = walk.add_root(root) {
+            let _ = walk.start(number, &mut visitors[0]);
+        }
+    }
+    walk.run(&mut visitors);
+    visitors.iter().fold(Counted::default(), |sum, visitor| Counted {
+        entries: sum.entries + visitor.counted.entries,
+        directories: sum.directories + visitor.counted.directories,
+        files: sum.files + visitor.counted.files,
+        bytes: sum.bytes + visitor.counted.bytes,
+        errors: sum.errors + visitor.counted.errors,
+    })
 }
 
 /// The root is still there, and the one that it was.

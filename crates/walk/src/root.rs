@@ -42,6 +42,15 @@ impl Root {
         Ok(Root { path: PathBuf::from(OsStr::from_bytes(path)), parent, name, slash })
     }
 
+    /// A name in a directory that is given by a path.
+    pub fn within(directory: &Path, name: &OsStr) -> Result<Root, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = retry_on_intr(|| rustix::fs::openat(CWD, directory, flags, Mode::empty()))?;
+        let path = directory.join(name);
+        let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
+        Ok(Root { path, parent, name, slash: false })
+    }
+
     /// The path as it was given, without slashes at its end.
     pub fn path(&self) -> &Path {
         &self.path

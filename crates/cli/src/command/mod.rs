@@ -2,6 +2,7 @@
 
 pub mod administration;
 pub mod copy;
+pub mod copy_tree;
 pub mod extents;
 pub mod keygen;
 pub mod keys;
@@ -26,6 +27,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
     let session = Session::new(&line.common);
     match line.command {
         Command::Serve(args) => serve::run(&line.common, args),
+        Command::Copy(args) => copy_tree::run(&session, args),
         Command::Remove(args) => remove::run(&session, args),
         Command::Keygen(args) => keygen::run(args),
         Command::Walk(args) => walk::run(&session, &args),
@@ -56,6 +58,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Compact(args) => administration::compact(session, args).await,
         Command::CopyObjects(args) => copy::run(session, args).await,
         Command::Serve(_)
+        | Command::Copy(_)
         | Command::Remove(_)
         | Command::Keygen(_)
         | Command::Walk(_)

@@ -1,0 +1,187 @@
+//! `nacre copy`: files and directories copied with everything that belongs to them, on all processors.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nacre_walk::Control;
+use nacre_walk::copy::{Copy, Counters, Options};
+use nacre_walk::remove::Counted;
+use serde_json::json;
+
+use crate::command::remove::{complain, fault};
+use crate::failure::Failure;
+use crate::progress::Ticker;
+use crate::quantity::parse_size;
+use crate::session::Session;
+use crate::{interrupt, output, quantity};
+
+/// Copy a file or a directory with everything in it, on all processors
+///
+/// The destination is the copy itself: the same command again copies only what differs since, and goes on after an
+/// interruption. Write DIRECTORY/ to make the copy in a directory, under the source's name. Owners (as root), modes, times,
+/// extended attributes, ACLs, links and holes are kept. Links are never followed, and nothing at the destination is removed.
+/// The exit code is 0 only if everything is there.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// A file, link or directory
+    source: PathBuf,
+    /// The copy, or DIRECTORY/ to make it in
+    destination: PathBuf,
+    /// Compare contents, instead of sizes and times, to find out what differs
+    #[arg(long)]
+    checksum: bool,
+    /// Afterwards compare everything with its copy, contents and all
+    #[arg(long)]
+    verify: bool,
+    /// Replace links and files that are where a directory has to be
+    #[arg(long, short)]
+    force: bool,
+    /// Make every file durable before it gets its name, and everything before the command ends
+    #[arg(long)]
+    fsync: bool,
+    /// Go on in other file systems that are mounted below the source
+    #[arg(long)]
+    cross_mounts: bool,
+    /// Do without extended attributes and ACLs
+    #[arg(long)]
+    no_xattrs: bool,
+    /// Threads [default: one for each processor]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+    /// Share out files that are larger than this, in chunks of this size
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
+    chunk: u64,
+}
+
+/// The smallest chunk.
+const CHUNK_BYTES_MIN: u64 = 4096;
+
+/// Runs `nacre copy`.
+pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    if args.chunk < CHUNK_BYTES_MIN {
+        return Err(Failure::Usage("a chunk has at least 4096 bytes".into()));
+    }
+    let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
+    let options = Options {
+        threads: threads.unwrap_or(NonZeroUsize::MIN),
+        chunk_bytes: args.chunk,
+        checksum: args.checksum,
+        force: args.force,
+        fsync: args.fsync,
+        cross_mounts: args.cross_mounts,
+        extended: !args.no_xattrs,
+    };
+    let usage = |refusal: nacre_walk::copy::Refusal| Failure::Usage(refusal.to_string());
+    let copy = Copy::new(&args.source, &args.destination, options).map_err(usage)?;
+    let done = interrupt::stopping(
+        || copy.control().stop(),
+        || {
+            shown(&copy, "", || copy.run())?;
+            let good = copy.faults().count() == 0 && !copy.control().is_stopped();
+            if args.verify && good { shown(&copy, "comparing", || copy.verify()) } else { Ok(()) }
+        },
+    )?;
+    done.map_err(usage)?;
+    report(session, &copy, args.verify)
+}
+
+/// Does something and shows how far it is, of what is counted meanwhile.
+fn shown<T>(copy: &Copy, what: &'static str, work: impl FnOnce() -> T) -> T {
+    let (counting, counted) = (Control::default(), OnceLock::<Counted>::new());
+    let ticker = Ticker::bytes();
+    let show = || {
+        std::thread::scope(|scope| {
+            if ticker.is_shown() {
+                scope.spawn(|| {
+                    let total = copy.count(&counting);
+                    if !counting.is_stopped() {
+                        let _ = counted.set(total);
+                    }
+                });
+            }
+            let result = work();
+            counting.stop();
+            result
+        })
+    };
+    let counters = copy.counters();
+    ticker.show_during(
+        |bar| {
+            let entries = quantity::grouped(get(&counters.entries));
+            bar.set_message(format!("{what} {entries} entries").trim().to_owned());
+            if let Some(total) = counted.get()
+                && bar.length().is_none()
+            {
+                Ticker::know(bar, total.bytes);
+            }
+            bar.set_position(get(&counters.bytes));
+        },
+        show,
+    )
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn report(session: &Session, copy: &Copy, verified: bool) -> Result<(), Failure> {
+    let counters = copy.counters();
+    let errors = copy.faults().count();
+    let stopped = copy.control().is_stopped();
+    if session.json {
+        let list = |faults: &nacre_walk::Faults| faults.first().iter().map(fault).collect::<Vec<_>>();
+        let json = json!({
+            "destination": copy.destination().to_string_lossy(),
+            "directories": get(&counters.directories),
+            "copied": get(&counters.copied),
+            "linked": get(&counters.linked),
+            "unchanged": get(&counters.unchanged),
+            "vanished": get(&counters.vanished),
+            "bytes": get(&counters.bytes_copied),
+            "chunks_resumed": get(&counters.chunks_resumed),
+            "verified": if verified { Some(get(&counters.verified)) } else { None },
+            "left_out": copy.notes().count(),
+            "first_left_out": list(copy.notes()),
+            "errors": errors,
+            "first_errors": list(copy.faults()),
+            "interrupted": stopped,
+        });
+        output::line(&json.to_string())?;
+    } else {
+        complain(copy.notes());
+        output::line(&described(counters, verified))?;
+    }
+    if stopped {
+        let text = "interrupted: the same command goes on where this one stopped";
+        return Err(Failure::Failed(text.into()));
+    }
+    if errors == 0 {
+        return Ok(());
+    }
+    complain(copy.faults());
+    Err(Failure::Failed(format!("{}; the copy is not complete", quantity::count(errors, "error"))))
+}
+
+fn described(counters: &Counters, verified: bool) -> String {
+    let directories = match get(&counters.directories) {
+        1 => "1 directory".to_owned(),
+        number => format!("{} directories", quantity::grouped(number)),
+    };
+    let copied = get(&counters.copied) + get(&counters.linked);
+    let mut text = format!(
+        "{directories}, {} copied ({}), {} unchanged",
+        quantity::count(copied, "other"),
+        quantity::size(get(&counters.bytes_copied)),
+        quantity::grouped(get(&counters.unchanged))
+    );
+    let vanished = get(&counters.vanished);
+    if vanished > 0 {
+        text.push_str(&format!(", {} vanished meanwhile", quantity::grouped(vanished)));
+    }
+    if verified {
+        text.push_str(&format!("; {} compared", quantity::grouped(get(&counters.verified))));
+    }
+    text
+}

@@ -1,0 +1,262 @@
+//! What belongs to a file beside its contents: owner, mode, extended attributes with ACLs, times.
+//!
+//! The order matters: changing the owner clears the set-id bits and capabilities, an ACL changes the mode, and everything
+//! may change times.
+
+use rustix::fs::{AtFlags, Gid, Mode, Statx, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// No extended attribute is longer.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// What this process may and should keep.
+#[derive(Clone, Debug)]
+pub struct Keeper {
+    root: bool,
+    user: u32,
+    group: u32,
+    extended: bool,
+}
+
+type Attributes = BTreeMap<CString, Vec<u8>>;
+
+/// The target is another entry than a file or directory: it cannot be opened, only named.
+pub struct Named<'a> {
+    pub directory: BorrowedFd<'a>,
+    pub name: &'a CStr,
+}
+
+impl Keeper {
+    /// Of this process. `extended`: keep extended attributes.
+    pub fn new(extended: bool) -> Keeper {
+        Keeper {
+            root: rustix::process::geteuid().is_root(),
+            user: rustix::process::geteuid().as_raw(),
+            group: rustix::process::getegid().as_raw(),
+            extended,
+        }
+    }
+
+    /// This process may give files to others.
+    pub fn is_root(&self) -> bool {
+        self.root
+    }
+
+    /// Whether owner, group and mode of a target are as they would be made.
+    pub fn is_kept(&self, source: &Statx, target: &Statx) -> bool {
+        if self.root {
+            return (source.stx_uid, source.stx_gid, source.stx_mode)
+                == (target.stx_uid, target.stx_gid, target.stx_mode);
+        }
+        let lost = self.lost(source, target.stx_gid);
+        let mode = u32::from(source.stx_mode) & !lost;
+        mode == u32::from(target.stx_mode)
+    }
+
+    /// Set-id bits that must not be kept, because they would speak of another owner.
+    fn lost(&self, source: &Statx, group: u32) -> u32 {
+        let user = if !self.root && source.stx_uid != self.user { libc::S_ISUID } else { 0 };
+        let group = if !self.root && source.stx_gid != group { libc::S_ISGID } else { 0 };
+        user | group
+    }
+
+    /// Gives an open target everything that its source has. `used`: it may have extended attributes already.
+    pub fn apply(
+        &self,
+        source: BorrowedFd<'_>,
+        stat: &Statx,
+        target: BorrowedFd<'_>,
+        used: bool,
+    ) -> Result<(), Errno> {
+        let group = self.own(stat, |user, group| rustix::fs::fchown(target, user, group))?;
+        self.apply_extended(source, target, used)?;
+        let mode = u32::from(stat.stx_mode) & 0o7777 & !self.lost(stat, group);
+        rustix::fs::fchmod(target, Mode::from_raw_mode(mode))?;
+        rustix::fs::futimens(target, &times(stat))
+    }
+
+    /// The same for a target that is a link, a pipe or a device.
+    pub fn apply_named(&self, source: &Named<'_>, stat: &Statx, target: &Named<'_>) -> Result<(), Errno> {
+        use rustix::fs::OFlags;
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let group = self.own(stat, |user, group| {
+            rustix::fs::chownat(target.directory, target.name, user, group, flags)
+        })?;
+        let open = |named: &Named<'_>| {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(named.directory, named.name, flags, Mode::empty())
+        };
+        let target_open = open(target)?;
+        let link = u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
+        if self.extended {
+            let wanted = list(&Place::Path(by_descriptor(open(source)?.as_fd())))?;
+            self.set(&Place::Path(by_descriptor(target_open.as_fd())), wanted, false)?;
+        }
+        if !link {
+            let mode = u32::from(stat.stx_mode) & 0o7777 & !self.lost(stat, group);
+            rustix::fs::chmod(by_descriptor(target_open.as_fd()), Mode::from_raw_mode(mode))?;
+        }
+        rustix::fs::utimensat(target.directory, target.name, &times(stat), flags)
+    }
+
+    /// Gives an entry to its source's owner as far as this process may, and says which group it has then.
+    fn own(
+        &self,
+        stat: &Statx,
+        chown: impl FnOnce(Option<Uid>, Option<Gid>) -> Result<(), Errno>,
+    ) -> Result<u32, Errno> {
+        let group = Gid::from_raw(stat.stx_gid);
+        if self.root {
+            chown(Some(Uid::from_raw(stat.stx_uid)), Some(group))?;
+            return Ok(stat.stx_gid);
+        }
+        // A file may be given to another group only if its owner is a member.
+        match chown(None, Some(group)) {
+            Ok(()) => Ok(stat.stx_gid),
+            Err(Errno::PERM) => Ok(self.group),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn apply_extended(
+        &self,
+        source: BorrowedFd<'_>,
+        target: BorrowedFd<'_>,
+        used: bool,
+    ) -> Result<(), Errno> {
+        if !self.extended {
+            return Ok(());
+        }
+        let wanted = list(&Place::Open(source))?;
+        self.set(&Place::Open(target), wanted, used)
+    }
+
+    fn set(&self, target: &Place<'_>, wanted: Attributes, used: bool) -> Result<(), Errno> {
+        let mut present = if used { list(target)? } else { Attributes::new() };
+        for (name, value) in &wanted {
+            if present.remove(name).as_ref() != Some(value) {
+                match target.set(name, value) {
+                    Ok(()) => {}
+                    // What belongs to the system's own bookkeeping is kept where the system lets us.
+                    Err(_) if !self.is_owed(name) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        for name in present.keys().filter(|name| self.is_owed(name)) {
+            target.remove(name)?;
+        }
+        Ok(())
+    }
+
+    /// Whether two open files have the same extended attributes, as far as they are kept.
+    pub fn same_extended(&self, a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> Result<bool, Errno> {
+        if !self.extended {
+            return Ok(true);
+        }
+        let owed = |attributes: Attributes| -> Attributes {
+            attributes.into_iter().filter(|(name, _)| self.is_owed(name)).collect()
+        };
+        Ok(owed(list(&Place::Open(a))?) == owed(list(&Place::Open(b))?))
+    }
+
+    /// Losing this attribute would be a fault.
+    fn is_owed(&self, name: &CStr) -> bool {
+        let name = name.to_bytes();
+        name.starts_with(b"user.")
+            || name.starts_with(b"system.posix_acl_")
+            || self.root && (name.starts_with(b"trusted.") || name == b"security.capability")
+    }
+}
+
+/// Whether what is made in a directory inherits an ACL from it.
+pub fn inherits(directory: BorrowedFd<'_>) -> bool {
+    let place = Place::Path(by_descriptor(directory));
+    place.get(c"system.posix_acl_default", &mut []).is_ok()
+}
+
+fn times(stat: &Statx) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: stat.stx_atime.tv_sec, tv_nsec: stat.stx_atime.tv_nsec.into() },
+        last_modification: Timespec { tv_sec: stat.stx_mtime.tv_sec, tv_nsec: stat.stx_mtime.tv_nsec.into() },
+    }
+}
+
+/// A path that means exactly what is open, even a link.
+fn by_descriptor(descriptor: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
+}
+
+/// Where extended attributes are.
+enum Place<'a> {
+    Open(BorrowedFd<'a>),
+    Path(String),
+}
+
+impl Place<'_> {
+    fn names(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        match self {
+            Place::Open(file) => rustix::fs::flistxattr(file, buffer),
+            Place::Path(path) => rustix::fs::listxattr(path, buffer),
+        }
+    }
+
+    fn get(&self, name: &CStr, buffer: &mut [u8]) -> Result<usize, Errno> {
+        match self {
+            Place::Open(file) => rustix::fs::fgetxattr(file, name, buffer),
+            Place::Path(path) => rustix::fs::getxattr(path, name, buffer),
+        }
+    }
+
+    fn set(&self, name: &CStr, value: &[u8]) -> Result<(), Errno> {
+        match self {
+            Place::Open(file) => rustix::fs::fsetxattr(file, name, value, XattrFlags::empty()),
+            Place::Path(path) => rustix::fs::setxattr(path, name, value, XattrFlags::empty()),
+        }
+    }
+
+    fn remove(&self, name: &CStr) -> Result<(), Errno> {
+        match self {
+            Place::Open(file) => rustix::fs::fremovexattr(file, name),
+            Place::Path(path) => rustix::fs::removexattr(path, name),
+        }
+    }
+}
+
+/// The extended attributes that an ordinary file system call shows.
+fn list(place: &Place<'_>) -> Result<Attributes, Errno> {
+    let mut attributes = Attributes::new();
+    // Most files have none, or few.
+    let (mut small, mut large) = ([0; 512], Vec::new());
+    let names = match place.names(&mut small) {
+        Ok(len) => &small[..len],
+        Err(Errno::RANGE) => {
+            large.resize(VALUE_BYTES_MAX, 0);
+            let len = place.names(&mut large)?;
+            &large[..len]
+        }
+        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(attributes),
+        Err(errno) => return Err(errno),
+    };
+    if names.is_empty() {
+        return Ok(attributes);
+    }
+    let mut value = vec![0; VALUE_BYTES_MAX];
+    for name in names.split_inclusive(|byte| *byte == 0) {
+        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
+        // Labels of security modules are the target system's own.
+        if name.to_bytes().starts_with(b"security.") && name != c"security.capability" {
+            continue;
+        }
+        match place.get(name, &mut value) {
+            Ok(len) => drop(attributes.insert(name.into(), value[..len].to_vec())),
+            // It went away meanwhile, or is listed but not for us.
+            Err(Errno::NODATA | Errno::PERM | Errno::NOTSUP) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(attributes)
+}

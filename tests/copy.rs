@@ -1,0 +1,845 @@
+//! `nacre copy` beside `cp -a`, killed and begun again, on full disks, and while others change what it reads and writes.
+
+mod harness;
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use harness::{Ended, PATIENCE, Random, program, run_with, wait};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+fn copy(words: &[&OsStr]) -> Ended {
+    let mut command = program();
+    command.arg("copy").args(words);
+    run_with(command, b"")
+}
+
+/// Copies with some flags, and gives what it says as JSON.
+#[track_caller]
+fn copied(from: &Path, to: &Path, flags: &[&str]) -> Value {
+    let flags: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
+    copy(&[&["--json".as_ref(), from.as_os_str(), to.as_os_str()], &flags[..]].concat()).json()
+}
+
+/// Everything that can be known of an entry but where it lies.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    mode: u32,
+    owner: (u32, u32),
+    modified: (i64, i64),
+    size: u64,
+    device: u64,
+    attributes: BTreeMap<OsString, Vec<u8>>,
+    contents: Vec<u8>,
+    /// The least of the names that it has in this tree.
+    first_name: Option<PathBuf>,
+}
+
+fn attributes(path: &Path) -> BTreeMap<OsString, Vec<u8>> {
+    let mut names = vec![0; 65536];
+    let len = rustix::fs::llistxattr(path, &mut names[..]).unwrap();
+    let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names
+        .map(|name| {
+            let mut value = vec![0; 65536];
+            let len = rustix::fs::lgetxattr(path, name, &mut value[..]).unwrap();
+            (OsString::from_vec(name.to_vec()), value[..len].to_vec())
+        })
+        .collect()
+}
+
+/// Everything in a tree, by path.
+fn snapshot(root: &Path) -> BTreeMap<PathBuf, Entry> {
+    let mut entries = BTreeMap::new();
+    let mut names: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
+    let mut pending = vec![PathBuf::new()];
+    let mut found = Vec::new();
+    while let Some(below) = pending.pop() {
+        let path = if below.as_os_str().is_empty() { root.to_owned() } else { root.join(&below) };
+        let about = path.symlink_metadata().unwrap();
+        if about.is_dir() {
+            pending.extend(fs::read_dir(&path).unwrap().map(|entry| below.join(entry.unwrap().file_name())));
+        } else {
+            let first = names.entry((about.dev(), about.ino())).or_insert_with(|| below.clone());
+            if below < *first {
+                first.clone_from(&below);
+            }
+        }
+        found.push((below, path, about));
+    }
+    for (below, path, about) in found {
+        let contents = match about.file_type() {
+            kind if kind.is_symlink() => fs::read_link(&path).unwrap().into_os_string().into_vec(),
+            kind if kind.is_file() => fs::read(&path).unwrap(),
+            _ => Vec::new(),
+        };
+        let entry = Entry {
+            mode: about.mode(),
+            owner: (about.uid(), about.gid()),
+            modified: (about.mtime(), about.mtime_nsec()),
+            size: if about.is_dir() { 0 } else { about.size() },
+            device: about.rdev(),
+            attributes: attributes(&path),
+            contents,
+            first_name: names.get(&(about.dev(), about.ino())).cloned(),
+        };
+        entries.insert(below, entry);
+    }
+    entries
+}
+
+#[track_caller]
+fn assert_same(a: &Path, b: &Path) {
+    let (a, b) = (snapshot(a), snapshot(b));
+    let (names_a, names_b): (Vec<_>, Vec<_>) = (a.keys().collect(), b.keys().collect());
+    assert_eq!(names_a, names_b);
+    for (path, entry) in &a {
+        let (mut entry, mut other) = (format!("{entry:?}"), format!("{:?}", b[path]));
+        entry.truncate(2000);
+        other.truncate(2000);
+        assert!(a[path] == b[path], "{path:?}\n{entry}\n{other}");
+    }
+}
+
+fn set_time(path: &Path, seconds: i64, nanoseconds: i64) {
+    let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+    let times = Timestamps { last_access: time, last_modification: time };
+    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+}
+
+/// An ACL as the kernel keeps it: version 2, then tag, permissions and id of each entry.
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(permissions.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+fn set_attribute(path: &Path, name: &str, value: &[u8]) {
+    rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()).unwrap();
+}
+
+/// A tree with everything that file systems allow, as root.
+fn tree(root: &Path) {
+    let mut random = Random(11);
+    let mut folder = root.to_owned();
+    for depth in 0..12 {
+        folder.push(format!("level {depth}"));
+        fs::create_dir_all(&folder).unwrap();
+        for number in 0..depth * 4 {
+            let path = folder.join(format!("file {number}"));
+            let contents: Vec<u8> = (0..random.below(20_000)).map(|_| random.next() as u8).collect();
+            fs::write(&path, contents).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(random.below(0o1000) as u32)).unwrap();
+            if number % 5 == 0 {
+                std::os::unix::fs::chown(&path, Some(number as u32), Some(7)).unwrap();
+            }
+            set_time(&path, random.below(1 << 32) as i64 - (1 << 31), random.below(1_000_000_000) as i64);
+        }
+        let (link, empty) = (folder.join("link"), folder.join("empty"));
+        symlink("../somewhere/\nelse", &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(3), Some(4)).unwrap();
+        set_time(&link, 1_000_000_000, 123_456_789);
+        fs::create_dir(&empty).unwrap();
+        fs::set_permissions(&empty, fs::Permissions::from_mode(0o1705)).unwrap();
+        set_time(&empty, -5, 999_999_999);
+    }
+    for name in [&b"two\nlines"[..], b"\xff\xfe", b" ", b"-rf", b"*", &[b'n'; 255]] {
+        fs::write(root.join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    fs::create_dir(root.join("links")).unwrap();
+    for number in 0..20 {
+        fs::hard_link(root.join("-rf"), root.join(format!("links/{number}"))).unwrap();
+        fs::hard_link(root.join("level 0/link"), root.join(format!("links/link {number}"))).unwrap();
+    }
+    for (name, mode) in [("set-id", 0o6755), ("nobody reads", 0o000)] {
+        fs::write(root.join(name), name).unwrap();
+        std::os::unix::fs::chown(root.join(name), Some(1), Some(2)).unwrap();
+        fs::set_permissions(root.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    rustix::fs::mknodat(CWD, root.join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    fs::set_permissions(root.join("pipe"), fs::Permissions::from_mode(0o617)).unwrap();
+    let device = rustix::fs::makedev(1, 3);
+    rustix::fs::mknodat(CWD, root.join("null"), FileType::CharacterDevice, Mode::RUSR, device).unwrap();
+    rustix::fs::mknodat(CWD, root.join("block"), FileType::BlockDevice, Mode::RUSR, device).unwrap();
+
+    // Holes: in front, between, at the end, and nothing else.
+    let sparse = fs::File::create(root.join("sparse")).unwrap();
+    sparse.set_len(9 << 20).unwrap();
+    sparse.write_all_at(b"in the middle", 3 << 20).unwrap();
+    sparse.write_all_at(b"and later", (5 << 20) + 77).unwrap();
+    fs::File::create(root.join("hole")).unwrap().set_len(5_000_001).unwrap();
+    let large: Vec<u8> = (0..400_000).flat_map(|_| random.next().to_le_bytes()).collect();
+    fs::write(root.join("large"), large).unwrap();
+
+    let attributed = root.join("attributed");
+    fs::create_dir(&attributed).unwrap();
+    fs::write(attributed.join("file"), "x").unwrap();
+    set_attribute(&attributed.join("file"), "user.comment", b"with \0 zeros");
+    set_attribute(&attributed.join("file"), "user.empty", b"");
+    set_attribute(&attributed.join("file"), "trusted.secret", &[7; 1000]);
+    set_attribute(&attributed, "user.directory", b"yes");
+    let owner = |mine| {
+        [
+            (0x01, mine, u32::MAX),
+            (0x02, 7, 1234),
+            (0x04, 5, u32::MAX),
+            (0x10, 7, u32::MAX),
+            (0x20, 0, u32::MAX),
+        ]
+    };
+    set_attribute(&attributed.join("file"), "system.posix_acl_access", &acl(&owner(6)));
+    set_attribute(&attributed, "system.posix_acl_access", &acl(&owner(7)));
+    // What is made in it inherits an ACL; these lack it.
+    fs::write(attributed.join("without"), "").unwrap();
+    fs::create_dir(attributed.join("folder without")).unwrap();
+    fs::write(attributed.join("folder without/file"), "").unwrap();
+    set_attribute(&attributed, "system.posix_acl_default", &acl(&owner(7)));
+    for path in ["", "links", "attributed", "level 0", "level 0/level 1"] {
+        set_time(&root.join(path), 1_234_567_890, 987_654_321);
+    }
+}
+
+#[track_caller]
+fn as_root() {
+    if !rustix::process::geteuid().is_root() {
+        panic!("this test makes owners and devices, or runs the program as another user: run it as root");
+    }
+}
+
+/// Names that the program gives to what is not finished.
+fn unfinished(folder: &Path) -> Vec<PathBuf> {
+    let find = Command::new("find").arg(folder).args(["-name", ".nacre-copy-*", "-print0"]).output().unwrap();
+    let paths = find.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+    paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect()
+}
+
+#[test]
+fn everything_is_kept_as_cp_keeps_it() {
+    as_root();
+    let folder = harness::folder();
+    let source = folder.path().join("source");
+    tree(&source);
+    let reference = folder.path().join("reference");
+    assert!(Command::new("cp").arg("-a").arg(&source).arg(&reference).status().unwrap().success());
+    for (threads, chunk) in [("1", "64MiB"), ("2", "64KiB"), ("8", "1MiB")] {
+        let target = folder.path().join(format!("copy {threads}"));
+        let flags = ["--threads", threads, "--chunk", chunk, "--verify"];
+        let said = copied(&source, &target, &flags);
+        assert_eq!(
+            (&said["errors"], &said["left_out"], &said["unchanged"]),
+            (&0.into(), &0.into(), &0.into())
+        );
+        assert_eq!(said["linked"], 40);
+        assert_same(&source, &target);
+        assert_same(&reference, &target);
+        // Holes stay holes.
+        for name in ["sparse", "hole"] {
+            let blocks = fs::metadata(target.join(name)).unwrap().blocks();
+            assert!(blocks * 512 < 1 << 20, "{name}: {blocks} blocks");
+        }
+        assert_eq!(unfinished(&target), [] as [PathBuf; 0]);
+
+        // The same again copies nothing, whatever it compares by.
+        for flags in [&flags[..4], &["--checksum"], &["--checksum", "--chunk", "64KiB"]] {
+            let said = copied(&source, &target, flags);
+            assert_eq!(
+                (&said["copied"], &said["linked"], &said["bytes"]),
+                (&0.into(), &0.into(), &0.into()),
+                "{said}"
+            );
+            assert_same(&source, &target);
+        }
+    }
+}
+
+#[test]
+fn only_what_differs_is_copied_again() {
+    as_root();
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    tree(&source);
+    copied(&source, &target, &[]);
+    let inode = |path: &str| fs::symlink_metadata(target.join(path)).unwrap().ino();
+    let (kept, mode_only) = (inode("level 0/level 1/file 1"), inode("level 0/level 1/level 2/file 3"));
+
+    let changed = source.join("level 0/level 1/file 0");
+    fs::write(&changed, "something else").unwrap();
+    fs::set_permissions(source.join("level 0/level 1/level 2/file 3"), fs::Permissions::from_mode(0o123))
+        .unwrap();
+    set_attribute(&source.join("level 0/level 1/level 2/file 4"), "user.new", b"1");
+    fs::remove_file(source.join("level 0/link")).unwrap();
+    symlink("a new target", source.join("level 0/link")).unwrap();
+    fs::write(target.join("only there"), "stays").unwrap();
+    // Other contents of the same size at the same time: only --checksum finds out.
+    let time = fs::metadata(source.join("large")).unwrap();
+    let file = fs::File::options().write(true).open(source.join("large")).unwrap();
+    file.write_all_at(b"others", 1_500_000).unwrap();
+    set_time(&source.join("large"), time.mtime(), time.mtime_nsec());
+    // A leftover of a run that was killed, and a file that only looks a little like one.
+    fs::write(target.join("level 0/.nacre-copy-0123456789abcdef0123456789abcdef"), "half").unwrap();
+    fs::write(target.join("level 0/.nacre-copy-mine"), "whole").unwrap();
+
+    let said = copied(&source, &target, &[]);
+    assert_eq!(said["copied"], 2, "{said}");
+    assert_eq!((inode("level 0/level 1/file 1"), inode("level 0/level 1/level 2/file 3")), (kept, mode_only));
+    assert_eq!(fs::read(target.join("level 0/.nacre-copy-mine")).unwrap(), b"whole");
+    assert!(!target.join("level 0/.nacre-copy-0123456789abcdef0123456789abcdef").exists());
+    assert!(fs::read(target.join("large")).unwrap() != fs::read(source.join("large")).unwrap());
+    let mut words = vec![OsStr::new("--verify"), source.as_os_str(), target.as_os_str()];
+    let ended = copy(&words);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.stderr.contains("large\": its contents are others"), "{ended:?}");
+    words.push(OsStr::new("--checksum"));
+    copy(&words).ok();
+    assert_eq!(fs::read(target.join("only there")).unwrap(), b"stays");
+    fs::remove_file(target.join("only there")).unwrap();
+    fs::remove_file(target.join("level 0/.nacre-copy-mine")).unwrap();
+    set_time(&target, 1_234_567_890, 987_654_321);
+    set_time(
+        &target.join("level 0"),
+        fs::metadata(source.join("level 0")).unwrap().mtime(),
+        fs::metadata(source.join("level 0")).unwrap().mtime_nsec(),
+    );
+    assert_same(&source, &target);
+}
+
+#[test]
+fn where_the_copy_is_made() {
+    let folder = harness::folder();
+    let at = |path: &str| folder.path().join(path);
+    fs::create_dir_all(at("source/inner")).unwrap();
+    fs::write(at("source/inner/file"), "text").unwrap();
+    fs::write(at("single"), "one").unwrap();
+    fs::create_dir(at("into")).unwrap();
+    symlink("source", at("link")).unwrap();
+    let words = |from: &str, to: &str| [at(from).into_os_string(), folder.path().join(to).into_os_string()];
+    let run = |from: &str, to: &str| {
+        let words = words(from, to);
+        copy(&[&words[0], &words[1]])
+    };
+    // The same command gives the same result however often.
+    for _ in 0..2 {
+        run("source", "copy").ok();
+        assert_same(&at("source"), &at("copy"));
+        run("source", "into/").ok();
+        assert_same(&at("source"), &at("into/source"));
+        run("single", "into").ok();
+        assert_same(&at("single"), &at("into/single"));
+        run("single", "single copy").ok();
+        assert_same(&at("single"), &at("single copy"));
+        run("link", "link copy").ok();
+        assert_same(&at("link"), &at("link copy"));
+        run("link/", "through link").ok();
+        assert_same(&at("source"), &at("through link"));
+    }
+    let mut command = program();
+    command.current_dir(at("into")).args(["copy", "../copy", "."]);
+    run_with(command, b"").ok();
+    assert_same(&at("source"), &at("into/copy"));
+    assert_eq!(fs::read_dir(at("into")).unwrap().count(), 3);
+
+    run("source", "source").failed(2, &["are the same"]);
+    run("source", "source/inner/copy").failed(2, &["into itself"]);
+    run("source", "link/copy").failed(2, &["into itself"]);
+    run("source", "link").failed(2, &["symbolic link"]);
+    run("single", "link").failed(2, &["symbolic link"]);
+    run("source", "single").failed(2, &["no directory", "--force"]);
+    run("nothing", "copy").failed(2, &["nothing", "No such file"]);
+    run("source", "no/such/place").failed(2, &["no/such/place", "has to exist"]);
+    run("source/.", "into/").failed(2, &["own name"]);
+    fs::create_dir(at("into/full")).unwrap();
+    fs::write(at("full"), "").unwrap();
+    let ended = run("full", "into");
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.stderr.contains("a directory is in its place"), "{ended:?}");
+    // A link at the destination is replaced, and not written through.
+    fs::write(at("victim"), "victim").unwrap();
+    fs::remove_file(at("single copy")).unwrap();
+    symlink(at("victim"), at("single copy")).unwrap();
+    run("single", "single copy").ok();
+    assert_same(&at("single"), &at("single copy"));
+    assert_eq!(fs::read(at("victim")).unwrap(), b"victim");
+}
+
+#[test]
+fn what_is_in_the_way_is_said() {
+    let folder = harness::folder();
+    let (source, target, outside) =
+        (folder.path().join("source"), folder.path().join("target"), folder.path().join("outside"));
+    for name in ["a", "b", "c"] {
+        fs::create_dir_all(source.join(name)).unwrap();
+        fs::write(source.join(name).join("file"), name).unwrap();
+    }
+    fs::write(source.join("d"), "file").unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::create_dir_all(target.join("d/inside")).unwrap();
+    symlink(&outside, target.join("a")).unwrap();
+    fs::write(target.join("b"), "a file").unwrap();
+    let ended = copy(&[source.as_os_str(), target.as_os_str()]);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.stderr.contains("a symbolic link is where a directory has to be"), "{ended:?}");
+    assert!(ended.stderr.contains("something else is where a directory has to be"), "{ended:?}");
+    assert!(ended.stderr.contains("a directory is in its place"), "{ended:?}");
+    assert!(ended.stderr.ends_with("nacre: 3 errors; the copy is not complete\n"), "{ended:?}");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    assert_eq!(fs::read(target.join("c/file")).unwrap(), b"c");
+    // Links and files go if that is wanted; directories never do.
+    let ended = copy(&["--force".as_ref(), source.as_os_str(), target.as_os_str()]);
+    assert_eq!((ended.code, ended.stderr.matches("in its place").count()), (1, 1), "{ended:?}");
+    assert!(target.join("d/inside").is_dir());
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    fs::remove_dir_all(target.join("d")).unwrap();
+    copy(&[source.as_os_str(), target.as_os_str()]).ok();
+    assert_same(&source, &target);
+}
+
+#[test]
+fn killed_at_any_moment_it_goes_on() {
+    let folder = harness::folder();
+    let source = folder.path().join("source");
+    fs::create_dir_all(source.join("many")).unwrap();
+    let mut random = Random(5);
+    let large: Vec<u8> = (0..6 << 20).flat_map(|_| random.next().to_le_bytes()).collect();
+    fs::write(source.join("large"), &large).unwrap();
+    for number in 0..3000 {
+        fs::write(source.join(format!("many/{number}")), [number as u8; 3000]).unwrap();
+    }
+    let (mut killed, mut resumed) = (0, 0);
+    for attempt in 0..40 {
+        let target = folder.path().join(format!("target {attempt}"));
+        loop {
+            let mut command = program();
+            command.args(["copy", "--json", "--chunk", "64KiB"]).arg(&source).arg(&target);
+            let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+            // Killed as soon as so much more of the large file or of the small ones is there, each time at another place.
+            let files = || fs::read_dir(target.join("many")).map_or(0, Iterator::count) as u64;
+            let chunks = || unfinished_record_bytes(&target);
+            let at_chunk = random.below(2) == 0;
+            let goal = match at_chunk {
+                true => chunks() + 96 + random.below(300) * 4,
+                false => files() + random.below(2000),
+            };
+            while child.try_wait().unwrap().is_none() && if at_chunk { chunks() } else { files() } <= goal {
+                std::thread::yield_now();
+            }
+            let _ = child.kill();
+            let output = child.wait_with_output().unwrap();
+            // Whatever has its name is whole.
+            if let Ok(bytes) = fs::read(target.join("large")) {
+                assert!(bytes == large);
+            }
+            for entry in fs::read_dir(target.join("many")).into_iter().flatten() {
+                let entry = entry.unwrap();
+                let name = entry.file_name().into_string().unwrap();
+                if let Ok(number) = name.parse::<u32>() {
+                    assert_eq!(fs::read(entry.path()).unwrap(), [number as u8; 3000]);
+                } else {
+                    assert!(name.starts_with(".nacre-copy-"), "{name}");
+                }
+            }
+            if output.status.success() {
+                let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+                resumed += said["chunks_resumed"].as_u64().unwrap();
+                break;
+            }
+            killed += 1;
+        }
+        assert_same(&source, &target);
+        assert_eq!(unfinished(&target), [] as [PathBuf; 0]);
+        fs::remove_dir_all(&target).unwrap();
+        if killed >= 20 && resumed > 0 {
+            break;
+        }
+    }
+    assert!(killed >= 10 && resumed > 0, "killed {killed} times, {resumed} chunks gone on with");
+}
+
+/// Bytes of the record of a large file's finished chunks.
+fn unfinished_record_bytes(target: &Path) -> u64 {
+    let entries = fs::read_dir(target).into_iter().flatten().flatten();
+    let records = entries.filter(|entry| entry.file_name().as_bytes().ends_with(b".chunks"));
+    records.filter_map(|entry| entry.metadata().ok()).map(|about| about.len()).max().unwrap_or(0)
+}
+
+#[test]
+fn a_signal_stops_it_and_a_large_file_goes_on() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let mut random = Random(6);
+    for attempt in 0.. {
+        assert!(attempt < 50, "it is always done before the signal comes");
+        let large: Vec<u8> = (0..8 << 20).flat_map(|_| random.next().to_le_bytes()).collect();
+        fs::write(&source, &large).unwrap();
+        let mut command = program();
+        command.args(["copy", "--json", "--chunk", "64KiB"]).arg(&source).arg(&target);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() && unfinished_record_bytes(folder.path()) < 150 {
+            std::thread::yield_now();
+        }
+        let _ = kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT);
+        wait(&mut child, PATIENCE);
+        let output = child.wait_with_output().unwrap();
+        if output.status.success() {
+            fs::remove_file(&target).unwrap();
+            continue;
+        }
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains("interrupted") && stderr.contains("goes on"), "{stderr}");
+        assert!(!target.exists());
+        assert_eq!(unfinished(folder.path()).len(), 2);
+        let said = copied(&source, &target, &["--chunk", "64KiB"]);
+        assert!(said["chunks_resumed"].as_u64().unwrap() > 0, "{said}");
+        assert!(fs::read(&target).unwrap() == large);
+        assert_eq!(unfinished(folder.path()), [] as [PathBuf; 0]);
+        break;
+    }
+}
+
+#[test]
+fn a_source_that_changed_is_not_mixed_with_what_was_copied_before() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    for attempt in 0.. {
+        assert!(attempt < 50, "it is always done before it is killed");
+        fs::write(&source, vec![1; 64 << 20]).unwrap();
+        let mut command = program();
+        command.args(["copy", "--chunk", "64KiB"]).arg(&source).arg(&target);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() && unfinished_record_bytes(folder.path()) < 150 {
+            std::thread::yield_now();
+        }
+        let _ = child.kill();
+        if child.wait().unwrap().success() {
+            fs::remove_file(&target).unwrap();
+            continue;
+        }
+        break;
+    }
+    // The same size and the same time; but it is not the same any more.
+    let about = fs::metadata(&source).unwrap();
+    fs::File::options().write(true).open(&source).unwrap().write_all_at(&vec![2; 64 << 20], 0).unwrap();
+    set_time(&source, about.mtime(), about.mtime_nsec());
+    let said = copied(&source, &target, &["--chunk", "64KiB"]);
+    assert_eq!(said["chunks_resumed"], 0);
+    assert!(fs::read(&target).unwrap() == vec![2; 64 << 20]);
+}
+
+/// Sets a flag when it goes.
+struct Meanwhile<'a>(&'a AtomicBool);
+
+impl Drop for Meanwhile<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn links_that_appear_meanwhile_lead_nowhere() {
+    let folder = harness::folder();
+    let (source, target, outside) =
+        (folder.path().join("source"), folder.path().join("target"), folder.path().join("outside"));
+    fs::create_dir_all(&outside).unwrap();
+    fs::write(outside.join("secret"), "secret").unwrap();
+    for number in 0..60 {
+        let leaf = source.join(format!("{}/{}", number % 6, number / 6));
+        fs::create_dir_all(&leaf).unwrap();
+        for file in 0..15 {
+            fs::write(leaf.join(format!("{file}")), format!("{number} {file}")).unwrap();
+        }
+    }
+    let (stop, swaps) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for side in [&source, &target] {
+            let (stop, swaps, outside) = (&stop, &swaps, &outside);
+            scope.spawn(move || {
+                // Directories and files become links to the outside for moments, on both sides.
+                for number in 0_u64.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let name = match number % 3 {
+                        0 => side.join(format!("{}", number / 3 % 6)),
+                        1 => side.join(format!("{}/{}", number / 3 % 6, number / 18 % 10)),
+                        _ => side.join(format!(
+                            "{}/{}/{}",
+                            number / 3 % 6,
+                            number / 18 % 10,
+                            number / 180 % 15
+                        )),
+                    };
+                    let aside =
+                        side.with_file_name(format!("aside of {}", side.file_name().unwrap().display()));
+                    let to = if number % 3 == 2 { outside.join("secret") } else { outside.clone() };
+                    if fs::rename(&name, &aside).is_ok() {
+                        if symlink(to, &name).is_ok() {
+                            swaps.fetch_add(1, Ordering::Relaxed);
+                            let _ = fs::remove_file(&name);
+                        }
+                        if fs::rename(&aside, &name).is_err() {
+                            // The copy has made it anew meanwhile.
+                            let _ = fs::remove_dir_all(&aside);
+                            let _ = fs::remove_file(&aside);
+                        }
+                    }
+                }
+            });
+        }
+        let _meanwhile = Meanwhile(&stop);
+        let mut rounds = 0;
+        while swaps.load(Ordering::Relaxed) < 3000 || rounds < 20 {
+            let ended = copy(&["--force".as_ref(), source.as_os_str(), target.as_os_str()]);
+            assert!(matches!(ended.code, 0..=2), "{ended:?}");
+            assert_eq!(fs::read(outside.join("secret")).unwrap(), b"secret");
+            assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+            if rounds % 5 == 4 {
+                let _ = fs::remove_dir_all(&target);
+            }
+            rounds += 1;
+        }
+    });
+    // What is outside was neither changed nor copied.
+    assert_eq!(fs::metadata(outside.join("secret")).unwrap().nlink(), 1);
+    let grep = Command::new("grep").args(["--recursive", "--quiet", "secret"]).arg(&target).status().unwrap();
+    assert_eq!(grep.code(), Some(1));
+    copy(&["--force".as_ref(), source.as_os_str(), target.as_os_str()]);
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+}
+
+#[test]
+fn files_that_change_meanwhile_are_copied_whole_or_reported() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    // Each state of each file is of one byte only: a mixture would be seen.
+    let write = |name: &str, value: u8, len: usize| fs::write(source.join(name), vec![value; len]).unwrap();
+    for name in ["grows", "shrinks", "goes", "stays", "becomes a pipe"] {
+        write(name, 1, 300_000);
+    }
+    let stop = AtomicBool::new(false);
+    let codes = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0_usize.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                write("grows", number as u8, 300_000 + number % 100 * 1000);
+                write("shrinks", number as u8, 300_000 - number % 100 * 3000);
+                let _ = fs::remove_file(source.join("goes"));
+                write("goes", 3, 300_000);
+                let pipe = source.join("becomes a pipe");
+                let _ = fs::remove_file(&pipe);
+                let _ = rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0);
+                let _ = fs::remove_file(&pipe);
+                write("becomes a pipe", 4, 300_000);
+            }
+        });
+        let _meanwhile = Meanwhile(&stop);
+        let mut codes = [0; 3];
+        for _ in 0..60 {
+            let ended = copy(&["--chunk".as_ref(), "64KiB".as_ref(), source.as_os_str(), target.as_os_str()]);
+            codes[usize::try_from(ended.code).unwrap()] += 1;
+            if ended.code == 1 {
+                let known = ["changes while it is copied", "became something else"];
+                assert!(known.iter().any(|known| ended.stderr.contains(known)), "{ended:?}");
+            }
+            assert!(fs::read(target.join("stays")).unwrap() == [1; 300_000]);
+        }
+        codes
+    });
+    assert_eq!(codes[2], 0, "{codes:?}");
+    copy(&[source.as_os_str(), target.as_os_str()]).ok();
+    assert_same(&source, &target);
+}
+
+#[test]
+fn a_full_disk_is_said_and_leaves_no_half_file() {
+    let folder = harness::folder();
+    let source = folder.path().join("source");
+    fs::create_dir(&source).unwrap();
+    for number in 0..10 {
+        fs::write(source.join(format!("{number}")), vec![number; 300_000]).unwrap();
+    }
+    fs::write(source.join("large"), vec![77; 8 << 20]).unwrap();
+    let disk = folder.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    // The disk is in a namespace of its own, and ends with it; what is on it is looked at there.
+    let script = r#"mount -t tmpfs -o size=2m tmpfs "$2"
+        "$3" copy --chunk 1MiB "$1" "$2/copy"; echo "code $?"
+        cd "$2/copy" && for file in $(ls -A); do cmp "$file" "$1/$file" && echo "whole $file"; done"#;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).arg(&source).arg(&disk);
+    command.arg(env!("CARGO_BIN_EXE_nacre"));
+    let ended = run_with(command, b"");
+    let stdout = String::from_utf8(ended.stdout.clone()).unwrap();
+    assert!(stdout.contains("code 1\n"), "{ended:?}");
+    assert!(ended.stderr.contains("No space left on device"), "{ended:?}");
+    assert!(ended.stderr.contains("the copy is not complete"), "{ended:?}");
+    // Everything that has a name is whole, and nothing is left of the rest.
+    let whole = stdout.lines().filter(|line| line.starts_with("whole ")).count();
+    assert!((1..=10).contains(&whole), "{ended:?}");
+    assert!(!stdout.contains("whole large") && !ended.stderr.contains("cmp:"), "{ended:?}");
+    assert_eq!(stdout.lines().filter(|line| line.contains(".nacre-copy")).count(), 0, "{ended:?}");
+}
+
+#[test]
+fn what_another_user_may_not_read_is_reported() {
+    as_root();
+    let folder = harness::folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let nacre = folder.path().join("nacre");
+    fs::copy(env!("CARGO_BIN_EXE_nacre"), &nacre).unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    for name in ["open", "closed", "read only"] {
+        fs::create_dir_all(source.join(name)).unwrap();
+        fs::write(source.join(name).join("file"), name).unwrap();
+    }
+    fs::write(source.join("open/secret"), "").unwrap();
+    fs::write(source.join("open/set-id"), "").unwrap();
+    let null = rustix::fs::makedev(1, 3);
+    rustix::fs::mknodat(CWD, source.join("device"), FileType::CharacterDevice, Mode::RUSR, null).unwrap();
+    for (name, mode) in
+        [("closed", 0o700), ("open/secret", 0o600), ("open/set-id", 0o6755), ("read only", 0o555)]
+    {
+        fs::set_permissions(source.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let run = || {
+        let mut command = Command::new(&nacre);
+        command.uid(65534).gid(65534).arg("copy").arg(&source).arg(&target);
+        run_with(command, b"")
+    };
+    for _ in 0..2 {
+        let ended = run();
+        assert_eq!(ended.code, 1, "{ended:?}");
+        let mut lines: Vec<&str> = ended.stderr.lines().collect();
+        assert_eq!(lines.pop(), Some("nacre: 3 errors; the copy is not complete"), "{ended:?}");
+        for (path, reason) in
+            [("closed", "Permission denied"), ("open/secret", "Permission denied"), ("device", "only root")]
+        {
+            let path = format!("{:?}: ", source.join(path));
+            assert!(lines.iter().any(|line| line.contains(&path) && line.contains(reason)), "{ended:?}");
+        }
+        let about = fs::metadata(target.join("open/set-id")).unwrap();
+        assert_eq!(
+            (about.mode() & 0o7777, about.uid()),
+            (0o755, 65534),
+            "set-id bits speak of another owner"
+        );
+        assert_eq!(fs::metadata(target.join("read only")).unwrap().mode() & 0o7777, 0o555);
+        // Also what is in a directory that may not be written to is kept up to date.
+        fs::write(source.join("read only/file"), "newer").unwrap();
+    }
+    assert_eq!(fs::read(target.join("read only/file")).unwrap(), b"newer");
+}
+
+#[test]
+fn mounts_sockets_and_long_paths() {
+    let folder = harness::folder();
+    let (source, outside) = (folder.path().join("source"), folder.path().join("outside"));
+    fs::create_dir_all(source.join("loop")).unwrap();
+    fs::create_dir_all(source.join("mounted")).unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("file"), "outside").unwrap();
+    drop(std::os::unix::net::UnixListener::bind(source.join("socket")).unwrap());
+    // 40 times 200 bytes: no system call takes that as one path.
+    let name = "d".repeat(200);
+    let mut at = rustix::fs::open(&source, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    for _ in 0..40 {
+        rustix::fs::mkdirat(&at, &name, Mode::RWXU).unwrap();
+        at = rustix::fs::openat(&at, &name, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    rustix::fs::openat(&at, "the last one", OFlags::CREATE, Mode::RUSR).unwrap();
+    let script = r#"set -e
+        mount --bind "$1" "$1/loop"
+        mount --bind "$2" "$1/mounted"
+        "$4" copy --json "$1" "$3"
+        "$4" copy --json --cross-mounts "$1" "$3.crossed" || true"#;
+    let target = folder.path().join("target");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh"]).args([&source, &outside, &target]);
+    command.arg(env!("CARGO_BIN_EXE_nacre"));
+    let ended = run_with(command, b"");
+    let said: Vec<Value> = String::from_utf8(ended.stdout.clone())
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!((&said[0]["errors"], &said[0]["left_out"]), (&0.into(), &3.into()), "{ended:?}");
+    assert_eq!((&said[0]["directories"], &said[0]["copied"]), (&41.into(), &1.into()), "{ended:?}");
+    assert!(!target.join("mounted/file").exists());
+    // Crossing mounts, the loop is found out, and is an error.
+    assert_eq!(said[1]["errors"], 1, "{ended:?}");
+    assert_eq!(said[1]["first_errors"][0]["reason"], "it is mounted below itself", "{ended:?}");
+    assert_eq!(fs::read(folder.path().join("target.crossed/mounted/file")).unwrap(), b"outside");
+    let count = |root: &Path| {
+        let output = Command::new("find").arg(root).args(["-type", "f", "-printf", "x"]).output().unwrap();
+        output.stdout.len()
+    };
+    assert_eq!((count(&source), count(&target)), (1, 1));
+    for tree in [&source, &target, &folder.path().join("target.crossed")] {
+        assert!(Command::new("rm").arg("-rf").arg(tree).status().unwrap().success());
+    }
+}
+
+#[test]
+fn a_large_directory_is_copied_whole() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    for number in 0..100_000 {
+        let file = fs::File::create(source.join(format!("file {number}"))).unwrap();
+        if number % 1000 == 0 {
+            file.write_all_at(b"content", 0).unwrap();
+        }
+    }
+    let said = copied(&source, &target, &[]);
+    assert_eq!((&said["copied"], &said["errors"]), (&100_000.into(), &0.into()));
+    assert_same(&source, &target);
+    let said = copied(&source, &target, &[]);
+    assert_eq!((&said["copied"], &said["unchanged"]), (&0.into(), &100_000.into()));
+}
+
+#[test]
+fn two_copies_to_one_place_do_not_mix() {
+    let folder = harness::folder();
+    let target = folder.path().join("target");
+    for (number, name) in ["one", "two"].into_iter().enumerate() {
+        let source = folder.path().join(name);
+        fs::create_dir(&source).unwrap();
+        for file in 0..500 {
+            fs::write(source.join(format!("{file}")), vec![number as u8; 20_000]).unwrap();
+        }
+    }
+    let start = |name: &str| {
+        let mut command = program();
+        command.arg("copy").arg(folder.path().join(name)).arg(&target);
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let ends = [start("one"), start("two")].map(|child| child.wait_with_output().unwrap());
+    for end in &ends {
+        let stderr = String::from_utf8_lossy(&end.stderr);
+        match end.status.code() {
+            Some(0) => {}
+            Some(2) => assert!(stderr.contains("another copy is writing there"), "{stderr}"),
+            code => panic!("{code:?}: {stderr}"),
+        }
+    }
+    assert!(ends.iter().any(|end| end.status.success()));
+    for file in 0..500 {
+        let bytes = fs::read(target.join(format!("{file}"))).unwrap();
+        assert!(bytes == [0; 20_000] || bytes == [1; 20_000]);
+    }
+}
