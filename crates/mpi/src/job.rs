@@ -1,0 +1,163 @@
+//! One rank of the job: the engine's threads walk, and this thread talks to the other ranks and does nothing else.
+//!
+//! A walk goes by *phases*. Each ends for all ranks at once: because everything was visited, or because somebody asked
+//! for a stop, to write a checkpoint or to end. Between two phases nothing is under way, and what is left is in the
+//! ranks' queues.
+
+use crate::engine::{OneByOne, Shared};
+use crate::network::{Network, NetworkError};
+use nacre_walk::algorithm::{self, Ending, Outbox, Rank, Transport};
+use nacre_walk::{Unit, Visitor, Walk};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// While nothing happens this thread looks for messages less and less often, down to once in this time: often enough
+/// for a rank that asks, and next to nothing for the processor.
+const REST_MAX: Duration = Duration::from_millis(2);
+
+/// And this often at first.
+const REST_MIN: Duration = Duration::from_micros(20);
+
+/// Why a rank gave up.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// The network failed.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// A thread of this rank panicked; it has said why.
+    #[error("a thread of rank {0} failed")]
+    Thread(u32),
+    /// The master's queue could not be kept.
+    #[error("the master's queue cannot be kept on disk: {0}")]
+    Spill(#[from] std::io::Error),
+}
+
+/// How a phase went, for this rank.
+pub struct Phase {
+    /// Why it ended.
+    pub ending: Ending,
+    /// What was said.
+    pub counters: algorithm::Counters,
+    /// Of CP: entries that were not handed out.
+    pub entries: Vec<Unit>,
+    /// Time that this thread spent with messages.
+    pub communication: Duration,
+}
+
+/// When to end a phase early.
+pub struct Until<'a> {
+    /// Somebody wants everything to end.
+    pub interrupted: &'a AtomicBool,
+    /// A checkpoint is due. Only one rank needs to know.
+    pub checkpoint_at: Option<Instant>,
+}
+
+/// Walks until everything was visited by some rank, or somebody asked for a stop. `entries` is what CP's master begins
+/// with; everybody else begins with what is in the walk's queue.
+pub fn run_phase<V: Visitor>(
+    network: &mut Network<Unit>,
+    walk: &mut Walk<V::State>,
+    visitors: &mut [V],
+    options: &algorithm::Options,
+    entries: Vec<Unit>,
+    until: &Until<'_>,
+) -> Result<Phase, JobError> {
+    let engine = walk.queue().clone();
+    engine.keep_open();
+    let running = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let threads = scope.spawn(|| {
+            walk.run_with(visitors, || running.store(true, Ordering::Release));
+        });
+        // A stop is not to come before the threads have begun, which would forget it.
+        while !running.load(Ordering::Acquire) && !threads.is_finished() {
+            std::thread::yield_now();
+        }
+        let alive = || !threads.is_finished();
+        let phase = if options.algorithm.has_master() {
+            let mut queue = OneByOne::new(engine.clone());
+            algorithm::Queue::put(&mut queue, entries);
+            let phase = communicate(network, &mut queue, &engine, options, until, alive);
+            let left = queue.drain();
+            match queue.failed() {
+                Some(error) => Err(error.into()),
+                None => phase.map(|phase| Phase { entries: left, ..phase }),
+            }
+        } else {
+            communicate(network, &mut Shared(engine.clone()), &engine, options, until, alive)
+        };
+        engine.stop();
+        let rank = network.rank();
+        threads.join().map_err(|_| JobError::Thread(rank))?;
+        phase
+    })
+}
+
+fn communicate<S: Send + Sync>(
+    network: &mut Network<Unit>,
+    queue: &mut impl algorithm::Queue<Unit>,
+    engine: &nacre_walk::Queue<S>,
+    options: &algorithm::Options,
+    until: &Until<'_>,
+    alive: impl Fn() -> bool,
+) -> Result<Phase, JobError> {
+    let mut rank = Rank::new(network.rank(), network.ranks(), options);
+    let mut outbox = Outbox::new();
+    let began = Instant::now();
+    let now_ns = || began.elapsed().as_nanos() as u64;
+    let mut communication = Duration::ZERO;
+    let mut rest = REST_MIN;
+    let mut stopping = false;
+    loop {
+        let turn = Instant::now();
+        let mut quiet = true;
+        while let Some((from, message)) = network.receive()? {
+            rank.handle(now_ns(), from, message, queue, &mut outbox);
+            send_all(network, &mut outbox)?;
+            quiet = false;
+        }
+        if !stopping && rank.ending().is_none() && is_due(until) {
+            stopping = true;
+            rank.stop(now_ns(), queue, &mut outbox);
+        }
+        rank.poll(now_ns(), queue, &mut outbox);
+        quiet &= outbox.is_empty();
+        send_all(network, &mut outbox)?;
+        let flushed = network.flush()?;
+        if let Some(ending) = rank.ending() {
+            engine.stop();
+            if rank.is_finished() && flushed {
+                let counters = rank.counters().clone();
+                return Ok(Phase { ending, counters, entries: Vec::new(), communication });
+            }
+        } else if !alive() {
+            return Err(JobError::Thread(network.rank()));
+        }
+        if quiet {
+            let asks = rank.next_timeout_ns().map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
+            let pause = asks.unwrap_or(rest).min(rest);
+            if engine.is_idle() {
+                std::thread::sleep(pause);
+            } else if engine.wait_idle(pause) {
+                // There is something to ask for.
+                rest = REST_MIN;
+                continue;
+            }
+            rest = (rest * 2).min(REST_MAX);
+        } else {
+            communication += turn.elapsed();
+            rest = REST_MIN;
+        }
+    }
+}
+
+fn is_due(until: &Until<'_>) -> bool {
+    until.interrupted.load(Ordering::Relaxed) || until.checkpoint_at.is_some_and(|at| Instant::now() >= at)
+}
+
+fn send_all(network: &mut Network<Unit>, outbox: &mut Outbox<Unit>) -> Result<(), NetworkError> {
+    while let Some((to, message)) = outbox.pop() {
+        network.send(to, message)?;
+    }
+    Ok(())
+}
