@@ -173,7 +173,6 @@ impl<S: Send + Sync> Walk<S> {
     /// With another number of visitors than [`Options::threads`], or if a visitor panics.
     pub fn run<V: Visitor<State = S>>(&mut self, visitors: &mut [V]) -> Ended {
         assert_eq!(visitors.len(), self.workers.len(), "every thread has a visitor of its own");
-        self.queue.allow();
         let (queue, options, roots, budget) = (&*self.queue, &self.options, &*self.roots, &self.budget);
         let mut threads = self.workers.iter_mut().zip(visitors).enumerate();
         // The first works on the thread that is here anyway.
@@ -186,6 +185,8 @@ impl<S: Send + Sync> Walk<S> {
                 run_thread(number, own, visitor, queue, options, roots, budget);
             }
         });
+        // A stop ends this run, or the next one if it came too late for this.
+        queue.allow();
         if queue.is_idle() { Ended::Done } else { Ended::Stopped }
     }
 
