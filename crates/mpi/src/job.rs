@@ -64,15 +64,8 @@ pub fn run_phase<V: Visitor>(
 ) -> Result<Phase, JobError> {
     let engine = walk.queue().clone();
     engine.keep_open();
-    let running = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let threads = scope.spawn(|| {
-            walk.run_with(visitors, || running.store(true, Ordering::Release));
-        });
-        // A stop is not to come before the threads have begun, which would forget it.
-        while !running.load(Ordering::Acquire) && !threads.is_finished() {
-            std::thread::yield_now();
-        }
+        let threads = scope.spawn(|| walk.run(visitors));
         let alive = || !threads.is_finished();
         let phase = if options.algorithm.has_master() {
             let mut queue = OneByOne::new(engine.clone());
@@ -86,7 +79,9 @@ pub fn run_phase<V: Visitor>(
         } else {
             communicate(network, &mut Shared(engine.clone()), &engine, options, until, alive)
         };
-        engine.stop();
+        if phase.is_err() {
+            engine.stop();
+        }
         let rank = network.rank();
         threads.join().map_err(|_| JobError::Thread(rank))?;
         phase
@@ -108,6 +103,7 @@ fn communicate<S: Send + Sync>(
     let mut communication = Duration::ZERO;
     let mut rest = REST_MIN;
     let mut stopping = false;
+    let mut stopped = false;
     loop {
         let turn = Instant::now();
         let mut quiet = true;
@@ -125,7 +121,10 @@ fn communicate<S: Send + Sync>(
         send_all(network, &mut outbox)?;
         let flushed = network.flush()?;
         if let Some(ending) = rank.ending() {
-            engine.stop();
+            // Once: the threads that are running stop for it, and those of the next phase must not.
+            if !std::mem::replace(&mut stopped, true) {
+                engine.stop();
+            }
             if rank.is_finished() && flushed {
                 let counters = rank.counters().clone();
                 return Ok(Phase { ending, counters, entries: Vec::new(), communication });
