@@ -23,6 +23,6 @@ mod walk;
 pub use directory::{Descriptor, Directory};
 pub use entry::{Entry, Kind, Metadata, Time};
 pub use error::{Operation, WalkError};
-pub use pool::{Progress, Queue};
+pub use pool::{Profile, Progress, Queue};
 pub use unit::Unit;
 pub use walk::{Ended, Opened, Options, Verdict, Visitor, Walk};

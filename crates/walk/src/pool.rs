@@ -94,6 +94,25 @@ pub(crate) struct ThreadProgress {
     pub directories: AtomicU64,
     pub errors: AtomicU64,
     pub busy: AtomicBool,
+    /// Nanoseconds, as [`Profile`] has them.
+    pub opening: AtomicU64,
+    pub reading: AtomicU64,
+    pub asking: AtomicU64,
+    pub visiting: AtomicU64,
+}
+
+/// What the threads of a walk spent their time with, added up: the parts of figure 3b of the paper. Kept if
+/// [`Options::profile`](crate::Options::profile) says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Profile {
+    /// Opening directories.
+    pub opening_ns: u64,
+    /// Reading their entries.
+    pub reading_ns: u64,
+    /// Asking for entries' metadata.
+    pub asking_ns: u64,
+    /// In the visitors.
+    pub visiting_ns: u64,
 }
 
 impl ThreadProgress {
@@ -134,6 +153,16 @@ impl Progress {
     /// Threads at work.
     pub fn busy(&self) -> usize {
         self.sum(|thread| u64::from(thread.busy.load(Ordering::Relaxed))) as usize
+    }
+
+    /// What the time went to.
+    pub fn profile(&self) -> Profile {
+        Profile {
+            opening_ns: self.sum(|thread| thread.opening.load(Ordering::Relaxed)),
+            reading_ns: self.sum(|thread| thread.reading.load(Ordering::Relaxed)),
+            asking_ns: self.sum(|thread| thread.asking.load(Ordering::Relaxed)),
+            visiting_ns: self.sum(|thread| thread.visiting.load(Ordering::Relaxed)),
+        }
     }
 
     /// Entries that each thread visited.

@@ -15,6 +15,8 @@ use std::cell::OnceCell;
 use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 /// Portions in which directories are read while very many names are queued.
 const SMALL_READ_BYTES: usize = 4096;
@@ -142,6 +144,17 @@ impl<V: Visitor> Scanner<'_, V> {
         self.release(directory);
     }
 
+    /// Measures what a part of the work takes, if that is wanted.
+    fn timed<T>(&self, part: &AtomicU64, work: impl FnOnce() -> T) -> T {
+        if !self.options.profile {
+            return work();
+        }
+        let begun = Instant::now();
+        let result = work();
+        self.progress.count(part, begun.elapsed().as_nanos() as u64);
+        result
+    }
+
     /// Lets go of what is kept between pieces of work.
     pub fn close(&mut self) {
         if let Some((_, directory)) = self.located.take() {
@@ -172,9 +185,9 @@ impl<V: Visitor> Scanner<'_, V> {
     fn open(&mut self, parent: Option<&Node<V>>, name: &CStr, root: u32) -> Option<Node<V>> {
         let opened = match parent {
             None => directory::open(None, name, self.budget),
-            Some(parent) => parent
-                .descriptor()
-                .and_then(|descriptor| directory::open(Some(&descriptor), name, self.budget)),
+            Some(parent) => self.timed(&self.progress.opening, || {
+                directory::open(Some(&*parent.descriptor()?), name, self.budget)
+            }),
         };
         let entered = opened.and_then(|descriptor| self.enter(parent, name, root, descriptor));
         match entered {
@@ -256,14 +269,15 @@ impl<V: Visitor> Scanner<'_, V> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let portion = if self.queue.units() > NAMES_MANY { SMALL_READ_BYTES } else { buffer.len() };
         loop {
-            let (descriptor, len) = match directory.read(&mut buffer[..portion]) {
-                Ok(read) => read,
-                Err(errno) => {
-                    self.visitor.incomplete(&directory);
-                    self.fail(directory.path_bytes(), Operation::List, errno);
-                    break;
-                }
-            };
+            let (descriptor, len) =
+                match self.timed(&self.progress.reading, || directory.read(&mut buffer[..portion])) {
+                    Ok(read) => read,
+                    Err(errno) => {
+                        self.visitor.incomplete(&directory);
+                        self.fail(directory.path_bytes(), Operation::List, errno);
+                        break;
+                    }
+                };
             if len == 0 {
                 break;
             }
@@ -314,7 +328,7 @@ impl<V: Visitor> Scanner<'_, V> {
         let mut visited = 0;
         for record in records {
             let metadata = if self.options.metadata || record.kind.is_none() {
-                match directory::stat(descriptor.as_fd(), record.name) {
+                match self.timed(&self.progress.asking, || directory::stat(descriptor.as_fd(), record.name)) {
                     Ok(stat) => Some(Metadata(stat)),
                     Err(errno) => {
                         self.fail_in(Some(directory), record.name, Operation::Stat, errno);
@@ -337,7 +351,11 @@ impl<V: Visitor> Scanner<'_, V> {
                 depth: directory.depth() + 1,
             };
             visited += 1;
+            let begun = self.options.profile.then(Instant::now);
             let verdict = self.visitor.visit(&entry);
+            if let Some(begun) = begun {
+                self.progress.count(&self.progress.visiting, begun.elapsed().as_nanos() as u64);
+            }
             if kind != Kind::Directory || verdict == Verdict::Pass {
                 continue;
             }

@@ -32,6 +32,8 @@ pub struct Options {
     /// Keep directories open until they are left, as far as the limit on open files allows: for visitors that need a
     /// directory's descriptor when they leave those in it.
     pub keep_open: bool,
+    /// Measure what the time goes to: see [`Progress::profile`](crate::Progress::profile). Costs some.
+    pub profile: bool,
 }
 
 impl Default for Options {
@@ -42,6 +44,7 @@ impl Default for Options {
             cross_mounts: false,
             read_bytes: 32 << 10,
             keep_open: false,
+            profile: false,
         }
     }
 }
