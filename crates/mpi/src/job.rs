@@ -11,6 +11,10 @@ use nacre_walk::{Unit, Visitor, Walk};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// For so long after something happened this thread only lets others run before it looks again: a conversation goes on
+/// without the delay of sleeping.
+const EAGER: Duration = Duration::from_micros(50);
+
 /// While nothing happens this thread looks for messages less and less often, down to once in this time: often enough
 /// for a rank that asks, and next to nothing for the processor.
 const REST_MAX: Duration = Duration::from_millis(2);
@@ -102,6 +106,7 @@ fn communicate<S: Send + Sync>(
     let now_ns = || began.elapsed().as_nanos() as u64;
     let mut communication = Duration::ZERO;
     let mut rest = REST_MIN;
+    let mut happened = began;
     let mut stopping = false;
     let mut stopped = false;
     loop {
@@ -132,20 +137,23 @@ fn communicate<S: Send + Sync>(
         } else if !alive() {
             return Err(JobError::Thread(network.rank()));
         }
-        if quiet {
+        if !quiet {
+            happened = Instant::now();
+            communication += happened - turn;
+            rest = REST_MIN;
+        } else if turn.duration_since(happened) < EAGER {
+            std::thread::yield_now();
+        } else {
             let asks = rank.next_timeout_ns().map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
             let pause = asks.unwrap_or(rest).min(rest);
             if engine.is_idle() {
                 std::thread::sleep(pause);
             } else if engine.wait_idle(pause) {
                 // There is something to ask for.
-                rest = REST_MIN;
+                happened = Instant::now();
                 continue;
             }
             rest = (rest * 2).min(REST_MAX);
-        } else {
-            communication += turn.elapsed();
-            rest = REST_MIN;
         }
     }
 }

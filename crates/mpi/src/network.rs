@@ -14,6 +14,7 @@ use mpi::traits::*;
 use nacre_walk::algorithm::{Message, Transport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
@@ -93,7 +94,7 @@ impl<W: Serialize + DeserializeOwned> Transport<W> for Network<W> {
 
     fn send(&mut self, to: u32, message: Message<W>) -> Result<(), NetworkError> {
         self.settle()?;
-        let buffer = postcard::to_stdvec(&message).map_err(NetworkError::Encoding)?.into_boxed_slice();
+        let buffer = pack(postcard::to_stdvec(&message).map_err(NetworkError::Encoding)?).into_boxed_slice();
         self.sent_bytes[to as usize] += buffer.len() as u64;
         let count = i32::try_from(buffer.len()).map_err(|_| NetworkError::TooLong(buffer.len()))?;
         // SAFETY: null is what MPI overwrites.
@@ -122,7 +123,8 @@ impl<W: Serialize + DeserializeOwned> Transport<W> for Network<W> {
         };
         let (bytes, status) = found.matched_receive_vec::<u8>();
         let from = status.source_rank() as u32;
-        let message = postcard::from_bytes(&bytes).map_err(|_| NetworkError::Nonsense(from, bytes.len()))?;
+        let message = unpack(&bytes).and_then(|plain| postcard::from_bytes(&plain).ok());
+        let message = message.ok_or(NetworkError::Nonsense(from, bytes.len()))?;
         Ok(Some((from, message)))
     }
 
@@ -136,5 +138,60 @@ impl<W: Serialize + DeserializeOwned> Transport<W> for Network<W> {
 impl<W> Drop for Network<W> {
     fn drop(&mut self) {
         self.sending.drain(..).for_each(std::mem::forget);
+    }
+}
+
+/// Shorter messages are sent as they are.
+const PACK_MIN_BYTES: usize = 100;
+
+/// What an unpacked message may take.
+const UNPACKED_MAX_BYTES: usize = 64 << 20;
+
+/// Paths that are sent together have much in common: they take a third or less when they are compressed. A byte in front
+/// says whether they are.
+fn pack(plain: Vec<u8>) -> Vec<u8> {
+    if plain.len() < PACK_MIN_BYTES {
+        return [&[0], &plain[..]].concat();
+    }
+    [&[1], &lz4_flex::compress_prepend_size(&plain)[..]].concat()
+}
+
+fn unpack(bytes: &[u8]) -> Option<Cow<'_, [u8]>> {
+    match bytes.split_first()? {
+        (0, plain) => Some(Cow::Borrowed(plain)),
+        (1, packed) => {
+            let (len, packed) = packed.split_first_chunk()?;
+            let len = u32::from_le_bytes(*len) as usize;
+            // Compression gains at most a factor of 255: a length that lies costs no memory.
+            if len > UNPACKED_MAX_BYTES || len > packed.len().saturating_mul(255) {
+                return None;
+            }
+            lz4_flex::decompress(packed, len).ok().map(Cow::Owned)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_packed_and_unpacked() {
+        for len in [0, 1, 99, 100, 5_000, 1 << 20] {
+            let plain: Vec<u8> = (0..len).map(|index: usize| (index / 7 * 3) as u8).collect();
+            let packed = pack(plain.clone());
+            assert!(packed.len() <= plain.len() + 1 + plain.len() / 200 + 20);
+            assert_eq!(unpack(&packed).unwrap(), plain);
+            // What was cut or changed is an error or something else, and never a panic.
+            for cut in 0..packed.len().min(200) {
+                let _ = unpack(&packed[..cut]);
+                let mut changed = packed.clone();
+                changed[cut] ^= 0x41;
+                let _ = unpack(&changed);
+            }
+        }
+        assert_eq!(unpack(&[1, 0xff, 0xff, 0xff, 0xff, 0]), None);
+        assert_eq!(unpack(&[2, 0]), None);
     }
 }
