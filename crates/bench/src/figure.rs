@@ -1,13 +1,23 @@
-//! Figures as SVG: one point for each repetition, a line through the medians.
+//! Figures as SVG: lines here, one point for each repetition and a line through the medians; bars, heat maps and
+//! histograms in modules of their own.
 //!
 //! The text of a figure names a family of fonts and leaves the choice to whoever shows it, so that drawing needs no
 //! font on the machine.
 
+mod bars;
+mod heat;
+mod histogram;
+
 use std::ops::Range;
 
+use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
+use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
 
+pub(crate) use self::bars::{BarSeries, Bars};
+pub(crate) use self::heat::{HeatMap, HeatMaps};
+pub(crate) use self::histogram::{Histogram, Histograms};
 use crate::BenchError;
 use crate::statistic::Spread;
 
@@ -183,23 +193,15 @@ impl Figure {
         Ok(svg)
     }
 
-    fn draw(&self, svg: &mut String) -> Result<(), Box<dyn std::error::Error>> {
-        let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-        root.fill(&WHITE)?;
-        let text = |size: u32| ("sans-serif", size).into_font().color(&BLACK);
-        root.draw(&Text::new(self.title.clone(), (24, 14), text(20)))?;
-        root.draw(&Text::new(self.subtitle.clone(), (24, 40), text(13)))?;
-        // The legend stands to the right of the plot, where it hides nothing.
-        let letters = |line: &Line| {
-            // Small print is an eighth narrower.
-            let note = line.note.as_ref().map_or(0, |note| note.chars().count() * 7 / 8);
-            line.name.chars().count().max(note) as u32
-        };
-        let legend_width = match self.lines.len() {
-            0 | 1 => 24,
-            _ => 52 + 7 * self.lines.iter().map(letters).max().unwrap_or(0),
-        };
-        let (area, legend) = root.margin(64, 8, 8, 0).split_horizontally(SIZE.0 - legend_width - 8);
+    fn draw(&self, svg: &mut String) -> Result<(), Failure> {
+        let root = canvas(svg, SIZE, &self.title, &self.subtitle)?;
+        let marks = self.lines.iter().map(|line| Mark {
+            name: &line.name,
+            note: line.note.as_deref(),
+            colour: line.colour,
+            shape: if line.connected { Shape::Line } else { Shape::Point },
+        });
+        let (area, legend) = beside_legend(&root, marks.collect());
         let mut chart = ChartBuilder::on(&area)
             .x_label_area_size(48)
             .y_label_area_size(72)
@@ -214,7 +216,7 @@ impl Figure {
             .bold_line_style(BLACK.mix(0.12))
             .draw()?;
         for line in &self.lines {
-            let colour = COLOURS[line.colour % COLOURS.len()];
+            let colour = colour(line.colour);
             let place = |x: f64, y: f64| (self.x.position(x), self.y.position(y));
             // Nothing has no place on a logarithmic axis.
             let visible = |y: f64| self.y.scale == Scale::Linear || y > 0.0;
@@ -230,25 +232,105 @@ impl Figure {
                 chart.draw_series(LineSeries::new(path, colour.stroke_width(2)))?;
             }
         }
-        if self.lines.len() > 1 {
-            let mut y = 24;
-            for line in &self.lines {
-                let colour = COLOURS[line.colour % COLOURS.len()];
-                if line.connected {
-                    legend.draw(&PathElement::new([(8, y), (32, y)], colour.stroke_width(2)))?;
-                }
-                legend.draw(&Circle::new((20, y), 3, colour.filled()))?;
-                legend.draw(&Text::new(line.name.clone(), (40, y - 7), text(14)))?;
-                if let Some(note) = &line.note {
-                    y += 17;
-                    let grey = BLACK.mix(0.65);
-                    let grey = text(12).color(&grey);
-                    legend.draw(&Text::new(note.clone(), (40, y - 6), grey))?;
-                }
-                y += 26;
-            }
-        }
+        legend.draw()?;
         root.present()?;
+        Ok(())
+    }
+}
+
+/// Why something could not be drawn.
+type Failure = DrawingAreaErrorKind<std::io::Error>;
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Black letters of this size.
+fn text(size: u32) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&BLACK)
+}
+
+/// The colour of this number.
+fn colour(number: usize) -> RGBColor {
+    COLOURS[number % COLOURS.len()]
+}
+
+/// A white sheet with title and subtitle.
+fn canvas<'a>(
+    svg: &'a mut String,
+    size: (u32, u32),
+    title: &str,
+    subtitle: &str,
+) -> Result<Area<'a>, Failure> {
+    let root = SVGBackend::with_string(svg, size).into_drawing_area();
+    root.fill(&WHITE)?;
+    root.draw(&Text::new(title.to_owned(), (24, 14), text(20)))?;
+    root.draw(&Text::new(subtitle.to_owned(), (24, 40), text(13)))?;
+    Ok(root)
+}
+
+/// Space that title and subtitle take.
+const HEAD: u32 = 64;
+
+/// How something is marked in a legend.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Line,
+    Point,
+    Bar,
+}
+
+/// An entry of a legend.
+struct Mark<'a> {
+    name: &'a str,
+    /// A second line, in small print.
+    note: Option<&'a str>,
+    colour: usize,
+    shape: Shape,
+}
+
+/// A legend with its place.
+struct Legend<'a, 'b> {
+    area: Area<'a>,
+    marks: Vec<Mark<'b>>,
+}
+
+/// Where the plot goes, and to the right of it, where it hides nothing, the legend. One thing alone needs none.
+fn beside_legend<'a, 'b>(root: &Area<'a>, marks: Vec<Mark<'b>>) -> (Area<'a>, Legend<'a, 'b>) {
+    let letters = |mark: &Mark| {
+        // Small print is an eighth narrower.
+        let note = mark.note.map_or(0, |note| note.chars().count() * 7 / 8);
+        mark.name.chars().count().max(note) as u32
+    };
+    let width = match marks.len() {
+        0 | 1 => 24,
+        _ => 52 + 7 * marks.iter().map(letters).max().unwrap_or(0),
+    };
+    let (all, _) = root.dim_in_pixel();
+    let (plot, area) = root.margin(HEAD, 8, 8, 0).split_horizontally(all - width - 8);
+    (plot, Legend { area, marks })
+}
+
+impl<'a> Legend<'a, '_> {
+    fn draw(&self) -> Result<(), Failure> {
+        if self.marks.len() < 2 {
+            return Ok(());
+        }
+        let mut y = 24;
+        for mark in &self.marks {
+            let colour = colour(mark.colour);
+            if mark.shape == Shape::Line {
+                self.area.draw(&PathElement::new([(8, y), (32, y)], colour.stroke_width(2)))?;
+            }
+            match mark.shape {
+                Shape::Bar => self.area.draw(&Rectangle::new([(12, y - 7), (30, y + 7)], colour.filled()))?,
+                _ => self.area.draw(&Circle::new((20, y), 3, colour.filled()))?,
+            }
+            self.area.draw(&Text::new(mark.name.to_owned(), (40, y - 7), text(14)))?;
+            if let Some(note) = mark.note {
+                y += 17;
+                let grey = BLACK.mix(0.65);
+                self.area.draw(&Text::new(note.to_owned(), (40, y - 6), text(12).color(&grey)))?;
+            }
+            y += 26;
+        }
         Ok(())
     }
 }

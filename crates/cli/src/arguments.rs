@@ -74,6 +74,7 @@ pub enum Command {
     Scrub(administration::ScrubArgs),
     Compact(administration::CompactArgs),
     CopyObjects(copy::Args),
+    Walk(Box<nacre_walk::command::Args>),
     Keygen(keygen::Args),
     /// Run a study: what coordination costs, measured on this machine
     #[command(subcommand)]

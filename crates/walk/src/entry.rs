@@ -73,7 +73,9 @@ impl Kind {
 }
 
 /// Seconds and nanoseconds since the epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct Time {
     /// Whole seconds; negative before 1970.
     pub seconds: i64,

@@ -10,11 +10,23 @@
 #![deny(unsafe_code)]
 
 pub mod algorithm;
+#[cfg(feature = "command")]
+mod collect;
+#[cfg(feature = "command")]
+pub mod command;
 mod directory;
 mod entry;
 mod error;
+#[cfg(feature = "command")]
+pub mod filter;
 mod getdents;
+#[cfg(feature = "command")]
+pub mod list;
 mod pool;
+#[cfg(feature = "command")]
+pub mod quantity;
+#[cfg(feature = "command")]
+pub mod report;
 mod scan;
 pub mod simulate;
 mod unit;

@@ -367,6 +367,7 @@ impl<V: Visitor> Scanner<'_, V> {
             children.push(record.name);
         }
         self.progress.count(&self.progress.entries, visited);
+        self.visitor.visited(directory);
         (!children.is_empty()).then_some(children)
     }
 

@@ -83,6 +83,12 @@ pub trait Visitor: Send {
     /// Called once for every entry.
     fn visit(&mut self, entry: &Entry<'_, Self::State>) -> Verdict;
 
+    /// A portion of a directory's entries was visited by this thread; [`Visitor::leave`] comes later, perhaps on
+    /// another thread. What was added up since the last portion can be added to what is attached to the directory.
+    fn visited(&mut self, directory: &Directory<Self::State>) {
+        let _ = directory;
+    }
+
     /// Everything below a directory was visited by this walk, as far as it could be.
     fn leave(&mut self, directory: &Directory<Self::State>) {
         let _ = directory;

@@ -11,8 +11,8 @@ use crate::quantity::parse_bytes;
 ///
 /// Makes a tree from a seed and a shape, or takes one that is there; has every program walk it once to warm the
 /// caches and to see whether it finds everything; then measures them in turn, several times, each as a process of its
-/// own. A tree that was made is removed at the end, unless it is to be kept for the next time; an interrupted run
-/// leaves it, and the next run of the same shape uses it.
+/// own. A tree that was made is removed at the end, unless it is to be kept; one of the same seed and shape that is
+/// there already is used, and stays.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Measure these alone; several separated by commas [default: all that are installed or given]
@@ -42,6 +42,12 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = "Measuring")]
     pub repeat: Option<u32>,
 
+    /// Measure nothing, and draw the paper's figures from the runs in this file: JSON objects, one on each line
+    #[arg(long, value_name = "FILE", help_heading = "Results")]
+    pub runs: Vec<PathBuf>,
+    /// Where the figures go
+    #[arg(long, value_name = "FOLDER", default_value = ".", help_heading = "Results")]
+    pub out: PathBuf,
     /// Write all results, raw and summed up, with the machine's description, to this file as JSON
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub results: Option<PathBuf>,

@@ -76,11 +76,11 @@ impl fmt::Display for Counted {
 /// How to make a number of what a program prints.
 #[derive(Clone, Copy)]
 enum Output {
-    /// A name for every entry, ended by this byte; also one for the root, or not.
-    Names { end: u8, root: bool },
+    /// A name for every entry, ended by a zero byte; also one for the root, or not.
+    Names { root: bool },
     /// The floor's JSON.
     Floor,
-    /// A JSON object with this number in it.
+    /// A JSON object with this number in it, in which the root counts.
     Json(&'static [&'static str]),
     /// A number at the beginning of a line.
     Number,
@@ -162,6 +162,7 @@ impl Contender {
             Self::FloorNames => nacre(&["bench", "walk-floor", "--threads", &threads, "--names-only"]),
             Self::Nacre if counting => nacre(&["walk", "--json", "--threads", &threads]),
             Self::Nacre => nacre(&["walk", "--threads", &threads]),
+            Self::NacreNames if counting => nacre(&["walk", "--threads", &threads, "--list", "--null"]),
             Self::NacreNames => nacre(&["walk", "--threads", &threads, "--list"]),
             Self::Du if counting => packaged(&["--summarize", "--inodes"])?,
             Self::Du => packaged(&["--summarize", "--apparent-size"])?,
@@ -195,10 +196,9 @@ impl Contender {
     fn output(self) -> Output {
         match self {
             Self::Floor | Self::FloorNames => Output::Floor,
-            Self::Nacre => Output::Json(&["entries"]),
-            Self::NacreNames => Output::Names { end: b'\n', root: true },
-            Self::Find | Self::Bfs => Output::Names { end: 0, root: true },
-            Self::Fd | Self::FdNames => Output::Names { end: 0, root: false },
+            Self::Nacre => Output::Json(&["total", "entries"]),
+            Self::NacreNames | Self::Find | Self::Bfs => Output::Names { root: true },
+            Self::Fd | Self::FdNames => Output::Names { root: false },
             Self::Du | Self::Pdu => Output::Number,
             Self::Dwalk => Output::Behind("Items:"),
         }
@@ -236,13 +236,13 @@ impl Contender {
 impl Output {
     fn number(self, output: &mut dyn Read) -> Option<u64> {
         match self {
-            Self::Names { end, root } => {
+            Self::Names { root } => {
                 let mut buffer = vec![0; 1 << 16];
                 let mut names = 0u64;
                 loop {
                     match output.read(&mut buffer).ok()? {
                         0 => return Some(names - u64::from(root && names > 0)),
-                        read => names += buffer[..read].iter().filter(|byte| **byte == end).count() as u64,
+                        read => names += buffer[..read].iter().filter(|byte| **byte == 0).count() as u64,
                     }
                 }
             }
@@ -252,7 +252,7 @@ impl Output {
             }
             Self::Json(path) => {
                 let value: serde_json::Value = serde_json::from_reader(output).ok()?;
-                path.iter().try_fold(&value, |value, key| value.get(key))?.as_u64()
+                path.iter().try_fold(&value, |value, key| value.get(key))?.as_u64()?.checked_sub(1)
             }
             Self::Number => last_line(output)?.split_whitespace().next()?.parse().ok(),
             Self::Behind(word) => {
@@ -283,9 +283,9 @@ mod tests {
     #[test]
     fn numbers_are_found_in_what_programs_print() {
         let number = |output: Output, text: &str| output.number(&mut text.as_bytes());
-        assert_eq!(number(Output::Names { end: 0, root: true }, "a\0b\0c\0"), Some(2));
-        assert_eq!(number(Output::Names { end: b'\n', root: false }, "a\nb\nc\n"), Some(3));
-        assert_eq!(number(Output::Json(&["a", "b"]), "{\"a\": {\"b\": 7}}"), Some(7));
+        assert_eq!(number(Output::Names { root: true }, "a\0b\0c\0"), Some(2));
+        assert_eq!(number(Output::Names { root: false }, "a\nb\0c\0"), Some(2));
+        assert_eq!(number(Output::Json(&["a", "b"]), "{\"a\": {\"b\": 7}}"), Some(6));
         assert_eq!(number(Output::Json(&["a"]), "not JSON"), None);
         assert_eq!(number(Output::Number, "12345\t/tmp/tree\n"), Some(12345));
         assert_eq!(number(Output::Behind("Items:"), "x\n[2026] Items: 1,234\nx"), Some(1234));

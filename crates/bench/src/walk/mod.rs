@@ -8,6 +8,7 @@ mod contender;
 mod floor;
 mod pool;
 mod report;
+mod study;
 mod tree;
 mod usage;
 
@@ -24,6 +25,9 @@ use crate::{BenchError, Spread};
 
 /// Runs the study as asked, prints the table, writes what was asked for.
 pub fn run(args: &Args) -> Result<(), BenchError> {
+    if !args.runs.is_empty() {
+        return draw(args);
+    }
     let contenders = args.contenders()?;
     let tree = match &args.tree {
         Some(root) => Tree::existing(root)?,
@@ -36,6 +40,20 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
     match args.print_json {
         true => println!("{}", report.json()?),
         false => print!("{report}"),
+    }
+    Ok(())
+}
+
+/// Draws the figures of runs that took place before.
+fn draw(args: &Args) -> Result<(), BenchError> {
+    let mut runs = Vec::new();
+    for file in &args.runs {
+        runs.extend(study::read(file)?);
+    }
+    let files = study::draw(&runs, &args.out)?;
+    match args.print_json {
+        true => println!("{}", serde_json::json!({ "figures": files })),
+        false => files.iter().for_each(|file| println!("Drawn: {file}")),
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ pub mod shell;
 pub mod stat;
 pub mod tour;
 pub mod transfer;
+pub mod walk;
 pub mod write;
 
 use crate::arguments::{Command, Common, Line};
@@ -25,6 +26,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
     match line.command {
         Command::Serve(args) => serve::run(&line.common, args),
         Command::Keygen(args) => keygen::run(args),
+        Command::Walk(args) => walk::run(&session, &args),
         Command::Bench(study) => bench(&line.common, study),
         Command::Tour(args) => tour::run(&session, args),
         Command::TourClient(args) => tour::client(&session, args),
@@ -53,6 +55,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::CopyObjects(args) => copy::run(session, args).await,
         Command::Serve(_)
         | Command::Keygen(_)
+        | Command::Walk(_)
         | Command::Bench(_)
         | Command::Tour(_)
         | Command::TourClient(_)

@@ -12,7 +12,7 @@ use self::plan::Plan;
 pub(crate) use self::shape::Shape;
 use crate::BenchError;
 
-/// A tree to walk. One that was made is removed when it is dropped, unless it is to be kept.
+/// A tree to walk. One that was made is removed when it is dropped, unless it is to be kept; one that was there stays.
 pub(crate) struct Tree {
     pub(crate) root: PathBuf,
     /// What a walk must find, if the tree has a manifest.
@@ -47,7 +47,7 @@ impl Tree {
         let known = Manifest::of(&root);
         if let Some(manifest) = known.clone().filter(|manifest| manifest.is_of(seed, shape) && root.is_dir())
         {
-            return Ok(Self { root, manifest: Some(manifest), reused: true, keep });
+            return Ok(Self { root, manifest: Some(manifest), reused: true, keep: true });
         }
         match known {
             // Another shape, or a tree whose making was interrupted: it is ours.

@@ -109,7 +109,8 @@ fn a_tree_is_made_once_and_never_over_something_else() {
     let marked = |tree: Tree| (tree.reused, tree.root.join("mark").exists());
     assert_eq!(marked(Tree::made(&root, 1, &small, 2, true).unwrap()), (false, false));
     std::fs::write(root.join("mark"), "").unwrap();
-    assert_eq!(marked(Tree::made(&root, 1, &small, 2, true).unwrap()), (true, true));
+    assert_eq!(marked(Tree::made(&root, 1, &small, 2, false).unwrap()), (true, true));
+    assert!(root.join("mark").exists(), "a tree that was there stays");
     // Another seed is another tree.
     assert_eq!(marked(Tree::made(&root, 2, &small, 2, true).unwrap()), (false, false));
     // One that was interrupted is made again.

@@ -1,0 +1,224 @@
+//! Bars: beside each other, or on top of each other.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::{Axis, Failure, Mark, SIZE, Scale, Shape, beside_legend, canvas, colour, short, text};
+use crate::BenchError;
+use crate::statistic::Spread;
+
+/// Bars of one kind, one for each group.
+#[derive(Clone, Debug)]
+pub(crate) struct BarSeries {
+    /// The name in the legend.
+    pub(crate) name: String,
+    /// For each group, what the repetitions gave. A group without any has no bar.
+    pub(crate) values: Vec<Vec<f64>>,
+    /// The number of the colour.
+    pub(crate) colour: usize,
+}
+
+/// A figure of bars as high as the medians.
+#[derive(Clone, Debug)]
+pub(crate) struct Bars {
+    pub(crate) title: String,
+    /// What was measured, in one line.
+    pub(crate) subtitle: String,
+    /// What the groups are.
+    pub(crate) x_label: String,
+    pub(crate) groups: Vec<String>,
+    pub(crate) y_label: String,
+    pub(crate) scale: Scale,
+    pub(crate) series: Vec<BarSeries>,
+    /// On top of each other; otherwise side by side.
+    pub(crate) stacked: bool,
+}
+
+/// Bars that still have room for a number above each.
+const NUMBERED_MAX: usize = 30;
+
+impl Bars {
+    /// Draws it.
+    pub(crate) fn svg(&self) -> Result<String, BenchError> {
+        let mut svg = String::new();
+        self.draw(&mut svg)
+            .map_err(|error| BenchError::Figure { figure: self.title.clone(), message: error.to_string() })?;
+        Ok(svg)
+    }
+
+    fn median(&self, series: usize, group: usize) -> Option<f64> {
+        let values = self.series[series].values.get(group).filter(|values| !values.is_empty())?;
+        Some(Spread::of(values.iter().copied()).median)
+    }
+
+    /// All heights that the axis must hold.
+    fn heights(&self) -> Vec<f64> {
+        let of_group = |group: usize| {
+            let medians = (0..self.series.len()).filter_map(move |series| self.median(series, group));
+            if self.stacked { vec![medians.sum()] } else { medians.collect::<Vec<f64>>() }
+        };
+        let repetitions = self.series.iter().flat_map(|series| series.values.iter().flatten().copied());
+        let repetitions = repetitions.filter(|_| !self.stacked);
+        let mut heights: Vec<f64> = (0..self.groups.len()).flat_map(of_group).chain(repetitions).collect();
+        if self.scale == Scale::Decades {
+            // Where there is no zero to stand on, the lowest bar is a bar all the same.
+            let least = heights.iter().copied().filter(|height| *height > 0.0).fold(f64::INFINITY, f64::min);
+            heights.extend(least.is_finite().then_some(least / 3.0));
+        }
+        heights
+    }
+
+    fn draw(&self, svg: &mut String) -> Result<(), Failure> {
+        let root = canvas(svg, SIZE, &self.title, &self.subtitle)?;
+        let marks = self.series.iter().map(|series| Mark {
+            name: &series.name,
+            note: None,
+            colour: series.colour,
+            shape: Shape::Bar,
+        });
+        // What lies on top is named first.
+        let marks: Vec<Mark> = if self.stacked { marks.rev().collect() } else { marks.collect() };
+        let (area, legend) = beside_legend(&root, marks);
+        let mut x = Axis::naming(&self.x_label, self.groups.clone());
+        x.range = -0.5..self.groups.len() as f64 - 0.5;
+        let y = Axis::holding(&self.y_label, self.scale, self.heights());
+        let mut chart = ChartBuilder::on(&area)
+            .x_label_area_size(48)
+            .y_label_area_size(72)
+            .build_cartesian_2d(x, y.clone())?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_desc(self.x_label.clone())
+            .y_desc(self.y_label.clone())
+            .axis_desc_style(text(15))
+            .label_style(text(13))
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(BLACK.mix(0.12))
+            .draw()?;
+        let numbered = self.groups.len() * self.series.len() <= NUMBERED_MAX && !self.stacked;
+        // Of the place of a group, a fifth is left free.
+        let width = if self.stacked { 0.6 } else { 0.8 / self.series.len().max(1) as f64 };
+        for group in 0..self.groups.len() {
+            let mut below = 0.0;
+            for (index, series) in self.series.iter().enumerate() {
+                // Nothing has no place on a logarithmic axis.
+                let median = self.median(index, group);
+                let Some(median) = median.filter(|median| self.scale == Scale::Linear || *median > 0.0)
+                else {
+                    continue;
+                };
+                let left = match self.stacked {
+                    true => group as f64 - width / 2.0,
+                    false => group as f64 - 0.4 + index as f64 * width,
+                };
+                let right = left + width * if self.stacked { 1.0 } else { 0.92 };
+                let foot = if self.stacked { y.position(below) } else { y.range.start };
+                let top = y.position(below + median);
+                let bar = Rectangle::new([(left, foot), (right, top)], colour(series.colour).filled());
+                chart.draw_series([bar])?;
+                if self.stacked {
+                    below += median;
+                    continue;
+                }
+                let middle = (left + right) / 2.0;
+                let values = &series.values[group];
+                let points = values.iter().filter(|_| values.len() > 1).map(|value| y.position(*value));
+                chart.draw_series(points.map(|value| Circle::new((middle, value), 2, BLACK.filled())))?;
+                if numbered {
+                    let highest = values.iter().copied().fold(median, f64::max);
+                    let style = text(11).pos(Pos::new(HPos::Center, VPos::Bottom));
+                    // Above the points.
+                    let number = EmptyElement::at((middle, y.position(highest)))
+                        + Text::new(short(rounded(median)), (0, -5), style);
+                    chart.draw_series([number])?;
+                }
+            }
+        }
+        legend.draw()?;
+        root.present()?;
+        Ok(())
+    }
+}
+
+/// A number to three digits.
+fn rounded(number: f64) -> f64 {
+    if number == 0.0 {
+        return 0.0;
+    }
+    let unit = 10f64.powf(number.abs().log10().floor() - 2.0);
+    (number / unit).round() * unit
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bars(stacked: bool, scale: Scale) -> Bars {
+        let series = |name: &str, colour, values: [Vec<f64>; 2]| BarSeries {
+            name: name.into(),
+            values: values.to_vec(),
+            colour,
+        };
+        Bars {
+            title: "messages".into(),
+            subtitle: "of two".into(),
+            x_label: "files".into(),
+            groups: vec!["few".into(), "many".into()],
+            y_label: "messages".into(),
+            scale,
+            series: vec![
+                series("one", 0, [vec![10.0, 30.0, 20.0], vec![4000.0]]),
+                series("other", 1, [vec![0.0], vec![]]),
+                series("third", 2, [vec![7.0], vec![123_456.0]]),
+            ],
+            stacked,
+        }
+    }
+
+    fn count(svg: &str, name: &str) -> usize {
+        let document = roxmltree::Document::parse(svg).unwrap();
+        document.descendants().filter(|node| node.has_tag_name(name)).count()
+    }
+
+    #[test]
+    fn every_group_has_a_bar_of_everything_that_has_a_value() {
+        let logarithmic = bars(false, Scale::Decades).svg().unwrap();
+        // The sheet, three marks of the legend, and four bars: nothing has no bar on a logarithmic axis.
+        assert_eq!(count(&logarithmic, "rect"), 1 + 3 + 4);
+        // One point for each repetition where there are several.
+        assert_eq!(count(&logarithmic, "circle"), 3);
+        for number in ["20", "4000", "7", "123k"] {
+            assert!(logarithmic.contains(&format!("\n{number}\n")), "{number} is missing");
+        }
+        let linear = bars(false, Scale::Linear).svg().unwrap();
+        assert_eq!(count(&linear, "rect"), 1 + 3 + 5);
+    }
+
+    #[test]
+    fn stacked_bars_stand_on_each_other() {
+        let stacked = Bars { groups: vec!["few".into()], ..bars(true, Scale::Linear) };
+        let svg = stacked.svg().unwrap();
+        let document = roxmltree::Document::parse(&svg).unwrap();
+        let number =
+            |node: &roxmltree::Node, name: &str| node.attribute(name).unwrap().parse::<f64>().unwrap();
+        let rects: Vec<roxmltree::Node> =
+            document.descendants().filter(|node| node.has_tag_name("rect")).collect();
+        let of = |colour: &str| {
+            let found = rects.iter().filter(|rect| rect.attribute("fill") == Some(colour));
+            // The mark of the legend is narrower than a bar.
+            found.max_by(|one, other| number(one, "width").total_cmp(&number(other, "width"))).unwrap()
+        };
+        let (lowest, highest) = (of("#0072B2"), of("#009E73"));
+        let top = number(lowest, "y");
+        let foot = number(highest, "y") + number(highest, "height");
+        assert!((top - foot).abs() <= 1.0, "{top} {foot}");
+    }
+
+    #[test]
+    fn numbers_are_rounded_to_three_digits() {
+        assert_eq!(rounded(123_456.0), 123_000.0);
+        assert_eq!(rounded(0.0), 0.0);
+        assert!((rounded(0.012_345) - 0.0123).abs() < 1e-12);
+    }
+}

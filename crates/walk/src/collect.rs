@@ -1,0 +1,112 @@
+//! The visitor behind the command: filters entries, and counts or lists them.
+
+use crate::command::Plan;
+use crate::directory::Directory;
+use crate::entry::Entry;
+use crate::list::Lister;
+use crate::report::link::{HardLinks, Spill};
+use crate::report::{Report, Sums, Tally};
+use crate::{Opened, Queue, Verdict, Visitor, WalkError};
+use std::sync::Arc;
+
+/// What one thread of a walk counts and lists.
+pub struct Collector<'a> {
+    plan: &'a Plan,
+    /// What it has counted.
+    pub report: Report,
+    /// Files with several names that it met.
+    pub links: HardLinks,
+    /// What was visited since the last portion of a directory.
+    current: Tally,
+    lister: Option<Lister<'a>>,
+    queue: Arc<Queue<Sums>>,
+}
+
+impl<'a> Collector<'a> {
+    /// The visitor of one of so many threads.
+    pub fn new(
+        plan: &'a Plan,
+        lister: Option<Lister<'a>>,
+        queue: &Arc<Queue<Sums>>,
+        spill: &Arc<Spill>,
+        threads: usize,
+    ) -> Collector<'a> {
+        Collector {
+            plan,
+            report: Report::new(&plan.shape),
+            links: HardLinks::new(spill, threads),
+            current: Tally::default(),
+            lister,
+            queue: Arc::clone(queue),
+        }
+    }
+
+    /// Takes what it has counted, and leaves it with nothing.
+    pub fn take(&mut self, into: &mut Report, links: &mut HardLinks) {
+        into.merge(std::mem::replace(&mut self.report, Report::new(&self.plan.shape)));
+        links.merge(self.links.take());
+    }
+
+    /// Writes what it has listed but not written yet.
+    pub fn flush(&mut self) {
+        if let Some(lister) = &mut self.lister
+            && !lister.flush()
+        {
+            self.queue.stop();
+        }
+    }
+}
+
+impl Visitor for Collector<'_> {
+    type State = Sums;
+
+    fn enter(&mut self, _directory: &Opened<'_, Sums>) -> Option<Sums> {
+        Some(Sums::default())
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, Sums>) -> Verdict {
+        let verdict = if self.plan.descent.is_plain() {
+            Verdict::Descend
+        } else if self.plan.descent.excludes(entry) {
+            return Verdict::Pass;
+        } else {
+            self.plan.descent.verdict(entry)
+        };
+        if !self.plan.filter.matches(entry) {
+            return verdict;
+        }
+        match &mut self.lister {
+            Some(lister) => lister.list(entry),
+            None => self.report.count(entry, &mut self.current, &mut self.links),
+        }
+        if entry.directory.is_none() {
+            // A root is in no directory that is walked.
+            self.current = Tally::default();
+        }
+        verdict
+    }
+
+    fn visited(&mut self, directory: &Directory<Sums>) {
+        directory.state().add(&self.current);
+        self.current = Tally::default();
+        if let Some(lister) = &mut self.lister
+            && !lister.pause()
+        {
+            self.queue.stop();
+        }
+    }
+
+    fn leave(&mut self, directory: &Directory<Sums>) {
+        if self.lister.is_none() {
+            self.report.leave(directory);
+        }
+    }
+
+    fn mount_point(&mut self, path: Vec<u8>) {
+        self.report.mount_point(path);
+    }
+
+    fn failed(&mut self, error: WalkError) {
+        self.report.fail(error);
+    }
+}

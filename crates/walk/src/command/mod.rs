@@ -1,0 +1,269 @@
+//! The command `walk`: what every program that has it does with its flags.
+//!
+//! A [`Plan`] is what the flags ask for. [`run`] carries it out in this process; a program with many ranks makes the same
+//! plan in each, gives its threads [`Plan::collectors`], merges [`Report`]s, and prints with [`Plan::print`].
+
+mod args;
+
+pub use crate::collect::Collector;
+pub use args::Args;
+
+use crate::entry::Time;
+use crate::filter::{Descent, Filter, exclusions, globs};
+use crate::list::{Field, Format, Lister, Output};
+use crate::report::link::{HardLinks, Spill};
+use crate::report::{Report, Shape, Sums, print};
+use crate::{Ended, Options, Queue, Walk};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Why a walk did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// It was asked wrongly, or a root does not exist: exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// Something could not be visited, or not be done: exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// Nobody reads the output any more: exit code 0, and not a word.
+    #[error("nobody reads the output any more")]
+    Unread,
+}
+
+impl CommandError {
+    /// A failure to write to standard output.
+    pub fn output(error: io::Error) -> CommandError {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => CommandError::Unread,
+            _ => CommandError::Failed(format!("cannot write to standard output: {error}")),
+        }
+    }
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub struct Plan {
+    /// The roots that are walked, as they were given.
+    pub roots: Vec<PathBuf>,
+    /// Roots that are walked as part of another one.
+    pub dropped: Vec<(PathBuf, PathBuf)>,
+    /// How to walk.
+    pub options: Options,
+    /// What is counted or listed.
+    pub filter: Filter,
+    /// Where the walk goes.
+    pub descent: Descent,
+    /// What is counted.
+    pub shape: Shape,
+    /// How entries are listed, if they are.
+    pub format: Option<Format>,
+    /// Print JSON.
+    pub json: bool,
+}
+
+impl Plan {
+    /// What the flags ask for.
+    pub fn new(args: &Args, json: bool) -> Result<Plan, CommandError> {
+        let now = now();
+        let (roots, dropped) = distinct(&args.roots)?;
+        let (prune_paths, prune): (Vec<&String>, Vec<&String>) =
+            args.prune.iter().partition(|pattern| pattern.contains('/'));
+        let filter = Filter {
+            names: globs(&args.name, &args.iname).map_err(CommandError::Usage)?,
+            kinds: args.kinds,
+            sizes: args.size.clone(),
+            ages: args.mtime.clone(),
+            now,
+            newer: match &args.newer {
+                Some(reference) => Some(reference.time().map_err(CommandError::Usage)?),
+                None => None,
+            },
+            users: args.user.iter().map(|user| user.0).collect(),
+            depth_min: args.depth.map_or(0, |depths| depths.min),
+            ..Filter::default()
+        }
+        .ready();
+        let descent = Descent {
+            prune: globs(prune, []).map_err(CommandError::Usage)?,
+            prune_paths: globs(prune_paths, []).map_err(CommandError::Usage)?,
+            exclude: exclusions(&args.exclude_from, &roots).map_err(CommandError::Usage)?,
+            depth_max: args.depth.and_then(|depths| depths.max),
+        };
+        let fields = match (&args.fields[..], json) {
+            ([], false) => vec![Field::Path],
+            ([], true) => vec![Field::Path, Field::Type],
+            (fields, _) => fields.to_vec(),
+        };
+        let format = args.list.then_some(Format { fields, json, null: args.null });
+        let metadata = filter.needs_metadata()
+            || format.as_ref().is_none_or(|format| format.fields.iter().any(|field| field.needs_metadata()));
+        let options = Options {
+            metadata,
+            cross_mounts: args.cross_mounts,
+            threads: args.threads.unwrap_or(Options::default().threads),
+            ..Options::default()
+        };
+        let shape = Shape {
+            top: args.top.unwrap_or(0) as usize,
+            histograms: args.histogram.clone(),
+            now: now.seconds,
+        };
+        Ok(Plan { roots, dropped, options, filter, descent, shape, format, json })
+    }
+
+    /// A walk that knows the roots; nothing is queued yet.
+    pub fn walk(&self) -> Result<Walk<Sums>, CommandError> {
+        let mut walk = Walk::new(self.options.clone());
+        for root in &self.roots {
+            walk.add_root(root)
+                .map_err(|error| CommandError::Usage(format!("cannot walk {root:?}: {error}")))?;
+        }
+        Ok(walk)
+    }
+
+    /// Visitors for all threads of this process.
+    pub fn collectors<'a>(
+        &'a self,
+        output: &'a Output,
+        queue: &Arc<Queue<Sums>>,
+        spill: &Arc<Spill>,
+    ) -> Vec<Collector<'a>> {
+        let threads = self.options.threads.get();
+        let lister = || self.format.as_ref().map(|format| Lister::new(format, output));
+        (0..threads).map(|_| Collector::new(self, lister(), queue, spill, threads)).collect()
+    }
+
+    /// Visits the roots themselves, and queues them.
+    pub fn start(&self, walk: &Walk<Sums>, visitor: &mut Collector<'_>) -> Result<(), CommandError> {
+        for root in 0..self.roots.len() {
+            walk.start(root as u32, visitor).map_err(|error| {
+                let (path, reason) = (error.path(), io::Error::from_raw_os_error(error.errno));
+                CommandError::Usage(format!("cannot walk {path:?}: {reason}"))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The roots' paths as bytes.
+    pub fn root_bytes(&self) -> Vec<Vec<u8>> {
+        self.roots.iter().map(|root| root.as_os_str().as_bytes().to_vec()).collect()
+    }
+
+    /// Once everything is merged: adds up what was kept in pieces.
+    pub fn finish(&self, report: &mut Report, links: &HardLinks) -> Result<(), CommandError> {
+        report.finish(&self.root_bytes());
+        report.count_links(links).map_err(|error| {
+            CommandError::Failed(format!(
+                "cannot keep apart files with several names: {error}; they are kept in a temporary file, in the folder \
+                 that TMPDIR names"
+            ))
+        })
+    }
+
+    /// Prints a report, unless entries were listed.
+    pub fn print(&self, report: &Report, output: &mut impl Write) -> io::Result<()> {
+        match (&self.format, self.json) {
+            (Some(_), _) => Ok(()),
+            (None, true) => writeln!(output, "{}", print::json(report)),
+            (None, false) => print::text(report, output),
+        }
+    }
+
+    /// What to complain about on standard error, line by line, and how the command ends.
+    pub fn verdict(&self, report: &Report) -> (Vec<String>, Result<(), CommandError>) {
+        let problems = &report.problems;
+        if problems.errors == 0 {
+            return (Vec::new(), Ok(()));
+        }
+        let lines = problems.first.iter().take(SHOWN).map(ToString::to_string).collect();
+        let sentence = match problems.errors {
+            1 => "one directory or entry could not be visited".to_owned(),
+            errors => {
+                let errors = crate::quantity::grouped(errors);
+                format!("{errors} directories or entries could not be visited")
+            }
+        };
+        (lines, Err(CommandError::Failed(sentence)))
+    }
+}
+
+/// Errors that are shown.
+const SHOWN: usize = 10;
+
+/// Walks in this process, and prints to standard output. `complain` is given lines for standard error.
+pub fn run(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<(), CommandError> {
+    let plan = Plan::new(args, json)?;
+    for (root, within) in &plan.dropped {
+        complain(&format!("{root:?} is visited as part of {within:?}"));
+    }
+    let mut walk = plan.walk()?;
+    let spill = Arc::default();
+    let output = Output::new(Box::new(raw_stdout().map_err(CommandError::output)?));
+    let mut collectors = plan.collectors(&output, walk.queue(), &spill);
+    plan.start(&walk, &mut collectors[0])?;
+    let ended = walk.run(&mut collectors);
+    let mut report = Report::new(&plan.shape);
+    let mut links = HardLinks::new(&spill, 1);
+    for collector in &mut collectors {
+        collector.flush();
+        collector.take(&mut report, &mut links);
+    }
+    if let Some(error) = output.failure() {
+        return Err(CommandError::output(error));
+    }
+    debug_assert_eq!(ended, Ended::Done, "nothing else stops it");
+    plan.finish(&mut report, &links)?;
+    plan.print(&report, &mut io::stdout().lock()).map_err(CommandError::output)?;
+    io::stdout().flush().map_err(CommandError::output)?;
+    let (lines, end) = plan.verdict(&report);
+    lines.iter().for_each(|line| complain(line));
+    end
+}
+
+/// Standard output without the buffer of the standard library, which looks for line ends.
+fn raw_stdout() -> io::Result<std::fs::File> {
+    io::stdout().as_fd().try_clone_to_owned().map(Into::into)
+}
+
+fn now() -> Time {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    Time { seconds: now.tv_sec, nanoseconds: now.tv_nsec as u32 }
+}
+
+type Dropped = Vec<(PathBuf, PathBuf)>;
+
+/// The roots without those that are visited as part of others, and those.
+fn distinct(roots: &[PathBuf]) -> Result<(Vec<PathBuf>, Dropped), CommandError> {
+    let mut places = Vec::new();
+    for root in roots {
+        // A root that is a link is visited as a link.
+        let place = match (root.parent(), root.file_name()) {
+            (Some(parent), Some(name)) if root.is_symlink() && !ends_in_slash(root) => {
+                let parent = if parent.as_os_str().is_empty() { ".".as_ref() } else { parent };
+                parent.canonicalize().map(|parent| parent.join(name))
+            }
+            _ => root.canonicalize(),
+        };
+        let place = place.map_err(|error| CommandError::Usage(format!("cannot walk {root:?}: {error}")))?;
+        places.push(place);
+    }
+    let (mut kept, mut dropped) = (Vec::new(), Vec::new());
+    for (number, place) in places.iter().enumerate() {
+        let within = places.iter().enumerate().find(|(other, outer)| {
+            *other != number && place.starts_with(outer) && (*outer != place || *other < number)
+        });
+        match within {
+            Some((other, _)) => dropped.push((roots[number].clone(), roots[other].clone())),
+            None => kept.push(roots[number].clone()),
+        }
+    }
+    Ok((kept, dropped))
+}
+
+fn ends_in_slash(path: &std::path::Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/")
+}

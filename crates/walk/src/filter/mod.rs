@@ -1,0 +1,188 @@
+//! Which entries are counted or listed, and which directories are gone down into, in the manner of `find`.
+//!
+//! Conditions are and-ed. What a [`Filter`] refuses is walked through all the same; only a [`Descent`] keeps the walk
+//! out of directories.
+
+mod parse;
+
+pub use parse::{Comparison, Days, Depths, Kinds, Reference, Size, User};
+
+use crate::entry::{Entry, Kind, Time};
+use crate::report::Sums;
+use crate::walk::Verdict;
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Which entries are counted or listed.
+#[derive(Debug, Default)]
+pub struct Filter {
+    /// Names; any of them.
+    pub names: Option<GlobSet>,
+    /// Kinds; any of them.
+    pub kinds: Option<Kinds>,
+    /// Sizes; all of them.
+    pub sizes: Vec<Size>,
+    /// Ages; all of them.
+    pub ages: Vec<Days>,
+    /// From when ages are counted.
+    pub now: Time,
+    /// Modified after this.
+    pub newer: Option<Time>,
+    /// Owners; any of them.
+    pub users: Vec<u32>,
+    /// Not above that level.
+    pub depth_min: u32,
+    /// Nothing of the above is asked.
+    pub(crate) plain: bool,
+}
+
+impl Filter {
+    /// Has it look what is asked, once all is set.
+    pub fn ready(mut self) -> Filter {
+        self.plain =
+            self.names.is_none() && self.kinds.is_none() && self.depth_min == 0 && !self.needs_metadata();
+        self
+    }
+
+    /// Whether it takes an entry's metadata.
+    pub fn needs_metadata(&self) -> bool {
+        !self.sizes.is_empty() || !self.ages.is_empty() || self.newer.is_some() || !self.users.is_empty()
+    }
+
+    /// Whether an entry is to be counted or listed.
+    #[inline]
+    pub fn matches(&self, entry: &Entry<'_, Sums>) -> bool {
+        self.plain || self.matches_all(entry)
+    }
+
+    fn matches_all(&self, entry: &Entry<'_, Sums>) -> bool {
+        if entry.depth < self.depth_min || self.kinds.is_some_and(|kinds| !kinds.contains(entry.kind)) {
+            return false;
+        }
+        if let Some(names) = &self.names
+            && !names.is_match(OsStr::from_bytes(base_name(entry)))
+        {
+            return false;
+        }
+        if !self.needs_metadata() {
+            return true;
+        }
+        let Some(metadata) = entry.metadata else { return false };
+        let modified = metadata.modified();
+        self.sizes.iter().all(|size| size.matches(metadata.size()))
+            && self.ages.iter().all(|days| days.matches(self.now, modified))
+            && self.newer.is_none_or(|newer| modified > newer)
+            && (self.users.is_empty() || self.users.contains(&metadata.user()))
+    }
+}
+
+/// Which directories are gone down into, and which entries are not even looked at.
+#[derive(Debug, Default)]
+pub struct Descent {
+    /// Names, or whole paths if there is a slash in the pattern.
+    pub prune: Option<GlobSet>,
+    /// Whole paths.
+    pub prune_paths: Option<GlobSet>,
+    /// A file of patterns, for each root.
+    pub exclude: Vec<Gitignore>,
+    /// Not below that level.
+    pub depth_max: Option<u32>,
+}
+
+impl Descent {
+    /// Everything is gone down into.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.prune.is_none()
+            && self.prune_paths.is_none()
+            && self.exclude.is_empty()
+            && self.depth_max.is_none()
+    }
+
+    /// Whether an entry is neither to be reported nor entered. Roots were named, so that they never are.
+    pub fn excludes(&self, entry: &Entry<'_, Sums>) -> bool {
+        if entry.depth == 0 {
+            return false;
+        }
+        let name = OsStr::from_bytes(entry.name.to_bytes());
+        if self.prune.as_ref().is_some_and(|prune| prune.is_match(name)) {
+            return true;
+        }
+        if self.prune_paths.is_none() && self.exclude.is_empty() {
+            return false;
+        }
+        let path = entry.path();
+        self.prune_paths.as_ref().is_some_and(|prune| prune.is_match(&path))
+            || self.exclude.get(entry.root as usize).is_some_and(|exclude| {
+                let below = path.strip_prefix(exclude.path()).unwrap_or(&path);
+                exclude.matched(below, entry.kind == Kind::Directory).is_ignore()
+            })
+    }
+
+    /// Whether to go down into a directory that is not excluded.
+    pub fn verdict(&self, entry: &Entry<'_, Sums>) -> Verdict {
+        if self.depth_max.is_some_and(|max| entry.depth >= max) { Verdict::Pass } else { Verdict::Descend }
+    }
+}
+
+/// The last name of an entry's path: of a root without slashes behind it.
+fn base_name<'a>(entry: &'a Entry<'_, Sums>) -> &'a [u8] {
+    let name = entry.name.to_bytes();
+    if entry.depth > 0 {
+        return name;
+    }
+    let end = name.iter().rposition(|byte| *byte != b'/').map_or(name.len().min(1), |last| last + 1);
+    let name = &name[..end];
+    match name.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) if name.len() > 1 => &name[slash + 1..],
+        _ => name,
+    }
+}
+
+/// Compiles patterns: `*` and `?` match a slash and a leading dot too, as in `find`.
+pub fn globs<'a>(
+    patterns: impl IntoIterator<Item = &'a String>,
+    ignored_case: impl IntoIterator<Item = &'a String>,
+) -> Result<Option<GlobSet>, String> {
+    let mut set = GlobSetBuilder::new();
+    let mut empty = true;
+    let patterns = patterns.into_iter().map(|pattern| (pattern, false));
+    for (pattern, ignore_case) in patterns.chain(ignored_case.into_iter().map(|pattern| (pattern, true))) {
+        let glob = GlobBuilder::new(pattern)
+            .case_insensitive(ignore_case)
+            .literal_separator(false)
+            .build()
+            .map_err(|error| format!("\"{pattern}\" is not a pattern: {}", error.kind()))?;
+        set.add(glob);
+        empty = false;
+    }
+    if empty {
+        return Ok(None);
+    }
+    set.build().map(Some).map_err(|error| format!("the patterns are too large: {error}"))
+}
+
+/// Reads files of patterns as in `.gitignore`, for each root.
+pub fn exclusions(files: &[PathBuf], roots: &[PathBuf]) -> Result<Vec<Gitignore>, String> {
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let compile = |root: &Path| {
+        let mut builder = GitignoreBuilder::new(root);
+        for file in files {
+            let text = std::fs::read(file).map_err(|error| format!("cannot read {file:?}: {error}"))?;
+            for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+                let line = std::str::from_utf8(line)
+                    .map_err(|_| format!("line {} of {file:?} is not UTF-8", number + 1))?;
+                builder
+                    .add_line(Some(file.clone()), line.trim_end_matches('\r'))
+                    .map_err(|error| format!("line {} of {file:?}: {error}", number + 1))?;
+            }
+        }
+        builder.build().map_err(|error| format!("the patterns of {files:?} are too large: {error}"))
+    };
+    roots.iter().map(|root| compile(root)).collect()
+}

@@ -1,0 +1,359 @@
+//! Entries listed as they are found: paths, chosen fields, or JSON, one after the other, in no particular order.
+//!
+//! Each thread writes into a buffer of its own, which goes out whole, so that lines never mix. What a listing holds in
+//! memory does not grow with the tree.
+
+use crate::entry::{Entry, Kind, Metadata, Time};
+use crate::report::Sums;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// A buffer is written when it holds this much.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// It is written earlier if it is this old.
+const BUFFER_AGE: Duration = Duration::from_millis(250);
+
+/// What is listed of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Field {
+    /// Path, beginning with the root as it was given
+    Path,
+    /// Type: f, d, l, p, s, c, b as in find; in JSON a word
+    Type,
+    /// Apparent size in bytes
+    Size,
+    /// Bytes on the device
+    Allocated,
+    /// Permissions, octal
+    Mode,
+    /// Owner's name, or number if there is no name
+    User,
+    /// Group's name, or number if there is no name
+    Group,
+    /// Owner's number
+    Uid,
+    /// Group's number
+    Gid,
+    /// Last modification, in seconds since the epoch
+    Mtime,
+    /// Last access
+    Atime,
+    /// Last change of the inode
+    Ctime,
+    /// Number of hard links
+    Links,
+    /// Number of the inode
+    Inode,
+    /// Levels below the root
+    Depth,
+}
+
+impl Field {
+    /// Whether it takes an entry's metadata.
+    pub fn needs_metadata(self) -> bool {
+        !matches!(self, Field::Path | Field::Type | Field::Depth)
+    }
+
+    fn key(self) -> &'static str {
+        match self {
+            Field::Path => "path",
+            Field::Type => "type",
+            Field::Size => "size",
+            Field::Allocated => "allocated",
+            Field::Mode => "mode",
+            Field::User => "user",
+            Field::Group => "group",
+            Field::Uid => "uid",
+            Field::Gid => "gid",
+            Field::Mtime => "mtime",
+            Field::Atime => "atime",
+            Field::Ctime => "ctime",
+            Field::Links => "links",
+            Field::Inode => "inode",
+            Field::Depth => "depth",
+        }
+    }
+}
+
+/// How entries are listed.
+#[derive(Clone, Debug)]
+pub struct Format {
+    /// What of them, in order.
+    pub fields: Vec<Field>,
+    /// One JSON object on each line; else text with tabs between.
+    pub json: bool,
+    /// A zero byte instead of a line's end.
+    pub null: bool,
+}
+
+/// Where a listing goes: shared by all threads.
+pub struct Output {
+    writer: Mutex<Box<dyn Write + Send>>,
+    closed: AtomicBool,
+    error: Mutex<Option<io::Error>>,
+}
+
+impl Output {
+    /// Lists to that.
+    pub fn new(writer: Box<dyn Write + Send>) -> Output {
+        Output { writer: Mutex::new(writer), closed: AtomicBool::new(false), error: Mutex::new(None) }
+    }
+
+    /// Writing failed: why, told once.
+    pub fn failure(&self) -> Option<io::Error> {
+        self.error.lock().take()
+    }
+
+    /// Writing failed.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    fn write(&self, bytes: &[u8]) -> bool {
+        let mut writer = self.writer.lock();
+        if self.is_closed() {
+            return false;
+        }
+        let written = writer.write_all(bytes).and_then(|()| writer.flush());
+        if let Err(error) = written {
+            *self.error.lock() = Some(error);
+            self.closed.store(true, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+}
+
+/// Lists for one thread.
+pub struct Lister<'a> {
+    format: &'a Format,
+    output: &'a Output,
+    buffer: Vec<u8>,
+    path: Vec<u8>,
+    written: Instant,
+    users: HashMap<u32, String>,
+    groups: HashMap<u32, String>,
+}
+
+impl<'a> Lister<'a> {
+    /// Lists in that format to that output.
+    pub fn new(format: &'a Format, output: &'a Output) -> Lister<'a> {
+        Lister {
+            format,
+            output,
+            buffer: Vec::with_capacity(BUFFER_BYTES + (8 << 10)),
+            path: Vec::new(),
+            written: Instant::now(),
+            users: HashMap::new(),
+            groups: HashMap::new(),
+        }
+    }
+
+    /// Lists an entry.
+    pub(crate) fn list(&mut self, entry: &Entry<'_, Sums>) {
+        if self.format.json {
+            self.list_json(entry)
+        } else {
+            self.list_text(entry)
+        }
+        self.buffer.push(if self.format.null { 0 } else { b'\n' });
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.flush();
+        }
+    }
+
+    /// A portion of a directory is listed: writes the buffer if it is old. False if nobody reads any more.
+    pub fn pause(&mut self) -> bool {
+        if self.written.elapsed() >= BUFFER_AGE { self.flush() } else { !self.output.is_closed() }
+    }
+
+    /// Writes the buffer. False if that failed, now or before.
+    pub fn flush(&mut self) -> bool {
+        let written = self.buffer.is_empty() || self.output.write(&self.buffer);
+        self.buffer.clear();
+        self.written = Instant::now();
+        written && !self.output.is_closed()
+    }
+
+    fn list_text(&mut self, entry: &Entry<'_, Sums>) {
+        for (number, field) in self.format.fields.iter().enumerate() {
+            if number > 0 {
+                self.buffer.push(b'\t');
+            }
+            match field {
+                Field::Path => entry.write_path(&mut self.buffer),
+                Field::Type => self.buffer.push(entry.kind.letter() as u8),
+                Field::Depth => put(&mut self.buffer, format_args!("{}", entry.depth)),
+                field => {
+                    if let Some(metadata) = entry.metadata {
+                        self.put_metadata(*field, metadata);
+                    }
+                }
+            }
+        }
+    }
+
+    fn put_metadata(&mut self, field: Field, metadata: &Metadata) {
+        // As find writes times: nine digits of nanoseconds and a zero.
+        let time = |buffer: &mut Vec<u8>, Time { seconds, nanoseconds }| {
+            put(buffer, format_args!("{seconds}.{nanoseconds:09}0"));
+        };
+        let buffer = &mut self.buffer;
+        match field {
+            Field::User => buffer.extend_from_slice(user_name(&mut self.users, metadata.user()).as_bytes()),
+            Field::Group => {
+                buffer.extend_from_slice(group_name(&mut self.groups, metadata.group()).as_bytes())
+            }
+            Field::Mode => put(buffer, format_args!("{:o}", metadata.mode() & 0o7777)),
+            Field::Mtime => time(buffer, metadata.modified()),
+            Field::Atime => time(buffer, metadata.accessed()),
+            Field::Ctime => time(buffer, metadata.changed()),
+            field => put(buffer, format_args!("{}", number(field, metadata))),
+        }
+    }
+
+    fn list_json(&mut self, entry: &Entry<'_, Sums>) {
+        self.buffer.push(b'{');
+        for (number_of_field, field) in self.format.fields.iter().enumerate() {
+            if number_of_field > 0 {
+                self.buffer.push(b',');
+            }
+            if *field == Field::Path {
+                self.path.clear();
+                entry.write_path(&mut self.path);
+                put_path(&mut self.buffer, &self.path);
+                continue;
+            }
+            put(&mut self.buffer, format_args!("\"{}\":", field.key()));
+            match (field, entry.metadata) {
+                (Field::Type, _) => put_string(&mut self.buffer, kind_word(entry.kind)),
+                (Field::Depth, _) => put(&mut self.buffer, format_args!("{}", entry.depth)),
+                (_, None) => self.buffer.extend_from_slice(b"null"),
+                (Field::User, Some(metadata)) => {
+                    put_string(&mut self.buffer, user_name(&mut self.users, metadata.user()));
+                }
+                (Field::Group, Some(metadata)) => {
+                    put_string(&mut self.buffer, group_name(&mut self.groups, metadata.group()));
+                }
+                (Field::Mode, Some(metadata)) => {
+                    put(&mut self.buffer, format_args!("\"{:04o}\"", metadata.mode() & 0o7777));
+                }
+                (Field::Mtime, Some(metadata)) => put_json_time(&mut self.buffer, metadata.modified()),
+                (Field::Atime, Some(metadata)) => put_json_time(&mut self.buffer, metadata.accessed()),
+                (Field::Ctime, Some(metadata)) => put_json_time(&mut self.buffer, metadata.changed()),
+                (field, Some(metadata)) => {
+                    put(&mut self.buffer, format_args!("{}", number(*field, metadata)));
+                }
+            }
+        }
+        self.buffer.push(b'}');
+    }
+}
+
+/// Fields that are plain numbers.
+fn number(field: Field, metadata: &Metadata) -> u64 {
+    match field {
+        Field::Size => metadata.size(),
+        Field::Allocated => metadata.allocated(),
+        Field::Uid => metadata.user().into(),
+        Field::Gid => metadata.group().into(),
+        Field::Links => metadata.links().into(),
+        Field::Inode => metadata.inode(),
+        // These have arms of their own wherever this is called.
+        _ => 0,
+    }
+}
+
+fn put(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    // Writing to memory does not fail.
+    let _ = buffer.write_fmt(text);
+}
+
+/// A JSON string.
+fn put_string(buffer: &mut Vec<u8>, text: &str) {
+    let before = buffer.len();
+    if serde_json::to_writer(&mut *buffer, text).is_err() {
+        // Writing to memory does not fail; were it to, the line would still be JSON.
+        buffer.truncate(before);
+        buffer.extend_from_slice(b"null");
+    }
+}
+
+/// `"path":…`, and `"path_base64":…` where the path is not UTF-8.
+pub(crate) fn put_path(buffer: &mut Vec<u8>, path: &[u8]) {
+    buffer.extend_from_slice(b"\"path\":");
+    put_string(buffer, &String::from_utf8_lossy(path));
+    if std::str::from_utf8(path).is_err() {
+        buffer.extend_from_slice(b",\"path_base64\":");
+        put_string(buffer, &STANDARD.encode(path));
+    }
+}
+
+/// A number with nanoseconds; before the epoch the fraction counts backwards.
+fn put_json_time(buffer: &mut Vec<u8>, time: Time) {
+    let Time { seconds, nanoseconds } = time;
+    if seconds < 0 && nanoseconds > 0 {
+        put(buffer, format_args!("-{}.{:09}", -(seconds + 1), 1_000_000_000 - nanoseconds));
+    } else {
+        put(buffer, format_args!("{seconds}.{nanoseconds:09}"));
+    }
+}
+
+/// A kind as a word.
+pub fn kind_word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::File => "file",
+        Kind::Directory => "directory",
+        Kind::Link => "link",
+        Kind::Pipe => "pipe",
+        Kind::Socket => "socket",
+        Kind::CharacterDevice => "character-device",
+        Kind::BlockDevice => "block-device",
+        Kind::Unknown => "unknown",
+    }
+}
+
+/// The name of a user; the number if there is none.
+pub(crate) fn user_name(known: &mut HashMap<u32, String>, number: u32) -> &str {
+    known.entry(number).or_insert_with(|| {
+        let user = nix::unistd::User::from_uid(number.into());
+        user.ok().flatten().map_or_else(|| number.to_string(), |user| user.name)
+    })
+}
+
+fn group_name(known: &mut HashMap<u32, String>, number: u32) -> &str {
+    known.entry(number).or_insert_with(|| {
+        let group = nix::unistd::Group::from_gid(number.into());
+        group.ok().flatten().map_or_else(|| number.to_string(), |group| group.name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_right_for_odd_times_and_names() {
+        let time = |seconds, nanoseconds| {
+            let mut buffer = Vec::new();
+            put_json_time(&mut buffer, Time { seconds, nanoseconds });
+            String::from_utf8(buffer).unwrap()
+        };
+        assert_eq!(time(1, 5), "1.000000005");
+        assert_eq!(time(-2, 500_000_000), "-1.500000000");
+        assert_eq!(time(-1, 1), "-0.999999999");
+        assert_eq!(time(-3, 0), "-3.000000000");
+        let mut buffer = Vec::new();
+        put_path(&mut buffer, b"a\"\n");
+        assert_eq!(buffer, b"\"path\":\"a\\\"\\n\"");
+        buffer.clear();
+        put_path(&mut buffer, b"\xff");
+        assert_eq!(buffer, "\"path\":\"\u{fffd}\",\"path_base64\":\"/w==\"".as_bytes());
+    }
+}

@@ -1,0 +1,147 @@
+//! How entries are spread over sizes, ages, depths, owners and types.
+
+use crate::entry::{Entry, Kind};
+use crate::report::{Sums, Tally};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Of what a histogram is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// Apparent sizes of regular files, by powers of two
+    Size,
+    /// Days since the last modification, by powers of two
+    Age,
+    /// Levels below the root
+    Depth,
+    /// Owners
+    Owner,
+    /// Types of entries
+    Type,
+}
+
+impl Measure {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measure::Size => "size",
+            Measure::Age => "age",
+            Measure::Depth => "depth",
+            Measure::Owner => "owner",
+            Measure::Type => "type",
+        }
+    }
+
+    /// Whether it takes an entry's metadata.
+    pub fn needs_metadata(self) -> bool {
+        matches!(self, Measure::Size | Measure::Age | Measure::Owner)
+    }
+}
+
+/// Buckets that are at hand without a search.
+const SMALL: usize = 128;
+
+const DAY_S: i64 = 86_400;
+
+/// A histogram. Files with several names are counted with each of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Histogram {
+    measure: Measure,
+    now: i64,
+    small: Vec<Tally>,
+    large: BTreeMap<u32, Tally>,
+}
+
+impl Histogram {
+    /// An empty one.
+    pub fn new(measure: Measure, now: i64) -> Histogram {
+        Histogram { measure, now, small: vec![Tally::default(); SMALL], large: BTreeMap::new() }
+    }
+
+    /// Of what it is.
+    pub fn measure(&self) -> Measure {
+        self.measure
+    }
+
+    pub(crate) fn count(&mut self, entry: &Entry<'_, Sums>) {
+        let Some(bucket) = self.bucket(entry) else { return };
+        let tally = self.tally(bucket);
+        tally.entries += 1;
+        if let Some(metadata) = entry.metadata {
+            tally.apparent = tally.apparent.saturating_add(metadata.size());
+            tally.allocated = tally.allocated.saturating_add(metadata.allocated());
+        }
+    }
+
+    fn bucket(&self, entry: &Entry<'_, Sums>) -> Option<u32> {
+        Some(match self.measure {
+            Measure::Size if entry.kind == Kind::File => logarithm(entry.metadata?.size()),
+            Measure::Size => return None,
+            Measure::Age => {
+                let age = self.now.saturating_sub(entry.metadata?.modified().seconds);
+                // What is from the future has a bucket of its own.
+                if age < 0 { 0 } else { logarithm((age / DAY_S) as u64) + 1 }
+            }
+            Measure::Depth => entry.depth,
+            Measure::Owner => entry.metadata?.user(),
+            Measure::Type => entry.kind as u32,
+        })
+    }
+
+    fn tally(&mut self, bucket: u32) -> &mut Tally {
+        match self.small.get_mut(bucket as usize) {
+            Some(tally) => tally,
+            None => self.large.entry(bucket).or_default(),
+        }
+    }
+
+    /// Takes in another one.
+    pub fn merge(&mut self, other: Histogram) {
+        for (bucket, tally) in other.buckets() {
+            self.tally(bucket).add(&tally);
+        }
+    }
+
+    /// The buckets that hold something, in order.
+    pub fn buckets(&self) -> impl Iterator<Item = (u32, Tally)> {
+        let small = self.small.iter().enumerate().map(|(bucket, tally)| (bucket as u32, *tally));
+        let large = self.large.iter().map(|(bucket, tally)| (*bucket, *tally));
+        small.chain(large).filter(|(_, tally)| tally.entries > 0)
+    }
+
+    /// The bounds of a bucket, both inclusive, in bytes or days; for other measures the bucket itself.
+    pub fn bounds(&self, bucket: u32) -> Option<(u64, u64)> {
+        let bounds = |bucket| match bucket {
+            0 => (0, 0),
+            1..=63 => (1 << (bucket - 1), (1 << bucket) - 1),
+            _ => (1 << 63, u64::MAX),
+        };
+        match self.measure {
+            Measure::Size => Some(bounds(bucket)),
+            Measure::Age => bucket.checked_sub(1).map(bounds),
+            Measure::Depth | Measure::Owner | Measure::Type => None,
+        }
+    }
+}
+
+/// 0 for 0, else one more than the logarithm to the base of two.
+fn logarithm(value: u64) -> u32 {
+    u64::BITS - value.leading_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_lies_within_the_bounds_of_its_bucket() {
+        let histogram = Histogram::new(Measure::Size, 0);
+        for size in [0, 1, 2, 3, 4, 7, 8, 1023, 1024, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX] {
+            let (low, high) = histogram.bounds(logarithm(size)).unwrap();
+            assert!(low <= size && size <= high, "{size}: {low} to {high}");
+        }
+        assert_eq!(Histogram::new(Measure::Age, 0).bounds(0), None);
+        assert_eq!(Histogram::new(Measure::Age, 0).bounds(1), Some((0, 0)));
+    }
+}

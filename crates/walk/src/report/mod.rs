@@ -1,0 +1,299 @@
+//! What was counted during a walk: by one thread, by one process, or by all of them once merged.
+//!
+//! A report can be serialised, so that ranks send theirs to one that merges them and checkpoints keep them; only the
+//! files with several names, of which there may be very many, travel apart ([`HardLinks::send`]). Merging gives the same
+//! whatever the order and wherever the work was cut.
+//!
+//! What was counted of a directory is complete when it is left, unless it is *split*: a part of what is below it was done
+//! by another process, or in an earlier run. Of such directories partial sums are kept by their paths, and added up in
+//! [`Report::finish`]. There are as many as there were units of work that changed hands, and their ancestors.
+
+pub mod histogram;
+pub mod link;
+pub mod print;
+pub mod rank;
+
+use crate::WalkError;
+use crate::directory::Directory;
+use crate::entry::{Entry, Kind};
+use histogram::{Histogram, Measure};
+use link::{HardLinks, Link};
+use rank::Ranking;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Kinds of entries.
+pub const KINDS: usize = Kind::Unknown as usize + 1;
+
+/// Errors, and paths of mount points, that are kept.
+pub const KEPT: usize = 20;
+
+/// What is to be counted.
+#[derive(Clone, Debug, Default)]
+pub struct Shape {
+    /// How many of the largest files and directories to keep; 0 if they are not asked for.
+    pub top: usize,
+    /// Histograms.
+    pub histograms: Vec<Measure>,
+    /// When the walk began, in seconds since the epoch: ages are counted from then.
+    pub now: i64,
+}
+
+/// A number of entries and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Entries.
+    pub entries: u64,
+    /// Apparent bytes.
+    pub apparent: u64,
+    /// Bytes on the device.
+    pub allocated: u64,
+}
+
+impl Tally {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Tally) {
+        self.entries += other.entries;
+        self.apparent = self.apparent.saturating_add(other.apparent);
+        self.allocated = self.allocated.saturating_add(other.allocated);
+    }
+}
+
+/// What is attached to a directory while it is walked: its own entries, and the bytes of everything below it.
+#[derive(Debug, Default)]
+pub struct Sums {
+    entries: AtomicU64,
+    apparent: AtomicU64,
+    allocated: AtomicU64,
+}
+
+impl Sums {
+    /// Adds what was counted elsewhere.
+    pub fn add(&self, tally: &Tally) {
+        self.entries.fetch_add(tally.entries, Ordering::Relaxed);
+        self.add_bytes(tally);
+    }
+
+    fn add_bytes(&self, tally: &Tally) {
+        self.apparent.fetch_add(tally.apparent, Ordering::Relaxed);
+        self.allocated.fetch_add(tally.allocated, Ordering::Relaxed);
+    }
+
+    /// What it is now.
+    pub fn tally(&self) -> Tally {
+        Tally {
+            entries: self.entries.load(Ordering::Relaxed),
+            apparent: self.apparent.load(Ordering::Relaxed),
+            allocated: self.allocated.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// One of the deepest entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deepest {
+    /// Levels below its root.
+    pub depth: u32,
+    /// Its path.
+    pub path: Vec<u8>,
+}
+
+/// What could not be visited, or was not to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problems {
+    /// Errors.
+    pub errors: u64,
+    /// Some of them.
+    pub first: Vec<WalkError>,
+    /// Entries that went away between being listed and being looked at.
+    pub vanished: u64,
+    /// Directories that were not entered because another file system is mounted there.
+    pub mount_points: u64,
+    /// Paths of some of them.
+    pub mounts: Vec<Vec<u8>>,
+}
+
+/// What was counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// By kind. Bytes of files with several names are not in here before [`Report::count_links`].
+    pub kinds: [Tally; KINDS],
+    /// Names of files that have several.
+    pub linked_names: u64,
+    /// Files that have several names; known after [`Report::count_links`].
+    pub linked_files: u64,
+    /// One of the deepest entries.
+    pub deepest: Deepest,
+    /// The directory with the most entries.
+    pub crowded: Ranking,
+    /// The largest files.
+    pub files: Ranking,
+    /// The directories with the most entries.
+    pub by_entries: Ranking,
+    /// The directories with the most bytes below them.
+    pub by_bytes: Ranking,
+    /// The histograms.
+    pub histograms: Vec<Histogram>,
+    /// What was not visited.
+    pub problems: Problems,
+    /// Sums of split directories, by root and path below it.
+    pub partial: BTreeMap<(u32, Vec<u8>), Tally>,
+}
+
+impl Report {
+    /// A report in which nothing is counted yet.
+    pub fn new(shape: &Shape) -> Report {
+        let ranking = || Ranking::new(shape.top);
+        Report {
+            crowded: Ranking::new(1),
+            files: ranking(),
+            by_entries: ranking(),
+            by_bytes: ranking(),
+            histograms: shape.histograms.iter().map(|measure| Histogram::new(*measure, shape.now)).collect(),
+            ..Report::default()
+        }
+    }
+
+    /// Counts an entry. Its bytes are added to `current` too, whatever names it has.
+    pub(crate) fn count(&mut self, entry: &Entry<'_, Sums>, current: &mut Tally, links: &mut HardLinks) {
+        let tally = &mut self.kinds[entry.kind as usize];
+        tally.entries += 1;
+        current.entries += 1;
+        if let Some(metadata) = entry.metadata {
+            let (apparent, allocated) = (metadata.size(), metadata.allocated());
+            current.apparent += apparent;
+            current.allocated += allocated;
+            if metadata.links() > 1 && entry.kind != Kind::Directory {
+                self.linked_names += 1;
+                links.add(Link::new(entry.kind, metadata));
+            } else {
+                tally.apparent += apparent;
+                tally.allocated += allocated;
+            }
+            if self.files.max() > 0 && entry.kind == Kind::File {
+                self.files.offer(apparent, |path| entry.write_path(path));
+            }
+        }
+        if entry.depth > self.deepest.depth || self.deepest.path.is_empty() {
+            self.deepest.depth = entry.depth;
+            self.deepest.path.clear();
+            entry.write_path(&mut self.deepest.path);
+        }
+        for histogram in &mut self.histograms {
+            histogram.count(entry);
+        }
+    }
+
+    /// Takes what is attached to a directory that is left.
+    pub(crate) fn leave(&mut self, directory: &Directory<Sums>) {
+        let tally = directory.state().tally();
+        if directory.is_split() {
+            self.add_partial(directory.root(), directory.path_below_root(), &tally);
+            return;
+        }
+        self.rank(&tally, |path| path.extend_from_slice(&directory.path_bytes()));
+        if let Some(parent) = directory.parent() {
+            parent.state().add_bytes(&tally);
+        }
+    }
+
+    /// Notes a part of what is in and below a directory.
+    pub fn add_partial(&mut self, root: u32, path: Vec<u8>, tally: &Tally) {
+        self.partial.entry((root, path)).or_default().add(tally);
+    }
+
+    fn rank(&mut self, tally: &Tally, path: impl Fn(&mut Vec<u8>)) {
+        self.crowded.offer(tally.entries, &path);
+        if self.by_bytes.max() > 0 {
+            self.by_entries.offer(tally.entries, &path);
+            self.by_bytes.offer(tally.allocated, &path);
+        }
+    }
+
+    /// Notes an error.
+    pub(crate) fn fail(&mut self, error: WalkError) {
+        if error.vanished() {
+            self.problems.vanished += 1;
+            return;
+        }
+        self.problems.errors += 1;
+        if self.problems.first.len() < KEPT {
+            self.problems.first.push(error);
+        }
+    }
+
+    /// Notes a directory that is not entered.
+    pub(crate) fn mount_point(&mut self, path: Vec<u8>) {
+        self.problems.mount_points += 1;
+        if self.problems.mounts.len() < KEPT {
+            self.problems.mounts.push(path);
+        }
+    }
+
+    /// Takes in another report of the same shape.
+    pub fn merge(&mut self, other: Report) {
+        for (mine, theirs) in self.kinds.iter_mut().zip(&other.kinds) {
+            mine.add(theirs);
+        }
+        self.linked_names += other.linked_names;
+        self.linked_files += other.linked_files;
+        if other.deepest.depth > self.deepest.depth || self.deepest.path.is_empty() {
+            self.deepest = other.deepest;
+        }
+        self.crowded.merge(other.crowded);
+        self.files.merge(other.files);
+        self.by_entries.merge(other.by_entries);
+        self.by_bytes.merge(other.by_bytes);
+        for (mine, theirs) in self.histograms.iter_mut().zip(other.histograms) {
+            mine.merge(theirs);
+        }
+        self.problems.errors += other.problems.errors;
+        self.problems.vanished += other.problems.vanished;
+        self.problems.mount_points += other.problems.mount_points;
+        self.problems.first.extend(other.problems.first);
+        self.problems.first.truncate(KEPT);
+        self.problems.mounts.extend(other.problems.mounts);
+        self.problems.mounts.truncate(KEPT);
+        for ((root, path), tally) in other.partial {
+            self.add_partial(root, path, &tally);
+        }
+    }
+
+    /// Once all is merged: adds up the directories that were split. `roots` are the roots' paths as they were given.
+    pub fn finish(&mut self, roots: &[Vec<u8>]) {
+        // Below the root a directory sorts before what is in it, so from the end every sum is complete when its turn
+        // comes.
+        while let Some(((root, path), tally)) = self.partial.pop_last() {
+            if !path.is_empty() {
+                let parent = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                let bytes = Tally { entries: 0, ..tally };
+                self.add_partial(root, path[..parent].to_vec(), &bytes);
+            }
+            self.rank(&tally, |whole| {
+                whole.extend_from_slice(roots.get(root as usize).map_or(&[], Vec::as_slice));
+                if !path.is_empty() && whole.last() != Some(&b'/') {
+                    whole.push(b'/');
+                }
+                whole.extend_from_slice(&path);
+            });
+        }
+    }
+
+    /// Once all is merged: counts the files with several names, each once.
+    pub fn count_links(&mut self, links: &HardLinks) -> std::io::Result<()> {
+        links.for_each(|link| {
+            self.linked_files += 1;
+            if let Some(tally) = self.kinds.get_mut(link.kind()) {
+                tally.add(&Tally { entries: 0, apparent: link.size(), allocated: link.allocated() });
+            }
+        })
+    }
+
+    /// Everything together.
+    pub fn total(&self) -> Tally {
+        let mut total = Tally::default();
+        self.kinds.iter().for_each(|tally| total.add(tally));
+        total
+    }
+}

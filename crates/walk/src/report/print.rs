@@ -1,0 +1,288 @@
+//! A report for people, and as JSON.
+
+use crate::WalkError;
+use crate::entry::Kind;
+use crate::list::{kind_word, user_name};
+use crate::quantity::{count, grouped, size};
+use crate::report::histogram::{Histogram, Measure};
+use crate::report::rank::Ranking;
+use crate::report::{Report, Tally};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+const KINDS: [Kind; crate::report::KINDS] = [
+    Kind::File,
+    Kind::Directory,
+    Kind::Link,
+    Kind::Pipe,
+    Kind::Socket,
+    Kind::CharacterDevice,
+    Kind::BlockDevice,
+    Kind::Unknown,
+];
+
+/// What is neither a file nor a directory nor a link.
+fn others(report: &Report) -> Tally {
+    let mut others = Tally::default();
+    report.kinds[Kind::Pipe as usize..].iter().for_each(|tally| others.add(tally));
+    others
+}
+
+/// Prints tables.
+pub fn text(report: &Report, output: &mut impl Write) -> io::Result<()> {
+    let mut table = Table::new(&["", "entries", "apparent", "allocated"]);
+    let mut row = |name: &str, tally: &Tally| {
+        table.row([name.into(), grouped(tally.entries), size(tally.apparent), size(tally.allocated)]);
+    };
+    row("files", &report.kinds[Kind::File as usize]);
+    row("directories", &report.kinds[Kind::Directory as usize]);
+    row("links", &report.kinds[Kind::Link as usize]);
+    row("others", &others(report));
+    row("total", &report.total());
+    table.print(output)?;
+    writeln!(output)?;
+    if report.linked_names > 0 {
+        let names = count(report.linked_names, "name", "names");
+        let files = count(report.linked_files, "file", "files");
+        writeln!(output, "hard links: {names} of {files}, whose bytes are counted once")?;
+    }
+    if !report.deepest.path.is_empty() {
+        let levels = count(report.deepest.depth.into(), "level", "levels");
+        writeln!(output, "deepest: {levels}, {}", shown(&report.deepest.path))?;
+    }
+    if let Some(largest) = report.crowded.sorted().first() {
+        let entries = count(largest.size(), "entry", "entries");
+        writeln!(output, "largest directory: {entries}, {}", shown(largest.path()))?;
+    }
+    let problems = &report.problems;
+    if problems.mount_points > 0 {
+        let first = problems.mounts.first().map_or_else(String::new, |path| shown(path));
+        let others = if problems.mount_points > 1 { ", …" } else { "" };
+        let points = count(problems.mount_points, "mount point", "mount points");
+        writeln!(output, "not entered: {points}, {first}{others}")?;
+    }
+    if problems.vanished > 0 {
+        let entries = count(problems.vanished, "entry", "entries");
+        writeln!(output, "vanished while the walk went on: {entries}")?;
+    }
+    if problems.errors > 0 {
+        writeln!(output, "errors: {}", grouped(problems.errors))?;
+    }
+    ranking(&report.files, "largest files", size, output)?;
+    ranking(&report.by_entries, "directories with the most entries", grouped, output)?;
+    ranking(&report.by_bytes, "directories with the most bytes below them", size, output)?;
+    for each in &report.histograms {
+        histogram(each, output)?;
+    }
+    Ok(())
+}
+
+fn ranking(
+    ranking: &Ranking,
+    title: &str,
+    shown_size: fn(u64) -> String,
+    output: &mut impl Write,
+) -> io::Result<()> {
+    if ranking.max() == 0 {
+        return Ok(());
+    }
+    writeln!(output, "\n{title}")?;
+    let mut table = Table::new(&[]);
+    for ranked in ranking.sorted() {
+        table.row([shown_size(ranked.size()), shown(ranked.path())]);
+    }
+    table.print(output)
+}
+
+fn histogram(histogram: &Histogram, output: &mut impl Write) -> io::Result<()> {
+    writeln!(output, "\n{}", title(histogram.measure()))?;
+    let most = histogram.buckets().map(|(_, tally)| tally.entries).max().unwrap_or(1);
+    let mut table = Table::new(&[histogram.measure().name(), "entries", "apparent", "allocated", " "]);
+    let mut users = HashMap::new();
+    for (bucket, tally) in histogram.buckets() {
+        let bar = "#".repeat((tally.entries as f64 / most as f64 * 30.0).ceil() as usize);
+        let name = bucket_name(histogram, bucket, &mut users);
+        table.row([name, grouped(tally.entries), size(tally.apparent), size(tally.allocated), bar]);
+    }
+    table.print(output)
+}
+
+/// What a histogram is of, for people.
+pub(crate) fn title(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Size => "files by apparent size",
+        Measure::Age => "entries by days since their modification",
+        Measure::Depth => "entries by levels below the root",
+        Measure::Owner => "entries by owner",
+        Measure::Type => "entries by type",
+    }
+}
+
+/// A bucket, for people.
+pub(crate) fn bucket_name(histogram: &Histogram, bucket: u32, users: &mut HashMap<u32, String>) -> String {
+    let bounds = histogram.bounds(bucket);
+    match (histogram.measure(), bounds) {
+        (Measure::Size, Some((0, _))) => "empty".into(),
+        (Measure::Size, Some((low, _))) => format!("from {}", size(low)),
+        (Measure::Age, Some((low, high))) if low == high => low.to_string(),
+        (Measure::Age, Some((low, high))) => format!("{low} to {high}"),
+        (Measure::Age, None) => "in the future".into(),
+        (Measure::Owner, _) => user_name(users, bucket).to_owned(),
+        (Measure::Type, _) => KINDS.get(bucket as usize).map_or("unknown", |kind| kind_word(*kind)).into(),
+        (Measure::Depth | Measure::Size, _) => bucket.to_string(),
+    }
+}
+
+/// A path on one line: what could move a terminal's cursor is escaped.
+pub(crate) fn shown(path: &[u8]) -> String {
+    match std::str::from_utf8(path) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => format!("\"{}\"", path.escape_ascii()),
+    }
+}
+
+/// The same as JSON.
+pub fn json(report: &Report) -> Value {
+    let kind = |kind: Kind| tally(&report.kinds[kind as usize]);
+    let problems = &report.problems;
+    let mut object = json!({
+        "files": kind(Kind::File),
+        "directories": kind(Kind::Directory),
+        "links": kind(Kind::Link),
+        "others": tally(&others(report)),
+        "total": tally(&report.total()),
+        "hard_links": { "names": report.linked_names, "files": report.linked_files },
+        "deepest": Value::Null,
+        "largest_directory": Value::Null,
+        "errors": {
+            "count": problems.errors,
+            "first": problems.first.iter().map(error).collect::<Vec<_>>(),
+        },
+        "vanished": problems.vanished,
+        "mount_points": {
+            "count": problems.mount_points,
+            "first": problems.mounts.iter().map(|mount| path(mount, "depth", None)).collect::<Vec<_>>(),
+        },
+    });
+    if !report.deepest.path.is_empty() {
+        object["deepest"] = path(&report.deepest.path, "depth", Some(report.deepest.depth.into()));
+    }
+    if let Some(largest) = report.crowded.sorted().first() {
+        object["largest_directory"] = path(largest.path(), "entries", Some(largest.size()));
+    }
+    if report.files.max() > 0 {
+        let ranking = |ranking: &Ranking, key: &str| -> Vec<Value> {
+            ranking.sorted().iter().map(|ranked| path(ranked.path(), key, Some(ranked.size()))).collect()
+        };
+        object["top"] = json!({
+            "files": ranking(&report.files, "apparent"),
+            "directories_by_entries": ranking(&report.by_entries, "entries"),
+            "directories_by_bytes": ranking(&report.by_bytes, "allocated"),
+        });
+    }
+    if !report.histograms.is_empty() {
+        let histograms = report.histograms.iter().map(|histogram| {
+            let mut users = HashMap::new();
+            let buckets = histogram.buckets().map(|(bucket, counted)| {
+                let mut object = Map::new();
+                match (histogram.measure(), histogram.bounds(bucket)) {
+                    (_, Some((low, high))) => {
+                        object.insert("from".into(), low.into());
+                        object.insert("to".into(), high.into());
+                    }
+                    (Measure::Depth, _) => drop(object.insert("depth".into(), bucket.into())),
+                    (Measure::Owner, _) => {
+                        object.insert("user".into(), user_name(&mut users, bucket).into());
+                        object.insert("uid".into(), bucket.into());
+                    }
+                    (Measure::Type, _) => {
+                        object.insert("type".into(), bucket_name(histogram, bucket, &mut users).into());
+                    }
+                    // Modified in the future.
+                    (Measure::Age | Measure::Size, None) => drop(object.insert("to".into(), (-1).into())),
+                }
+                if let Value::Object(counted) = tally(&counted) {
+                    object.extend(counted);
+                }
+                Value::Object(object)
+            });
+            (histogram.measure().name().to_owned(), buckets.collect())
+        });
+        object["histograms"] = Value::Object(histograms.collect());
+    }
+    object
+}
+
+fn tally(tally: &Tally) -> Value {
+    json!({ "entries": tally.entries, "apparent": tally.apparent, "allocated": tally.allocated })
+}
+
+fn path(path: &[u8], key: &str, number: Option<u64>) -> Value {
+    let mut object = Map::new();
+    put_path(&mut object, path);
+    object.extend(number.map(|number| (key.to_owned(), number.into())));
+    Value::Object(object)
+}
+
+fn put_path(object: &mut Map<String, Value>, path: &[u8]) {
+    object.insert("path".into(), String::from_utf8_lossy(path).into());
+    if std::str::from_utf8(path).is_err() {
+        object.insert("path_base64".into(), STANDARD.encode(path).into());
+    }
+}
+
+fn error(error: &WalkError) -> Value {
+    let mut object = Map::new();
+    put_path(&mut object, &error.path);
+    object.insert("operation".into(), json!(error.operation));
+    object.insert("errno".into(), error.errno.into());
+    object.insert("message".into(), error.to_string().into());
+    Value::Object(object)
+}
+
+/// A table, whose columns are as wide as what stands in them. Columns whose cells are numbers are flush right.
+struct Table {
+    heads: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn new(heads: &[&str]) -> Table {
+        Table { heads: heads.iter().map(|head| head.to_uppercase()).collect(), rows: Vec::new() }
+    }
+
+    fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.into());
+    }
+
+    fn print(&self, output: &mut impl Write) -> io::Result<()> {
+        let columns = self.rows.first().map_or(self.heads.len(), Vec::len);
+        let width = |column: usize| {
+            let cells = self.rows.iter().chain([&self.heads]).filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let number = |column: usize| {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(column));
+            column + 1 < columns
+                && (column > 0 || self.heads.is_empty())
+                && cells.all(|cell| cell.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        let columns: Vec<_> = (0..columns).map(|column| (width(column), number(column))).collect();
+        let heads = (!self.heads.is_empty()).then_some(&self.heads);
+        for row in heads.into_iter().chain(&self.rows) {
+            let mut text = String::new();
+            for (cell, (width, number)) in row.iter().zip(&columns) {
+                let padding = " ".repeat(width - cell.chars().count());
+                match number {
+                    true => text.extend([padding.as_str(), cell, "  "]),
+                    false => text.extend([cell.as_str(), &padding, "  "]),
+                }
+            }
+            writeln!(output, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! The largest of many, with their paths.
+//!
+//! Ties are broken by path, so that the result does not depend on the order in which entries come; a path is built only
+//! for what may be among the largest.
+
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Something large: the larger it is the less, and among equals the first path, so that the least are the largest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Ranked {
+    size: Reverse<u64>,
+    path: Vec<u8>,
+}
+
+impl Ranked {
+    /// Its size.
+    pub fn size(&self) -> u64 {
+        self.size.0
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &[u8] {
+        &self.path
+    }
+}
+
+/// The largest.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Ranking {
+    max: usize,
+    /// The smallest of them is on top.
+    heap: BinaryHeap<Ranked>,
+    /// A buffer for paths.
+    #[serde(skip)]
+    path: Vec<u8>,
+}
+
+impl PartialEq for Ranking {
+    fn eq(&self, other: &Ranking) -> bool {
+        self.max == other.max && self.sorted() == other.sorted()
+    }
+}
+
+impl Eq for Ranking {}
+
+impl Ranking {
+    /// Keeps so many.
+    pub fn new(max: usize) -> Ranking {
+        Ranking { max, ..Ranking::default() }
+    }
+
+    /// How many it keeps.
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Takes something in if it is among the largest. `path` writes its path.
+    pub fn offer(&mut self, size: u64, path: impl FnOnce(&mut Vec<u8>)) {
+        if self.max == 0 {
+            return;
+        }
+        let full = self.heap.len() >= self.max;
+        if full && self.heap.peek().is_some_and(|smallest| size < smallest.size()) {
+            return;
+        }
+        let mut buffer = std::mem::take(&mut self.path);
+        buffer.clear();
+        path(&mut buffer);
+        let beaten = match self.heap.peek() {
+            Some(smallest) if full => (Reverse(size), &buffer) < (smallest.size, &smallest.path),
+            _ => true,
+        };
+        if beaten {
+            if full {
+                self.heap.pop();
+            }
+            self.heap.push(Ranked { size: Reverse(size), path: buffer.clone() });
+        }
+        self.path = buffer;
+    }
+
+    /// Takes in another one.
+    pub fn merge(&mut self, other: Ranking) {
+        for ranked in other.heap {
+            self.offer(ranked.size(), |path| path.extend_from_slice(&ranked.path));
+        }
+    }
+
+    /// The largest first.
+    pub fn sorted(&self) -> Vec<&Ranked> {
+        let mut all: Vec<_> = self.heap.iter().collect();
+        all.sort();
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_are_kept_whatever_the_order() {
+        let mut all: Vec<(u64, Vec<u8>)> =
+            (0..500_u64).map(|n| (n * 7919 % 40, format!("{}", n * 31 % 500).into_bytes())).collect();
+        let mut rankings = [Ranking::new(60), Ranking::new(60)];
+        for (number, (size, path)) in all.iter().enumerate() {
+            rankings[number % 2].offer(*size, |buffer| buffer.extend_from_slice(path));
+        }
+        let [mut first, second] = rankings;
+        first.merge(second);
+        all.sort_by(|a, b| (Reverse(a.0), &a.1).cmp(&(Reverse(b.0), &b.1)));
+        let expected: Vec<_> = all[..60].iter().map(|(size, path)| (*size, &path[..])).collect();
+        let kept: Vec<_> = first.sorted().iter().map(|ranked| (ranked.size(), ranked.path())).collect();
+        assert_eq!(kept, expected);
+        let mut none = Ranking::new(0);
+        none.offer(1, |_| unreachable!());
+    }
+}
