@@ -6,6 +6,7 @@
 
 use crate::engine::{OneByOne, Shared};
 use crate::network::{Network, NetworkError};
+use crate::output::Output;
 use nacre_walk::algorithm::{self, Ending, Outbox, Rank, Transport};
 use nacre_walk::{Unit, Visitor, Walk};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,9 +32,12 @@ pub enum JobError {
     /// A thread of this rank panicked; it has said why.
     #[error("a thread of rank {0} failed")]
     Thread(u32),
-    /// The master's queue could not be kept.
-    #[error("the master's queue cannot be kept on disk: {0}")]
-    Spill(#[from] std::io::Error),
+    /// A rank told rank 0 something that cannot be understood.
+    #[error("rank {0} told nonsense: do all ranks run the same version of this program?")]
+    Nonsense(u32),
+    /// The master's queue could not be kept on disk, or the output not be had.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
 }
 
 /// How a phase went, for this rank.
@@ -64,6 +68,7 @@ pub fn run_phase<V: Visitor>(
     visitors: &mut [V],
     options: &algorithm::Options,
     entries: Vec<Unit>,
+    output: &mut Output,
     until: &Until<'_>,
 ) -> Result<Phase, JobError> {
     let engine = walk.queue().clone();
@@ -74,14 +79,14 @@ pub fn run_phase<V: Visitor>(
         let phase = if options.algorithm.has_master() {
             let mut queue = OneByOne::new(engine.clone());
             algorithm::Queue::put(&mut queue, entries);
-            let phase = communicate(network, &mut queue, &engine, options, until, alive);
+            let phase = communicate(network, &mut queue, &engine, options, output, until, alive);
             let left = queue.drain();
             match queue.failed() {
                 Some(error) => Err(error.into()),
                 None => phase.map(|phase| Phase { entries: left, ..phase }),
             }
         } else {
-            communicate(network, &mut Shared(engine.clone()), &engine, options, until, alive)
+            communicate(network, &mut Shared(engine.clone()), &engine, options, output, until, alive)
         };
         if phase.is_err() {
             engine.stop();
@@ -97,6 +102,7 @@ fn communicate<S: Send + Sync>(
     queue: &mut impl algorithm::Queue<Unit>,
     engine: &nacre_walk::Queue<S>,
     options: &algorithm::Options,
+    output: &mut Output,
     until: &Until<'_>,
     alive: impl Fn() -> bool,
 ) -> Result<Phase, JobError> {
@@ -117,7 +123,8 @@ fn communicate<S: Send + Sync>(
             send_all(network, &mut outbox)?;
             quiet = false;
         }
-        if !stopping && rank.ending().is_none() && is_due(until) {
+        quiet &= !output.go_on(network)?;
+        if !stopping && rank.ending().is_none() && (is_due(until) || output.failure().is_some()) {
             stopping = true;
             rank.stop(now_ns(), queue, &mut outbox);
         }
@@ -130,7 +137,8 @@ fn communicate<S: Send + Sync>(
             if !std::mem::replace(&mut stopped, true) {
                 engine.stop();
             }
-            if rank.is_finished() && flushed {
+            // The threads may still write, and are waited for while their output is taken.
+            if rank.is_finished() && flushed && !alive() && !output.go_on(network)? && output.is_empty() {
                 let counters = rank.counters().clone();
                 return Ok(Phase { ending, counters, entries: Vec::new(), communication });
             }

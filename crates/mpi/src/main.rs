@@ -1,40 +1,98 @@
-mod engine; mod job; mod network; mod spill;
+//! `nacre-mpi`: what Nacre does with the ranks of an MPI job.
+//!
+//! A program of its own, because it links MPI. Start it with `mpirun`.
+
+mod engine;
+mod job;
+mod measure;
+mod network;
+mod output;
+mod spill;
+mod walk;
+
+use clap::Parser;
+use mpi::Threading;
 use mpi::traits::*;
-use nacre_walk::algorithm::{self, Algorithm};
-use nacre_walk::*;
+use nacre_walk::Unit;
+use nacre_walk::algorithm::transport::testkit;
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-#[derive(Default)]
-struct Count(u64);
-impl Visitor for Count {
-    type State = ();
-    fn enter(&mut self, _: &Opened<'_, ()>) -> Option<()> { Some(()) }
-    fn visit(&mut self, _: &Entry<'_, ()>) -> Verdict { self.0 += 1; Verdict::Descend }
-    fn failed(&mut self, e: WalkError) { eprintln!("{e}"); }
+
+/// Nacre in the ranks of an MPI job: mpirun -n 16 nacre-mpi walk …
+#[derive(Parser)]
+#[command(name = "nacre-mpi", version)]
+struct Line {
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
 }
-fn main() {
-    let (universe, _) = mpi::initialize_with_threading(mpi::Threading::Funneled).unwrap();
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Walk(Box<walk::Args>),
+    /// Check that the network does what the walk relies on
+    #[command(hide = true)]
+    Contract {
+        /// What the messages are drawn from
+        #[arg(default_value_t = 1)]
+        seed: u64,
+    },
+}
+
+fn main() -> ExitCode {
+    let Some((universe, threading)) = mpi::initialize_with_threading(Threading::Funneled) else {
+        eprintln!("nacre-mpi: MPI is initialised already");
+        return ExitCode::FAILURE;
+    };
     let world = universe.world();
-    let (rank, ranks) = (world.rank() as u32, world.size() as u32);
-    let mut args = std::env::args().skip(1);
-    let algorithm: Algorithm = args.next().unwrap().parse().unwrap();
-    let threads: usize = args.next().unwrap().parse().unwrap();
-    let root = args.next().unwrap();
-    let mut walk = Walk::new(Options { threads: threads.try_into().unwrap(), ..Options::default() });
-    walk.add_root(root.as_ref()).unwrap();
-    let mut visitors: Vec<Count> = (0..threads).map(|_| Count::default()).collect();
-    let mut entries = vec![];
-    if rank == 0 {
-        walk.start(0, &mut visitors[0]).unwrap();
-        if algorithm == Algorithm::Cp { entries = walk.queue().take(1); }
+    let code = if threading < Threading::Funneled {
+        eprintln!("nacre-mpi: this MPI library allows no threads beside the one that talks");
+        1
+    } else {
+        match Line::try_parse() {
+            Ok(line) => run(line, &world),
+            Err(error) => {
+                if world.rank() == 0 {
+                    // There is nothing to do about an output that is closed.
+                    let _ = error.print();
+                }
+                error.exit_code()
+            }
+        }
+    };
+    // MPI ends before the process does, or mpirun takes it for a crash.
+    drop(universe);
+    ExitCode::from(code as u8)
+}
+
+fn run(line: Line, world: &impl Communicator) -> i32 {
+    let mut network = network::Network::<Unit>::new(world.duplicate());
+    match line.command {
+        Command::Walk(args) => {
+            let interrupted = Arc::new(AtomicBool::new(false));
+            for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+                if let Err(error) = signal_hook::flag::register(signal, interrupted.clone()) {
+                    eprintln!("nacre-mpi: cannot wait for signals: {error}");
+                }
+            }
+            walk::run(&args, line.json, network, &interrupted)
+        }
+        Command::Contract { seed } => {
+            let unit = |number: u64, bytes: usize| {
+                Unit { root: 0, path: vec![number as u8; bytes], position: Some(number) }
+            };
+            let number = |unit: &Unit| {
+                let number = unit.position.unwrap_or(u64::MAX);
+                if unit.path.iter().all(|byte| *byte == number as u8) { number } else { u64::MAX }
+            };
+            testkit::contract(&mut network, seed, unit, number);
+            if network.is_root() {
+                println!("{} ranks kept the contract", network.size());
+            }
+            0
+        }
     }
-    let mut options = algorithm::Options::new(algorithm, ranks, 1);
-    options.count_peers = true;
-    let mut network = network::Network::new(world.duplicate());
-    let flag = AtomicBool::new(false);
-    let began = std::time::Instant::now();
-    let phase = job::run_phase(&mut network, &mut walk, &mut visitors, &options, entries, &job::Until { interrupted: &flag, checkpoint_at: None }).unwrap();
-    let n: u64 = visitors.iter().map(|v| v.0).sum();
-    let cpu = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let f: Vec<&str> = cpu.split(' ').collect();
-    println!("{rank}: {n} entries {:?} sent {:?} requests {} bytes {:?} comm {:?} cpu {}+{}", began.elapsed(), phase.counters.sent, phase.counters.requests, network.sent_bytes(), phase.communication, f[13], f[14]);
 }

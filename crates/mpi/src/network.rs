@@ -8,6 +8,7 @@
 
 use mpi::Rank;
 use mpi::ffi;
+use mpi::point_to_point::MatchedReceiveVec;
 use mpi::raw::AsRaw;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
@@ -41,29 +42,20 @@ struct Sending {
     _buffer: Box<[u8]>,
 }
 
-/// One rank's end of the network.
-pub struct Network<W> {
-    world: SimpleCommunicator,
-    sending: VecDeque<Sending>,
-    sent_bytes: Vec<u64>,
-    _units: PhantomData<fn() -> W>,
-}
+/// Messages on their way, in the order in which they were sent.
+#[derive(Default)]
+pub struct Outgoing(VecDeque<Sending>);
 
-impl<W: Serialize + DeserializeOwned> Network<W> {
-    /// Over a communicator that nobody else uses.
-    pub fn new(world: SimpleCommunicator) -> Network<W> {
-        let sent_bytes = vec![0; world.size() as usize];
-        Network { world, sending: VecDeque::new(), sent_bytes, _units: PhantomData }
+impl Outgoing {
+    /// How many MPI has not taken yet.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
-    /// Bytes that were sent to each rank.
-    pub fn sent_bytes(&self) -> &[u64] {
-        &self.sent_bytes
-    }
-
-    /// Lets go of the buffers that MPI has taken. The oldest are looked at first, and those behind one that is not done wait.
-    fn settle(&mut self) -> Result<(), NetworkError> {
-        while let Some(oldest) = self.sending.front_mut() {
+    /// Lets go of the buffers that MPI has taken. The oldest are looked at first, and those behind one that is not done
+    /// wait.
+    pub fn settle(&mut self) -> Result<(), NetworkError> {
+        while let Some(oldest) = self.0.front_mut() {
             let mut done = 0;
             // SAFETY: the request was made by `MPI_Isend` and is not done, or it would have been taken out below.
             let code = unsafe { ffi::MPI_Test(&mut oldest.request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
@@ -71,9 +63,127 @@ impl<W: Serialize + DeserializeOwned> Network<W> {
             if done == 0 {
                 break;
             }
-            self.sending.pop_front();
+            self.0.pop_front();
         }
         Ok(())
+    }
+
+    fn send(&mut self, world: &SimpleCommunicator, to: u32, tag: i32, bytes: Vec<u8>) -> Result<(), NetworkError> {
+        self.settle()?;
+        let buffer = bytes.into_boxed_slice();
+        let count = i32::try_from(buffer.len()).map_err(|_| NetworkError::TooLong(buffer.len()))?;
+        // SAFETY: null is what MPI overwrites.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        // SAFETY: the buffer is on the heap, is not changed, and stays in the queue until `MPI_Test` says that MPI has
+        // done with it, or for ever (see `Drop`); the communicator is alive.
+        let code = unsafe {
+            ffi::MPI_Isend(
+                buffer.as_ptr().cast(),
+                count,
+                ffi::RSMPI_UINT8_T,
+                to as Rank,
+                tag,
+                world.as_raw(),
+                &mut request,
+            )
+        };
+        check(code, "send")?;
+        self.0.push_back(Sending { request, _buffer: buffer });
+        Ok(())
+    }
+}
+
+/// Whoever closes before everything was taken gives up: MPI may still read the buffers.
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(std::mem::forget);
+    }
+}
+
+/// What the algorithms say to each other.
+const TALK: i32 = 0;
+/// Pieces of output.
+const OUTPUT: i32 = 1;
+/// What a rank has to tell at the end of a phase.
+const PART: i32 = 2;
+
+/// One rank's end of the network.
+pub struct Network<W> {
+    world: SimpleCommunicator,
+    sending: Outgoing,
+    sent_bytes: Vec<u64>,
+    _units: PhantomData<fn() -> W>,
+}
+
+impl<W> Network<W> {
+    /// Over a communicator that nobody else uses.
+    pub fn new(world: SimpleCommunicator) -> Network<W> {
+        let sent_bytes = vec![0; world.size() as usize];
+        Network { world, sending: Outgoing::default(), sent_bytes, _units: PhantomData }
+    }
+
+    /// Bytes that the algorithms sent to each rank.
+    pub fn sent_bytes(&self) -> &[u64] {
+        &self.sent_bytes
+    }
+
+    /// Whether this is rank 0.
+    pub fn is_root(&self) -> bool {
+        self.world.rank() == 0
+    }
+
+    /// This rank.
+    pub fn number(&self) -> u32 {
+        self.world.rank() as u32
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> u32 {
+        self.world.size() as u32
+    }
+
+    /// Sends a piece of output to rank 0.
+    pub fn send_output(&self, bytes: Vec<u8>, outgoing: &mut Outgoing) -> Result<(), NetworkError> {
+        outgoing.send(&self.world, 0, OUTPUT, bytes)
+    }
+
+    /// A piece of output that has come.
+    pub fn receive_output(&self) -> Option<(u32, Vec<u8>)> {
+        self.take_one(OUTPUT)
+    }
+
+    /// Tells rank 0 something, and waits until MPI has taken it. Between phases only.
+    pub fn tell(&self, bytes: &[u8]) {
+        self.world.process_at_rank(0).send_with_tag(bytes, PART);
+    }
+
+    /// Something that a rank told, if it has come.
+    pub fn hear(&self) -> Option<(u32, Vec<u8>)> {
+        self.take_one(PART)
+    }
+
+    fn take_one(&self, tag: i32) -> Option<(u32, Vec<u8>)> {
+        let found = self.world.any_process().immediate_matched_probe_with_tag(tag)?;
+        let (bytes, status) = found.matched_receive_vec::<u8>();
+        Some((status.source_rank() as u32, bytes))
+    }
+
+    /// Rank 0 says a number, and everybody hears it. Between phases only.
+    pub fn decide(&self, mut number: i32) -> i32 {
+        self.world.process_at_rank(0).broadcast_into(&mut number);
+        number
+    }
+
+    /// Every rank says something of the same length, and everybody hears all of it, by rank.
+    pub fn share(&self, number: u64) -> Vec<u64> {
+        let mut all = vec![0; self.world.size() as usize];
+        self.world.all_gather_into(&number, &mut all[..]);
+        all
+    }
+
+    /// Ends the whole job at once.
+    pub fn abort(&self, code: i32) -> ! {
+        self.world.abort(code)
     }
 }
 
@@ -93,51 +203,21 @@ impl<W: Serialize + DeserializeOwned> Transport<W> for Network<W> {
     }
 
     fn send(&mut self, to: u32, message: Message<W>) -> Result<(), NetworkError> {
-        self.settle()?;
-        let buffer = pack(postcard::to_stdvec(&message).map_err(NetworkError::Encoding)?).into_boxed_slice();
-        self.sent_bytes[to as usize] += buffer.len() as u64;
-        let count = i32::try_from(buffer.len()).map_err(|_| NetworkError::TooLong(buffer.len()))?;
-        // SAFETY: null is what MPI overwrites.
-        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
-        // SAFETY: the buffer is on the heap, is not changed, and stays in `sending` until `MPI_Test` says that MPI has
-        // done with it, or until MPI is finalised (see `Drop`); the communicator lives as long as `self`.
-        let code = unsafe {
-            ffi::MPI_Isend(
-                buffer.as_ptr().cast(),
-                count,
-                ffi::RSMPI_UINT8_T,
-                to as Rank,
-                0,
-                self.world.as_raw(),
-                &mut request,
-            )
-        };
-        check(code, "send")?;
-        self.sending.push_back(Sending { request, _buffer: buffer });
-        Ok(())
+        let bytes = pack(postcard::to_stdvec(&message).map_err(NetworkError::Encoding)?);
+        self.sent_bytes[to as usize] += bytes.len() as u64;
+        self.sending.send(&self.world, to, TALK, bytes)
     }
 
     fn receive(&mut self) -> Result<Option<(u32, Message<W>)>, NetworkError> {
-        let Some(found) = self.world.any_process().immediate_matched_probe_with_tag(0) else {
-            return Ok(None);
-        };
-        let (bytes, status) = found.matched_receive_vec::<u8>();
-        let from = status.source_rank() as u32;
+        let Some((from, bytes)) = self.take_one(TALK) else { return Ok(None) };
         let message = unpack(&bytes).and_then(|plain| postcard::from_bytes(&plain).ok());
         let message = message.ok_or(NetworkError::Nonsense(from, bytes.len()))?;
         Ok(Some((from, message)))
     }
 
     fn flush(&mut self) -> Result<bool, NetworkError> {
-        self.settle()?;
-        Ok(self.sending.is_empty())
-    }
-}
-
-/// A network that is closed before everything was taken is that of a rank that gives up: MPI may still read the buffers.
-impl<W> Drop for Network<W> {
-    fn drop(&mut self) {
-        self.sending.drain(..).for_each(std::mem::forget);
+        self.sending.settle()?;
+        Ok(self.sending.len() == 0)
     }
 }
 

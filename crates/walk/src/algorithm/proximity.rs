@@ -55,6 +55,12 @@ impl Nodes {
         Self::new(&numbers)
     }
 
+    /// How many ranks share a rank's node, itself included.
+    pub fn neighbours(&self, rank: u32) -> usize {
+        let (begin, end) = self.group[rank as usize];
+        (end - begin) as usize
+    }
+
     /// How many ranks there are.
     pub fn ranks(&self) -> u32 {
         self.sorted.len() as u32
