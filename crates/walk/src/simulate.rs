@@ -4,7 +4,13 @@
 //! - [`world`]: some ranks, a tree, and a network, in one value; whoever holds it decides what happens next.
 //! - [`history`]: runs such a world to its end with random delays, from a seed.
 //! - [`exhaustive`]: runs it through every possible order of events.
+//! - [`timed`]: a discrete-event simulation of time, with the costs of [`model`], on a [`tree`] of up to 110 million files, which
+//!   gives an [`outcome`].
 
 pub mod exhaustive;
 pub mod history;
+pub mod model;
+pub mod outcome;
+pub mod timed;
+pub mod tree;
 pub mod world;

@@ -27,7 +27,7 @@ fn check(algorithm: Algorithm, first: u64, count: u64) {
     );
 }
 
-const HISTORIES: u64 = 60_000;
+const HISTORIES: u64 = 50_000;
 
 #[test]
 fn cp_visits_everything_once_and_ends() {

@@ -1,0 +1,192 @@
+//! Trees of any size that are never written down: what a directory holds follows from a number that its parent gave it, so that
+//! 110 million files take no memory, and whoever comes to a directory finds the same in it.
+
+use crate::algorithm::{Choose, Random, Unit};
+
+/// Bytes of one name in a path, with its separator.
+pub const NAME_BYTES: u64 = 12;
+
+/// What a tree looks like.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Shape {
+    /// What it follows from.
+    pub seed: u64,
+    /// Entries below the root: files and directories.
+    pub entries: u64,
+    /// Files in a directory, in the mean, the flat ones left out.
+    pub files_mean: u64,
+    /// Subdirectories of a directory that has any, at most (at least 2).
+    pub fan_out_max: u64,
+    /// Of the directories with at least 1,000 entries below them, one in this many holds them all itself, as files; 0: none.
+    pub flat_one_in: u64,
+    /// Files in those, at most.
+    pub flat_max: u64,
+}
+
+impl Shape {
+    /// A file system of `entries` as users make them: 16 files in most directories, thousands in some, up to
+    /// 200,000.
+    pub fn new(entries: u64, seed: u64) -> Self {
+        Self { seed, entries, files_mean: 16, fan_out_max: 16, flat_one_in: 50, flat_max: 200_000 }
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> Directory {
+        Directory { number: self.seed, below: self.entries, depth: 0 }
+    }
+
+    /// What a directory holds.
+    pub fn list(&self, directory: Directory) -> Listing {
+        let mut random = Random::part(self.seed, directory.number);
+        let below = directory.below;
+        let mean = self.files_mean.max(1);
+        let files = (-(1.0 - random.fraction()).ln() * mean as f64) as u64;
+        // Some directories, among those with thousands of entries below them, hold all of these themselves.
+        let is_flat = self.flat_one_in > 0
+            && (1_000..=self.flat_max).contains(&below)
+            && random.below(self.flat_one_in) == 0;
+        // What is left would make no more than one more ordinary directory: a leaf.
+        if is_flat || below <= files + mean {
+            return Listing { files: below, directories: Vec::new() };
+        }
+        let wanted = 2 + random.below(self.fan_out_max.max(2) - 1);
+        let children = wanted.min((below - files) / (mean / 2 + 1)).max(1);
+        let mut left = below - files - children;
+        // Shares as the lengths of the pieces between random cuts: some children are many times larger than others.
+        let weights: Vec<f64> = (0..children).map(|_| -(1.0 - random.fraction()).ln() + 1e-9).collect();
+        let mut weight_left: f64 = weights.iter().sum();
+        let directories = weights
+            .iter()
+            .enumerate()
+            .map(|(index, weight)| {
+                let is_last = index + 1 == weights.len();
+                let share =
+                    if is_last { left } else { ((left as f64 * weight / weight_left) as u64).min(left) };
+                left -= share;
+                weight_left -= weight;
+                Directory { number: random.bits(), below: share, depth: directory.depth + 1 }
+            })
+            .collect();
+        Listing { files, directories }
+    }
+}
+
+/// A directory of such a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// What its contents follow from.
+    number: u64,
+    /// Entries below it.
+    below: u64,
+    /// How deep it is.
+    depth: u16,
+}
+
+impl Directory {
+    /// How deep it is; the root is at 0.
+    pub fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    /// Entries below it, at any depth.
+    pub fn below(&self) -> u64 {
+        self.below
+    }
+}
+
+/// What a directory holds.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// How many files.
+    pub files: u64,
+    /// Its subdirectories.
+    pub directories: Vec<Directory>,
+}
+
+impl Listing {
+    /// Entries in all.
+    pub fn entries(&self) -> u64 {
+        self.files + self.directories.len() as u64
+    }
+
+    /// The subdirectories that lie among the entries `from..to`; they are spread evenly.
+    pub fn between(&self, from: u64, to: u64) -> &[Directory] {
+        let (entries, count) = (self.entries(), self.directories.len() as u64);
+        // Subdirectory `k` is at entry `k * entries / count`; so many are in front of an entry:
+        let before =
+            |entry: u64| if count == 0 { 0 } else { (entry * count).div_ceil(entries).min(count) as usize };
+        &self.directories[before(from)..before(to)]
+    }
+}
+
+/// A unit of work of the simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// A directory, from some entry on.
+    Directory {
+        /// Which.
+        directory: Directory,
+        /// The first entry that nobody has read.
+        from: u32,
+    },
+    /// CP only: this many files of one directory, each of which is a unit.
+    Files {
+        /// How many.
+        count: u64,
+        /// How deep they are.
+        depth: u16,
+    },
+}
+
+impl Unit for Piece {
+    /// As large as what the programs send: the root's number, the path, and where to go on.
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Self::Directory { directory, from } => {
+                4 + NAME_BYTES * u64::from(directory.depth) + if *from > 0 { 9 } else { 0 }
+            }
+            Self::Files { count, depth } => count * (4 + NAME_BYTES * u64::from(*depth)),
+        }
+    }
+
+    fn count(&self) -> u64 {
+        match self {
+            Self::Directory { .. } => 1,
+            Self::Files { count, .. } => *count,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_holds_exactly_what_it_was_asked_for() {
+        for (entries, seed) in [(0, 1), (1, 2), (7, 3), (1_000, 4), (400_000, 5)] {
+            let shape = Shape { flat_one_in: 20, ..Shape::new(entries, seed) };
+            let (mut seen, mut directories, mut deepest, mut largest) = (0, 0u64, 0, 0);
+            let mut open = vec![shape.root()];
+            while let Some(directory) = open.pop() {
+                let listing = shape.list(directory);
+                seen += listing.entries();
+                directories += 1;
+                deepest = deepest.max(directory.depth);
+                largest = largest.max(listing.entries());
+                // Read in slices, it is the same.
+                let mut sliced = Vec::new();
+                for from in (0..listing.entries()).step_by(7) {
+                    sliced.extend_from_slice(listing.between(from, (from + 7).min(listing.entries())));
+                }
+                assert_eq!(sliced, listing.directories);
+                open.extend(sliced);
+            }
+            assert_eq!(seen, entries);
+            if entries == 400_000 {
+                assert!((10_000..60_000).contains(&directories), "{directories} directories");
+                assert!((4..40).contains(&deepest), "{deepest} deep");
+                assert!(largest > 5_000, "the largest directory has {largest} entries");
+            }
+        }
+    }
+}
