@@ -15,6 +15,7 @@ use mpi::Threading;
 use mpi::traits::*;
 use nacre_walk::Unit;
 use nacre_walk::algorithm::transport::testkit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -53,7 +54,8 @@ fn main() -> ExitCode {
         1
     } else {
         match Line::try_parse() {
-            Ok(line) => run(line, &world),
+            // A rank that panics has said why; the others would wait for it for ever.
+            Ok(line) => catch_unwind(AssertUnwindSafe(|| run(line, &world))).unwrap_or_else(|_| world.abort(101)),
             Err(error) => {
                 if world.rank() == 0 {
                     // There is nothing to do about an output that is closed.
