@@ -75,6 +75,7 @@ pub enum Command {
     Compact(administration::CompactArgs),
     CopyObjects(copy::Args),
     Walk(Box<nacre_walk::command::Args>),
+    Remove(remove::Args),
     Keygen(keygen::Args),
     /// Run a study: what coordination costs, measured on this machine
     #[command(subcommand)]

@@ -5,6 +5,7 @@
 mod arguments;
 mod command;
 mod failure;
+mod interrupt;
 mod name;
 mod output;
 mod progress;

@@ -131,3 +131,62 @@ impl<T> Metered<T> {
         }
     }
 }
+
+/// A bar that looks by itself how far the work is.
+pub struct Ticker {
+    bar: ProgressBar,
+}
+
+/// How often it looks.
+const TICK: Duration = Duration::from_millis(100);
+
+impl Ticker {
+    /// Over so many entries, or over an unknown number.
+    pub fn entries(total: Option<u64>) -> Self {
+        Self::new(
+            total,
+            "{wide_bar} {human_pos}/{human_len} {per_sec} {eta}",
+            "{spinner} {human_pos} {per_sec}",
+        )
+    }
+
+    fn new(total: Option<u64>, known: &str, unknown: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
+        let template = if total.is_some() { known } else { unknown };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Self { bar }
+    }
+
+    /// Runs `work`, and shows what `done` says meanwhile if that takes long.
+    pub fn during<T>(&self, done: impl Fn() -> u64 + Send, work: impl FnOnce() -> T) -> T {
+        self.show_during(move |bar| bar.set_position(done()), work)
+    }
+
+    /// The same with everything that the bar can show.
+    pub fn show_during<T>(&self, update: impl Fn(&ProgressBar) + Send, work: impl FnOnce() -> T) -> T {
+        use std::io::IsTerminal;
+        if !io::stderr().is_terminal() {
+            return work();
+        }
+        let (finished, waiting) = std::sync::mpsc::channel::<()>();
+        let result = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut wait = LONG;
+                while waiting.recv_timeout(wait) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                    if wait == LONG {
+                        wait = TICK;
+                        self.bar.set_draw_target(ProgressDrawTarget::stderr());
+                    }
+                    update(&self.bar);
+                }
+            });
+            let result = work();
+            drop(finished);
+            result
+        });
+        self.bar.finish_and_clear();
+        result
+    }
+}

@@ -10,6 +10,51 @@
 //! - [`Rank::stop`], on any rank, makes all of them stop with their queues as they stand;
 //! - it is over when [`Rank::is_finished`]: nothing is under way any more to any rank, and the transport can be closed.
 //!
+//! ```
+//! use nacre_walk::algorithm::{Algorithm, Options, Outbox, PlainQueue, Rank, Transport, Unit, transport};
+//!
+//! /// A directory of a tree in which each has two below it, down to some depth.
+//! struct Work(u32);
+//!
+//! impl Unit for Work {
+//!     fn size_bytes(&self) -> u64 {
+//!         4
+//!     }
+//! }
+//!
+//! fn walk(mut network: impl Transport<Work>) -> u64 {
+//!     let options = Options::new(Algorithm::Drqs, network.ranks(), 1);
+//!     let mut rank = Rank::new(network.rank(), network.ranks(), &options);
+//!     let mut queue = PlainQueue::new((network.rank() == 0).then_some(Work(6)));
+//!     let mut outbox = Outbox::new();
+//!     let mut visited = 0;
+//!     let start = std::time::Instant::now();
+//!     while !rank.is_finished() {
+//!         let now_ns = start.elapsed().as_nanos() as u64;
+//!         if let Some((from, message)) = network.receive().unwrap() {
+//!             rank.handle(now_ns, from, message, &mut queue, &mut outbox);
+//!         } else if let Some(Work(depth)) = queue.begin(false) {
+//!             visited += 1;
+//!             queue.finish((0..2).filter(|_| depth > 0).map(|_| Work(depth - 1)));
+//!             rank.poll(now_ns, &mut queue, &mut outbox);
+//!         } else {
+//!             // A program sleeps here until a message comes or `rank.next_timeout_ns()`.
+//!             rank.poll(now_ns, &mut queue, &mut outbox);
+//!         }
+//!         while let Some((to, message)) = outbox.pop() {
+//!             network.send(to, message).unwrap();
+//!         }
+//!     }
+//!     visited
+//! }
+//!
+//! let visited: u64 = std::thread::scope(|scope| {
+//!     let ranks: Vec<_> = transport::local(3).into_iter().map(|end| scope.spawn(|| walk(end))).collect();
+//!     ranks.into_iter().map(|rank| rank.join().unwrap()).sum()
+//! });
+//! assert_eq!(visited, 127);
+//! ```
+//!
 //! Messages of one pair of ranks must arrive in the order in which they were sent, as MPI promises; those of different pairs may
 //! overtake each other by any time. Time is nanoseconds from any beginning, and must not go backwards on a rank. What happens when a
 //! rank dies is the transport's affair: the algorithms assume that whatever is sent arrives.
@@ -133,6 +178,9 @@ pub struct Options {
     pub units_per_message_max: usize,
     /// CP only: a worker keeps one of the entries that it found (section V).
     pub keeps_one: bool,
+    /// CP only: one worker, rank 1, is given all directories, and the others all files, as in LANL's implementation (section
+    /// II-B). Takes a queue that can tell them apart ([`Queue::take_one`]), and at least two workers.
+    pub single_reader: bool,
     /// PA-DRQS only: which ranks share a node.
     pub nodes: Arc<proximity::Nodes>,
     /// PA-DRQS only: with the two refinements of section IV-C.
@@ -154,6 +202,7 @@ impl Options {
             back_off: BackOff::for_ranks(ranks),
             units_per_message_max: 4_096,
             keeps_one: false,
+            single_reader: false,
             nodes: Arc::new(proximity::Nodes::blocks(ranks, ranks)),
             refined: true,
             count_peers: false,

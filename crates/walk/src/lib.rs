@@ -14,9 +14,11 @@ pub mod algorithm;
 mod collect;
 #[cfg(feature = "command")]
 pub mod command;
+mod control;
 mod directory;
 mod entry;
 mod error;
+mod fault;
 #[cfg(feature = "command")]
 pub mod filter;
 mod getdents;
@@ -25,16 +27,20 @@ pub mod list;
 mod pool;
 #[cfg(feature = "command")]
 pub mod quantity;
+pub mod remove;
 #[cfg(feature = "command")]
 pub mod report;
+mod root;
 mod scan;
 pub mod simulate;
 mod unit;
 mod walk;
 
+pub use control::Control;
 pub use directory::{Descriptor, Directory};
 pub use entry::{Entry, Kind, Metadata, Time};
 pub use error::{Operation, WalkError};
+pub use fault::{Cause, Fault, Faults};
 pub use pool::{Profile, Progress, Queue};
 pub use unit::Unit;
 pub use walk::{Ended, Opened, Options, Verdict, Visitor, Walk};

@@ -7,6 +7,7 @@ pub mod keygen;
 pub mod keys;
 pub mod ls;
 pub mod read;
+pub mod remove;
 pub mod rm;
 pub mod serve;
 pub mod shell;
@@ -25,6 +26,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
     let session = Session::new(&line.common);
     match line.command {
         Command::Serve(args) => serve::run(&line.common, args),
+        Command::Remove(args) => remove::run(&session, args),
         Command::Keygen(args) => keygen::run(args),
         Command::Walk(args) => walk::run(&session, &args),
         Command::Bench(study) => bench(&line.common, study),
@@ -54,6 +56,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Compact(args) => administration::compact(session, args).await,
         Command::CopyObjects(args) => copy::run(session, args).await,
         Command::Serve(_)
+        | Command::Remove(_)
         | Command::Keygen(_)
         | Command::Walk(_)
         | Command::Bench(_)

@@ -5,6 +5,8 @@
 //!
 //! In the paper's enhancement a worker keeps one of the entries that it found instead of asking for the next one (section V).
 //!
+//! LANL's implementation gave all directories to one worker, which then was the bottleneck (section II-B); that too is an option.
+//!
 //! A master without workers (one rank) works by itself.
 
 use std::collections::VecDeque;
@@ -12,17 +14,21 @@ use std::collections::VecDeque;
 use super::message::{Message, Unit};
 use super::queue::Queue;
 
+/// Where there is a single reader, this is it.
+const READER: u32 = 1;
+
 /// Rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Master {
     workers: u32,
+    single_reader: bool,
     /// Workers that asked when there was nothing.
     parked: VecDeque<u32>,
 }
 
 impl Master {
-    pub(super) fn new(ranks: u32) -> Self {
-        Self { workers: ranks - 1, parked: VecDeque::new() }
+    pub(super) fn new(ranks: u32, single_reader: bool) -> Self {
+        Self { workers: ranks - 1, single_reader: single_reader && ranks > 2, parked: VecDeque::new() }
     }
 
     pub(super) fn request(&mut self, from: u32) {
@@ -50,6 +56,10 @@ impl Master {
             }
             return queue.is_idle();
         }
+        if self.single_reader {
+            self.deal_by_kind(queue, send);
+            return queue.is_idle() && self.parked.len() == self.workers as usize;
+        }
         while !queue.is_empty() && !self.parked.is_empty() {
             let units = queue.take(1);
             if units.is_empty() {
@@ -60,6 +70,26 @@ impl Master {
             }
         }
         queue.is_idle() && self.parked.len() == self.workers as usize
+    }
+
+    /// Directories to the reader, everything else to the others.
+    fn deal_by_kind<W>(
+        &mut self,
+        queue: &mut (impl Queue<W> + ?Sized),
+        mut send: impl FnMut(u32, Message<W>),
+    ) {
+        if let Some(place) = self.parked.iter().position(|worker| *worker == READER)
+            && let Some(unit) = queue.take_one(true)
+        {
+            self.parked.remove(place);
+            send(READER, Message::Work(vec![unit]));
+        }
+        while let Some(place) = self.parked.iter().position(|worker| *worker != READER) {
+            let Some(unit) = queue.take_one(false) else { return };
+            if let Some(worker) = self.parked.remove(place) {
+                send(worker, Message::Work(vec![unit]));
+            }
+        }
     }
 }
 

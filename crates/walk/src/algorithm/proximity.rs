@@ -4,8 +4,8 @@
 //! node together; a rank's position among those is its local rank. The *request vector* of a rank is its own node's ranks,
 //! followed by all others. It is asked through from top to bottom, each request going to the *next* peer (algorithm 3, line 7),
 //! and from the bottom on to the top. (Beginning at the top again whenever work was found would be another reading of the
-//! paper; in simulation it drains the first ranks of the list again and again, and takes twice the time and five times the
-//! messages on 320 ranks.) One pass, or [`PATIENCE_MAX`] requests of it, is made without waiting: whoever has to ask in a
+//! paper; in simulation it drains the first ranks of the list again and again, and on 320 ranks takes half as long again and five
+//! times the messages.) One pass, or [`PATIENCE_MAX`] requests of it, is made without waiting: whoever has to ask in a
 //! fixed order must be quick about it.
 //!
 //! Two refinements, both from what the authors observed: the local rank 0 asks the ranks of other nodes first, because when one rank

@@ -25,6 +25,12 @@ pub trait Queue<W> {
     /// Takes up to `units` out, to be given away: fewer if there are fewer, or if more would make too large a message.
     fn take(&mut self, units: usize) -> Vec<W>;
 
+    /// CP with a single reader only: takes a unit out that is a directory, or one that is none. A queue that cannot tell gives any
+    /// unit, and then everybody reads directories.
+    fn take_one(&mut self, _directory: bool) -> Option<W> {
+        self.take(1).pop()
+    }
+
     /// Adds units.
     fn put(&mut self, units: Vec<W>);
 

@@ -57,7 +57,7 @@ impl<R: Choose> Rank<R> {
             ))
         };
         let role = match options.algorithm {
-            Algorithm::Cp if rank == 0 => Role::Master(Master::new(ranks)),
+            Algorithm::Cp if rank == 0 => Role::Master(Master::new(ranks, options.single_reader)),
             Algorithm::Cp => Role::Worker(Worker::new(options.keeps_one, options.units_per_message_max)),
             Algorithm::Drqs | Algorithm::HDrqs => peer(&RandomSplit, Peers::Random),
             Algorithm::Deqs => peer(&EqualSplit, Peers::Random),

@@ -81,6 +81,7 @@ pub fn run(algorithm: Algorithm, seed: u64, limits: &Limits) -> Result<Report, F
         },
         units_per_message_max: 1 + random.below(20) as usize,
         keeps_one: random.below(2) == 0,
+        single_reader: random.below(2) == 0,
         nodes: Arc::new(Nodes::new(&numbers)),
         refined: random.below(4) != 0,
         token_rule: limits.token_rule,
@@ -88,6 +89,9 @@ pub fn run(algorithm: Algorithm, seed: u64, limits: &Limits) -> Result<Report, F
         ..Options::new(algorithm, ranks, random.bits())
     };
     let mut world = World::new(tree, ranks, threads, &options);
+    if random.below(4) == 0 {
+        world.place_root(random.below(u64::from(ranks)) as u32);
+    }
     // Some pairs and some engines are much slower than others, differently in every history.
     let slowness = |random: &mut Random| [64, 16, 4, 1][random.below(4) as usize];
     let link: Vec<u64> = (0..ranks * ranks).map(|_| slowness(&mut random)).collect();

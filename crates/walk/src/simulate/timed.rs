@@ -7,6 +7,19 @@
 //! entry of the slice. In CP, as published, each entry is a unit: a worker calls `lstat` for it, and if it is a directory,
 //! lists all of it and sends the entries to the master.
 //!
+//! Three things can limit a walk here, and which one does decides how the algorithms compare:
+//!
+//! - *The walkers*: each waits for the metadata service's latency, entry by entry. Then time goes with one over the number of
+//!   walking threads, whatever the algorithm, and H-DRQS wins over the same number of single-threaded processes by as many times
+//!   as each of its processes has threads. That is the paper's setting: 40 processes, on 20 nodes of 16 cores.
+//! - *The metadata service*: its rate. Then all algorithms take the same time.
+//! - *The master* of CP: its port takes, for each entry, a request and an answer, and handles the entry itself twice, in and
+//!   out. Then more workers and faster file systems help the others and not CP, and the ratio grows without bound.
+//!
+//! A ratio between two algorithms therefore says little without the number of threads of each, the rate of the metadata
+//! service and the cost of a message; they are all in [`Study`]. The paper's CP also had
+//! [a single reader](Study::single_reader), which is a fourth limit: directories, one after the other.
+//!
 //! A message that arrives while a port is busy waits; since ports are first come, first served, it is known at its arrival when it
 //! will be handled, and the algorithm is given it at once, with that later time.
 
@@ -43,6 +56,8 @@ pub struct Study {
     pub seed: u64,
     /// CP only: workers keep one of the entries that they found.
     pub keeps_one: bool,
+    /// CP only: one worker reads all directories.
+    pub single_reader: bool,
     /// PA-DRQS only: with the paper's refinements.
     pub refined: bool,
     /// How idle ranks wait; by default what suits the number of ranks.
@@ -63,6 +78,7 @@ impl Study {
             slice_entries: 256,
             seed: 1,
             keeps_one: false,
+            single_reader: false,
             refined: true,
             back_off: None,
         }
@@ -83,6 +99,9 @@ impl Study {
 #[derive(Debug, Default)]
 struct PieceQueue {
     pieces: VecDeque<Piece>,
+    /// Single files, where those are to be told from directories.
+    files: VecDeque<Piece>,
+    apart: bool,
     units: u64,
     working: u32,
     assigned: Option<Piece>,
@@ -94,7 +113,10 @@ impl PieceQueue {
         let count = piece.count();
         if count > 0 {
             self.units += count;
-            self.pieces.push_back(piece);
+            match piece {
+                Piece::Files { .. } if self.apart => self.files.push_back(piece),
+                _ => self.pieces.push_back(piece),
+            }
         }
     }
 
@@ -127,24 +149,16 @@ impl Queue<Piece> for PieceQueue {
 
     fn take(&mut self, units: usize) -> Vec<Piece> {
         let mut left = units as u64;
-        let mut taken = Vec::new();
-        while left > 0
-            && let Some(front) = self.pieces.front_mut()
-        {
-            match front {
-                Piece::Files { count, depth } if *count > left => {
-                    *count -= left;
-                    self.units -= left;
-                    taken.push(Piece::Files { count: left, depth: *depth });
-                    left = 0;
-                }
-                piece => {
-                    left -= piece.count();
-                    self.units -= piece.count();
-                    taken.extend(self.pieces.pop_front());
-                }
-            }
-        }
+        let mut taken = take_front(&mut self.pieces, &mut left);
+        taken.append(&mut take_front(&mut self.files, &mut left));
+        self.units -= units as u64 - left;
+        taken
+    }
+
+    fn take_one(&mut self, directory: bool) -> Option<Piece> {
+        let mut left = 1;
+        let taken = take_front(if directory { &mut self.pieces } else { &mut self.files }, &mut left).pop();
+        self.units -= 1 - left;
         taken
     }
 
@@ -161,6 +175,27 @@ impl Queue<Piece> for PieceQueue {
     fn is_assigned(&self) -> bool {
         self.assigned.is_some() || self.in_hand
     }
+}
+
+/// Takes up to `left` units from the front, and counts `left` down.
+fn take_front(pieces: &mut VecDeque<Piece>, left: &mut u64) -> Vec<Piece> {
+    let mut taken = Vec::new();
+    while *left > 0
+        && let Some(front) = pieces.front_mut()
+    {
+        match front {
+            Piece::Files { count, depth } if *count > *left => {
+                *count -= *left;
+                taken.push(Piece::Files { count: *left, depth: *depth });
+                *left = 0;
+            }
+            piece => {
+                *left -= piece.count();
+                taken.extend(pieces.pop_front());
+            }
+        }
+    }
+    taken
 }
 
 struct Member {
@@ -230,6 +265,7 @@ impl<'a> Simulation<'a> {
             back_off: study.back_off.unwrap_or(BackOff::for_ranks(ranks)),
             nodes: nodes.clone(),
             keeps_one: study.keeps_one,
+            single_reader: study.single_reader,
             refined: study.refined,
             count_peers: ranks <= PAIRS_RANKS_MAX,
             ..defaults
@@ -237,7 +273,7 @@ impl<'a> Simulation<'a> {
         let members = (0..ranks)
             .map(|rank| Member {
                 rank: Rank::new(rank, ranks, &options),
-                queue: PieceQueue::default(),
+                queue: PieceQueue { apart: study.single_reader, ..PieceQueue::default() },
                 port_free_ns: 0,
                 timer_ns: None,
                 visited: 0,

@@ -163,6 +163,13 @@ impl<R: Choose> World<R> {
         }
     }
 
+    /// Puts the root into this rank's queue instead of rank 0's, as a checkpoint may have left it. To be called before
+    /// [`start`](Self::start).
+    pub fn place_root(&mut self, rank: u32) {
+        let root = self.queues[0].take(1);
+        self.queues[rank as usize].put(root);
+    }
+
     /// Lets every rank look around for the first time. To be called once, before any step.
     pub fn start(&mut self) -> Result<(), Fault> {
         (0..self.ranks.len() as u32).try_for_each(|rank| self.poll(rank))

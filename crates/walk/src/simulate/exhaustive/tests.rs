@@ -54,6 +54,15 @@ fn three_ranks_until_the_end_is_announced() {
 }
 
 #[test]
+fn the_options_of_cp_are_sound() {
+    for (keeps_one, single_reader) in [(true, false), (false, true), (true, true)] {
+        let mut cp = Search { stops: vec![0, 2], ..case(Algorithm::Cp, 3, &[0, 0, 0, 1, 1, 2]) };
+        cp.options = Options { keeps_one, single_reader, ..cp.options };
+        assert_sound("CP", &cp);
+    }
+}
+
+#[test]
 fn three_ranks_leave_and_stop_without_losing_anything() {
     assert_sound("leaving", &case(Algorithm::Drqs, 3, &[0, 0, 0]));
     assert_sound("stopped by rank 2", &Search { stops: vec![2], ..case(Algorithm::Drqs, 3, &[0, 0]) });

@@ -14,15 +14,18 @@ fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
 fn check(algorithm: Algorithm, first: u64, count: u64) {
     let limits = Limits::default();
     let (mut finished, mut stopped) = (0u64, 0u64);
-    for seed in seeds(first, count) {
+    let seeds = seeds(first, count);
+    let is_replay = seeds.end - seeds.start == 1;
+    for seed in seeds {
         match run(algorithm, seed, &limits) {
             Ok(report) if report.ending == Ending::Finished => finished += 1,
             Ok(_) => stopped += 1,
             Err(failure) => panic!("{failure} (NACRE_SEED={seed} replays it)"),
         }
     }
+    // The histories are worth something only if many of both kinds are among them.
     assert!(
-        count < 1_000 || finished > count / 4 && stopped > count / 20,
+        is_replay || finished > count / 4 && stopped > count / 20,
         "{finished} finished, {stopped} stopped"
     );
 }

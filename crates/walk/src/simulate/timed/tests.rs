@@ -95,6 +95,15 @@ fn with_a_fast_file_system_the_master_is_the_bottleneck() {
 }
 
 #[test]
+fn a_single_reader_is_a_bottleneck_of_its_own() {
+    let shared = run(&study(Algorithm::Cp, 20, 2, 60_000));
+    let single = run(&Study { single_reader: true, ..study(Algorithm::Cp, 20, 2, 60_000) });
+    assert!(single.seconds > 2.0 * shared.seconds, "{} s and {} s", single.seconds, shared.seconds);
+    assert!(single.by_rank[1].busy_seconds > 0.9 * single.seconds, "rank 1 reads all the time");
+    assert_eq!(single.directories, shared.directories);
+}
+
+#[test]
 fn a_slow_file_system_makes_all_alike() {
     let mut outcomes = Vec::new();
     for algorithm in [Algorithm::Cp, Algorithm::Drqs, Algorithm::HDrqs] {

@@ -1,0 +1,216 @@
+//! `nacre remove`: away with files and directories, on all processors.
+
+use std::io::{IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nacre_walk::Control;
+use nacre_walk::remove::{Counted, Removal, Removed};
+use serde_json::{Map, Value, json};
+
+use crate::failure::Failure;
+use crate::progress::Ticker;
+use crate::session::Session;
+use crate::{interrupt, output, quantity};
+
+/// Remove files and directories with everything in them, on all processors
+///
+/// Links are removed and never followed; other file systems that are mounted below are not entered. Unless told --yes, it
+/// counts first and asks; where it cannot ask, it refuses. The exit code is 0 only if everything is gone.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Files, links or directories
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// Do not count, do not ask
+    #[arg(long, short)]
+    yes: bool,
+    /// Count what would be removed, and touch nothing
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
+    /// With --dry-run: print every path too
+    #[arg(long, requires = "dry_run")]
+    list: bool,
+    /// Threads [default: one for each processor]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+}
+
+/// Faults that a person is shown; with --json there are more.
+const FAULTS_SHOWN: usize = 20;
+
+/// How long is counted what an interrupted removal has left.
+const COUNTING_MAX: Duration = Duration::from_secs(3);
+
+/// Runs `nacre remove`.
+pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    let asks = !args.yes && !args.dry_run;
+    let can_ask = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    let threads = args.threads.or_else(|| std::thread::available_parallelism().ok());
+    let removal = Removal::new(&args.paths, threads.unwrap_or(NonZeroUsize::MIN))
+        .map_err(|refusal| Failure::Usage(refusal.to_string()))?;
+    if asks && !can_ask {
+        let text =
+            "nothing was removed: without a terminal to ask on, say --yes, or look first with --dry-run";
+        return Err(Failure::Usage(text.into()));
+    }
+    let counted = if args.yes { None } else { Some(count(&removal, &args)?) };
+    if let Some(counted) = counted.filter(|_| args.dry_run) {
+        return dry_run(session, &counted);
+    }
+    if let Some(counted) = counted
+        && !confirmed(&args, &counted)?
+    {
+        return Err(Failure::Failed("nothing was removed".into()));
+    }
+    let total = counted.map(|counted| counted.entries);
+    let ticker = Ticker::entries(total);
+    let removed = interrupt::stopping(
+        || removal.control().stop(),
+        || ticker.during(|| removal.entries(), || removal.run()),
+    )?;
+    report(session, &removal, &removed)
+}
+
+/// Counts what there is, and lists it if that is wanted.
+fn count(removal: &Removal, args: &Args) -> Result<Counted, Failure> {
+    let control = Control::default();
+    let list = |path: &[u8]| {
+        // A line that nobody reads any more stops the listing; flushing at the end says so.
+        if output::raw(&[path, b"\n"].concat()).is_err() {
+            control.stop();
+        }
+    };
+    let list = args.list.then_some(&list as nacre_walk::remove::List<'_>);
+    let counted = interrupt::stopping(|| control.stop(), || removal.count(true, &control, list))?;
+    if control.is_stopped() {
+        output::flush()?;
+        return Err(Failure::Failed("interrupted: nothing was removed".into()));
+    }
+    Ok(counted)
+}
+
+fn described(counted: &Counted) -> String {
+    let entries = match counted.entries {
+        1 => "1 entry".to_owned(),
+        entries => format!("{} entries", quantity::grouped(entries)),
+    };
+    let directories = match counted.directories {
+        1 => "1 directory".to_owned(),
+        directories => format!("{} directories", quantity::grouped(directories)),
+    };
+    let files = quantity::count(counted.files, "file");
+    format!("{entries}: {directories}, {files} of {}", quantity::size(counted.bytes))
+}
+
+fn dry_run(session: &Session, counted: &Counted) -> Result<(), Failure> {
+    if session.json {
+        let json = json!({
+            "dry_run": true, "entries": counted.entries, "directories": counted.directories,
+            "files": counted.files, "bytes": counted.bytes, "errors": counted.errors,
+        });
+        output::line(&json.to_string())?;
+    } else {
+        output::line(&format!("would remove {}", described(counted)))?;
+    }
+    match counted.errors {
+        0 => Ok(()),
+        errors => Err(Failure::Failed(format!("{} could not be looked at", quantity::count(errors, "path")))),
+    }
+}
+
+/// Asks, on a terminal.
+fn confirmed(args: &Args, counted: &Counted) -> Result<bool, Failure> {
+    let names: Vec<String> = args.paths.iter().take(3).map(|path| format!("{path:?}")).collect();
+    let more = if args.paths.len() > 3 { ", …" } else { "" };
+    let mut terminal = std::io::stderr();
+    write!(terminal, "Remove {}{more} ({})? [y/N] ", names.join(", "), described(counted))
+        .and_then(|()| terminal.flush())
+        .map_err(Failure::io("ask on the terminal"))?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).map_err(Failure::io("read the answer"))?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+fn report(session: &Session, removal: &Removal, removed: &Removed) -> Result<(), Failure> {
+    let errors = removed.faults.count();
+    let left = removed.stopped.then(|| left(removal));
+    if session.json {
+        let mut json = json!({
+            "removed": removed.entries, "directories": removed.directories, "errors": errors,
+            "interrupted": removed.stopped,
+            "first_errors": removed.faults.first().iter().map(fault).collect::<Vec<_>>(),
+        });
+        if let Some((left, all)) = left {
+            json["left"] = left.into();
+            json["left_is_all"] = all.into();
+        }
+        output::line(&json.to_string())?;
+    } else {
+        output::line(&format!("{} removed", entries(removed.entries)))?;
+    }
+    if let Some((left, all)) = left {
+        let at_least = if all { "" } else { "at least " };
+        let text = format!(
+            "interrupted: {} removed, {at_least}{} left; the same command goes on",
+            quantity::grouped(removed.entries),
+            quantity::grouped(left)
+        );
+        return Err(Failure::Failed(text));
+    }
+    if errors == 0 {
+        return Ok(());
+    }
+    complain(&removed.faults);
+    Err(Failure::Failed(format!("{} not removed", entries_were(errors))))
+}
+
+fn entries(number: u64) -> String {
+    if number == 1 { "1 entry".into() } else { format!("{} entries", quantity::grouped(number)) }
+}
+
+fn entries_were(number: u64) -> String {
+    if number == 1 { "1 entry was".into() } else { format!("{} entries were", quantity::grouped(number)) }
+}
+
+/// Counts what an interrupted removal has left: how many entries, and whether these are all.
+fn left(removal: &Removal) -> (u64, bool) {
+    let control = Control::default();
+    let (done, waiting) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let control = &control;
+        scope.spawn(move || {
+            if waiting.recv_timeout(COUNTING_MAX) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                control.stop();
+            }
+        });
+        let counted = removal.count(false, control, None);
+        drop(done);
+        (counted.entries, !control.is_stopped())
+    })
+}
+
+/// Prints the first faults, each on a line.
+pub fn complain(faults: &nacre_walk::Faults) {
+    let first = faults.first();
+    for fault in first.iter().take(FAULTS_SHOWN) {
+        output::complain(&format!("nacre: {fault}"));
+    }
+    let more = faults.count().saturating_sub(FAULTS_SHOWN as u64);
+    if more > 0 {
+        output::complain(&format!("nacre: … and {} more", quantity::grouped(more)));
+    }
+}
+
+/// A fault as JSON.
+pub fn fault(fault: &nacre_walk::Fault) -> Value {
+    let mut json = Map::new();
+    output::put_bytes(&mut json, "path", &fault.path);
+    json.insert("attempted".into(), fault.attempted.into());
+    json.insert("reason".into(), fault.reason().into());
+    if let nacre_walk::Cause::System(errno) = fault.cause {
+        json.insert("errno".into(), errno.into());
+    }
+    Value::Object(json)
+}
