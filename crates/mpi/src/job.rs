@@ -61,7 +61,8 @@ pub struct Until<'a> {
 }
 
 /// Walks until everything was visited by some rank, or somebody asked for a stop. `entries` is what CP's master begins
-/// with; everybody else begins with what is in the walk's queue.
+/// with; everybody else begins with what is in the walk's queue. `after` is called when the threads are through, and while
+/// what they write is still taken.
 pub fn run_phase<V: Visitor>(
     network: &mut Network<Unit>,
     walk: &mut Walk<V::State>,
@@ -70,11 +71,15 @@ pub fn run_phase<V: Visitor>(
     entries: Vec<Unit>,
     output: &mut Output,
     until: &Until<'_>,
+    after: impl FnOnce(&mut [V]) + Send,
 ) -> Result<Phase, JobError> {
     let engine = walk.queue().clone();
     engine.keep_open();
     std::thread::scope(|scope| {
-        let threads = scope.spawn(|| walk.run(visitors));
+        let threads = scope.spawn(|| {
+            walk.run(visitors);
+            after(visitors);
+        });
         let alive = || !threads.is_finished();
         let phase = if options.algorithm.has_master() {
             let mut queue = OneByOne::new(engine.clone());

@@ -10,7 +10,7 @@ use crate::output::Output;
 use nacre_walk::Unit;
 use nacre_walk::algorithm::proximity::Nodes;
 use nacre_walk::algorithm::{self, Algorithm, Ending};
-use nacre_walk::command::{self, CommandError, Plan};
+use nacre_walk::command::{self, Collector, CommandError, Plan};
 use nacre_walk::report::{Report, Shape};
 use nacre_walk::report::link::HardLinks;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -108,6 +108,7 @@ impl Rank<'_> {
             entries,
             &mut output,
             &until,
+            |collectors| collectors.iter_mut().for_each(Collector::flush),
         )?;
         for collector in &mut collectors {
             collector.take(&mut report, &mut links);
