@@ -23,6 +23,7 @@ use std::time::Instant;
 
 /// Count or list everything below some roots, by all ranks of this job
 #[derive(clap::Args, Clone, Debug)]
+#[group(skip)]
 pub struct Args {
     /// How the ranks share out the work: cp, drqs, deqs, pa-drqs or h-drqs
     #[arg(long, value_name = "NAME", default_value_t = Algorithm::HDrqs, help_heading = "Ranks")]
