@@ -6,6 +6,8 @@
 // Every test file uses its own part of this.
 #![allow(dead_code)]
 
+pub mod tree;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;

@@ -14,7 +14,7 @@ use nacre_walk::command::{self, Collector, CommandError, Plan};
 use nacre_walk::report::{Report, Shape};
 use nacre_walk::report::link::HardLinks;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::io::{self, Write};
+use std::io;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl Rank<'_> {
         let mut args = self.args.walk.clone();
         if self.args.algorithm.has_threads() {
             let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-            let neighbours = nodes.neighbours(self.network.number());
+            let neighbours = nodes.local_ranks(self.network.number()) as usize;
             args.threads = args.threads.or(NonZeroUsize::new((processors / neighbours).max(1)));
         } else {
             args.threads = Some(NonZeroUsize::MIN);
@@ -250,12 +250,10 @@ impl Rank<'_> {
         if let Err(error) = plan.finish(&mut report, links) {
             return fail(&error.to_string());
         }
-        let mut stdout = io::stdout().lock();
-        if let Err(error) = plan.print(&report, &mut stdout).and_then(|()| stdout.flush()) {
-            return match CommandError::output(error) {
-                CommandError::Unread => 0,
-                error => fail(&error.to_string()),
-            };
+        match plan.print(&report, &mut io::stdout().lock()) {
+            Ok(()) => {}
+            Err(CommandError::Unread) => return 0,
+            Err(error) => return fail(&error.to_string()),
         }
         if let Some(file) = &self.args.measurements {
             let measurements = Measurements::new(

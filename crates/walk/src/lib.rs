@@ -11,6 +11,8 @@
 
 pub mod algorithm;
 #[cfg(feature = "command")]
+pub mod checkpoint;
+#[cfg(feature = "command")]
 mod collect;
 #[cfg(feature = "command")]
 pub mod command;

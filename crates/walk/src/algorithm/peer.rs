@@ -4,7 +4,7 @@
 
 use super::back_off::BackOff;
 use super::message::{Colour, Message, Unit};
-use super::proximity::{PATIENCE_MAX, RequestVector};
+use super::proximity::{PATIENCE, RequestVector};
 use super::queue::Queue;
 use super::random::Choose;
 use super::splitting::{Split, random_peer};
@@ -50,7 +50,11 @@ pub(super) struct PeerOptions {
 
 impl Peer {
     pub(super) fn new(rank: u32, ranks: u32, options: PeerOptions) -> Self {
-        let PeerOptions { split, peers, back_off, units_per_message_max, rule } = options;
+        let PeerOptions { split, peers, mut back_off, units_per_message_max, rule } = options;
+        if let Peers::Vector(vector) = &peers {
+            back_off.patience = vector.len().min(PATIENCE);
+            back_off.bound_ns = back_off.bound_ns.min(BackOff::for_ranks(vector.far_seekers()).bound_ns);
+        }
         Self {
             rank,
             ranks,
@@ -115,19 +119,10 @@ impl Peer {
     pub(super) fn refusal(&mut self, now_ns: u64, from: u32, choose: &mut impl Choose) {
         self.answered(from);
         self.refusals = self.refusals.saturating_add(1);
-        self.ask_at_ns =
-            match (BackOff { patience: self.patience(), ..self.back_off }).wait_ns(self.refusals, choose) {
-                0 => 0,
-                wait_ns => now_ns + wait_ns,
-            };
-    }
-
-    /// Refusals in a row that are not waited for.
-    fn patience(&self) -> u32 {
-        match &self.peers {
-            Peers::Random => self.back_off.patience,
-            Peers::Vector(vector) => vector.len().min(PATIENCE_MAX),
-        }
+        self.ask_at_ns = match self.back_off.wait_ns(self.refusals, choose) {
+            0 => 0,
+            wait_ns => now_ns + wait_ns,
+        };
     }
 
     pub(super) fn token(&mut self, colour: Colour) {
@@ -178,7 +173,7 @@ impl Peer {
         use std::hash::Hash;
         self.token.hash(hasher);
         self.asking.hash(hasher);
-        self.refusals.min(self.patience() + 1).hash(hasher);
+        self.refusals.min(self.back_off.patience + 1).hash(hasher);
         self.ask_at_ns.hash(hasher);
         self.waiting.hash(hasher);
         if let Peers::Vector(vector) = &self.peers {

@@ -1,12 +1,17 @@
 //! Whom an idle rank asks in PA-DRQS: those on its own node before those far away (section IV-C).
 //!
 //! Every rank knows the network number of every other (in MPI, gathered once at the start). Sorting them brings the ranks of one
-//! node together; a rank's position among those is its local rank. The *request vector* of a rank is its own node's ranks,
-//! followed by all others. It is asked through from top to bottom, each request going to the *next* peer (algorithm 3, line 7),
-//! and from the bottom on to the top. (Beginning at the top again whenever work was found would be another reading of the
-//! paper; in simulation it drains the first ranks of the list again and again, and on 320 ranks takes half as long again and five
-//! times the messages.) One pass, or [`PATIENCE_MAX`] requests of it, is made without waiting: whoever has to ask in a
-//! fixed order must be quick about it.
+//! node together; a rank's position among those is its local rank. The *request vector* of a rank is its own node's ranks, local
+//! rank 0 first, followed by all others. It is asked through from top to bottom, each request going to the *next* peer
+//! (algorithm 3, line 7), and from the bottom on to the top.
+//!
+//! In which order the others follow, the paper leaves open. Here they begin with the node after one's own in the sorted list,
+//! and go round. If all ranks had them in the same order they would go through it in step: on 8,000 ranks, everybody has
+//! asked rank 0 before it has anything to give, and then comes by again when the walk should long be over. Nor does a rank begin
+//! at the top again when it has found work, which would drain the first ranks of the list again and again.
+//!
+//! A few requests ([`PATIENCE`]) are made without waiting. Then ranks wait as they do in DRQS, but since only one rank of each
+//! node asks far away, it need not wait as long as if all did.
 //!
 //! Two refinements, both from what the authors observed: the local rank 0 asks the ranks of other nodes first, because when one rank
 //! of a node is idle the others tend to be; and the other ranks ask only within the node, because while they would ask
@@ -18,7 +23,7 @@
 use std::sync::Arc;
 
 /// Requests to the peers of a vector that are made in a row without waiting, at most.
-pub const PATIENCE_MAX: u32 = 512;
+pub const PATIENCE: u32 = 64;
 
 /// Which ranks share a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +34,7 @@ pub struct Nodes {
     position: Vec<u32>,
     /// Where in `sorted` each rank's node begins and ends.
     group: Vec<(u32, u32)>,
+    nodes: u32,
 }
 
 impl Nodes {
@@ -39,6 +45,7 @@ impl Nodes {
         sorted.sort_by_key(|rank| (network_numbers[*rank as usize], *rank));
         let mut position = vec![0; ranks];
         let mut group = vec![(0, 0); ranks];
+        let mut nodes = 0;
         let mut begin = 0;
         while begin < ranks {
             let number = network_numbers[sorted[begin] as usize];
@@ -51,9 +58,10 @@ impl Nodes {
                 position[*rank as usize] = (begin + offset) as u32;
                 group[*rank as usize] = (begin as u32, end as u32);
             }
+            nodes += 1;
             begin = end;
         }
-        Self { sorted, position, group }
+        Self { sorted, position, group, nodes }
     }
 
     /// `ranks` placed on nodes of `per_node` (at least 1) one after the other.
@@ -62,10 +70,9 @@ impl Nodes {
         Self::new(&numbers)
     }
 
-    /// How many ranks share a rank's node, itself included.
-    pub fn neighbours(&self, rank: u32) -> usize {
-        let (begin, end) = self.group[rank as usize];
-        (end - begin) as usize
+    /// How many nodes there are.
+    pub fn nodes(&self) -> u32 {
+        self.nodes
     }
 
     /// How many ranks there are.
@@ -133,12 +140,20 @@ impl RequestVector {
         let place = if is_local {
             let place = begin + index;
             place + u32::from(place >= nodes.position[self.rank as usize])
-        } else if index < begin {
-            index
         } else {
-            end + (index - begin)
+            // From the next node on, and around.
+            (end + index) % nodes.ranks()
         };
         nodes.sorted[place as usize]
+    }
+
+    /// How many ranks ask far away, if this is one of them: on that depends how long it should wait.
+    pub fn far_seekers(&self) -> u32 {
+        if self.refined && self.nodes.local_rank(self.rank) == 0 {
+            self.nodes.nodes()
+        } else {
+            self.nodes.ranks()
+        }
     }
 
     /// The next rank to ask.
@@ -169,7 +184,7 @@ mod tests {
     #[test]
     fn the_plain_order_is_the_own_node_then_the_others() {
         assert_eq!(vector(&NUMBERS, 2, false), [1, 5, 0, 4, 3]);
-        assert_eq!(vector(&NUMBERS, 4, false), [0, 1, 2, 5, 3]);
+        assert_eq!(vector(&NUMBERS, 4, false), [0, 3, 1, 2, 5]);
         assert_eq!(vector(&NUMBERS, 3, false), [1, 2, 5, 0, 4]);
     }
 

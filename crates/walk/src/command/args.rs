@@ -5,6 +5,7 @@ use crate::list::Field;
 use crate::report::histogram::Measure;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Exit codes: 0 everything was visited; 1 something was not, and the first errors are on standard error; 2 wrong usage, or \
@@ -54,6 +55,9 @@ pub struct Args {
     /// How entries are spread; several with commas between
     #[arg(long, help_heading = "What to print", value_name = "OF", value_delimiter = ',')]
     pub histogram: Vec<Measure>,
+    /// Draw the histograms into this file
+    #[arg(long, help_heading = "What to print", value_name = "FILE.svg", requires = "histogram")]
+    pub picture: Option<PathBuf>,
 
     /// Entries with a name like this, * ? [a-z] {a,b} as in a shell; may be repeated, any of them
     #[arg(long, help_heading = "Filters", value_name = "GLOB")]
@@ -86,4 +90,71 @@ pub struct Args {
     /// The same for what the patterns in this file match, which are written as in .gitignore
     #[arg(long, help_heading = "Filters", value_name = "FILE")]
     pub exclude_from: Vec<PathBuf>,
+
+    /// Save what is done and what is left to this file every so often, and on SIGTERM and SIGINT; it is removed when
+    /// the walk is done
+    #[arg(long, help_heading = "Checkpoints", value_name = "FILE")]
+    pub checkpoint: Option<PathBuf>,
+    /// How often
+    #[arg(long, help_heading = "Checkpoints", value_name = "TIME", default_value = "30s", value_parser = parse_time)]
+    pub every: Duration,
+    /// Go on from such a file, with the same roots and flags, and save to it again (or to --checkpoint)
+    #[arg(long, help_heading = "Checkpoints", value_name = "FILE")]
+    pub resume: Option<PathBuf>,
+}
+
+impl Args {
+    /// The flags that two runs must have in common to be one walk, and their values.
+    pub fn identity(&self) -> Vec<(String, String)> {
+        let flags: [(&str, String); 17] = [
+            ("ROOT", format!("{:?}", self.roots)),
+            ("--cross-mounts", self.cross_mounts.to_string()),
+            ("--list", self.list.to_string()),
+            ("--fields", format!("{:?}", self.fields)),
+            ("--top", format!("{:?}", self.top)),
+            ("--histogram", format!("{:?}", self.histogram)),
+            ("--name", format!("{:?}", self.name)),
+            ("--iname", format!("{:?}", self.iname)),
+            ("--type", format!("{:?}", self.kinds)),
+            ("--size", format!("{:?}", self.size)),
+            ("--mtime", format!("{:?}", self.mtime)),
+            ("--newer", format!("{:?}", self.newer)),
+            ("--user", format!("{:?}", self.user)),
+            ("--depth", format!("{:?}", self.depth)),
+            ("--prune", format!("{:?}", self.prune)),
+            ("--exclude-from", format!("{:?}", self.exclude_from)),
+            ("--null", self.null.to_string()),
+        ];
+        flags.map(|(flag, value)| (flag.to_owned(), value)).into()
+    }
+}
+
+/// Reads a time such as `30s`, `5m`, `1h` or `500ms`.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| format!("\"{digits}\" is not a whole number; write a time like 30s, 5m or 500ms"))?;
+    let milliseconds = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        unit => return Err(format!("\"{unit}\" is not a unit of time; use ms, s, m or h")),
+    };
+    number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(|| "that is too long".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_need_their_units() {
+        assert_eq!(parse_time("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
+        for wrong in ["", "30", "s", "-1s", "1.5s", "1d", "99999999999999999999s", "18446744073709551615h"] {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -1,19 +1,25 @@
 //! The command `walk`: what every program that has it does with its flags.
 //!
-//! A [`Plan`] is what the flags ask for. [`run`] carries it out in this process; a program with many ranks makes the same
-//! plan in each, gives its threads [`Plan::collectors`], merges [`Report`]s, and prints with [`Plan::print`].
+//! A [`Plan`] is what the flags ask for. [`run`] carries it out in this process, and saves checkpoints; a program with many ranks makes the same
+//! plan in each ([`Plan::begin_at`] the same moment), gives its threads [`Plan::collectors`], takes what they have
+//! [`Counted`], sends and merges it, and prints with [`Plan::finish`] and [`Plan::print`].
 
 mod args;
+mod run;
+mod watch;
 
 pub use crate::collect::Collector;
 pub use args::Args;
+pub use run::{Counted, run};
+pub use watch::Watch;
 
+use crate::checkpoint::{Head, Loaded};
 use crate::entry::Time;
 use crate::filter::{Descent, Filter, exclusions, globs};
 use crate::list::{Field, Format, Lister, Output};
 use crate::report::link::{HardLinks, Spill};
-use crate::report::{Report, Shape, Sums, print};
-use crate::{Ended, Options, Queue, Walk};
+use crate::report::{Report, Shape, Sums, picture, print};
+use crate::{Options, Queue, Walk};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -63,13 +69,17 @@ pub struct Plan {
     pub format: Option<Format>,
     /// Print JSON.
     pub json: bool,
+    /// Where the histograms are drawn.
+    pub picture: Option<PathBuf>,
+    /// What a checkpoint says was asked.
+    pub head: Head,
 }
 
 impl Plan {
     /// What the flags ask for.
     pub fn new(args: &Args, json: bool) -> Result<Plan, CommandError> {
         let now = now();
-        let (roots, dropped) = distinct(&args.roots)?;
+        let (roots, places, dropped) = distinct(&args.roots)?;
         let (prune_paths, prune): (Vec<&String>, Vec<&String>) =
             args.prune.iter().partition(|pattern| pattern.contains('/'));
         let filter = Filter {
@@ -112,7 +122,44 @@ impl Plan {
             histograms: args.histogram.clone(),
             now: now.seconds,
         };
-        Ok(Plan { roots, dropped, options, filter, descent, shape, format, json })
+        if let Some(picture) = &args.picture
+            && picture.extension().is_none_or(|extension| extension != "svg")
+        {
+            let sentence =
+                format!("cannot draw {picture:?}: pictures are SVG; name a file that ends in .svg");
+            return Err(CommandError::Usage(sentence));
+        }
+        let mut flags = args.identity();
+        flags.push(("the places of the roots".into(), format!("{places:?}")));
+        flags.push(("--json of a list".into(), (json && args.list).to_string()));
+        let head = Head { flags, now, newer: filter.newer };
+        let picture = args.picture.clone();
+        Ok(Plan { roots, dropped, options, filter, descent, shape, format, json, picture, head })
+    }
+
+    /// Goes on with what a checkpoint holds, if it is of the same walk. Comes before [`Plan::collectors`].
+    pub fn adopt(&mut self, loaded: &Loaded) -> Result<(), String> {
+        if let Some((flag, there, here)) = loaded.head.difference(&self.head) {
+            return Err(format!("it is of another walk: {flag} was {there}, and is {here} now"));
+        }
+        let roots = self.roots.len();
+        if !loaded.report.has_shape(&self.shape)
+            || loaded.units.iter().any(|unit| unit.root as usize >= roots)
+        {
+            return Err("it is damaged: what it counted is not what was asked for".into());
+        }
+        self.begin_at(loaded.head.now, loaded.head.newer);
+        Ok(())
+    }
+
+    /// Has ages count from then, and `--newer` compare with that: as in the run that began the walk, or on its first
+    /// rank. Comes before [`Plan::collectors`].
+    pub fn begin_at(&mut self, now: Time, newer: Option<Time>) {
+        self.head.now = now;
+        self.head.newer = newer;
+        self.filter.now = now;
+        self.filter.newer = newer;
+        self.shape.now = now.seconds;
     }
 
     /// A walk that knows the roots; nothing is queued yet.
@@ -164,13 +211,21 @@ impl Plan {
         })
     }
 
-    /// Prints a report, unless entries were listed.
-    pub fn print(&self, report: &Report, output: &mut impl Write) -> io::Result<()> {
-        match (&self.format, self.json) {
+    /// Prints a report, unless entries were listed, and draws it if that is wanted.
+    pub fn print(&self, report: &Report, output: &mut impl Write) -> Result<(), CommandError> {
+        if let Some(picture) = &self.picture {
+            let cannot = |error: &dyn std::fmt::Display| {
+                CommandError::Failed(format!("cannot write the picture {picture:?}: {error}"))
+            };
+            let svg = picture::svg(&report.histograms).map_err(|error| cannot(&error))?;
+            std::fs::write(picture, svg).map_err(|error| cannot(&error))?;
+        }
+        let printed = match (&self.format, self.json) {
             (Some(_), _) => Ok(()),
             (None, true) => writeln!(output, "{}", print::json(report)),
             (None, false) => print::text(report, output),
-        }
+        };
+        printed.and_then(|()| output.flush()).map_err(CommandError::output)
     }
 
     /// What to complain about on standard error, line by line, and how the command ends.
@@ -194,38 +249,8 @@ impl Plan {
 /// Errors that are shown.
 const SHOWN: usize = 10;
 
-/// Walks in this process, and prints to standard output. `complain` is given lines for standard error.
-pub fn run(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<(), CommandError> {
-    let plan = Plan::new(args, json)?;
-    for (root, within) in &plan.dropped {
-        complain(&format!("{root:?} is visited as part of {within:?}"));
-    }
-    let mut walk = plan.walk()?;
-    let spill = Arc::default();
-    let output = Output::new(Box::new(raw_stdout().map_err(CommandError::output)?));
-    let mut collectors = plan.collectors(&output, walk.queue(), &spill);
-    plan.start(&walk, &mut collectors[0])?;
-    let ended = walk.run(&mut collectors);
-    let mut report = Report::new(&plan.shape);
-    let mut links = HardLinks::new(&spill, 1);
-    for collector in &mut collectors {
-        collector.flush();
-        collector.take(&mut report, &mut links);
-    }
-    if let Some(error) = output.failure() {
-        return Err(CommandError::output(error));
-    }
-    debug_assert_eq!(ended, Ended::Done, "nothing else stops it");
-    plan.finish(&mut report, &links)?;
-    plan.print(&report, &mut io::stdout().lock()).map_err(CommandError::output)?;
-    io::stdout().flush().map_err(CommandError::output)?;
-    let (lines, end) = plan.verdict(&report);
-    lines.iter().for_each(|line| complain(line));
-    end
-}
-
 /// Standard output without the buffer of the standard library, which looks for line ends.
-fn raw_stdout() -> io::Result<std::fs::File> {
+pub fn raw_stdout() -> io::Result<std::fs::File> {
     io::stdout().as_fd().try_clone_to_owned().map(Into::into)
 }
 
@@ -236,8 +261,8 @@ fn now() -> Time {
 
 type Dropped = Vec<(PathBuf, PathBuf)>;
 
-/// The roots without those that are visited as part of others, and those.
-fn distinct(roots: &[PathBuf]) -> Result<(Vec<PathBuf>, Dropped), CommandError> {
+/// The roots without those that are visited as part of others, where all roots are, and those that were dropped.
+fn distinct(roots: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>, Dropped), CommandError> {
     let mut places = Vec::new();
     for root in roots {
         // A root that is a link is visited as a link.
@@ -261,7 +286,7 @@ fn distinct(roots: &[PathBuf]) -> Result<(Vec<PathBuf>, Dropped), CommandError> 
             None => kept.push(roots[number].clone()),
         }
     }
-    Ok((kept, dropped))
+    Ok((kept, places, dropped))
 }
 
 fn ends_in_slash(path: &std::path::Path) -> bool {

@@ -10,6 +10,7 @@
 
 pub mod histogram;
 pub mod link;
+pub mod picture;
 pub mod print;
 pub mod rank;
 
@@ -54,7 +55,7 @@ pub struct Tally {
 impl Tally {
     /// Adds another one.
     pub fn add(&mut self, other: &Tally) {
-        self.entries += other.entries;
+        self.entries = self.entries.saturating_add(other.entries);
         self.apparent = self.apparent.saturating_add(other.apparent);
         self.allocated = self.allocated.saturating_add(other.allocated);
     }
@@ -90,13 +91,23 @@ impl Sums {
     }
 }
 
-/// One of the deepest entries.
+/// One of the directories with the deepest entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deepest {
-    /// Levels below its root.
+    /// Levels of the entries below their root.
     pub depth: u32,
-    /// Its path.
+    /// The path of the directory that they are in; of the root itself if there is nothing below.
     pub path: Vec<u8>,
+}
+
+impl Deepest {
+    fn offer(&mut self, depth: u32, path: impl FnOnce(&mut Vec<u8>)) {
+        if depth > self.depth || self.path.is_empty() {
+            self.depth = depth;
+            self.path.clear();
+            path(&mut self.path);
+        }
+    }
 }
 
 /// What could not be visited, or was not to be.
@@ -123,7 +134,7 @@ pub struct Report {
     pub linked_names: u64,
     /// Files that have several names; known after [`Report::count_links`].
     pub linked_files: u64,
-    /// One of the deepest entries.
+    /// One of the directories with the deepest entries.
     pub deepest: Deepest,
     /// The directory with the most entries.
     pub crowded: Ranking,
@@ -155,6 +166,14 @@ impl Report {
         }
     }
 
+    /// Whether it counts just that.
+    pub fn has_shape(&self, shape: &Shape) -> bool {
+        let rankings = [&self.files, &self.by_entries, &self.by_bytes];
+        rankings.iter().all(|ranking| ranking.max() == shape.top)
+            && self.crowded.max() == 1
+            && self.histograms.iter().map(Histogram::measure).eq(shape.histograms.iter().copied())
+    }
+
     /// Counts an entry. Its bytes are added to `current` too, whatever names it has.
     pub(crate) fn count(&mut self, entry: &Entry<'_, Sums>, current: &mut Tally, links: &mut HardLinks) {
         let tally = &mut self.kinds[entry.kind as usize];
@@ -175,10 +194,8 @@ impl Report {
                 self.files.offer(apparent, |path| entry.write_path(path));
             }
         }
-        if entry.depth > self.deepest.depth || self.deepest.path.is_empty() {
-            self.deepest.depth = entry.depth;
-            self.deepest.path.clear();
-            entry.write_path(&mut self.deepest.path);
+        if entry.directory.is_none() {
+            self.deepest.offer(0, |path| entry.write_path(path));
         }
         for histogram in &mut self.histograms {
             histogram.count(entry);
@@ -188,6 +205,11 @@ impl Report {
     /// Takes what is attached to a directory that is left.
     pub(crate) fn leave(&mut self, directory: &Directory<Sums>) {
         let tally = directory.state().tally();
+        // The deepest are left first: of a long chain of directories one path is built, not all.
+        if tally.entries > 0 {
+            let depth = directory.depth() + 1;
+            self.deepest.offer(depth, |path| path.extend_from_slice(&directory.path_bytes()));
+        }
         if directory.is_split() {
             self.add_partial(directory.root(), directory.path_below_root(), &tally);
             return;
@@ -238,8 +260,8 @@ impl Report {
         }
         self.linked_names += other.linked_names;
         self.linked_files += other.linked_files;
-        if other.deepest.depth > self.deepest.depth || self.deepest.path.is_empty() {
-            self.deepest = other.deepest;
+        if !other.deepest.path.is_empty() {
+            self.deepest.offer(other.deepest.depth, |path| *path = other.deepest.path);
         }
         self.crowded.merge(other.crowded);
         self.files.merge(other.files);
@@ -270,13 +292,18 @@ impl Report {
                 let bytes = Tally { entries: 0, ..tally };
                 self.add_partial(root, path[..parent].to_vec(), &bytes);
             }
-            self.rank(&tally, |whole| {
+            let whole = |whole: &mut Vec<u8>| {
                 whole.extend_from_slice(roots.get(root as usize).map_or(&[], Vec::as_slice));
                 if !path.is_empty() && whole.last() != Some(&b'/') {
                     whole.push(b'/');
                 }
                 whole.extend_from_slice(&path);
-            });
+            };
+            if tally.entries > 0 {
+                let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+                self.deepest.offer(names.count() as u32 + 1, whole);
+            }
+            self.rank(&tally, whole);
         }
     }
 

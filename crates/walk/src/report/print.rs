@@ -51,7 +51,8 @@ pub fn text(report: &Report, output: &mut impl Write) -> io::Result<()> {
     }
     if !report.deepest.path.is_empty() {
         let levels = count(report.deepest.depth.into(), "level", "levels");
-        writeln!(output, "deepest: {levels}, {}", shown(&report.deepest.path))?;
+        let within = if report.deepest.depth > 0 { "in " } else { "" };
+        writeln!(output, "deepest: {levels}, {within}{}", shown(&report.deepest.path))?;
     }
     if let Some(largest) = report.crowded.sorted().first() {
         let entries = count(largest.size(), "entry", "entries");

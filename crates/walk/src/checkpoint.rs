@@ -1,0 +1,370 @@
+//! A walk that was stopped, written down so that it can go on in another process: `docs/walk.md` has the format.
+//!
+//! A checkpoint is frames behind a magic number: what was asked, what was counted, the directories and rests of
+//! directories that are left, and the files with several names. Each frame has a checksum, the last one says how many
+//! there are. It appears under its name as a whole or not at all.
+//!
+//! What is read is believed as little as any input: a path that could lead out of a root is refused.
+
+use crate::Unit;
+use crate::entry::Time;
+use crate::report::Report;
+use crate::report::link::HardLinks;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::Path;
+
+const MAGIC: [u8; 8] = *b"\x89NACREW\n";
+
+/// Version of the format, and of the structures in it.
+pub const VERSION: u32 = 1;
+
+/// No frame is longer.
+const FRAME_BYTES_MAX: u32 = 256 << 20;
+
+/// Units in one frame.
+const FRAME_UNITS: usize = 1024;
+
+const END: u8 = 0;
+const HEAD: u8 = 1;
+const REPORT: u8 = 2;
+const UNITS: u8 = 3;
+const LINKS: u8 = 4;
+
+/// What was asked, so that nobody goes on with something else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Head {
+    /// Flags and their values, in a fixed order; roots are among them.
+    pub flags: Vec<(String, String)>,
+    /// When the walk began: ages are counted from then.
+    pub now: Time,
+    /// What `--newer` compared with.
+    pub newer: Option<Time>,
+}
+
+impl Head {
+    /// The first flag in which it differs from another one: its name, its value here, and there.
+    pub fn difference(&self, other: &Head) -> Option<(String, String, String)> {
+        let value = |head: &Head, flag: &str| {
+            let found = head.flags.iter().find(|(name, _)| name == flag);
+            found.map_or_else(|| "nothing".to_owned(), |(_, value)| value.clone())
+        };
+        let flags = self.flags.iter().chain(&other.flags).map(|(flag, _)| flag);
+        flags
+            .map(|flag| (flag.clone(), value(self, flag), value(other, flag)))
+            .find(|(_, mine, theirs)| mine != theirs)
+    }
+}
+
+/// What was read.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What was asked.
+    pub head: Head,
+    /// What was counted.
+    pub report: Report,
+    /// What is left.
+    pub units: Vec<Unit>,
+}
+
+/// Why a file cannot be gone on from.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It cannot be read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It is something else.
+    #[error("it is not a checkpoint of a walk")]
+    Foreign,
+    /// It is of another version of the program.
+    #[error("it has version {0}, and this program reads version {VERSION}")]
+    Version(u32),
+    /// It was changed, or cut.
+    #[error("it is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+/// Writes a checkpoint, replacing what is there.
+pub fn save(path: &Path, head: &Head, report: &Report, units: &[Unit], links: &HardLinks) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut writer = BufWriter::new(file.as_file_mut());
+    write(&mut writer, head, report, units, links)?;
+    writer.flush()?;
+    drop(writer);
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    File::open(folder)?.sync_all()
+}
+
+/// Reads a checkpoint; files with several names are added to `links`.
+pub fn load(path: &Path, links: &mut HardLinks) -> Result<Loaded, LoadError> {
+    read(&mut BufReader::new(File::open(path)?), links)
+}
+
+/// Writes a checkpoint's bytes.
+pub fn write(
+    writer: &mut impl Write,
+    head: &Head,
+    report: &Report,
+    units: &[Unit],
+    links: &HardLinks,
+) -> io::Result<()> {
+    writer.write_all(&MAGIC)?;
+    writer.write_all(&VERSION.to_le_bytes())?;
+    let mut frames = 0_u64;
+    let mut frame = |kind, payload: &[u8]| {
+        frames += 1;
+        put_frame(writer, kind, payload)
+    };
+    frame(HEAD, &encode(head)?)?;
+    frame(REPORT, &encode(report)?)?;
+    for units in units.chunks(FRAME_UNITS) {
+        frame(UNITS, &encode(&units)?)?;
+    }
+    links.send(|bytes| frame(LINKS, bytes))?;
+    put_frame(writer, END, &frames.to_le_bytes())
+}
+
+fn encode(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    postcard::to_stdvec(value).map_err(io::Error::other)
+}
+
+fn put_frame(writer: &mut impl Write, kind: u8, payload: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(payload.len()).ok().filter(|len| *len <= FRAME_BYTES_MAX);
+    let len = len.ok_or_else(|| io::Error::other("a part of the checkpoint is too large"))?;
+    let mut frame = Vec::with_capacity(payload.len() + 9);
+    frame.push(kind);
+    frame.extend_from_slice(&len.to_le_bytes());
+    frame.extend_from_slice(payload);
+    let checksum = checksum(&frame);
+    frame.extend_from_slice(&checksum.to_le_bytes());
+    writer.write_all(&frame)
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// Reads a checkpoint's bytes.
+pub fn read(reader: &mut impl Read, links: &mut HardLinks) -> Result<Loaded, LoadError> {
+    let mut start = [0; 12];
+    match reader.read_exact(&mut start) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(LoadError::Foreign),
+        other => other?,
+    }
+    let (magic, version) = start.split_at(MAGIC.len());
+    if magic != MAGIC {
+        return Err(LoadError::Foreign);
+    }
+    let version = version.iter().rev().fold(0, |version, byte| version << 8 | u32::from(*byte));
+    if version != VERSION {
+        return Err(LoadError::Version(version));
+    }
+    let (mut head, mut report, mut units) = (None, None, Vec::new());
+    let mut frames = 0_u64;
+    loop {
+        let (kind, payload) = get_frame(reader)?;
+        match kind {
+            END => {
+                if payload != frames.to_le_bytes() {
+                    return Err(LoadError::Damaged("parts are missing"));
+                }
+                break;
+            }
+            HEAD => head = Some(decode(&payload)?),
+            REPORT => report = Some(decode(&payload)?),
+            UNITS => units.extend(decode::<Vec<Unit>>(&payload)?),
+            LINKS if links.receive(&payload) => {}
+            _ => return Err(LoadError::Damaged("a part is of no known kind")),
+        }
+        frames += 1;
+    }
+    if reader.read(&mut [0])? != 0 {
+        return Err(LoadError::Damaged("something follows its end"));
+    }
+    if !units.iter().all(|unit| unit.path.is_empty() || unit.path.split(|byte| *byte == b'/').all(is_name)) {
+        return Err(LoadError::Damaged("a path in it leads out of its root"));
+    }
+    let (Some(head), Some(report)) = (head, report) else {
+        return Err(LoadError::Damaged("parts are missing"));
+    };
+    Ok(Loaded { head, report, units })
+}
+
+/// A name as a directory can hold it.
+fn is_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.contains(&0)
+}
+
+fn decode<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, LoadError> {
+    match postcard::take_from_bytes(payload) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(LoadError::Damaged("a part does not hold what it should")),
+    }
+}
+
+fn get_frame(reader: &mut impl Read) -> Result<(u8, Vec<u8>), LoadError> {
+    let cut = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => LoadError::Damaged("its end is missing"),
+        _ => LoadError::Io(error),
+    };
+    let mut head = [0; 5];
+    reader.read_exact(&mut head).map_err(cut)?;
+    let [kind, len @ ..] = head;
+    let len = u32::from_le_bytes(len);
+    if len > FRAME_BYTES_MAX {
+        return Err(LoadError::Damaged("a part is too large"));
+    }
+    let mut frame = head.to_vec();
+    // As much memory as there are bytes, whatever the length says.
+    if reader.take(u64::from(len) + 4).read_to_end(&mut frame)? != len as usize + 4 {
+        return Err(LoadError::Damaged("its end is missing"));
+    }
+    let known = frame.split_off(frame.len() - 4);
+    if known != checksum(&frame).to_le_bytes() {
+        return Err(LoadError::Damaged("a checksum is wrong"));
+    }
+    frame.drain(..head.len());
+    Ok((kind, frame))
+}
+
+/// For those who check that nothing read here does harm.
+#[doc(hidden)]
+pub mod check {
+    /// A file that begins as it should, with one frame of that kind, whose checksum is right.
+    pub fn file_with(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let mut file = Vec::from(super::MAGIC);
+        file.extend_from_slice(&super::VERSION.to_le_bytes());
+        // Only a payload that no fuzzer makes is too long; then the frame is missing.
+        let _ = super::put_frame(&mut file, kind, payload);
+        file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::histogram::Measure;
+    use crate::report::{Shape, Tally};
+    use std::sync::Arc;
+
+    fn links() -> HardLinks {
+        HardLinks::new(&Arc::default(), 1)
+    }
+
+    fn bytes(units: &[Unit]) -> Vec<u8> {
+        let shape = Shape { top: 3, histograms: vec![Measure::Size, Measure::Owner], now: 5 };
+        let mut report = Report::new(&shape);
+        report.kinds[0] = Tally { entries: 7, apparent: 8, allocated: 9 };
+        report.files.offer(17, |path| path.extend_from_slice(b"a/b"));
+        report.add_partial(0, b"a".to_vec(), &report.kinds[0].clone());
+        let head = Head { flags: vec![("ROOT".into(), "x".into())], now: Time::default(), newer: None };
+        let mut known = links();
+        assert!(known.receive(&[3; 32 * 5].map(|byte| byte & 3)));
+        let mut bytes = Vec::new();
+        write(&mut bytes, &head, &report, units, &known).unwrap();
+        let mut again = links();
+        let loaded = read(&mut &bytes[..], &mut again).unwrap();
+        assert_eq!((&loaded.head, &loaded.report, &loaded.units[..]), (&head, &report, units));
+        let mut count = 0;
+        again.for_each(|_| count += 1).unwrap();
+        assert_eq!(count, 1);
+        bytes
+    }
+
+    fn units(paths: &[&[u8]]) -> Vec<Unit> {
+        let unit = |path: &&[u8]| Unit { root: 0, path: path.to_vec(), position: Some(1) };
+        paths.iter().map(unit).collect()
+    }
+
+    #[test]
+    fn what_is_damaged_is_refused_and_nothing_panics() {
+        let many: Vec<String> = (0..3000).map(|number| format!("some/directory {number}")).collect();
+        let many: Vec<&[u8]> = many.iter().map(String::as_bytes).collect();
+        let whole = bytes(&units(&many));
+        for len in 0..whole.len() {
+            if len < 200 || len % 997 == 0 || whole.len() - len < 200 {
+                assert!(read(&mut &whole[..len], &mut links()).is_err(), "cut at {len}");
+            }
+        }
+        let mut state = 1_u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let small = bytes(&units(&[b"", b"a/b"]));
+        for _ in 0..20_000 {
+            let mut mutated = small.clone();
+            for _ in 0..=random(3) {
+                let at = random(mutated.len());
+                mutated[at] ^= 1 << random(8);
+            }
+            if mutated != small {
+                assert!(read(&mut &mutated[..], &mut links()).is_err());
+            }
+        }
+        let mut longer = small;
+        longer.push(0);
+        assert!(matches!(read(&mut &longer[..], &mut links()), Err(LoadError::Damaged(_))));
+        assert!(matches!(read(&mut &b"something else"[..], &mut links()), Err(LoadError::Foreign)));
+        longer[8] = 9;
+        assert!(matches!(read(&mut &longer[..], &mut links()), Err(LoadError::Version(9))));
+    }
+
+    #[test]
+    fn payloads_of_any_bytes_with_a_right_checksum_do_no_harm() {
+        let mut state = 7_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        let small = bytes(&units(&[b"a"]));
+        let report = postcard::to_stdvec(&read(&mut &small[..], &mut links()).unwrap().report).unwrap();
+        for round in 0..20_000_u32 {
+            let mut payload = report.clone();
+            for _ in 0..=round % 4 {
+                let at = usize::from(random()) * payload.len() / 256;
+                payload[at] = random();
+            }
+            let file = check::file_with([HEAD, REPORT, UNITS, LINKS][round as usize % 4], &payload);
+            assert!(read(&mut &file[..], &mut links()).is_err(), "its end is missing at the least");
+        }
+    }
+
+    #[test]
+    fn no_path_leads_out_of_its_root() {
+        for path in [&b"../x"[..], b"a/..", b"/etc", b"a//b", b"a/", b".", b"a\0b"] {
+            let head = Head { flags: Vec::new(), now: Time::default(), newer: None };
+            let mut bytes = Vec::new();
+            write(&mut bytes, &head, &Report::default(), &units(&[path]), &links()).unwrap();
+            let refused = read(&mut &bytes[..], &mut links());
+            assert!(matches!(refused, Err(LoadError::Damaged(_))), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn the_file_appears_as_a_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("checkpoint");
+        let head = Head { flags: Vec::new(), now: Time::default(), newer: None };
+        for round in 0..3 {
+            let units = units(&[&b"a"[..], b"b", b"c"][..round]);
+            save(&path, &head, &Report::default(), &units, &links()).unwrap();
+            assert_eq!(load(&path, &mut links()).unwrap().units, units);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert!(matches!(load(folder.path(), &mut links()), Err(LoadError::Io(_))));
+        let mut other = head.clone();
+        assert_eq!(head.difference(&other), None);
+        other.flags.push(("--name".into(), "x".into()));
+        assert_eq!(
+            head.difference(&other),
+            Some(("--name".to_owned(), "nothing".to_owned(), "x".to_owned()))
+        );
+    }
+}

@@ -1,0 +1,197 @@
+//! A walk in this process, from its flags to its exit code.
+
+use crate::checkpoint;
+use crate::command::watch::Watch;
+use crate::command::{Args, Collector, CommandError, Plan, raw_stdout};
+use crate::list::Output;
+use crate::report::link::{HardLinks, Spill};
+use crate::report::{Report, Sums};
+use crate::{Ended, Unit, Walk};
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Saving checkpoints takes no more than one part in so many of the time.
+const SAVING_PART_MAX: u32 = 20;
+
+/// Walks in this process, and prints to standard output. `complain` is given lines for standard error.
+pub fn run(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<(), CommandError> {
+    let mut plan = Plan::new(args, json)?;
+    for (root, within) in &plan.dropped {
+        complain(&format!("{root:?} is visited as part of {within:?}"));
+    }
+    let target = args.checkpoint.as_deref().or(args.resume.as_deref());
+    if let Some(file) = &args.checkpoint
+        && args.resume.as_ref() != Some(file)
+        && file.symlink_metadata().is_ok()
+    {
+        return Err(CommandError::Usage(format!(
+            "there is a file {file:?} already; go on from it with --resume, or remove it"
+        )));
+    }
+    let spill = Arc::default();
+    let mut counted = Counted::new(&plan, &spill);
+    let mut resumed = None;
+    if let Some(file) = &args.resume {
+        let cannot = |error: &dyn std::fmt::Display| {
+            CommandError::Usage(format!("cannot go on from {file:?}: {error}"))
+        };
+        let loaded = checkpoint::load(file, &mut counted.links).map_err(|error| cannot(&error))?;
+        plan.adopt(&loaded).map_err(|error| cannot(&error))?;
+        counted.report = loaded.report;
+        resumed = Some(loaded.units);
+    }
+    let output = Output::new(Box::new(raw_stdout().map_err(CommandError::output)?));
+    let mut walk = plan.walk()?;
+    let mut collectors = plan.collectors(&output, walk.queue(), &spill);
+    match resumed {
+        Some(units) => walk.queue().put(units),
+        None => plan.start(&walk, &mut collectors[0])?,
+    }
+    let live = io::stderr().is_terminal() && !(args.list && io::stdout().is_terminal());
+    let mut watch = Watch::new(walk.queue(), live);
+    if let Some(target) = target {
+        let caught = watch.catch_signals();
+        caught.map_err(|error| CommandError::Failed(format!("cannot wait for signals: {error}")))?;
+        // What cannot be saved later is not begun.
+        counted.save(target, &plan, &mut walk, &mut collectors, &output)?;
+        watch.set_due(args.every);
+    }
+    let walked = std::thread::scope(|scope| {
+        if watch.is_needed() {
+            scope.spawn(|| watch.run());
+            scope.spawn(|| watch.wait_for_signals());
+        }
+        let _end = EndOnDrop(&watch);
+        counted.walk(target, args, &plan, &mut walk, &mut collectors, &output, &watch, &mut complain)
+    });
+    walked?;
+    plan.finish(&mut counted.report, &counted.links)?;
+    plan.print(&counted.report, &mut io::stdout().lock())?;
+    if let Some(target) = target
+        && let Err(error) = std::fs::remove_file(target)
+    {
+        complain(&format!("cannot remove the checkpoint {target:?}, which is of no more use: {error}"));
+    }
+    let (lines, end) = plan.verdict(&counted.report);
+    lines.iter().for_each(|line| complain(line));
+    end
+}
+
+/// Ends the watch, even if a visitor panics: its threads are waited for.
+struct EndOnDrop<'a>(&'a Watch);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// What was counted in this process, apart from what its threads hold.
+pub struct Counted {
+    /// What can be merged, and sent.
+    pub report: Report,
+    /// Files with several names, which are sent apart.
+    pub links: HardLinks,
+}
+
+impl Counted {
+    /// Nothing yet.
+    pub fn new(plan: &Plan, spill: &Arc<Spill>) -> Counted {
+        Counted { report: Report::new(&plan.shape), links: HardLinks::new(spill, 1) }
+    }
+
+    /// Walks to the end, with checkpoints in between.
+    #[allow(clippy::too_many_arguments, reason = "the pieces of one function that is called once")]
+    fn walk(
+        &mut self,
+        target: Option<&Path>,
+        args: &Args,
+        plan: &Plan,
+        walk: &mut Walk<Sums>,
+        collectors: &mut [Collector<'_>],
+        output: &Output,
+        watch: &Watch,
+        complain: &mut impl FnMut(&str),
+    ) -> Result<(), CommandError> {
+        loop {
+            let ended = walk.run(collectors);
+            if ended == Ended::Done {
+                return self.take(collectors, output);
+            }
+            let Some(target) = target else {
+                // Somebody who lists could not write.
+                self.take(collectors, output)?;
+                continue;
+            };
+            let signalled = watch.is_signalled();
+            if !signalled && !watch.is_due() && !output.is_closed() {
+                continue;
+            }
+            let begun = Instant::now();
+            let saved = self.save(target, plan, walk, collectors, output);
+            if signalled {
+                saved?;
+                return Err(CommandError::Failed(format!(
+                    "interrupted; the same command with --resume {} goes on from here",
+                    quoted(target)
+                )));
+            }
+            match saved {
+                Ok(()) => {}
+                Err(CommandError::Unread) => return Err(CommandError::Unread),
+                // It goes on without; a later one may succeed.
+                Err(error) if !output.is_closed() => complain(&error.to_string()),
+                Err(error) => return Err(error),
+            }
+            watch.set_due(args.every.max(begun.elapsed() * SAVING_PART_MAX).max(Duration::from_millis(10)));
+        }
+    }
+
+    /// Takes what the threads have counted, and has them write what they have listed.
+    pub fn take(&mut self, collectors: &mut [Collector<'_>], output: &Output) -> Result<(), CommandError> {
+        for collector in collectors {
+            collector.flush();
+            collector.take(&mut self.report, &mut self.links);
+        }
+        output.failure().map_or(Ok(()), |error| Err(CommandError::output(error)))
+    }
+
+    /// How a walk stands that was stopped, after [`Counted::take`]: what was counted, together with the parts of
+    /// directories that are begun, and what is left.
+    pub fn stand(&self, walk: &mut Walk<Sums>) -> (Report, Vec<Unit>) {
+        let mut report = self.report.clone();
+        let units = walk.frontier(|directory| {
+            let tally = directory.state().tally();
+            report.add_partial(directory.root(), directory.path_below_root(), &tally);
+        });
+        (report, units)
+    }
+
+    /// Saves a walk that stands still.
+    fn save(
+        &mut self,
+        target: &Path,
+        plan: &Plan,
+        walk: &mut Walk<Sums>,
+        collectors: &mut [Collector<'_>],
+        output: &Output,
+    ) -> Result<(), CommandError> {
+        self.take(collectors, output)?;
+        let (report, units) = self.stand(walk);
+        checkpoint::save(target, &plan.head, &report, &units, &self.links).map_err(|error| {
+            CommandError::Failed(format!("cannot save the checkpoint {}: {error}", quoted(target)))
+        })
+    }
+}
+
+/// A path as it can be typed in a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
+}

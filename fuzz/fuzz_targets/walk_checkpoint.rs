@@ -1,0 +1,17 @@
+//! Any bytes, read as a checkpoint of a walk, whole and as the payload of a frame with a right checksum: no panic, and no
+//! more memory than a small multiple of the bytes.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use nacre_walk::checkpoint;
+use nacre_walk::report::link::HardLinks;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut links = HardLinks::new(&Default::default(), 1);
+    let _ = checkpoint::read(&mut &bytes[..], &mut links);
+    if let Some((kind, payload)) = bytes.split_first() {
+        let file = checkpoint::check::file_with(*kind, payload);
+        let _ = checkpoint::read(&mut &file[..], &mut links);
+    }
+});

@@ -1,0 +1,497 @@
+//! `nacre walk`, through the built program, beside `find` and `du`: what it counts, lists, filters and draws, and how it
+//! ends.
+
+mod harness;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use base64::Engine;
+use harness::tree::{self, find, output, records};
+use harness::{Ended, PATIENCE, program, run_with, wait};
+use serde_json::{Value, json};
+
+#[track_caller]
+fn walk(words: &[&str]) -> Ended {
+    let mut command = program();
+    command.arg("walk").args(words);
+    run_with(command, b"")
+}
+
+#[track_caller]
+fn listed(words: &[&str]) -> Vec<Vec<u8>> {
+    records(&walk(&[words, &["--list", "--null"]].concat()).ok())
+}
+
+/// A tree with everything in it, and its path.
+fn folder() -> (tempfile::TempDir, String) {
+    let folder = harness::folder();
+    tree::make(folder.path());
+    let path = folder.path().to_str().unwrap().to_owned();
+    (folder, path)
+}
+
+/// What `find` says of an entry.
+struct Found {
+    path: Vec<u8>,
+    kind: u8,
+    size: u64,
+    allocated: u64,
+    inode: (u64, u64),
+    links: u64,
+    depth: u64,
+}
+
+fn found(root: &str) -> Vec<Found> {
+    let records = find(&[root, "-printf", "%y %s %b %D %i %n %d %p\\0"]);
+    let parse = |record: &Vec<u8>| {
+        let mut words = record.splitn(8, |byte| *byte == b' ');
+        let kind = words.next().unwrap()[0];
+        let mut number = || std::str::from_utf8(words.next().unwrap()).unwrap().parse::<u64>().unwrap();
+        let (size, blocks) = (number(), number());
+        let inode = (number(), number());
+        let (links, depth) = (number(), number());
+        let path = words.next().unwrap().to_vec();
+        Found { path, kind, size, allocated: blocks * 512, inode, links, depth }
+    };
+    records.iter().map(parse).collect()
+}
+
+#[test]
+fn the_summary_is_what_find_and_du_say() {
+    let (_folder, root) = folder();
+    let found = found(&root);
+    let mut seen = BTreeSet::new();
+    let tally = |kinds: &[u8], seen: &mut BTreeSet<(u64, u64)>| {
+        let (mut entries, mut apparent, mut allocated) = (0, 0, 0);
+        for entry in found.iter().filter(|entry| kinds.contains(&entry.kind)) {
+            entries += 1;
+            if entry.kind == b'd' || entry.links == 1 || seen.insert(entry.inode) {
+                apparent += entry.size;
+                allocated += entry.allocated;
+            }
+        }
+        json!({ "entries": entries, "apparent": apparent, "allocated": allocated })
+    };
+    for threads in ["1", "2", "5"] {
+        let summary = walk(&[&root, "--json", "--threads", threads]).json();
+        for (key, kinds) in [
+            ("files", &b"f"[..]),
+            ("directories", b"d"),
+            ("links", b"l"),
+            ("others", b"pscb"),
+            ("total", b"fdlpscb"),
+        ] {
+            seen.clear();
+            assert_eq!(summary[key], tally(kinds, &mut seen), "{key}");
+        }
+        let du = output(Command::new("du").args(["-s", "--block-size=1", &root]), "coreutils");
+        let du = String::from_utf8(du).unwrap();
+        assert_eq!(summary["total"]["allocated"].to_string(), du.split('\t').next().unwrap());
+        let linked: Vec<_> = found.iter().filter(|entry| entry.kind != b'd' && entry.links > 1).collect();
+        let files: BTreeSet<_> = linked.iter().map(|entry| entry.inode).collect();
+        assert_eq!(summary["hard_links"], json!({ "names": linked.len(), "files": files.len() }));
+        assert_eq!(summary["deepest"]["depth"], 302);
+        assert_eq!(summary["largest_directory"], json!({ "path": format!("{root}/many"), "entries": 3000 }));
+        assert_eq!(summary["errors"], json!({ "count": 0, "first": [] }));
+        assert_eq!(summary["vanished"], 0);
+        assert_eq!(summary["mount_points"]["count"], 0);
+    }
+    let text = walk(&[&root]).text();
+    for part in
+        ["ENTRIES", "files", "hard links: ", "deepest: 302 levels, ", "largest directory: 3,000 entries, "]
+    {
+        assert!(text.contains(part), "\"{part}\" is not in {text}");
+    }
+    assert!(!text.contains("errors"), "{text}");
+}
+
+#[test]
+fn the_largest_and_the_histograms_are_right() {
+    let (_folder, root) = folder();
+    let found = found(&root);
+    let summary =
+        walk(&[&root, "--json", "--top", "7", "--histogram", "size,depth,type,owner", "--histogram", "age"])
+            .json();
+    let lossy = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
+    let rank = |mut all: Vec<(u64, &[u8])>, key: &str| -> Vec<Value> {
+        all.sort_by_key(|(size, path)| (std::cmp::Reverse(*size), *path));
+        all.truncate(7);
+        all.into_iter().map(|(size, path)| json!({ "path": lossy(path), key: size })).collect()
+    };
+    let plain = |values: &Value| -> Vec<Value> {
+        let mut values = values.as_array().unwrap().clone();
+        values.iter_mut().for_each(|value| drop(value.as_object_mut().unwrap().remove("path_base64")));
+        values
+    };
+    let files = found.iter().filter(|entry| entry.kind == b'f').map(|entry| (entry.size, &entry.path[..]));
+    assert_eq!(plain(&summary["top"]["files"]), rank(files.collect(), "apparent"));
+    let (mut entries, mut bytes) = (BTreeMap::new(), BTreeMap::new());
+    for entry in found.iter().filter(|entry| entry.kind == b'd') {
+        entries.insert(&entry.path[..], 0);
+        bytes.insert(&entry.path[..], 0);
+    }
+    for entry in found.iter().filter(|entry| entry.depth > 0) {
+        let mut at = &entry.path[..];
+        let mut parent = true;
+        while at.len() > root.len() {
+            at = &at[..at.iter().rposition(|byte| *byte == b'/').unwrap()];
+            *bytes.get_mut(at).unwrap() += entry.allocated;
+            *entries.get_mut(at).unwrap() += u64::from(std::mem::take(&mut parent));
+        }
+    }
+    let entries = entries.into_iter().map(|(path, size)| (size, path)).collect();
+    let bytes = bytes.into_iter().map(|(path, size)| (size, path)).collect();
+    assert_eq!(plain(&summary["top"]["directories_by_entries"]), rank(entries, "entries"));
+    assert_eq!(plain(&summary["top"]["directories_by_bytes"]), rank(bytes, "allocated"));
+
+    let histogram = |of: &str| summary["histograms"][of].as_array().unwrap().clone();
+    for (of, entries) in [
+        ("size", found.iter().filter(|entry| entry.kind == b'f').count()),
+        ("depth", found.len()),
+        ("type", found.len()),
+        ("owner", found.len()),
+        ("age", found.len()),
+    ] {
+        let sum: u64 = histogram(of).iter().map(|bucket| bucket["entries"].as_u64().unwrap()).sum();
+        assert_eq!(sum, entries as u64, "{of}");
+    }
+    for bucket in histogram("size") {
+        let (from, to) = (bucket["from"].as_u64().unwrap(), bucket["to"].as_u64().unwrap());
+        let within = found.iter().filter(|entry| entry.kind == b'f' && (from..=to).contains(&entry.size));
+        let (count, apparent) = within.fold((0, 0), |(count, sum), entry| (count + 1, sum + entry.size));
+        assert_eq!((&bucket["entries"], &bucket["apparent"]), (&json!(count), &json!(apparent)), "{bucket}");
+    }
+    for bucket in histogram("depth") {
+        let count = found.iter().filter(|entry| bucket["depth"] == entry.depth).count();
+        assert_eq!(bucket["entries"], count);
+    }
+    for bucket in histogram("owner") {
+        let count = find(&[&root, "-uid", &bucket["uid"].to_string(), "-print0"]).len();
+        assert_eq!(bucket["entries"], count, "{bucket}");
+    }
+    let future = histogram("age")[0].clone();
+    assert_eq!((&future["to"], &future["entries"]), (&json!(-1), &json!(1)));
+    let days = histogram("age").iter().find(|bucket| bucket["from"] == 2).unwrap()["entries"].clone();
+    // 49, 71 and 73 hours.
+    assert_eq!(days, 3);
+
+    let folder = harness::folder();
+    let picture = folder.path().join("spread.svg");
+    let words = [&root, "--histogram", "size,age", "--picture", picture.to_str().unwrap()];
+    assert!(walk(&words).text().contains("entries by days since their modification"));
+    let svg = fs::read_to_string(picture).unwrap();
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+    for part in ["files by apparent size", "in the future", "from 1.0 MiB"] {
+        assert!(svg.contains(part), "{part}");
+    }
+    let wrong = walk(&[&root, "--histogram", "size", "--picture", "spread.png"]);
+    wrong.failed(2, &["spread.png", "ends in .svg"]);
+}
+
+#[test]
+fn lists_are_what_find_prints() {
+    let (_folder, root) = folder();
+    // Reading directories may change the times of their last access, once.
+    find(&[&root, "-print0"]);
+    for threads in ["1", "3"] {
+        assert_eq!(listed(&[&root, "--threads", threads]), find(&[&root, "-print0"]));
+    }
+    let format = "%y\\t%s\\t%m\\t%u\\t%g\\t%U\\t%G\\t%T@\\t%A@\\t%C@\\t%n\\t%i\\t%d\\t%p\\0";
+    let fields = "type,size,mode,user,group,uid,gid,mtime,atime,ctime,links,inode,depth,path";
+    assert_eq!(listed(&[&root, "--fields", fields]), find(&[&root, "-printf", format]));
+    // As lines, whatever is in the names.
+    let lines = |bytes: Vec<u8>| {
+        let mut lines: Vec<Vec<u8>> =
+            bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+        lines.sort();
+        lines
+    };
+    let ours = walk(&[&root, "--list", "--fields", "path"]).ok();
+    assert_eq!(lines(ours), lines(output(Command::new("find").arg(&root), "findutils")));
+    let allocated = listed(&[&root, "--fields", "allocated,path"]);
+    let expected = found(&root)
+        .into_iter()
+        .map(|entry| [entry.allocated.to_string().as_bytes(), b"\t", &entry.path].concat());
+    assert_eq!(allocated.into_iter().collect::<BTreeSet<_>>(), expected.collect());
+}
+
+#[test]
+fn json_lines_say_all_of_any_name() {
+    let (_folder, root) = folder();
+    let fields = "path,type,size,mode,user,uid,mtime,links,inode,depth";
+    let bytes = walk(&[&root, "--list", "--json", "--fields", fields]).ok();
+    let mut paths = Vec::new();
+    for line in String::from_utf8(bytes).unwrap().lines() {
+        let value: Value = serde_json::from_str(line).unwrap();
+        let path = value["path"].as_str().unwrap();
+        paths.push(match value.get("path_base64") {
+            Some(exact) => base64::engine::general_purpose::STANDARD.decode(exact.as_str().unwrap()).unwrap(),
+            None => path.as_bytes().to_vec(),
+        });
+        if path.ends_with("/before the epoch") {
+            assert_eq!(value["mtime"], -1.5);
+            assert_eq!(
+                (&value["type"], &value["size"], &value["user"]),
+                (&json!("file"), &json!(0), &json!("root"))
+            );
+        }
+        if path.ends_with("special/zero") {
+            assert_eq!(value["user"], "4000000");
+            assert_eq!((&value["type"], &value["mode"]), (&json!("character-device"), &json!("0400")));
+        }
+    }
+    paths.sort();
+    assert_eq!(paths, find(&[&root, "-print0"]));
+    let line = walk(&[&root, "--list", "--json", "--name", "zero"]).json();
+    assert_eq!(line, json!({ "path": format!("{root}/special/zero"), "type": "character-device" }));
+}
+
+#[test]
+fn filters_choose_what_find_chooses() {
+    let (_folder, root) = folder();
+    let newer = format!("{root}/Ages/25h.TXT");
+    let (hidden, inside) = (format!("{root}/names/.h*"), format!("{root}/names/*/inside.c"));
+    #[rustfmt::skip]
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--name", "*.dat"], &["-name", "*.dat"]),
+        (&["--name", "*"], &["-name", "*"]),
+        (&["--name", "?5*"], &["-name", "?5*"]),
+        (&["--name", "[0-4]*h.TXT"], &["-name", "[0-4]*h.TXT"]),
+        (&["--name", "[!e]*"], &["-name", "[!e]*"]),
+        (&["--name", "\\[a\\]b\\*c\\?"], &["-name", "\\[a\\]b\\*c\\?"]),
+        (&["--name", "*\n*"], &["-name", "*\n*"]),
+        (&["--iname", "*.txt"], &["-iname", "*.txt"]),
+        (&["--name", "*.dat", "--name", "socket", "--iname", "AGES"],
+            &["(", "-name", "*.dat", "-o", "-name", "socket", "-o", "-iname", "ages", ")"]),
+        (&["--type", "f"], &["-type", "f"]),
+        (&["--type", "d"], &["-type", "d"]),
+        (&["--type", "l"], &["-type", "l"]),
+        (&["--type", "p"], &["-type", "p"]),
+        (&["--type", "s"], &["-type", "s"]),
+        (&["--type", "c"], &["-type", "c"]),
+        (&["--type", "b"], &["-type", "b"]),
+        (&["--type", "d,l,s"], &["-type", "d,l,s"]),
+        (&["--size", "1c"], &["-size", "1c"]),
+        (&["--size", "+512c"], &["-size", "+512c"]),
+        (&["--size", "-512c"], &["-size", "-512c"]),
+        (&["--size", "1k"], &["-size", "1k"]),
+        (&["--size", "-1k"], &["-size", "-1k"]),
+        (&["--size", "+1k"], &["-size", "+1k"]),
+        (&["--size", "2b"], &["-size", "2b"]),
+        (&["--size", "1w"], &["-size", "1w"]),
+        (&["--size", "1M"], &["-size", "1M"]),
+        (&["--size", "+1M"], &["-size", "+1M"]),
+        (&["--size", "+1G"], &["-size", "+1G"]),
+        (&["--size", "+1KiB"], &["-size", "+1024c"]),
+        (&["--size", "-1MiB"], &["-size", "-1048576c"]),
+        (&["--size", "+100c", "--size", "-1000c"], &["-size", "+100c", "-size", "-1000c"]),
+        (&["--mtime", "0"], &["-mtime", "0"]),
+        (&["--mtime", "1"], &["-mtime", "1"]),
+        (&["--mtime", "+1"], &["-mtime", "+1"]),
+        (&["--mtime", "-1"], &["-mtime", "-1"]),
+        (&["--mtime", "-3"], &["-mtime", "-3"]),
+        (&["--mtime", "+2"], &["-mtime", "+2"]),
+        (&["--mtime", "+29"], &["-mtime", "+29"]),
+        (&["--mtime", "+20000"], &["-mtime", "+20000"]),
+        (&["--newer", &newer], &["-newer", &newer]),
+        (&["--newer", "2001-09-09"], &["-newermt", "2001-09-09"]),
+        (&["--newer", "@-2"], &["-newermt", "@-2"]),
+        (&["--newer", "@-1"], &["-newermt", "@-1"]),
+        (&["--user", "root"], &["-user", "root"]),
+        (&["--user", "nobody"], &["-user", "nobody"]),
+        (&["--user", "4000000"], &["-user", "4000000"]),
+        (&["--user", "nobody", "--user", "4000000"], &["(", "-user", "nobody", "-o", "-user", "4000000", ")"]),
+        (&["--depth", "0"], &["-maxdepth", "0"]),
+        (&["--depth", "1"], &["-mindepth", "1", "-maxdepth", "1"]),
+        (&["--depth", "2..3"], &["-mindepth", "2", "-maxdepth", "3"]),
+        (&["--depth", "..2"], &["-maxdepth", "2"]),
+        (&["--depth", "250.."], &["-mindepth", "250"]),
+        (&["--prune", "d"], &["-name", "d", "-prune", "-o"]),
+        (&["--prune", "[0-9]*", "--prune", "many"], &["(", "-name", "[0-9]*", "-o", "-name", "many", ")", "-prune", "-o"]),
+        (&["--prune", &hidden, "--prune", &inside],
+            &["(", "-path", &hidden, "-o", "-path", &inside, ")", "-prune", "-o"]),
+        (&["--type", "f", "--name", "*0*", "--size", "+0c", "--mtime", "-2", "--depth", "2", "--prune", "links"],
+            &["-mindepth", "2", "-maxdepth", "2", "-path", "*/links", "-prune", "-o", "-type", "f", "-name", "*0*",
+              "-size", "+0c", "-mtime", "-2", "-not", "-path", "*/links/*"]),
+    ];
+    let everything = find(&[&root, "-print0"]);
+    for (ours, theirs) in cases {
+        let expected = find(&[&[&root[..]], *theirs, &["-print0"]].concat());
+        assert_eq!(listed(&[&[&root[..]], *ours].concat()), expected, "{ours:?}");
+        assert!(!expected.is_empty(), "{ours:?} is no test if it finds nothing");
+        // Summaries choose the same.
+        let summary = walk(&[&[&root[..], "--json"], *ours].concat()).json();
+        assert_eq!(summary["total"]["entries"], expected.len(), "{ours:?}");
+    }
+    assert!(everything.len() > 3000);
+
+    let patterns = harness::folder();
+    let file = patterns.path().join("patterns");
+    fs::write(&file, "# what is large\n/many\n*.dat\n!1.dat\nd/\nnames/*/inside.c\n").unwrap();
+    let left = listed(&[&root, "--exclude-from", file.to_str().unwrap()]);
+    let expected = everything.into_iter().filter(|path| {
+        let path = path.strip_prefix(root.as_bytes()).unwrap();
+        let has = |part: &[u8]| path.windows(part.len()).any(|window| window == part);
+        !(path.starts_with(b"/many")
+            || (path.ends_with(b".dat") && !path.ends_with(b"/1.dat"))
+            || path.starts_with(b"/deep/d")
+            || (has(b"/names/") && path.ends_with(b"/inside.c")))
+    });
+    assert_eq!(left, expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn wrong_usage_is_said() {
+    let folder = harness::folder();
+    let root = folder.path().to_str().unwrap();
+    walk(&["/no/such/root"]).failed(2, &["/no/such/root", "No such file"]);
+    walk(&[root, "/no/such/root"]).failed(2, &["/no/such/root"]);
+    walk(&[root, "--exclude-from", "/no/such/file"]).failed(2, &["/no/such/file"]);
+    walk(&[root, "--newer", "/no/such/file"]).failed(2, &["/no/such/file", "2026-01-31"]);
+    walk(&[root, "--name", "[a"]).failed(2, &["\"[a\" is not a pattern"]);
+    walk(&[root, "--resume", "/no/such/file"]).failed(2, &["cannot go on from", "/no/such/file"]);
+    walk(&[root, "--checkpoint", "/no/such/folder/file"]).failed(1, &["cannot save", "/no/such/folder/file"]);
+    for (words, part) in [
+        (&["--size", "5"][..], "needs a unit"),
+        (&["--mtime", "soon"], "whole number"),
+        (&["--type", "x"], "is not a type"),
+        (&["--user", "nobody at all"], "no user"),
+        (&["--depth", "3..1"], "no level"),
+        (&["--list", "--top", "3"], "cannot be used with"),
+        (&["--fields", "path"], "--list"),
+        (&["--list", "--fields", "colour"], "invalid value"),
+        (&["--top", "0"], "not in"),
+        (&["--threads", "0"], "zero"),
+        (&["--every", "5"], "not a unit of time"),
+        (&["--picture", "x.svg"], "--histogram"),
+    ] {
+        let ended = walk(&[&[root], words].concat());
+        assert_eq!(ended.code, 2, "{words:?}: {ended:?}");
+        assert!(ended.stderr.contains(part), "{words:?}: {ended:?}");
+    }
+    assert_eq!(walk(&[]).code, 2);
+}
+
+#[test]
+fn what_cannot_be_read_is_told_and_the_rest_is_counted() {
+    let (folder, root) = folder();
+    let closed = folder.path().join("names/closed");
+    fs::create_dir_all(closed.join("inside")).unwrap();
+    let mode =
+        |path: &Path, mode| fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode));
+    mode(folder.path(), 0o755).unwrap();
+    mode(&closed, 0).unwrap();
+    // It can be read, but nothing in it can be looked at.
+    let listable = folder.path().join("links");
+    mode(&listable, 0o744).unwrap();
+    let nobody = |program: &std::ffi::OsStr| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
+        command
+    };
+    // The program under test may lie where nobody else may go.
+    let copy = harness::folder();
+    mode(copy.path(), 0o755).unwrap();
+    let ours = copy.path().join("nacre");
+    fs::copy(program().get_program(), &ours).unwrap();
+
+    let mut command = nobody(ours.as_os_str());
+    command.args(["walk", &root, "--json"]);
+    let ended = run_with(command, b"");
+    assert_eq!(ended.code, 1, "{ended:?} (setpriv is in util-linux)");
+    let summary: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let unseen = fs::read_dir(&listable).unwrap().count();
+    assert_eq!(summary["errors"]["count"], unseen + 1);
+    assert_eq!(ended.stderr.lines().count(), 11, "{ended:?}");
+    let last = ended.stderr.lines().last().unwrap();
+    assert_eq!(last, format!("nacre: {} directories or entries could not be visited", unseen + 1));
+    assert!(ended.stderr.contains("Permission denied"));
+    let all = find(&[&root, "-print0"]).len();
+    assert_eq!(summary["total"]["entries"], all - unseen - 1);
+
+    // Names only: what find lists without asking for anything.
+    let mut command = nobody(ours.as_os_str());
+    command.args(["walk", &root, "--list", "--null"]);
+    let ended = run_with(command, b"");
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.stderr.starts_with("nacre: cannot open the directory"), "{ended:?}");
+    let output = nobody("find".as_ref()).args([&root, "-print0"]).output().unwrap();
+    assert_eq!(records(&ended.stdout), records(&output.stdout));
+}
+
+#[test]
+fn roots_are_walked_once_whatever_they_are() {
+    let folder = harness::folder();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::create_dir_all(path("a/b/c")).unwrap();
+    fs::create_dir(path("empty")).unwrap();
+    fs::write(path("a/file"), "x").unwrap();
+    symlink("a", path("link")).unwrap();
+    let (a, b, file, link, empty) = (path("a"), path("a/b"), path("a/file"), path("link"), path("empty"));
+
+    assert_eq!(listed(&[&empty]), [empty.as_bytes()]);
+    assert_eq!(listed(&[&file]), [file.as_bytes()]);
+    assert_eq!(listed(&[&link]), [link.as_bytes()]);
+    let slash = format!("{link}/");
+    assert_eq!(listed(&[&slash]), find(&[&slash, "-print0"]));
+    assert_eq!(listed(&[&empty, &file]).len(), 2);
+    assert_eq!(walk(&[&file, "--json"]).json()["files"]["entries"], 1);
+    assert_eq!(walk(&[&empty, "--json"]).json()["largest_directory"], json!({ "path": empty, "entries": 0 }));
+
+    for (roots, dropped) in [
+        (&[&a[..], &b][..], &b),
+        (&[&b, &a], &b),
+        (&[&a, &a], &a),
+        (&[&a, &format!("{a}/b/../")], &format!("{a}/b/../")),
+        (&[&a, &slash], &slash),
+        (&[&a, &file], &file),
+    ] {
+        let ended = walk(&[roots, &["--list", "--null"]].concat());
+        assert_eq!(ended.code, 0, "{ended:?}");
+        assert!(ended.stderr.contains(&format!("{dropped:?} is visited as part of")), "{ended:?}");
+        let kept = roots.iter().find(|root| *root != dropped).unwrap_or(&roots[0]);
+        assert_eq!(records(&ended.stdout), find(&[kept, "-print0"]), "{roots:?}");
+    }
+    // Names of which one begins with the other.
+    let longer = path("a longer");
+    fs::create_dir(&longer).unwrap();
+    assert_eq!(listed(&[&a, &longer]).len(), 5);
+    // Relative ones are listed as they were given.
+    let mut command = program();
+    command.args(["walk", ".", "--list", "--null"]).current_dir(&a);
+    let expected: Vec<&[u8]> = vec![b".", b"./b", b"./b/c", b"./file"];
+    assert_eq!(records(&run_with(command, b"").ok()), expected);
+}
+
+#[test]
+fn nobody_reading_is_no_failure() {
+    let (_folder, root) = folder();
+    for words in [&["--list"][..], &["--list", "--json", "--fields", "path,size"], &["--top", "1000"]] {
+        let mut child = program()
+            .arg("walk")
+            .arg(&root)
+            .args(words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let status = wait(&mut child, PATIENCE);
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!((status.code(), stderr.as_str()), (Some(0), ""), "{words:?}");
+    }
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for words in [&["--list"][..], &[]] {
+        let stdout = full.try_clone().unwrap();
+        let ended = program().arg("walk").arg(&root).args(words).stdout(stdout).output().unwrap();
+        assert_eq!(ended.status.code(), Some(1));
+        let stderr = String::from_utf8(ended.stderr).unwrap();
+        assert!(stderr.starts_with("nacre: cannot write to standard output: No space left"), "{stderr}");
+    }
+}
