@@ -13,12 +13,17 @@ FUZZ_SECONDS ?= 600
 # Where `make install` puts the program, its manual pages and completions.
 PREFIX ?= /usr/local
 
-.PHONY: help run test check bench ceph ceph-stop fuzz release install docs install-deps clean
+# The MPI libraries that the tests try; `make mpi` takes whatever mpicc is.
+MPIS ?= mpich openmpi
+MPICC ?= mpicc
+
+.PHONY: help run test check mpi bench ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
 	@echo "make test       every test of the project (installs what they need, as root on Debian)"
 	@echo "make check      format, lints and documentation, with warnings denied"
+	@echo "make mpi        nacre-mpi, for walks by the ranks of an MPI job (needs MPI and libclang: mpich libmpich-dev libclang-dev)"
 	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look)"
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
@@ -47,12 +52,21 @@ install-deps:
 
 test: install-deps
 	$(CARGO) test --workspace --no-fail-fast
+	for mpi in $(MPIS); do \
+		MPICC=mpicc.$$mpi NACRE_MPIRUN=mpirun.$$mpi $(CARGO) test --manifest-path crates/mpi/Cargo.toml \
+			--target-dir $(TARGET)/$$mpi --no-fail-fast || exit 1; \
+	done
 	@scripts/fuzz 15 --if-possible
 
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+mpi:
+	@command -v $(MPICC) >/dev/null || { echo "make: $(MPICC) is missing; apt-get install mpich libmpich-dev libclang-dev" >&2; exit 1; }
+	MPICC=$(MPICC) $(CARGO) build --release --manifest-path crates/mpi/Cargo.toml --target-dir $(TARGET)/mpi
+	@echo "made $(TARGET)/mpi/release/nacre-mpi: mpirun -n 4 $(TARGET)/mpi/release/nacre-mpi walk /some/tree"
 
 bench: release install-deps
 	experiments/rmw/run.sh $(abspath $(NACRE))

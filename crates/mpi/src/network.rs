@@ -8,12 +8,14 @@
 
 use mpi::Rank;
 use mpi::ffi;
+use mpi::point_to_point::MatchedReceiveVec;
 use mpi::raw::AsRaw;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::*;
 use nacre_walk::algorithm::{Message, Transport};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
@@ -40,29 +42,20 @@ struct Sending {
     _buffer: Box<[u8]>,
 }
 
-/// One rank's end of the network.
-pub struct Network<W> {
-    world: SimpleCommunicator,
-    sending: VecDeque<Sending>,
-    sent_bytes: Vec<u64>,
-    _units: PhantomData<fn() -> W>,
-}
+/// Messages on their way, in the order in which they were sent.
+#[derive(Default)]
+pub struct Outgoing(VecDeque<Sending>);
 
-impl<W: Serialize + DeserializeOwned> Network<W> {
-    /// Over a communicator that nobody else uses.
-    pub fn new(world: SimpleCommunicator) -> Network<W> {
-        let sent_bytes = vec![0; world.size() as usize];
-        Network { world, sending: VecDeque::new(), sent_bytes, _units: PhantomData }
+impl Outgoing {
+    /// How many MPI has not taken yet.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
-    /// Bytes that were sent to each rank.
-    pub fn sent_bytes(&self) -> &[u64] {
-        &self.sent_bytes
-    }
-
-    /// Lets go of the buffers that MPI has taken. The oldest are looked at first, and those behind one that is not done wait.
-    fn settle(&mut self) -> Result<(), NetworkError> {
-        while let Some(oldest) = self.sending.front_mut() {
+    /// Lets go of the buffers that MPI has taken. The oldest are looked at first, and those behind one that is not done
+    /// wait.
+    pub fn settle(&mut self) -> Result<(), NetworkError> {
+        while let Some(oldest) = self.0.front_mut() {
             let mut done = 0;
             // SAFETY: the request was made by `MPI_Isend` and is not done, or it would have been taken out below.
             let code = unsafe { ffi::MPI_Test(&mut oldest.request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
@@ -70,9 +63,127 @@ impl<W: Serialize + DeserializeOwned> Network<W> {
             if done == 0 {
                 break;
             }
-            self.sending.pop_front();
+            self.0.pop_front();
         }
         Ok(())
+    }
+
+    fn send(&mut self, world: &SimpleCommunicator, to: u32, tag: i32, bytes: Vec<u8>) -> Result<(), NetworkError> {
+        self.settle()?;
+        let buffer = bytes.into_boxed_slice();
+        let count = i32::try_from(buffer.len()).map_err(|_| NetworkError::TooLong(buffer.len()))?;
+        // SAFETY: null is what MPI overwrites.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        // SAFETY: the buffer is on the heap, is not changed, and stays in the queue until `MPI_Test` says that MPI has
+        // done with it, or for ever (see `Drop`); the communicator is alive.
+        let code = unsafe {
+            ffi::MPI_Isend(
+                buffer.as_ptr().cast(),
+                count,
+                ffi::RSMPI_UINT8_T,
+                to as Rank,
+                tag,
+                world.as_raw(),
+                &mut request,
+            )
+        };
+        check(code, "send")?;
+        self.0.push_back(Sending { request, _buffer: buffer });
+        Ok(())
+    }
+}
+
+/// Whoever closes before everything was taken gives up: MPI may still read the buffers.
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(std::mem::forget);
+    }
+}
+
+/// What the algorithms say to each other.
+const TALK: i32 = 0;
+/// Pieces of output.
+const OUTPUT: i32 = 1;
+/// What a rank has to tell at the end of a phase.
+const PART: i32 = 2;
+
+/// One rank's end of the network.
+pub struct Network<W> {
+    world: SimpleCommunicator,
+    sending: Outgoing,
+    sent_bytes: Vec<u64>,
+    _units: PhantomData<fn() -> W>,
+}
+
+impl<W> Network<W> {
+    /// Over a communicator that nobody else uses.
+    pub fn new(world: SimpleCommunicator) -> Network<W> {
+        let sent_bytes = vec![0; world.size() as usize];
+        Network { world, sending: Outgoing::default(), sent_bytes, _units: PhantomData }
+    }
+
+    /// Bytes that the algorithms sent to each rank.
+    pub fn sent_bytes(&self) -> &[u64] {
+        &self.sent_bytes
+    }
+
+    /// Whether this is rank 0.
+    pub fn is_root(&self) -> bool {
+        self.world.rank() == 0
+    }
+
+    /// This rank.
+    pub fn number(&self) -> u32 {
+        self.world.rank() as u32
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> u32 {
+        self.world.size() as u32
+    }
+
+    /// Sends a piece of output to rank 0.
+    pub fn send_output(&self, bytes: Vec<u8>, outgoing: &mut Outgoing) -> Result<(), NetworkError> {
+        outgoing.send(&self.world, 0, OUTPUT, bytes)
+    }
+
+    /// A piece of output that has come.
+    pub fn receive_output(&self) -> Option<(u32, Vec<u8>)> {
+        self.take_one(OUTPUT)
+    }
+
+    /// Tells rank 0 something, and waits until MPI has taken it. Between phases only.
+    pub fn tell(&self, bytes: &[u8]) {
+        self.world.process_at_rank(0).send_with_tag(bytes, PART);
+    }
+
+    /// Something that a rank told, if it has come.
+    pub fn hear(&self) -> Option<(u32, Vec<u8>)> {
+        self.take_one(PART)
+    }
+
+    fn take_one(&self, tag: i32) -> Option<(u32, Vec<u8>)> {
+        let found = self.world.any_process().immediate_matched_probe_with_tag(tag)?;
+        let (bytes, status) = found.matched_receive_vec::<u8>();
+        Some((status.source_rank() as u32, bytes))
+    }
+
+    /// Rank 0 says a number, and everybody hears it. Between phases only.
+    pub fn decide(&self, mut number: i32) -> i32 {
+        self.world.process_at_rank(0).broadcast_into(&mut number);
+        number
+    }
+
+    /// Every rank says something of the same length, and everybody hears all of it, by rank.
+    pub fn share(&self, number: u64) -> Vec<u64> {
+        let mut all = vec![0; self.world.size() as usize];
+        self.world.all_gather_into(&number, &mut all[..]);
+        all
+    }
+
+    /// Ends the whole job at once.
+    pub fn abort(&self, code: i32) -> ! {
+        self.world.abort(code)
     }
 }
 
@@ -92,49 +203,75 @@ impl<W: Serialize + DeserializeOwned> Transport<W> for Network<W> {
     }
 
     fn send(&mut self, to: u32, message: Message<W>) -> Result<(), NetworkError> {
-        self.settle()?;
-        let buffer = postcard::to_stdvec(&message).map_err(NetworkError::Encoding)?.into_boxed_slice();
-        self.sent_bytes[to as usize] += buffer.len() as u64;
-        let count = i32::try_from(buffer.len()).map_err(|_| NetworkError::TooLong(buffer.len()))?;
-        // SAFETY: null is what MPI overwrites.
-        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
-        // SAFETY: the buffer is on the heap, is not changed, and stays in `sending` until `MPI_Test` says that MPI has
-        // done with it, or until MPI is finalised (see `Drop`); the communicator lives as long as `self`.
-        let code = unsafe {
-            ffi::MPI_Isend(
-                buffer.as_ptr().cast(),
-                count,
-                ffi::RSMPI_UINT8_T,
-                to as Rank,
-                0,
-                self.world.as_raw(),
-                &mut request,
-            )
-        };
-        check(code, "send")?;
-        self.sending.push_back(Sending { request, _buffer: buffer });
-        Ok(())
+        let bytes = pack(postcard::to_stdvec(&message).map_err(NetworkError::Encoding)?);
+        self.sent_bytes[to as usize] += bytes.len() as u64;
+        self.sending.send(&self.world, to, TALK, bytes)
     }
 
     fn receive(&mut self) -> Result<Option<(u32, Message<W>)>, NetworkError> {
-        let Some(found) = self.world.any_process().immediate_matched_probe_with_tag(0) else {
-            return Ok(None);
-        };
-        let (bytes, status) = found.matched_receive_vec::<u8>();
-        let from = status.source_rank() as u32;
-        let message = postcard::from_bytes(&bytes).map_err(|_| NetworkError::Nonsense(from, bytes.len()))?;
+        let Some((from, bytes)) = self.take_one(TALK) else { return Ok(None) };
+        let message = unpack(&bytes).and_then(|plain| postcard::from_bytes(&plain).ok());
+        let message = message.ok_or(NetworkError::Nonsense(from, bytes.len()))?;
         Ok(Some((from, message)))
     }
 
     fn flush(&mut self) -> Result<bool, NetworkError> {
-        self.settle()?;
-        Ok(self.sending.is_empty())
+        self.sending.settle()?;
+        Ok(self.sending.len() == 0)
     }
 }
 
-/// A network that is closed before everything was taken is that of a rank that gives up: MPI may still read the buffers.
-impl<W> Drop for Network<W> {
-    fn drop(&mut self) {
-        self.sending.drain(..).for_each(std::mem::forget);
+/// Shorter messages are sent as they are.
+const PACK_MIN_BYTES: usize = 100;
+
+/// What an unpacked message may take.
+const UNPACKED_MAX_BYTES: usize = 64 << 20;
+
+/// Paths that are sent together have much in common: they take a third or less when they are compressed. A byte in front
+/// says whether they are.
+fn pack(plain: Vec<u8>) -> Vec<u8> {
+    if plain.len() < PACK_MIN_BYTES {
+        return [&[0], &plain[..]].concat();
+    }
+    [&[1], &lz4_flex::compress_prepend_size(&plain)[..]].concat()
+}
+
+fn unpack(bytes: &[u8]) -> Option<Cow<'_, [u8]>> {
+    match bytes.split_first()? {
+        (0, plain) => Some(Cow::Borrowed(plain)),
+        (1, packed) => {
+            let (len, packed) = packed.split_first_chunk()?;
+            let len = u32::from_le_bytes(*len) as usize;
+            // Compression gains at most a factor of 255: a length that lies costs no memory.
+            if len > UNPACKED_MAX_BYTES || len > packed.len().saturating_mul(255) {
+                return None;
+            }
+            lz4_flex::decompress(packed, len).ok().map(Cow::Owned)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_packed_and_unpacked() {
+        for len in [0, 1, 99, 100, 5_000, 1 << 20] {
+            let plain: Vec<u8> = (0..len).map(|index: usize| (index / 7 * 3) as u8).collect();
+            let packed = pack(plain.clone());
+            assert!(packed.len() <= plain.len() + 1 + plain.len() / 200 + 20);
+            assert_eq!(unpack(&packed).unwrap(), plain);
+            // What was cut or changed is an error or something else, and never a panic.
+            for cut in 0..packed.len().min(200) {
+                let _ = unpack(&packed[..cut]);
+                let mut changed = packed.clone();
+                changed[cut] ^= 0x41;
+                let _ = unpack(&changed);
+            }
+        }
+        assert_eq!(unpack(&[1, 0xff, 0xff, 0xff, 0xff, 0]), None);
+        assert_eq!(unpack(&[2, 0]), None);
     }
 }

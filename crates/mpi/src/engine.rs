@@ -1,0 +1,153 @@
+//! The walk's engine as the algorithms see it: a queue of work with threads behind it.
+//!
+//! Two ways to keep the queue: for all algorithms but one it is the engine's own, shared by its threads. In CP, entries
+//! are handed out one at a time: a worker visits the one that it was assigned, and the master keeps a list of the whole
+//! frontier of the tree, as published, which is why it is kept on disk beyond some length.
+
+use crate::spill::Spill;
+use nacre_walk::Unit;
+use nacre_walk::algorithm::Queue;
+use std::io;
+use std::sync::Arc;
+
+/// Bytes of units in one message, about, at most.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// The queue of an engine whose threads share it.
+pub struct Shared<S>(pub Arc<nacre_walk::Queue<S>>);
+
+impl<S: Send + Sync> Queue<Unit> for Shared<S> {
+    fn len(&self) -> usize {
+        self.0.units()
+    }
+
+    fn working(&self) -> usize {
+        self.0.working()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.is_idle()
+    }
+
+    fn take(&mut self, units: usize) -> Vec<Unit> {
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        // Paths may be long: whatever the number of units, a message stays of reasonable size.
+        while taken.len() < units && bytes < MESSAGE_BYTES_MAX {
+            let more = self.0.take((units - taken.len()).min(256));
+            if more.is_empty() {
+                break;
+            }
+            bytes += more.iter().map(|unit| unit.path.len() + 16).sum::<usize>();
+            taken.extend(more);
+        }
+        taken
+    }
+
+    fn put(&mut self, units: Vec<Unit>) {
+        self.0.put(units);
+    }
+
+    fn assign(&mut self, unit: Unit) {
+        self.0.assign(unit);
+    }
+
+    fn is_assigned(&self) -> bool {
+        !self.0.is_idle()
+    }
+}
+
+/// The queue of CP.
+pub struct OneByOne<S> {
+    engine: Arc<nacre_walk::Queue<S>>,
+    entries: Spill,
+    failed: Option<io::Error>,
+}
+
+impl<S: Send + Sync> OneByOne<S> {
+    /// With nothing in it.
+    pub fn new(engine: Arc<nacre_walk::Queue<S>>) -> OneByOne<S> {
+        OneByOne { engine, entries: Spill::new(), failed: None }
+    }
+
+    /// Why entries could not be written to disk, or read from there. The walk is not complete then.
+    pub fn failed(&mut self) -> Option<io::Error> {
+        self.failed.take()
+    }
+
+    /// What the engine found since the last time belongs into the queue.
+    fn gather(&mut self) {
+        for unit in self.engine.found() {
+            if let Err(error) = self.entries.push(unit) {
+                self.failed = Some(error);
+            }
+        }
+    }
+
+    /// Takes out everything, for a checkpoint.
+    pub fn drain(&mut self) -> Vec<Unit> {
+        self.gather();
+        let mut all = Vec::new();
+        loop {
+            match self.entries.pop() {
+                Ok(Some(unit)) => all.push(unit),
+                Ok(None) => return all,
+                Err(error) => {
+                    self.failed = Some(error);
+                    return all;
+                }
+            }
+        }
+    }
+}
+
+impl<S: Send + Sync> Queue<Unit> for OneByOne<S> {
+    fn len(&self) -> usize {
+        self.entries.len() + self.engine.found_count()
+    }
+
+    fn working(&self) -> usize {
+        usize::from(!self.engine.is_idle())
+    }
+
+    fn is_idle(&self) -> bool {
+        // In this order: the engine counts what it found before it becomes idle.
+        self.engine.is_idle() && self.len() == 0
+    }
+
+    fn take(&mut self, units: usize) -> Vec<Unit> {
+        self.gather();
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        while taken.len() < units && bytes < MESSAGE_BYTES_MAX {
+            match self.entries.pop() {
+                Ok(Some(unit)) => {
+                    bytes += unit.path.len() + 16;
+                    taken.push(unit);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.failed = Some(error);
+                    break;
+                }
+            }
+        }
+        taken
+    }
+
+    fn put(&mut self, units: Vec<Unit>) {
+        for unit in units {
+            if let Err(error) = self.entries.push(unit) {
+                self.failed = Some(error);
+            }
+        }
+    }
+
+    fn assign(&mut self, unit: Unit) {
+        self.engine.assign(unit);
+    }
+
+    fn is_assigned(&self) -> bool {
+        !self.engine.is_idle()
+    }
+}

@@ -1,0 +1,100 @@
+//! `nacre-mpi`: what Nacre does with the ranks of an MPI job.
+//!
+//! A program of its own, because it links MPI. Start it with `mpirun`.
+
+mod engine;
+mod job;
+mod measure;
+mod network;
+mod output;
+mod spill;
+mod walk;
+
+use clap::Parser;
+use mpi::Threading;
+use mpi::traits::*;
+use nacre_walk::Unit;
+use nacre_walk::algorithm::transport::testkit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Nacre in the ranks of an MPI job: mpirun -n 16 nacre-mpi walk …
+#[derive(Parser)]
+#[command(name = "nacre-mpi", version)]
+struct Line {
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Walk(Box<walk::Args>),
+    /// Check that the network does what the walk relies on
+    #[command(hide = true)]
+    Contract {
+        /// What the messages are drawn from
+        #[arg(default_value_t = 1)]
+        seed: u64,
+    },
+}
+
+fn main() -> ExitCode {
+    let Some((universe, threading)) = mpi::initialize_with_threading(Threading::Funneled) else {
+        eprintln!("nacre-mpi: MPI is initialised already");
+        return ExitCode::FAILURE;
+    };
+    let world = universe.world();
+    let code = if threading < Threading::Funneled {
+        eprintln!("nacre-mpi: this MPI library allows no threads beside the one that talks");
+        1
+    } else {
+        match Line::try_parse() {
+            // A rank that panics has said why; the others would wait for it for ever.
+            Ok(line) => catch_unwind(AssertUnwindSafe(|| run(line, &world))).unwrap_or_else(|_| world.abort(101)),
+            Err(error) => {
+                if world.rank() == 0 {
+                    // There is nothing to do about an output that is closed.
+                    let _ = error.print();
+                }
+                error.exit_code()
+            }
+        }
+    };
+    // MPI ends before the process does, or mpirun takes it for a crash.
+    drop(universe);
+    ExitCode::from(code as u8)
+}
+
+fn run(line: Line, world: &impl Communicator) -> i32 {
+    let mut network = network::Network::<Unit>::new(world.duplicate());
+    match line.command {
+        Command::Walk(args) => {
+            let interrupted = Arc::new(AtomicBool::new(false));
+            for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+                if let Err(error) = signal_hook::flag::register(signal, interrupted.clone()) {
+                    eprintln!("nacre-mpi: cannot wait for signals: {error}");
+                }
+            }
+            walk::run(&args, line.json, network, &interrupted)
+        }
+        Command::Contract { seed } => {
+            let unit = |number: u64, bytes: usize| {
+                Unit { root: 0, path: vec![number as u8; bytes], position: Some(number) }
+            };
+            let number = |unit: &Unit| {
+                let number = unit.position.unwrap_or(u64::MAX);
+                if unit.path.iter().all(|byte| *byte == number as u8) { number } else { u64::MAX }
+            };
+            testkit::contract(&mut network, seed, unit, number);
+            if network.is_root() {
+                println!("{} ranks kept the contract", network.size());
+            }
+            0
+        }
+    }
+}
