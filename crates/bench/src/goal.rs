@@ -26,6 +26,7 @@ pub(crate) enum Unit {
     Milliseconds,
     Seconds,
     Bytes,
+    Megabytes,
     Mebibytes,
     MebibytesPerSecond,
 }
@@ -71,6 +72,7 @@ impl Unit {
             Unit::Milliseconds => format!("{number:.2} ms"),
             Unit::Seconds => format!("{number:.2} s"),
             Unit::Bytes => format!("{number:.1} B"),
+            Unit::Megabytes => format!("{number:.3} MB"),
             Unit::Mebibytes => format!("{number:.1} MiB"),
             Unit::MebibytesPerSecond => format!("{} MiB/s", grouped(number)),
         }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use super::contender::Contender;
+use super::mpi::MpiArgs;
+use super::study::{FigureName, Source};
 use super::tree::Shape;
 use crate::BenchError;
 use crate::quantity::parse_bytes;
@@ -12,7 +14,7 @@ use crate::quantity::parse_bytes;
 /// Makes a tree from a seed and a shape, or takes one that is there; has every program walk it once to warm the
 /// caches and to see whether it finds everything; then measures them in turn, several times, each as a process of its
 /// own. A tree that was made is removed at the end, unless it is to be kept; one of the same seed and shape that is
-/// there already is used, and stays.
+/// there already is used, and stays. Then it measures jobs of nacre-mpi on the same tree, and simulates larger machines.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Measure these alone; several separated by commas [default: all that are installed or given]
@@ -28,6 +30,13 @@ pub struct Args {
     #[arg(long, value_name = "PROGRAM", help_heading = "Peers")]
     pub pdu: Option<PathBuf>,
 
+    /// Jobs of nacre-mpi
+    #[command(flatten)]
+    pub mpi: MpiArgs,
+    /// No MPI jobs and no simulation beside the table
+    #[arg(long, help_heading = "MPI")]
+    pub no_mpi: bool,
+
     /// A tree that is there already, to be left alone
     #[arg(long, value_name = "FOLDER", conflicts_with = "at", help_heading = "Tree")]
     pub tree: Option<PathBuf>,
@@ -38,11 +47,22 @@ pub struct Args {
     #[arg(long, help_heading = "Tree")]
     pub keep: bool,
 
-    /// How often to measure each [default: 7; with --quick: 3]
+    /// How often to measure each [default: 7; with --quick, and for figures: 3]
     #[arg(long, value_name = "N", help_heading = "Measuring")]
     pub repeat: Option<u32>,
 
-    /// Measure nothing, and draw the paper's figures from the runs in this file: JSON objects, one on each line
+    /// Make the paper's figures instead of the table; several separated by commas
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "FIGURE,…", help_heading = "Results")]
+    pub figure: Vec<FigureName>,
+    /// Where the figures' runs come from [default: both, each in figures of its own]
+    #[arg(long, value_enum, help_heading = "Results")]
+    pub source: Option<Source>,
+    /// Simulate CP beside the others instead: with equal processes and equal cores, with other rates of the file system and
+    /// costs of a message, and on all of the paper's machine
+    #[arg(long, conflicts_with = "runs", help_heading = "Results")]
+    pub compare: bool,
+    /// Measure nothing, and draw the paper's figures from the runs in this file: results that were written before, or JSON
+    /// objects, one on each line
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub runs: Vec<PathBuf>,
     /// Where the figures go
@@ -148,6 +168,24 @@ impl Args {
         self.repeat.unwrap_or(if self.make.quick { 3 } else { 7 })
     }
 
+    /// How often to run each job of the figures.
+    pub(crate) fn figure_repetitions(&self) -> u32 {
+        self.repeat.unwrap_or(if self.make.quick { 1 } else { 3 }).max(1)
+    }
+
+    /// The figures that were asked for.
+    pub(crate) fn figures(&self) -> Vec<FigureName> {
+        match self.figure.contains(&FigureName::All) {
+            true => FigureName::ALL.to_vec(),
+            false => self.figure.clone(),
+        }
+    }
+
+    /// Whether figures from this source were asked for.
+    pub(crate) fn wants(&self, source: Source) -> bool {
+        self.source.is_none_or(|wanted| wanted == source)
+    }
+
     /// Who is measured, in the order of the table.
     pub(crate) fn contenders(&self) -> Result<Vec<Contender>, BenchError> {
         let usage = |text: &str| Err(BenchError::Usage(text.into()));
@@ -195,6 +233,11 @@ mod tests {
         Line::command().debug_assert();
         TreeArgs::augment_args(clap::Command::new("walk-tree")).debug_assert();
         assert!(Line::try_parse_from(["walk", "--tree", "a", "--at", "b"]).is_err());
+        assert_eq!(parse(&["--figure", "3b,all"]).figures(), FigureName::ALL);
+        assert_eq!(parse(&["--figure", "6,1"]).figures(), [FigureName::Six, FigureName::One]);
+        let simulated = parse(&["--source", "simulated"]);
+        assert!(simulated.wants(Source::Simulated) && !simulated.wants(Source::Measured));
+        assert!(parse(&[]).wants(Source::Measured));
     }
 
     #[test]

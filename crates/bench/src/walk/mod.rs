@@ -1,12 +1,16 @@
 //! The study of the walk (*On Distributed File Tree Walk of Parallel File Systems*, section V).
 //!
 //! On one machine: what a walk of a large tree takes, in time and in time of the processors, with Nacre, with the
-//! tools that people use, and at the least.
+//! tools that people use, and at the least; and by the ranks of an MPI job. On larger machines: in a simulation that runs the same
+//! algorithms. What was measured and what was simulated is never shown in one figure.
 
 mod arguments;
 mod contender;
 mod floor;
+mod idle;
+mod mpi;
 mod pool;
+mod reach;
 mod report;
 mod study;
 mod tree;
@@ -16,10 +20,14 @@ pub use arguments::{Args, MakeArgs, TreeArgs};
 pub use contender::Contender;
 pub use floor::FloorArgs;
 pub(crate) use floor::main as floor_main;
+pub use mpi::MpiArgs;
 
 use self::contender::{Counted, Programs};
+use self::mpi::Mpi;
 use self::report::{Report, Series};
+use self::study::{FigureName, Results, Source};
 use self::tree::{Manifest, Tree};
+use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::{BenchError, Spread};
 
@@ -28,12 +36,20 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
     if !args.runs.is_empty() {
         return draw(args);
     }
+    if !args.figure.is_empty() || args.compare {
+        return figures(args);
+    }
     let contenders = args.contenders()?;
-    let tree = match &args.tree {
-        Some(root) => Tree::existing(root)?,
-        None => make(&args.make, args.threads.max(2), args.keep)?,
-    };
-    let report = measure(args, &contenders, &tree)?;
+    // Before anything takes time.
+    let mpi = if args.no_mpi || !args.only.is_empty() { None } else { Some(Mpi::find(&args.mpi)?) };
+    let tree = tree(args, &args.make)?;
+    let mut report = measure(args, &contenders, &tree)?;
+    if let Some(mpi) = mpi {
+        let repetitions = args.repetitions().min(5);
+        report.mpi = Some(reach::measure(&mpi, &tree.root, repetitions, args.make.quick)?);
+        report.simulated = Some(study::compare::base(args.make.quick)?);
+    }
+    report.judge();
     if let Some(file) = &args.results {
         report.write(file)?;
     }
@@ -44,13 +60,73 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// Makes the runs of some figures and draws them; compares in the simulation, if that is asked for.
+fn figures(args: &Args) -> Result<(), BenchError> {
+    let figures = args.figures();
+    let (measured, simulated) = (args.wants(Source::Measured), args.wants(Source::Simulated));
+    let measured = measured && !figures.is_empty();
+    let mpi = if measured { Some(Mpi::find(&args.mpi)?) } else { None };
+    let mut runs = Vec::new();
+    if let Some(mpi) = &mpi {
+        let mut trees = vec![args.make.clone()];
+        // Figure 4 has several trees, if they are made here.
+        if figures.contains(&FigureName::Four) && args.tree.is_none() && !args.make.quick {
+            let at = args.make.at.as_ref().map(|at| {
+                let mut beside = at.as_os_str().to_owned();
+                beside.push("-small");
+                beside.into()
+            });
+            trees.insert(0, MakeArgs { quick: true, at, ..args.make.clone() });
+        }
+        for make in trees {
+            let tree = tree(args, &make)?;
+            runs.extend(study::measure::measure(mpi, &figures, &tree.root, args.figure_repetitions())?);
+        }
+    }
+    if simulated {
+        runs.extend(study::simulate::simulate(&figures, args.make.quick)?);
+    }
+    let mut files = study::draw(&runs, &figures, &args.out)?;
+    let comparison = if args.compare { Some(study::compare::compare(args.make.quick)?) } else { None };
+    if let Some(comparison) = &comparison {
+        files.extend(study::compare::draw(comparison, &args.out)?);
+    }
+    let machine = Machine::describe();
+    let machine_line = machine.line();
+    let results = Results { study: "walk-figures", machine, runs: &runs, comparison: comparison.as_ref() };
+    let text = serde_json::to_string(&results)
+        .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))?;
+    if let Some(file) = &args.results {
+        std::fs::write(file, &text).map_err(BenchError::io(format!("write {}", file.display())))?;
+    }
+    if args.print_json {
+        println!("{text}");
+        return Ok(());
+    }
+    println!("{machine_line}");
+    print!("{}", study::Table(&runs));
+    if let Some(comparison) = &comparison {
+        print!("\n{comparison}");
+    }
+    files.iter().for_each(|file| println!("Drawn: {file}"));
+    Ok(())
+}
+
+/// The tree that was named, or one made for the purpose.
+fn tree(args: &Args, make_args: &MakeArgs) -> Result<Tree, BenchError> {
+    match &args.tree {
+        Some(root) => Tree::existing(root),
+        None => make(make_args, args.threads.max(2), args.keep),
+    }
+}
+
 /// Draws the figures of runs that took place before.
 fn draw(args: &Args) -> Result<(), BenchError> {
     let mut runs = Vec::new();
     for file in &args.runs {
         runs.extend(study::read(file)?);
     }
-    let files = study::draw(&runs, &args.out)?;
+    let files = study::draw(&runs, &[FigureName::All], &args.out)?;
     match args.print_json {
         true => println!("{}", serde_json::json!({ "figures": files })),
         false => files.iter().for_each(|file| println!("Drawn: {file}")),
@@ -130,7 +206,6 @@ fn measure(args: &Args, contenders: &[Contender], tree: &Tree) -> Result<Report,
     let floor = report.series.iter().find(|series| series.contender == Contender::Floor);
     let floor = floor.map(|series| series.repetitions.clone());
     report.series.iter_mut().for_each(|series| series.sum_up(floor.as_deref()));
-    report.judge();
     Ok(report)
 }
 

@@ -6,6 +6,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::contender::{self, Contender, Counted};
+use super::reach::{self, MpiReach};
+use super::study::compare::Condition;
 use super::tree::{Manifest, Tree};
 use super::usage::Usage;
 use crate::goal::{Goal, Goals, Unit};
@@ -29,6 +31,12 @@ pub(crate) struct Report {
     /// Most memory that the study itself held: what is counted for a program is never less.
     study_memory_bytes: u64,
     pub(crate) series: Vec<Series>,
+    /// Jobs of nacre-mpi, if they were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) mpi: Option<MpiReach>,
+    /// The model's own numbers, if they were simulated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) simulated: Option<Condition>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     goals: Vec<Goal>,
 }
@@ -89,6 +97,8 @@ impl Report {
             threads,
             study_memory_bytes: 0,
             series: Vec::new(),
+            mpi: None,
+            simulated: None,
             goals: Vec::new(),
         }
     }
@@ -112,6 +122,8 @@ impl Report {
             let names = ratio(&nacre.repetitions, &fd.repetitions, Usage::cpu_ms);
             goals.push(Goal::at_most("CPU, names only ÷ fd", names.median, Unit::Times, 0.9));
         }
+        goals.extend(self.mpi.iter().flat_map(MpiReach::goals));
+        goals.extend(self.simulated.iter().flat_map(reach::simulated_goals));
         self.goals = goals;
         self.study_memory_bytes = peak_memory_bytes();
     }
@@ -207,6 +219,9 @@ impl fmt::Display for Report {
         }
         for series in self.series.iter().filter(|series| series.exit_code != 0) {
             writeln!(f, "{} could not read everything.", series.contender.name())?;
+        }
+        if let Some(mpi) = &self.mpi {
+            write!(f, "\n{mpi}")?;
         }
         if !self.goals.is_empty() {
             write!(f, "\n{}", Goals(self.goals.clone()))?;

@@ -3,20 +3,23 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{Profile, Run, Source};
+use super::{CENTRALIZED, FigureName, ONE_READER, Profile, Run, Source};
 use crate::BenchError;
 use crate::figure::{Axis, BarSeries, Bars, Figure, HeatMap, HeatMaps, Histogram, Histograms, Line, Scale};
 use crate::quantity::grouped;
 
 /// The algorithms in the paper's order; so they stand in figures, and so they have their colours.
-const ALGORITHMS: [&str; 5] = ["cp", "drqs", "deqs", "pa-drqs", "h-drqs"];
+const ALGORITHMS: [&str; 6] = [CENTRALIZED, "drqs", "deqs", "pa-drqs", "h-drqs", ONE_READER];
 /// Whose profile figure 3b shows.
 const PROFILED: &str = "h-drqs";
-/// The one of figure 1.
-const CENTRALIZED: &str = "cp";
 
-/// Draws every figure that there are runs for; gives the files.
-pub(in crate::walk) fn draw(runs: &[Run], folder: &Path) -> Result<Vec<String>, BenchError> {
+/// Draws each of these figures that there are runs for; gives the files.
+pub(in crate::walk) fn draw(
+    runs: &[Run],
+    figures: &[FigureName],
+    folder: &Path,
+) -> Result<Vec<String>, BenchError> {
+    let wants = |figure| figures.contains(&figure) || figures.contains(&FigureName::All);
     let mut files = Vec::new();
     let mut write = |name: String, svg: Result<String, BenchError>| {
         let file = folder.join(format!("{name}.svg"));
@@ -30,40 +33,67 @@ pub(in crate::walk) fn draw(runs: &[Run], folder: &Path) -> Result<Vec<String>, 
             continue;
         }
         let source = source.name();
-        let messages = traffic(&of_source, "4a", "messages", |run| run.messages as f64);
-        write(format!("figure-4a-{source}"), messages.svg())?;
-        let bytes = traffic(&of_source, "4b", "bytes", |run| run.bytes as f64);
-        write(format!("figure-4b-{source}"), bytes.svg())?;
+        if wants(FigureName::Four) {
+            let messages = traffic(&of_source, "4a", "messages", |run| run.messages as f64);
+            write(format!("figure-4a-{source}"), messages.svg())?;
+            let bytes = traffic(&of_source, "4b", "bytes", |run| run.bytes as f64);
+            write(format!("figure-4b-{source}"), bytes.svg())?;
+        }
         let sizes: BTreeSet<u64> = of_source.iter().map(|run| run.entries).collect();
         for entries in sizes {
             let of_tree: Vec<&Run> = of_source.iter().copied().filter(|run| run.entries == entries).collect();
+            let chosen = |chosen: &dyn Fn(&Run) -> bool| -> Vec<&Run> {
+                of_tree.iter().copied().filter(|run| chosen(run)).collect()
+            };
             let name = |figure: &str| format!("figure-{figure}-{source}-{entries}");
-            if processes(&of_tree).len() > 1 {
-                write(name("3a"), times(&of_tree).svg())?;
+            // A figure by processes is one of a tree that was walked by several numbers of them.
+            let several = processes(&of_tree).len() > 1;
+            if wants(FigureName::Three) && several {
+                write(name("3a"), times(&of_tree, "processes", |run| run.ranks).svg())?;
+                if of_tree.iter().any(|run| run.threads > 1) {
+                    write(name("3a-cores"), times(&of_tree, "threads that walk", Run::walkers).svg())?;
+                }
             }
-            let profiled = |run: &&&Run| run.algorithm == PROFILED && run.profile.is_some();
-            let profiles: Vec<&Run> = of_tree.iter().filter(profiled).copied().collect();
-            if !profiles.is_empty() {
+            let profiles = chosen(&|run| run.algorithm == PROFILED && run.profile.is_some());
+            if wants(FigureName::Profile) && several && !profiles.is_empty() {
                 write(name("3b"), profile(&profiles).svg())?;
             }
-            let mapped: Vec<&Run> =
-                of_tree.iter().filter(|run| !run.bytes_between.is_empty()).copied().collect();
-            let (centralized, _): (Vec<&Run>, Vec<&Run>) =
-                mapped.iter().copied().partition(|run| run.algorithm == CENTRALIZED);
-            if !centralized.is_empty() {
+            let centralized = chosen(&|run| run.is_centralized() && !run.bytes_between.is_empty());
+            if wants(FigureName::One) && !centralized.is_empty() {
                 write(name("1"), heat("1", &centralized).svg())?;
             }
-            if !mapped.is_empty() {
+            let mapped = chosen(&|run| !run.bytes_between.is_empty());
+            if wants(FigureName::Five) && mapped.len() > centralized.len() {
                 write(name("5"), heat("5", &mapped).svg())?;
             }
-            let worked: Vec<&Run> =
-                of_tree.iter().filter(|run| !run.entries_by_rank.is_empty()).copied().collect();
-            if !worked.is_empty() {
+            // The master of CP visits nothing, and the paper leaves it out.
+            let worked = chosen(&|run| !run.is_centralized() && !run.entries_by_rank.is_empty());
+            if wants(FigureName::Six) && !worked.is_empty() {
                 write(name("6"), work(&worked).svg())?;
             }
         }
     }
     Ok(files)
+}
+
+/// How many threads each process has, where it has several.
+fn threads(runs: &[&Run], algorithm: &str) -> Option<String> {
+    let threads: BTreeSet<u32> =
+        runs.iter().filter(|run| run.algorithm == algorithm).map(|run| run.threads).collect();
+    let most = threads.last().copied().filter(|most| *most > 1)?;
+    Some(if threads.len() == 1 {
+        format!("{most} threads each")
+    } else {
+        format!("up to {most} threads each")
+    })
+}
+
+/// The name in legends without a second line.
+fn label(runs: &[&Run], algorithm: &str) -> String {
+    match threads(runs, algorithm) {
+        Some(threads) => format!("{algorithm}, {threads}"),
+        None => algorithm.into(),
+    }
 }
 
 /// The algorithms that there are runs of, in order: the paper's first.
@@ -81,7 +111,7 @@ fn colour(algorithm: &str) -> usize {
 
 /// The numbers of processes that there are runs with.
 fn processes(runs: &[&Run]) -> BTreeSet<u32> {
-    runs.iter().map(|run| run.processes()).collect()
+    runs.iter().map(|run| run.ranks).collect()
 }
 
 /// What every subtitle says first: whether it was measured or simulated, and by what.
@@ -98,35 +128,36 @@ fn conditions(runs: &[&Run]) -> String {
 /// Those runs whose number of processes the most algorithms and trees share; of several such numbers, the largest.
 fn comparable<'a>(runs: &[&'a Run]) -> (u32, Vec<&'a Run>) {
     let compared = |processes: u32| {
-        let of = runs.iter().filter(|run| run.processes() == processes);
+        let of = runs.iter().filter(|run| run.ranks == processes);
         of.map(|run| (run.algorithm.as_str(), run.entries)).collect::<BTreeSet<_>>().len()
     };
     let chosen = processes(runs).into_iter().max_by_key(|processes| (compared(*processes), *processes));
     let chosen = chosen.unwrap_or_default();
-    (chosen, runs.iter().copied().filter(|run| run.processes() == chosen).collect())
+    (chosen, runs.iter().copied().filter(|run| run.ranks == chosen).collect())
 }
 
-/// Figure 3a.
-fn times(runs: &[&Run]) -> Figure {
+/// Figure 3a, by processes as the paper has it, or by something else that runs have.
+fn times(runs: &[&Run], by: &str, place: fn(&Run) -> u32) -> Figure {
     let line = |name: &str| {
         let of: Vec<&Run> = runs.iter().copied().filter(|run| run.algorithm == name).collect();
-        let points = processes(&of).into_iter().map(|processes| {
-            let at = of.iter().filter(|run| run.processes() == processes);
-            (f64::from(processes), at.map(|run| run.seconds).collect())
+        let places: BTreeSet<u32> = of.iter().map(|run| place(run)).collect();
+        let points = places.into_iter().map(|at| {
+            let at_place = of.iter().filter(|run| place(run) == at);
+            (f64::from(at), at_place.map(|run| run.seconds).collect())
         });
         Line {
             name: name.into(),
             points: points.collect(),
             connected: true,
-            note: None,
+            note: threads(runs, name),
             colour: colour(name),
         }
     };
     let entries = runs.first().map_or(0, |run| run.entries);
     Figure {
-        title: format!("Figure 3a: time for {} entries", grouped(entries as f64)),
+        title: format!("Figure 3a: time for {} entries, by {by}", grouped(entries as f64)),
         subtitle: format!("{}; line through the medians", conditions(runs)),
-        x: Axis::holding("processes", Scale::Octaves, runs.iter().map(|run| f64::from(run.processes()))),
+        x: Axis::holding(by, Scale::Octaves, runs.iter().map(|run| f64::from(place(run)))),
         y: Axis::holding("seconds", Scale::Decades, runs.iter().map(|run| run.seconds)),
         lines: algorithms(runs).into_iter().map(line).collect(),
     }
@@ -144,7 +175,7 @@ fn profile(runs: &[&Run]) -> Bars {
     let groups = processes(runs);
     let series = PARTS.into_iter().map(|(name, colour, part)| {
         let of_group = |processes: &u32| {
-            let at = runs.iter().filter(|run| run.processes() == *processes);
+            let at = runs.iter().filter(|run| run.ranks == *processes);
             at.filter_map(|run| run.profile.as_ref()).map(part).collect()
         };
         BarSeries { name: name.into(), values: groups.iter().map(of_group).collect(), colour }
@@ -171,7 +202,11 @@ fn traffic(runs: &[&Run], figure: &str, what: &str, value: fn(&Run) -> f64) -> B
             let at = runs.iter().filter(|run| run.entries == *entries && run.algorithm == name);
             at.map(|run| value(run)).collect()
         };
-        BarSeries { name: name.into(), values: sizes.iter().map(of_size).collect(), colour: colour(name) }
+        BarSeries {
+            name: label(&runs, name),
+            values: sizes.iter().map(of_size).collect(),
+            colour: colour(name),
+        }
     });
     Bars {
         title: format!("Figure {figure}: {what} that {processes} processes exchange"),
@@ -191,7 +226,7 @@ fn heat(figure: &str, runs: &[&Run]) -> HeatMaps {
     let maps = algorithms(&runs).into_iter().filter_map(|name| {
         let run = runs.iter().rev().find(|run| run.algorithm == name)?;
         let cells = run.bytes_between.iter().map(|row| row.iter().map(|bytes| *bytes as f64).collect());
-        Some(HeatMap { name: format!("{name}, {} MB", grouped_megabytes(run.bytes)), cells: cells.collect() })
+        Some(HeatMap { name: format!("{name}: {} MB", grouped_megabytes(run.bytes)), cells: cells.collect() })
     });
     let entries = runs.first().map_or(0, |run| run.entries);
     HeatMaps {
@@ -213,7 +248,7 @@ fn work(runs: &[&Run]) -> Histograms {
             let all = run.entries_by_rank.iter().sum::<u64>().max(1) as f64;
             run.entries_by_rank.iter().map(move |entries| 100.0 * *entries as f64 / all)
         });
-        Histogram { name: name.into(), values: shares.collect(), colour: colour(name) }
+        Histogram { name: label(&runs, name), values: shares.collect(), colour: colour(name) }
     };
     let entries = runs.first().map_or(0, |run| run.entries);
     Histograms {

@@ -1,14 +1,102 @@
 //! What a run of an algorithm gave, measured or simulated: all figures of the paper are drawn from such records.
 
+pub(super) mod compare;
 mod figures;
+pub(super) mod measure;
+pub(super) mod simulate;
 
-use std::io::BufRead;
+use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::figures::draw;
 use crate::BenchError;
+use crate::machine::Machine;
+use crate::quantity::grouped;
+
+/// A figure of the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum FigureName {
+    /// Bytes between ranks with CP.
+    #[value(name = "1")]
+    One,
+    /// Time by processes.
+    #[value(name = "3a")]
+    Three,
+    /// What time goes into.
+    #[value(name = "3b")]
+    Profile,
+    /// Messages and bytes.
+    #[value(name = "4")]
+    Four,
+    /// Bytes between ranks with all algorithms.
+    #[value(name = "5")]
+    Five,
+    /// How work is shared out.
+    #[value(name = "6")]
+    Six,
+    /// All of them.
+    All,
+}
+
+impl FigureName {
+    /// All but the last, which stands for them.
+    pub(super) const ALL: [Self; 6] =
+        [Self::One, Self::Three, Self::Profile, Self::Four, Self::Five, Self::Six];
+}
+
+/// CP's name in a record of a run.
+const CENTRALIZED: &str = "cp";
+/// The algorithm of CP with one worker that reads all directories, as LANL had it, in a record of a run.
+const ONE_READER: &str = "cp, one reader";
+
+/// All runs of a study, in its file of results.
+#[derive(Serialize)]
+pub(super) struct Results<'a> {
+    pub(super) study: &'static str,
+    pub(super) machine: Machine,
+    pub(super) runs: &'a [Run],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) comparison: Option<&'a compare::Comparison>,
+}
+
+/// Runs as a table.
+pub(super) struct Table<'a>(pub(super) &'a [Run]);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = [
+            "source",
+            "algorithm",
+            "entries",
+            "processes",
+            "threads",
+            "seconds",
+            "messages",
+            "bytes",
+            "busiest ÷ mean",
+        ];
+        let mut table = crate::table::Table::new(&head);
+        for run in self.0 {
+            let visiting = run.ranks - u32::from(run.is_centralized() && run.ranks > 1);
+            let most = run.entries_by_rank.iter().max();
+            let balance = most.map(|most| *most as f64 * f64::from(visiting) / run.entries.max(1) as f64);
+            table.row(vec![
+                run.source.name().into(),
+                run.algorithm.clone(),
+                grouped(run.entries as f64),
+                grouped(f64::from(run.ranks)),
+                run.threads.to_string(),
+                format!("{:.3}", run.seconds),
+                grouped(run.messages as f64),
+                grouped(run.bytes as f64),
+                balance.map_or("–".into(), |balance| format!("{balance:.2}")),
+            ]);
+        }
+        if self.0.is_empty() { Ok(()) } else { write!(f, "{table}") }
+    }
+}
 
 /// One run of one algorithm on one tree.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,9 +127,9 @@ pub(crate) struct Run {
 }
 
 /// Whether a run took place on this machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Source {
+pub enum Source {
     /// It did.
     Measured,
     /// A model took the place of network and file system.
@@ -67,36 +155,49 @@ impl Source {
 }
 
 impl Run {
-    /// Threads that visit entries, of all ranks: what the paper counts as processes.
-    fn processes(&self) -> u32 {
+    /// Whether rank 0 was a master, which visits nothing: CP, in either way.
+    fn is_centralized(&self) -> bool {
+        [CENTRALIZED, ONE_READER].contains(&self.algorithm.as_str())
+    }
+
+    /// Threads that visit entries, of all ranks.
+    fn walkers(&self) -> u32 {
         self.ranks * self.threads.max(1)
     }
 }
 
-/// Reads runs, one JSON object on each line.
+/// Reads runs: those of a file of results, or one JSON object on each line.
 pub(super) fn read(file: &Path) -> Result<Vec<Run>, BenchError> {
-    let attempted = || format!("read {}", file.display());
-    let opened = std::fs::File::open(file).map_err(BenchError::io(attempted()))?;
-    let mut runs = Vec::new();
-    for (number, line) in std::io::BufReader::new(opened).lines().enumerate() {
-        let line = line.map_err(BenchError::io(attempted()))?;
-        if line.trim().is_empty() {
-            continue;
+    #[derive(Deserialize)]
+    struct Recorded {
+        runs: Vec<Run>,
+    }
+    let text = std::fs::read_to_string(file).map_err(BenchError::io(format!("read {}", file.display())))?;
+    let recorded = serde_json::from_str::<Recorded>(&text).ok();
+    let numbered = match recorded {
+        Some(recorded) => recorded.runs.into_iter().map(|run| (None, run)).collect(),
+        None => {
+            let mut runs = Vec::new();
+            for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+                let run: Run = serde_json::from_str(line).map_err(|error| {
+                    BenchError::Usage(format!("line {} of {} is no run: {error}", number + 1, file.display()))
+                })?;
+                runs.push((Some(number + 1), run));
+            }
+            runs
         }
-        let run: Run = serde_json::from_str(&line).map_err(|error| {
-            BenchError::Usage(format!("line {} of {} is no run: {error}", number + 1, file.display()))
-        })?;
+    };
+    for (number, run) in &numbered {
         let square = run.bytes_between.iter().all(|row| row.len() == run.bytes_between.len());
         if !square || !run.seconds.is_finite() || run.ranks == 0 {
+            let place = number.map(|number| format!("line {number} of ")).unwrap_or_default();
             return Err(BenchError::Usage(format!(
-                "line {} of {} is a run that cannot be: ranks, seconds, or bytes between ranks",
-                number + 1,
+                "{place}{} has a run that cannot be: ranks, seconds, or bytes between ranks",
                 file.display()
             )));
         }
-        runs.push(run);
     }
-    Ok(runs)
+    Ok(numbered.into_iter().map(|(_, run)| run).collect())
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ fn every_figure_that_there_are_runs_for_is_drawn_and_says_what_it_shows() {
     std::fs::write(&file, lines.join("\n")).unwrap();
     let read = read(&file).unwrap();
     assert_eq!(read.len(), 2 * 5 * 3 * 3);
-    let files = draw(&read, folder.path()).unwrap();
+    let files = draw(&read, &[FigureName::All], folder.path()).unwrap();
     let names: Vec<&str> = files.iter().map(|file| file.rsplit_once('/').unwrap().1).collect();
     assert_eq!(
         names,
@@ -116,11 +116,11 @@ fn every_figure_that_there_are_runs_for_is_drawn_and_says_what_it_shows() {
 #[test]
 fn only_what_there_is_is_drawn() {
     let folder = tempfile::tempdir().unwrap();
-    assert!(draw(&[], folder.path()).unwrap().is_empty());
+    assert!(draw(&[], &[FigureName::All], folder.path()).unwrap().is_empty());
     let mut run = toy("drqs", 1000, 4, 0);
     run.source = Source::Measured;
     (run.profile, run.bytes_between, run.entries_by_rank) = (None, Vec::new(), Vec::new());
-    assert_eq!(draw(&[run], folder.path()).unwrap().len(), 2);
+    assert_eq!(draw(&[run], &[FigureName::All], folder.path()).unwrap().len(), 2);
 }
 
 #[test]

@@ -1,0 +1,137 @@
+//! What ranks without work take of the processors.
+//!
+//! A job with work for one rank only: a chain of directories, each of which holds the next one and nothing else, so that there is
+//! never more than one directory to be read. It is thousands of directories deep; every step handles a path as long as the chain
+//! so far, which is what makes the walk last. Whoever visited nothing was idle all the time, and its processor time,
+//! without what starting an MPI process takes, is what idling costs.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use nacre_walk::algorithm::Algorithm;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use super::mpi::{Job, Mpi};
+use crate::BenchError;
+
+/// How idle ranks did.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Idle {
+    pub(super) ranks: u32,
+    /// Those that visited nothing.
+    pub(super) idle_ranks: u32,
+    /// How long they idled.
+    pub(super) seconds: f64,
+    /// Processor time of each, start of the process included.
+    pub(super) cpu_seconds: Vec<f64>,
+    /// What a rank takes for a walk of an empty directory.
+    pub(super) start_cpu_seconds: f64,
+    /// The mean share of a processor that an idle rank took while it idled, in percent.
+    pub(super) percent: f64,
+    /// Messages that an idle rank sent in a second, in the mean.
+    pub(super) messages_per_second: f64,
+}
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A chain, removed when it is dropped.
+struct Chain {
+    folder: tempfile::TempDir,
+}
+
+impl Chain {
+    fn make(depth: u32) -> Result<Self, BenchError> {
+        let folder = tempfile::tempdir().map_err(BenchError::io("make a temporary folder"))?;
+        let chain = Self { folder };
+        let attempted =
+            || BenchError::io(format!("make a chain of directories in {}", chain.path().display()));
+        let mut above = open(chain.path()).map_err(|errno| attempted()(errno.into()))?;
+        for _ in 0..depth {
+            above = mkdirat(&above, c"d", Mode::RWXU)
+                .and_then(|()| openat(&above, c"d", DIRECTORY, Mode::empty()))
+                .map_err(|errno| attempted()(errno.into()))?;
+        }
+        Ok(chain)
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for Chain {
+    /// From the top: what is below the first directory takes its place. Going down would take a path or a descriptor for
+    /// every level.
+    fn drop(&mut self) {
+        let Ok(root) = open(self.folder.path()) else { return };
+        while renameat(&root, c"d/d", &root, c"e").is_ok() {
+            if unlinkat(&root, c"d", AtFlags::REMOVEDIR)
+                .and_then(|()| renameat(&root, c"e", &root, c"d"))
+                .is_err()
+            {
+                break;
+            }
+        }
+        // The folder itself goes with what is left.
+    }
+}
+
+fn open(path: &Path) -> Result<OwnedFd, Errno> {
+    openat(CWD, path, DIRECTORY, Mode::empty())
+}
+
+/// Measures it.
+pub(super) fn measure(mpi: &Mpi, depth: u32) -> Result<Idle, BenchError> {
+    const RANKS: u32 = 6;
+    let job = |root, seed| {
+        mpi.walk(&Job { ranks: RANKS, algorithm: Algorithm::HDrqs, threads: Some(1), seed, root })
+    };
+    let empty = tempfile::tempdir().map_err(BenchError::io("make a temporary folder"))?;
+    let start = job(empty.path(), 1)?;
+    let start_ns: u64 = start.ranks.iter().map(|rank| rank.cpu_ns()).sum();
+    let start_cpu_seconds = start_ns as f64 / f64::from(RANKS) / 1e9;
+    let chain = Chain::make(depth)?;
+    // Now and then the one directory goes to another rank. That all of them had it is next to impossible.
+    for seed in 1..=5 {
+        let measured = job(chain.path(), seed)?;
+        let idle: Vec<_> = measured.ranks.iter().filter(|rank| rank.entries == 0).collect();
+        if idle.is_empty() {
+            continue;
+        }
+        let seconds = measured.seconds();
+        let cpu_seconds: Vec<f64> = idle.iter().map(|rank| rank.cpu_ns() as f64 / 1e9).collect();
+        let mean = cpu_seconds.iter().sum::<f64>() / idle.len() as f64;
+        let messages: u64 = idle.iter().map(|rank| rank.counters.sent.messages).sum();
+        return Ok(Idle {
+            ranks: RANKS,
+            idle_ranks: idle.len() as u32,
+            seconds,
+            start_cpu_seconds,
+            percent: 100.0 * (mean - start_cpu_seconds).max(0.0) / seconds,
+            messages_per_second: messages as f64 / idle.len() as f64 / seconds,
+            cpu_seconds,
+        });
+    }
+    Err(BenchError::Process("no rank of the job was idle all the time; try again".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_is_as_deep_as_asked_and_goes_away() {
+        let chain = Chain::make(3000).unwrap();
+        let path = chain.path().to_owned();
+        let mut fd = open(&path).unwrap();
+        for _ in 0..3000 {
+            fd = openat(&fd, c"d", DIRECTORY, Mode::empty()).unwrap();
+        }
+        assert!(openat(&fd, c"d", DIRECTORY, Mode::empty()).is_err());
+        drop(chain);
+        assert!(!path.exists());
+    }
+}

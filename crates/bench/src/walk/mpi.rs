@@ -1,0 +1,259 @@
+//! Jobs of `nacre-mpi`: how they are started, and what their ranks say of themselves.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nacre_walk::Profile;
+use nacre_walk::algorithm::{Algorithm, Counters, Tally};
+use serde::{Deserialize, Serialize};
+
+use crate::BenchError;
+
+/// What a person can say about it.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "MPI")]
+pub struct MpiArgs {
+    /// The program nacre-mpi [default: beside this program, or where `make mpi` puts it]
+    #[arg(long, value_name = "PROGRAM")]
+    pub nacre_mpi: Option<PathBuf>,
+    /// The command that starts jobs of the MPI library that it was built with
+    #[arg(long, value_name = "COMMAND", default_value = "mpirun")]
+    pub mpirun: String,
+}
+
+/// Program and launcher, both found.
+#[derive(Clone, Debug)]
+pub(super) struct Mpi {
+    launcher: Vec<String>,
+    program: PathBuf,
+    /// The library and its version, in few words.
+    pub(super) library: String,
+}
+
+/// One job.
+#[derive(Clone, Debug)]
+pub(super) struct Job<'a> {
+    pub(super) ranks: u32,
+    pub(super) algorithm: Algorithm,
+    /// Threads of each rank; if nothing is said, what the program takes by itself.
+    pub(super) threads: Option<u32>,
+    pub(super) seed: u64,
+    pub(super) root: &'a Path,
+}
+
+/// What `nacre-mpi walk --measurements` writes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Measurements {
+    pub(super) algorithm: Algorithm,
+    pub(super) threads: u32,
+    pub(super) ranks: Vec<RankMeasurements>,
+}
+
+/// Of one rank.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct RankMeasurements {
+    /// Entries that it visited.
+    pub(super) entries: u64,
+    /// From the beginning of the walk to its end.
+    pub(super) wall_ns: u64,
+    /// Of the whole process, the start of the MPI library included.
+    pub(super) user_ns: u64,
+    pub(super) system_ns: u64,
+    pub(super) resident_bytes_max: u64,
+    /// Of its threads that visit.
+    pub(super) profile: Profile,
+    /// Of the thread that talks: what it spent with messages.
+    pub(super) communication_ns: u64,
+    pub(super) counters: Counters,
+    /// Bytes that were handed to MPI for each rank.
+    pub(super) wire_bytes: Vec<u64>,
+}
+
+impl Mpi {
+    /// Looks for both.
+    pub(super) fn find(args: &MpiArgs) -> Result<Self, BenchError> {
+        let program = match &args.nacre_mpi {
+            Some(program) if program.is_file() => program.clone(),
+            Some(program) => {
+                return Err(BenchError::Usage(format!("--nacre-mpi: {} is not there", program.display())));
+            }
+            None => Self::beside().ok_or_else(|| {
+                BenchError::Usage(
+                    "nacre-mpi is not beside this program; make it with `make mpi` (on Debian: apt-get install \
+                     mpich libmpich-dev libclang-dev), or say where it is with --nacre-mpi, or measure without \
+                     MPI jobs (--source simulated for figures, --no-mpi for the table)"
+                        .into(),
+                )
+            })?,
+        };
+        let program = std::path::absolute(&program).map_err(BenchError::io("find the working folder"))?;
+        let mut launcher: Vec<String> = args.mpirun.split_whitespace().map(str::to_owned).collect();
+        let Some(name) = launcher.first().cloned() else {
+            return Err(BenchError::Usage("--mpirun names the command that starts MPI jobs".into()));
+        };
+        let about = Command::new(&name).arg("--version").stdin(Stdio::null()).output().map_err(|error| {
+            BenchError::Usage(format!(
+                "cannot start {name} ({error}); --mpirun says how jobs are started (on Debian: apt-get install \
+                 mpich, or openmpi-bin)"
+            ))
+        })?;
+        let about = String::from_utf8_lossy(&about.stdout).into_owned();
+        let version = |text: &str| {
+            text.split_whitespace()
+                .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+                .map(str::to_owned)
+        };
+        let open = about.contains("Open MPI") || about.contains("OpenRTE");
+        let library = match (open, version(&about)) {
+            (true, Some(version)) => format!("Open MPI {version}"),
+            (true, None) => "Open MPI".into(),
+            (false, Some(version)) if about.contains("HYDRA") => format!("MPICH {version}"),
+            _ => name,
+        };
+        if open {
+            // It refuses more ranks than processors, and the administrator, unless it is told otherwise.
+            launcher.extend(["--oversubscribe".into(), "--allow-run-as-root".into()]);
+        }
+        Ok(Self { launcher, program, library })
+    }
+
+    /// Where `make mpi` and `cargo` leave the program.
+    fn beside() -> Option<PathBuf> {
+        let own = std::env::current_exe().ok()?;
+        let folder = own.parent()?;
+        let target = folder.parent()?;
+        let places = [
+            folder.join("nacre-mpi"),
+            target.join("mpi/release/nacre-mpi"),
+            PathBuf::from("target/mpi/release/nacre-mpi"),
+        ];
+        let in_path = std::env::var_os("PATH").unwrap_or_default();
+        let in_path: Vec<PathBuf> =
+            std::env::split_paths(&in_path).map(|folder| folder.join("nacre-mpi")).collect();
+        places.into_iter().chain(in_path).find(|file| file.is_file())
+    }
+
+    /// Runs a job to its end.
+    pub(super) fn walk(&self, job: &Job) -> Result<Measurements, BenchError> {
+        let file = tempfile::NamedTempFile::new().map_err(BenchError::io("make a temporary file"))?;
+        let mut command = Command::new(&self.launcher[0]);
+        command.args(&self.launcher[1..]).arg("-n").arg(job.ranks.to_string()).arg(&self.program);
+        command.args(["walk", "--algorithm", job.algorithm.name(), "--seed", &job.seed.to_string()]);
+        if let Some(threads) = job.threads {
+            command.args(["--threads", &threads.to_string()]);
+        }
+        command.args([OsStr::new("--measurements"), file.path().as_os_str(), job.root.as_os_str()]);
+        let outcome = super::usage::run(&mut command, None)?;
+        let name = job.algorithm.name();
+        if outcome.code != 0 {
+            return Err(BenchError::Process(format!(
+                "the job of {} ranks with {name} ended with exit code {}: {}",
+                job.ranks, outcome.code, outcome.complaint
+            )));
+        }
+        let text = std::fs::read(file.path()).map_err(BenchError::io("read what the ranks measured"))?;
+        let measured: Measurements = serde_json::from_slice(&text).map_err(|error| {
+            BenchError::Process(format!("what the ranks measured is not what this program knows: {error}"))
+        })?;
+        if measured.ranks.len() != job.ranks as usize || measured.algorithm != job.algorithm {
+            return Err(BenchError::Process(format!(
+                "a job of {} ranks had {}: {} does not belong to the MPI library that {} was built with; name the \
+                 right one with --mpirun",
+                job.ranks,
+                measured.ranks.len(),
+                self.launcher[0],
+                self.program.display()
+            )));
+        }
+        Ok(measured)
+    }
+}
+
+impl Measurements {
+    /// From the beginning of the walk until the last rank was through.
+    pub(super) fn seconds(&self) -> f64 {
+        self.ranks.iter().map(|rank| rank.wall_ns).max().unwrap_or(0) as f64 / 1e9
+    }
+
+    /// What ranks sent to each other, by the algorithm's own count.
+    pub(super) fn sent(&self) -> Tally {
+        let mut sent = Tally::default();
+        self.ranks.iter().for_each(|rank| sent.add(rank.counters.sent));
+        sent
+    }
+
+    /// Bytes that were handed to MPI.
+    pub(super) fn wire_bytes(&self) -> u64 {
+        self.ranks.iter().flat_map(|rank| &rank.wire_bytes).sum()
+    }
+
+    /// Entries of the busiest rank, over the mean of those that visit.
+    pub(super) fn imbalance(&self) -> f64 {
+        let visiting = self.ranks.len() - usize::from(self.algorithm.has_master() && self.ranks.len() > 1);
+        let entries = || self.ranks.iter().map(|rank| rank.entries);
+        let mean = entries().sum::<u64>() as f64 / visiting.max(1) as f64;
+        entries().max().unwrap_or(0) as f64 / mean.max(1.0)
+    }
+
+    /// The most memory that one rank held.
+    pub(super) fn resident_bytes_max(&self) -> u64 {
+        self.ranks.iter().map(|rank| rank.resident_bytes_max).max().unwrap_or(0)
+    }
+}
+
+impl RankMeasurements {
+    /// Time of the processors.
+    pub(super) fn cpu_ns(&self) -> u64 {
+        self.user_ns + self.system_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(entries: u64, wall_ns: u64, wire_bytes: Vec<u64>) -> RankMeasurements {
+        RankMeasurements {
+            entries,
+            wall_ns,
+            user_ns: 3,
+            system_ns: 4,
+            resident_bytes_max: entries,
+            profile: Profile::default(),
+            communication_ns: 0,
+            counters: Counters { sent: Tally { messages: 2, bytes: 30 }, ..Counters::default() },
+            wire_bytes,
+        }
+    }
+
+    #[test]
+    fn a_job_is_summed_up() {
+        let ranks = vec![
+            rank(0, 5_000_000_000, vec![0, 7, 8]),
+            rank(30, 1, vec![1, 0, 0]),
+            rank(10, 2, vec![0, 0, 0]),
+        ];
+        let job = Measurements { algorithm: Algorithm::Cp, threads: 1, ranks };
+        assert_eq!(
+            (job.seconds(), job.wire_bytes(), job.sent()),
+            (5.0, 16, Tally { messages: 6, bytes: 90 })
+        );
+        assert_eq!((job.imbalance(), job.resident_bytes_max()), (1.5, 30));
+        let job = Measurements { algorithm: Algorithm::Drqs, ..job };
+        assert_eq!(job.imbalance(), 30.0 * 3.0 / 40.0);
+        assert_eq!(job.ranks[0].cpu_ns(), 7);
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_what_to_do() {
+        let args = |program: Option<&str>, mpirun: &str| MpiArgs {
+            nacre_mpi: program.map(PathBuf::from),
+            mpirun: mpirun.into(),
+        };
+        let refused = |args| Mpi::find(&args).unwrap_err().to_string();
+        assert!(refused(args(Some("/nonexistent"), "mpirun")).contains("--nacre-mpi: /nonexistent"));
+        assert!(refused(args(Some("/bin/true"), "no-such-mpirun")).contains("--mpirun"));
+        assert!(refused(args(Some("/bin/true"), " ")).contains("--mpirun"));
+    }
+}

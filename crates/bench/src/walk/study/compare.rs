@@ -1,0 +1,422 @@
+//! What the simulation says about CP and the distributed walks, under which assumptions.
+//!
+//! A ratio of two times depends on what is held equal and on what limits the walks. H-DRQS has several threads in each process;
+//! with as many processes as CP it has more threads, so it is compared twice: with as many processes, and with as many threads
+//! that walk (cores). What the paper does not give, the rates of the file system and the cost of a message, is varied.
+
+use std::fmt;
+use std::path::Path;
+
+use nacre_walk::algorithm::Algorithm;
+use nacre_walk::simulate::outcome::Outcome;
+use nacre_walk::simulate::timed::Study;
+use serde::Serialize;
+
+use super::simulate::{FILES, PROCESSES, THREADS, Way, run_all};
+use crate::BenchError;
+use crate::figure::{Axis, Figure, Line, Scale};
+use crate::quantity::grouped;
+use crate::table::Table;
+
+const CP: Way = Way::Plain(Algorithm::Cp);
+const DRQS: Way = Way::Plain(Algorithm::Drqs);
+const H_DRQS: Way = Way::Plain(Algorithm::HDrqs);
+/// Nodes of Cielo, and cores of each.
+const CIELO: (u32, u32) = (8944, 16);
+
+/// One simulated run, summed up.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::walk) struct Point {
+    algorithm: &'static str,
+    nodes: u32,
+    processes: u32,
+    threads: u32,
+    entries: u64,
+    seconds: f64,
+    /// Until the last entry was visited.
+    last_visit_seconds: f64,
+    /// The share of the time in which the metadata service was busy.
+    metadata_busy: f64,
+    /// The same of the busiest process's end of the network: of CP's master.
+    busiest_port: f64,
+    messages: u64,
+    bytes: u64,
+    /// Entries of the busiest process over the mean.
+    imbalance: f64,
+}
+
+/// What was assumed.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::walk) struct Assumed {
+    varied: Varied,
+    /// By how much, of the model's own number.
+    factor: f64,
+    stats_per_second: f64,
+    latency_ns: u64,
+    handling_ns: u64,
+    unit_ns: u64,
+}
+
+/// Which of the model's numbers is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(in crate::walk) enum Varied {
+    Nothing,
+    /// Calls that the metadata service serves in a second.
+    Rate,
+    /// How long a call takes that meets no other.
+    Latency,
+    /// What a message and a unit of work in it cost either end.
+    Message,
+}
+
+/// CP's time over that of others, under some assumptions.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::walk) struct Condition {
+    assumed: Assumed,
+    points: Vec<Point>,
+    pub(in crate::walk) ratios: Ratios,
+}
+
+/// How many times as long CP takes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(in crate::walk) struct Ratios {
+    /// As H-DRQS with 40 processes of 8 threads each, with 40 processes.
+    pub(in crate::walk) equal_processes: f64,
+    /// As H-DRQS with 5 processes of 8 threads each, with 40 processes.
+    pub(in crate::walk) equal_cores: f64,
+    /// As H-DRQS with 40 processes of 8 threads each, with 320 processes.
+    pub(in crate::walk) equal_many_cores: f64,
+    /// As the first, with a single reader.
+    pub(in crate::walk) one_reader_equal_processes: f64,
+    /// As the second, with a single reader.
+    pub(in crate::walk) one_reader_equal_cores: f64,
+    /// As DRQS, both with 40 processes.
+    pub(in crate::walk) drqs: f64,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::walk) struct Comparison {
+    pub(in crate::walk) conditions: Vec<Condition>,
+    scale: Vec<Point>,
+}
+
+/// The runs that a condition takes, in the order of [`Ratios::of`].
+fn studies(entries: u64) -> [(Way, Study); 6] {
+    let cores = PROCESSES * THREADS;
+    [
+        (CP, CP.study(PROCESSES, entries)),
+        (Way::OneReader, Way::OneReader.study(PROCESSES, entries)),
+        (DRQS, DRQS.study(PROCESSES, entries)),
+        (H_DRQS, H_DRQS.study(PROCESSES, entries)),
+        (H_DRQS, H_DRQS.study_on(PROCESSES / THREADS, 1, entries)),
+        (CP, CP.study_on(cores / CIELO.1, CIELO.1, entries)),
+    ]
+}
+
+impl Ratios {
+    fn of(points: &[Point]) -> Self {
+        let seconds: Vec<f64> = points.iter().map(|point| point.seconds).collect();
+        let ratio = |one: usize, other: usize| seconds[one] / seconds[other];
+        Self {
+            equal_processes: ratio(0, 3),
+            equal_cores: ratio(0, 4),
+            equal_many_cores: ratio(5, 3),
+            one_reader_equal_processes: ratio(1, 3),
+            one_reader_equal_cores: ratio(1, 4),
+            drqs: ratio(0, 2),
+        }
+    }
+}
+
+impl Varied {
+    fn apply(self, study: &mut Study, factor: f64) {
+        let times = |ns: u64| (ns as f64 * factor).round() as u64;
+        match self {
+            Self::Nothing => {}
+            Self::Rate => study.metadata = study.metadata.scaled(factor),
+            Self::Latency => study.metadata.latency_ns = times(study.metadata.latency_ns),
+            Self::Message => {
+                study.network.handling_ns = times(study.network.handling_ns);
+                study.network.unit_ns = times(study.network.unit_ns);
+            }
+        }
+    }
+}
+
+/// Simulates the model's own numbers alone.
+pub(in crate::walk) fn base(quick: bool) -> Result<Condition, BenchError> {
+    let conditions = conditions(&[(Varied::Nothing, 1.0)], FILES[0] / if quick { 10 } else { 1 })?;
+    conditions.into_iter().next().ok_or_else(|| BenchError::Process("nothing was simulated".into()))
+}
+
+/// Simulates everything; with `quick` a tenth of the files and processes.
+pub(in crate::walk) fn compare(quick: bool) -> Result<Comparison, BenchError> {
+    let part = if quick { 10u32 } else { 1 };
+    let mut varied = vec![(Varied::Nothing, 1.0)];
+    let mut vary = |what, exponents: &[i32]| {
+        varied.extend(exponents.iter().map(|exponent| (what, 2f64.powi(*exponent))));
+    };
+    vary(Varied::Rate, &[-6, -4, -2, 0, 2, 4]);
+    vary(Varied::Latency, &[2, 0, -2, -4, -6]);
+    vary(Varied::Message, &[-2, 0, 2, 4]);
+    // The ratios hardly depend on the number of files, as long as there are enough; those of all the paper's files come first.
+    let mut all = conditions(&varied[..1], FILES[0] / u64::from(part))?;
+    all.extend(conditions(&varied[1..], FILES[0] / 5 / u64::from(part))?);
+    Ok(Comparison { conditions: all, scale: scale(part)? })
+}
+
+fn conditions(varied: &[(Varied, f64)], entries: u64) -> Result<Vec<Condition>, BenchError> {
+    let mut ways = Vec::new();
+    let mut all = Vec::new();
+    for (varied, factor) in varied {
+        for (way, mut study) in studies(entries) {
+            varied.apply(&mut study, *factor);
+            ways.push(way);
+            all.push(study);
+        }
+    }
+    let outcomes = run_all(&all)?;
+    let points: Vec<Point> =
+        ways.iter().zip(&outcomes).map(|(way, outcome)| Point::of(*way, outcome)).collect();
+    let each = studies(entries).len();
+    let mut conditions = Vec::new();
+    for (place, (varied, factor)) in varied.iter().enumerate() {
+        let of = place * each..(place + 1) * each;
+        let (points, study) = (&points[of.clone()], &all[of.start]);
+        conditions.push(Condition {
+            assumed: Assumed {
+                varied: *varied,
+                factor: *factor,
+                stats_per_second: study.metadata.stats_per_second,
+                latency_ns: study.metadata.latency_ns,
+                handling_ns: study.network.handling_ns,
+                unit_ns: study.network.unit_ns,
+            },
+            points: points.to_vec(),
+            ratios: Ratios::of(points),
+        });
+    }
+    Ok(conditions)
+}
+
+/// The whole of Cielo on the largest file system, as modelled and with a file system that is a hundred times as fast.
+fn scale(part: u32) -> Result<Vec<Point>, BenchError> {
+    let (nodes, cores) = (CIELO.0 / part, CIELO.1);
+    let entries = FILES[2] / u64::from(part);
+    let mut ways = Vec::new();
+    let mut all = Vec::new();
+    for faster in [1.0, 100.0] {
+        for way in [H_DRQS, DRQS, CP] {
+            let per_node = if way == H_DRQS { 1 } else { cores };
+            let mut study = way.study_on(nodes, per_node, entries);
+            study.threads = if way == H_DRQS { cores } else { 1 };
+            study.metadata = study.metadata.scaled(faster);
+            ways.push(way);
+            all.push(study);
+        }
+    }
+    let outcomes = run_all(&all)?;
+    Ok(ways.iter().zip(&outcomes).map(|(way, outcome)| Point::of(*way, outcome)).collect())
+}
+
+impl Point {
+    fn of(way: Way, outcome: &Outcome) -> Self {
+        let busiest = outcome.by_rank.iter().map(|rank| rank.port_seconds).fold(0.0, f64::max);
+        Self {
+            algorithm: way.name(),
+            nodes: outcome.nodes,
+            processes: outcome.ranks,
+            threads: outcome.threads,
+            entries: outcome.entries,
+            seconds: outcome.seconds,
+            last_visit_seconds: outcome.last_visit_seconds,
+            metadata_busy: outcome.metadata_busy,
+            busiest_port: busiest / outcome.seconds,
+            messages: outcome.sent.messages,
+            bytes: outcome.sent.bytes,
+            imbalance: outcome.imbalance(),
+        }
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.algorithm.into(),
+            grouped(f64::from(self.processes)),
+            self.threads.to_string(),
+            grouped(self.entries as f64),
+            format!("{:.1} s", self.seconds),
+            format!("{:.1} s", self.last_visit_seconds),
+            format!("{:.0} %", 100.0 * self.metadata_busy),
+            format!("{:.1} %", 100.0 * self.busiest_port),
+            grouped(self.messages as f64),
+            format!("{:.2} MB", self.bytes as f64 / 1e6),
+            format!("{:.2}", self.imbalance),
+        ]
+    }
+}
+
+impl Assumed {
+    fn name(&self) -> String {
+        let times = if self.factor < 1.0 {
+            format!("÷ {}", 1.0 / self.factor)
+        } else {
+            format!("× {}", self.factor)
+        };
+        match self.varied {
+            Varied::Nothing => "as modelled".into(),
+            Varied::Rate => format!("{} lstat/s ({times})", grouped(self.stats_per_second)),
+            Varied::Latency => format!("{} µs for a call ({times})", self.latency_ns as f64 / 1e3),
+            Varied::Message => format!("{} µs for a message ({times})", self.handling_ns as f64 / 1e3),
+        }
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "Simulated: how many times as long CP takes; h-drqs has {THREADS} threads in each process"
+        )?;
+        let mut table = Table::new(&[
+            "assumed",
+            "files",
+            "÷ h-drqs, 40 processes each",
+            "÷ h-drqs, 40 cores each",
+            "÷ h-drqs, 320 cores each",
+            "÷ drqs, 40 processes each",
+            "one reader, 40 processes",
+            "one reader, 40 cores",
+        ]);
+        for Condition { assumed, points, ratios } in &self.conditions {
+            let entries = points.first().map_or(0, |point| point.entries);
+            let ratio = |value: f64| format!("{value:.2}");
+            table.row(vec![
+                assumed.name(),
+                grouped(entries as f64),
+                ratio(ratios.equal_processes),
+                ratio(ratios.equal_cores),
+                ratio(ratios.equal_many_cores),
+                ratio(ratios.drqs),
+                ratio(ratios.one_reader_equal_processes),
+                ratio(ratios.one_reader_equal_cores),
+            ]);
+        }
+        writeln!(f, "{table}")?;
+        let head = [
+            "who",
+            "processes",
+            "threads",
+            "files",
+            "time",
+            "last visit",
+            "metadata busy",
+            "busiest port",
+            "messages",
+            "bytes",
+            "busiest ÷ mean",
+        ];
+        let sections = [
+            (
+                "Simulated: the runs of the first row",
+                self.conditions.first().map_or(&[][..], |first| &first.points),
+            ),
+            ("Simulated: all of Cielo; then with a metadata service 100 times as fast", &self.scale),
+        ];
+        for (title, points) in sections {
+            writeln!(f, "{title}")?;
+            let mut table = Table::new(&head);
+            points.iter().for_each(|point| table.row(point.row()));
+            writeln!(f, "{table}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Draws how the ratios depend on the assumptions; gives the files.
+pub(in crate::walk) fn draw(comparison: &Comparison, folder: &Path) -> Result<Vec<String>, BenchError> {
+    type Place = fn(&Assumed) -> f64;
+    type Ratio = fn(&Ratios) -> f64;
+    let figures: [(Varied, &str, &str, Place); 3] = [
+        (Varied::Rate, "rate", "lstat calls that the metadata service serves in a second", |assumed| {
+            assumed.stats_per_second
+        }),
+        (Varied::Latency, "latency", "latency of a call (µs)", |assumed| assumed.latency_ns as f64 / 1e3),
+        (Varied::Message, "message", "what a message costs either end (µs)", |assumed| {
+            assumed.handling_ns as f64 / 1e3
+        }),
+    ];
+    let lines: [(&str, Ratio); 6] = [
+        ("h-drqs, 40 processes", |ratios| ratios.equal_processes),
+        ("h-drqs, 40 cores", |ratios| ratios.equal_cores),
+        ("h-drqs, 320 cores", |ratios| ratios.equal_many_cores),
+        ("drqs, 40 processes", |ratios| ratios.drqs),
+        ("one reader ÷ h-drqs, 40 processes", |ratios| ratios.one_reader_equal_processes),
+        ("one reader ÷ h-drqs, 40 cores", |ratios| ratios.one_reader_equal_cores),
+    ];
+    let mut files = Vec::new();
+    for (varied, name, label, place) in figures {
+        let of: Vec<&Condition> =
+            comparison.conditions.iter().filter(|condition| condition.assumed.varied == varied).collect();
+        let places = of.iter().map(|condition| place(&condition.assumed));
+        let entries = of.iter().flat_map(|condition| &condition.points).map(|point| point.entries).max();
+        let ratios = of.iter().flat_map(|condition| lines.iter().map(|(_, ratio)| ratio(&condition.ratios)));
+        let figure = Figure {
+            title: format!("How many times as long CP takes, by {name}"),
+            subtitle: format!(
+                "Simulated: {} files; everything else as modelled",
+                grouped(entries.unwrap_or(0) as f64)
+            ),
+            x: Axis::holding(label, Scale::Decades, places),
+            y: Axis::holding("time of CP ÷ time of …", Scale::Decades, ratios),
+            lines: lines
+                .iter()
+                .enumerate()
+                .map(|(colour, (name, ratio))| Line {
+                    name: (*name).into(),
+                    points: of
+                        .iter()
+                        .map(|condition| (place(&condition.assumed), vec![ratio(&condition.ratios)]))
+                        .collect(),
+                    connected: true,
+                    note: None,
+                    colour,
+                })
+                .collect(),
+        };
+        let file = folder.join(format!("comparison-{name}-simulated.svg"));
+        std::fs::write(&file, figure.svg()?).map_err(BenchError::io(format!("write {}", file.display())))?;
+        files.push(file.display().to_string());
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_varied_changes_and_nothing_else() {
+        let entries = 4000;
+        let varied = [(Varied::Nothing, 1.0), (Varied::Latency, 4.0), (Varied::Rate, 0.001)];
+        let conditions = conditions(&varied, entries).unwrap();
+        let cp = |place: usize| &conditions[place].points[0];
+        assert_eq!((cp(0).processes, cp(0).threads, cp(0).entries), (PROCESSES, 1, entries));
+        assert_eq!(conditions[1].assumed.latency_ns, 4 * conditions[0].assumed.latency_ns);
+        assert_eq!(conditions[1].assumed.stats_per_second, conditions[0].assumed.stats_per_second);
+        assert!(cp(1).seconds > 2.0 * cp(0).seconds, "walkers wait for calls");
+        // A service that is slow enough is all that counts.
+        assert!(cp(2).metadata_busy > 0.9 && conditions[2].ratios.drqs < 1.5, "{:?}", conditions[2]);
+    }
+
+    #[test]
+    fn equal_cores_are_equal() {
+        let cores = |study: &Study| study.ranks() * study.threads;
+        let studies = studies(1000);
+        let of = |place: usize| &studies[place].1;
+        assert_eq!(of(0).ranks(), of(3).ranks());
+        assert_eq!(cores(of(0)), cores(of(4)));
+        assert_eq!(cores(of(5)), cores(of(3)));
+    }
+}

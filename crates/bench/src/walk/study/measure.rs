@@ -1,0 +1,85 @@
+//! Runs on this machine: MPI jobs that walk a tree that is there.
+
+use std::path::Path;
+
+use nacre_walk::algorithm::Algorithm;
+
+use super::{FigureName, Profile, Run, Source};
+use crate::BenchError;
+use crate::machine::Machine;
+use crate::progress::Progress;
+use crate::walk::mpi::{Job, Measurements, Mpi};
+
+/// Ranks of the jobs.
+const RANKS: [u32; 4] = [2, 4, 6, 8];
+/// Threads of a rank of H-DRQS; with one it would be DRQS.
+pub(in crate::walk) const THREADS: u32 = 2;
+
+/// Which numbers of ranks some figures need.
+fn ranks(figures: &[FigureName]) -> Vec<u32> {
+    let by_ranks = figures.contains(&FigureName::Three) || figures.contains(&FigureName::Profile);
+    if by_ranks { RANKS.to_vec() } else { RANKS[RANKS.len() - 1..].to_vec() }
+}
+
+/// Has every algorithm walk the tree, `repetitions` times.
+pub(in crate::walk) fn measure(
+    mpi: &Mpi,
+    figures: &[FigureName],
+    root: &Path,
+    repetitions: u32,
+) -> Result<Vec<Run>, BenchError> {
+    let machine = Machine::describe();
+    let by = format!("{} on {} processors of one machine", mpi.library, machine.cpus);
+    let ranks = ranks(figures);
+    let progress = Progress::new(u64::from(repetitions) * ranks.len() as u64 * Algorithm::ALL.len() as u64);
+    let mut runs: Vec<Run> = Vec::new();
+    for repetition in 0..repetitions {
+        for &ranks in &ranks {
+            for algorithm in Algorithm::ALL {
+                progress.step(&format!("{algorithm} on {ranks} ranks"), repetition);
+                let threads = Some(if algorithm.has_threads() { THREADS } else { 1 });
+                let seed = 1 + u64::from(repetition);
+                let measured = mpi.walk(&Job { ranks, algorithm, threads, seed, root })?;
+                runs.push(record(&measured, &by));
+            }
+        }
+    }
+    progress.finish();
+    // The tree did not change meanwhile, or the runs are none of one tree.
+    let entries = runs.first().map_or(0, |run| run.entries);
+    match runs.iter().find(|run| run.entries != entries) {
+        Some(run) => Err(BenchError::Lost(format!(
+            "{} visited {} entries of {}, where {entries} were visited before",
+            run.algorithm,
+            run.entries,
+            root.display()
+        ))),
+        None => Ok(runs),
+    }
+}
+
+fn record(measured: &Measurements, by: &str) -> Run {
+    let total = |value: fn(&nacre_walk::Profile) -> u64| {
+        measured.ranks.iter().map(|rank| value(&rank.profile)).sum::<u64>() as f64 / 1e9
+    };
+    Run {
+        source: Source::Measured,
+        by: by.into(),
+        algorithm: measured.algorithm.name().into(),
+        entries: measured.ranks.iter().map(|rank| rank.entries).sum(),
+        ranks: measured.ranks.len() as u32,
+        threads: measured.threads,
+        seconds: measured.seconds(),
+        messages: measured.sent().messages,
+        bytes: measured.wire_bytes(),
+        profile: Some(Profile {
+            callback_s: total(|profile| profile.visiting_ns),
+            stat_s: total(|profile| profile.asking_ns),
+            readdir_s: total(|profile| profile.opening_ns + profile.reading_ns),
+            communication_s: measured.ranks.iter().map(|rank| rank.communication_ns).sum::<u64>() as f64
+                / 1e9,
+        }),
+        bytes_between: measured.ranks.iter().map(|rank| rank.wire_bytes.clone()).collect(),
+        entries_by_rank: measured.ranks.iter().map(|rank| rank.entries).collect(),
+    }
+}

@@ -1,0 +1,223 @@
+//! Runs in the simulation: the paper's machine, file systems and numbers of processes.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nacre_walk::algorithm::Algorithm;
+use nacre_walk::simulate::outcome::Outcome;
+use nacre_walk::simulate::timed::Study;
+use nacre_walk::simulate::tree::Shape;
+use parking_lot::Mutex;
+
+use super::{FigureName, Profile, Run, Source};
+use crate::BenchError;
+use crate::progress::Progress;
+
+/// Files of the paper's file systems.
+pub(super) const FILES: [u64; 3] = [6_500_000, 12_000_000, 110_000_000];
+/// Processes of most of the paper's runs, two on each node, and those of its figure 6.
+pub(super) const PROCESSES: u32 = 40;
+const PROCESSES_OF_FIGURE_6: u32 = 20;
+/// Processes on a node.
+const PER_NODE: u32 = 2;
+/// Walking threads of a process of H-DRQS: a node's sixteen cores, shared by its processes.
+pub(super) const THREADS: u32 = 8;
+
+/// An algorithm as it is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// As published, and threads if it has any.
+    Plain(Algorithm),
+    /// CP with one worker that reads all directories, as LANL had it.
+    OneReader,
+}
+
+impl Way {
+    pub(super) const ALL: [Self; 6] = [
+        Self::Plain(Algorithm::Cp),
+        Self::OneReader,
+        Self::Plain(Algorithm::Drqs),
+        Self::Plain(Algorithm::Deqs),
+        Self::Plain(Algorithm::PaDrqs),
+        Self::Plain(Algorithm::HDrqs),
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Plain(algorithm) => algorithm.name(),
+            Self::OneReader => super::ONE_READER,
+        }
+    }
+
+    fn is_centralized(self) -> bool {
+        matches!(self, Self::OneReader | Self::Plain(Algorithm::Cp))
+    }
+
+    /// A run of so many processes, two on each node.
+    pub(super) fn study(self, processes: u32, entries: u64) -> Study {
+        let per_node = PER_NODE.min(processes);
+        self.study_on(processes / per_node, per_node, entries)
+    }
+
+    /// A run on these nodes.
+    pub(super) fn study_on(self, nodes: u32, per_node: u32, entries: u64) -> Study {
+        let (algorithm, single_reader) = match self {
+            Self::Plain(algorithm) => (algorithm, false),
+            Self::OneReader => (Algorithm::Cp, true),
+        };
+        let threads = if algorithm.has_threads() { THREADS } else { 1 };
+        Study { single_reader, ..Study::new(algorithm, nodes, per_node, threads, Shape::new(entries, 1)) }
+    }
+}
+
+/// Something to simulate, with what is to be kept of it.
+#[derive(Clone, Debug)]
+struct Planned {
+    way: Way,
+    study: Study,
+    pairs: bool,
+    work: bool,
+}
+
+/// All runs that some figures need; with `quick` a tenth of the files and fewer processes.
+fn plan(figures: &[FigureName], quick: bool) -> Vec<Planned> {
+    let wants = |figure| figures.contains(&figure);
+    let scale = if quick { 10 } else { 1 };
+    let [small, medium, large] = FILES.map(|files| files / scale);
+    let mut planned: Vec<Planned> = Vec::new();
+    let mut add = |way: Way, processes: u32, entries: u64, seed: u64, pairs: bool, work: bool| {
+        let study = Study { seed, ..way.study(processes, entries) };
+        let same = planned.iter_mut().find(|planned| {
+            let other = &planned.study;
+            planned.way == way
+                && (other.ranks(), other.shape.entries, other.seed) == (processes, entries, seed)
+        });
+        match same {
+            Some(same) => (same.pairs, same.work) = (same.pairs || pairs, same.work || work),
+            None => planned.push(Planned { way, study, pairs, work }),
+        }
+    };
+    for way in Way::ALL {
+        if wants(FigureName::Three) || wants(FigureName::Profile) {
+            let most = if quick { 128 } else { 512 };
+            let doubled = (1..10).map(|octave| 1 << octave).filter(|processes| *processes <= most);
+            doubled.chain([PROCESSES]).for_each(|processes| add(way, processes, small, 1, false, false));
+        }
+        if wants(FigureName::One) && way.is_centralized() || wants(FigureName::Five) {
+            add(way, PROCESSES, small, 1, true, false);
+        }
+        if wants(FigureName::Four) {
+            [small / 10, small, medium, large]
+                .into_iter()
+                .for_each(|entries| add(way, PROCESSES, entries, 1, false, false));
+        }
+        if wants(FigureName::Six) && !way.is_centralized() {
+            (1..=3).for_each(|seed| add(way, PROCESSES_OF_FIGURE_6, large, seed, false, true));
+        }
+    }
+    planned
+}
+
+/// Simulates what some figures need.
+pub(in crate::walk) fn simulate(figures: &[FigureName], quick: bool) -> Result<Vec<Run>, BenchError> {
+    let planned = plan(figures, quick);
+    let studies: Vec<Study> = planned.iter().map(|planned| planned.study.clone()).collect();
+    let outcomes = run_all(&studies)?;
+    Ok(planned.iter().zip(outcomes).map(|(planned, outcome)| record(planned, outcome)).collect())
+}
+
+/// Runs simulations on all processors; gives the outcomes in order.
+pub(super) fn run_all(studies: &[Study]) -> Result<Vec<Outcome>, BenchError> {
+    let progress = Progress::new(studies.len() as u64);
+    let next = AtomicUsize::new(0);
+    let outcomes: Mutex<Vec<Option<Outcome>>> = Mutex::new(studies.iter().map(|_| None).collect());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((place, study)) = Some(next.fetch_add(1, Ordering::Relaxed))
+                    .and_then(|place| Some((place, studies.get(place)?)))
+                {
+                    progress.step(&format!("{} on {} ranks", study.algorithm, study.ranks()), 0);
+                    let outcome = study.run();
+                    outcomes.lock()[place] = outcome;
+                }
+            });
+        }
+    });
+    progress.finish();
+    let checked = outcomes.into_inner().into_iter().zip(studies).map(|(outcome, study)| {
+        let visited = |outcome: &Outcome| outcome.by_rank.iter().map(|rank| rank.visited).sum::<u64>();
+        outcome.filter(|outcome| visited(outcome) == study.shape.entries).ok_or_else(|| {
+            let (algorithm, ranks) = (study.algorithm, study.ranks());
+            BenchError::Lost(format!("{algorithm} on {ranks} simulated ranks did not visit every entry once"))
+        })
+    });
+    checked.collect()
+}
+
+fn record(planned: &Planned, outcome: Outcome) -> Run {
+    let profile = outcome.profile;
+    Run {
+        source: Source::Simulated,
+        by: "discrete events, α-β network and metadata service as of Cielo and Panasas".into(),
+        algorithm: planned.way.name().into(),
+        entries: outcome.entries,
+        ranks: outcome.ranks,
+        threads: outcome.threads,
+        seconds: outcome.seconds,
+        messages: outcome.sent.messages,
+        bytes: outcome.sent.bytes,
+        profile: Some(Profile {
+            callback_s: profile.callback_seconds,
+            stat_s: profile.stat_seconds,
+            readdir_s: profile.readdir_seconds,
+            communication_s: profile.communication_seconds,
+        }),
+        bytes_between: if planned.pairs { outcome.bytes_by_pair.unwrap_or_default() } else { Vec::new() },
+        entries_by_rank: match planned.work {
+            true => outcome.by_rank.iter().map(|rank| rank.visited).collect(),
+            false => Vec::new(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_run_is_simulated_once_and_has_what_every_figure_needs() {
+        let all = plan(&FigureName::ALL, true);
+        let figures = [FigureName::Five, FigureName::One, FigureName::Four];
+        let some = plan(&figures, true);
+        for planned in &some {
+            let same: Vec<_> = all
+                .iter()
+                .filter(|other| {
+                    let key = |planned: &Planned| {
+                        (planned.study.ranks(), planned.study.shape.entries, planned.study.seed)
+                    };
+                    other.way == planned.way && key(other) == key(planned)
+                })
+                .collect();
+            assert_eq!(same.len(), 1, "{planned:?}");
+            assert!(same[0].pairs >= planned.pairs && same[0].work >= planned.work);
+        }
+        let one = plan(&[FigureName::One], true);
+        assert!(one.iter().all(|planned| planned.pairs && planned.way.is_centralized()) && one.len() == 2);
+    }
+
+    #[test]
+    fn a_simulated_run_has_everything() {
+        let planned =
+            Planned { way: Way::OneReader, study: Way::OneReader.study(4, 3000), pairs: true, work: true };
+        let outcome = run_all(std::slice::from_ref(&planned.study)).unwrap().remove(0);
+        let run = record(&planned, outcome);
+        assert_eq!(
+            (run.algorithm.as_str(), run.ranks, run.threads, run.entries),
+            (super::super::ONE_READER, 4, 1, 3000)
+        );
+        assert_eq!(run.bytes_between.iter().flatten().sum::<u64>(), run.bytes);
+        assert_eq!(run.entries_by_rank.iter().sum::<u64>(), 3000);
+    }
+}
