@@ -16,6 +16,8 @@ PREFIX ?= /usr/local
 # The MPI libraries that the tests try; `make mpi` takes whatever mpicc is.
 MPIS ?= mpich openmpi
 MPICC ?= mpicc
+# The launcher that belongs to it.
+MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
 .PHONY: help run test check mpi bench ceph ceph-stop fuzz release install docs install-deps clean
 
@@ -68,8 +70,9 @@ mpi:
 	MPICC=$(MPICC) $(CARGO) build --release --manifest-path crates/mpi/Cargo.toml --target-dir $(TARGET)/mpi
 	@echo "made $(TARGET)/mpi/release/nacre-mpi: mpirun -n 4 $(TARGET)/mpi/release/nacre-mpi walk /some/tree"
 
-bench: release install-deps
+bench: release install-deps mpi
 	experiments/rmw/run.sh $(abspath $(NACRE))
+	MPIRUN=$(MPIRUN) NACRE_MPI=$(abspath $(TARGET)/mpi/release/nacre-mpi) experiments/walk/run.sh $(abspath $(NACRE))
 
 ceph:
 	@scripts/ceph start

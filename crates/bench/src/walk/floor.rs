@@ -60,7 +60,7 @@ struct Thread {
     found: Vec<Task>,
 }
 
-/// What is read of a directory at once. More does not help: the kernel copies it entry by entry all the same.
+/// What is read of a directory at once: about two thousand names, so that few calls are for the end of a buffer alone.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Names that are handed on together.
 const HANDFUL: usize = 256;

@@ -245,6 +245,36 @@ mod tests {
         assert_eq!(job.ranks[0].cpu_ns(), 7);
     }
 
+    /// A launcher that runs a script in the place of the ranks.
+    fn launcher(folder: &Path, script: &str) -> Mpi {
+        use std::os::unix::fs::PermissionsExt;
+        let file = folder.join("launcher");
+        std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let launcher = vec![file.to_str().unwrap().to_owned()];
+        Mpi { launcher, program: "/bin/true".into(), library: "none".into() }
+    }
+
+    #[test]
+    fn a_launcher_of_another_library_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let alone = Measurements { algorithm: Algorithm::Drqs, threads: 1, ranks: vec![rank(7, 1, vec![0])] };
+        let text = serde_json::to_string(&alone).unwrap();
+        // The file's name follows upon the flag.
+        let script = format!(
+            "until [ \"$1\" = --measurements ]; do words=\"$words $1\"; shift; done\n\
+             case \"$words\" in *\"walk --algorithm drqs --seed 3 --threads 1\"*) echo '{text}' >\"$2\";; esac"
+        );
+        let mpi = launcher(folder.path(), &script);
+        let job = |ranks| Job { ranks, algorithm: Algorithm::Drqs, threads: Some(1), seed: 3, root: folder.path() };
+        assert_eq!(mpi.walk(&job(1)).unwrap().ranks[0].entries, 7);
+        let error = mpi.walk(&job(4)).unwrap_err().to_string();
+        assert!(error.contains("a job of 4 ranks had 1") && error.contains("--mpirun"), "{error}");
+        let failing = launcher(folder.path(), "echo 'no such host' >&2; exit 7");
+        let error = failing.walk(&job(2)).unwrap_err().to_string();
+        assert!(error.contains("exit code 7") && error.contains("no such host"), "{error}");
+    }
+
     #[test]
     fn what_is_missing_is_told_with_what_to_do() {
         let args = |program: Option<&str>, mpirun: &str| MpiArgs {
