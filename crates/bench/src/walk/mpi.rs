@@ -266,7 +266,8 @@ mod tests {
              case \"$words\" in *\"walk --algorithm drqs --seed 3 --threads 1\"*) echo '{text}' >\"$2\";; esac"
         );
         let mpi = launcher(folder.path(), &script);
-        let job = |ranks| Job { ranks, algorithm: Algorithm::Drqs, threads: Some(1), seed: 3, root: folder.path() };
+        let job =
+            |ranks| Job { ranks, algorithm: Algorithm::Drqs, threads: Some(1), seed: 3, root: folder.path() };
         assert_eq!(mpi.walk(&job(1)).unwrap().ranks[0].entries, 7);
         let error = mpi.walk(&job(4)).unwrap_err().to_string();
         assert!(error.contains("a job of 4 ranks had 1") && error.contains("--mpirun"), "{error}");

@@ -47,7 +47,7 @@ pub(in crate::walk) fn draw(
             };
             let name = |figure: &str| format!("figure-{figure}-{source}-{entries}");
             // A figure by processes is one of a tree that was walked by several numbers of them.
-            let several = processes(&of_tree).len() > 1;
+            let several = processes(&of_tree).len() > 2;
             if wants(FigureName::Three) && several {
                 write(name("3a"), times(&of_tree, "processes", |run| run.ranks).svg())?;
                 if of_tree.iter().any(|run| run.threads > 1) {

@@ -15,6 +15,15 @@ const RANKS: [u32; 4] = [2, 4, 6, 8];
 /// Threads of a rank of H-DRQS; with one it would be DRQS.
 pub(in crate::walk) const THREADS: u32 = 2;
 
+/// Ranks from which on CP is measured, and once only: it takes a hundred times as long as the others. With two ranks, master and
+/// worker would do nothing but wait for each other by turns.
+const CENTRALIZED_RANKS_MIN: u32 = 4;
+
+/// Whether a job takes place in this repetition.
+fn is_run(algorithm: Algorithm, ranks: u32, repetition: u32) -> bool {
+    !algorithm.has_master() || (ranks >= CENTRALIZED_RANKS_MIN && repetition == 0)
+}
+
 /// Which numbers of ranks some figures need.
 fn ranks(figures: &[FigureName]) -> Vec<u32> {
     let by_ranks = figures.contains(&FigureName::Three) || figures.contains(&FigureName::Profile);
@@ -31,11 +40,18 @@ pub(in crate::walk) fn measure(
     let machine = Machine::describe();
     let by = format!("{} on {} processors of one machine", mpi.library, machine.cpus);
     let ranks = ranks(figures);
-    let progress = Progress::new(u64::from(repetitions) * ranks.len() as u64 * Algorithm::ALL.len() as u64);
+    let jobs = (0..repetitions).flat_map(|repetition| ranks.iter().map(move |ranks| (repetition, *ranks)));
+    let jobs = jobs.flat_map(|(repetition, ranks)| {
+        Algorithm::ALL.into_iter().filter(move |algorithm| is_run(*algorithm, ranks, repetition))
+    });
+    let progress = Progress::new(jobs.count() as u64);
     let mut runs: Vec<Run> = Vec::new();
     for repetition in 0..repetitions {
         for &ranks in &ranks {
             for algorithm in Algorithm::ALL {
+                if !is_run(algorithm, ranks, repetition) {
+                    continue;
+                }
                 progress.step(&format!("{algorithm} on {ranks} ranks"), repetition);
                 let threads = Some(if algorithm.has_threads() { THREADS } else { 1 });
                 let seed = 1 + u64::from(repetition);
