@@ -254,12 +254,12 @@ fn directories_that_become_links_lead_nowhere() {
         }
         let _meanwhile = Meanwhile { stop: &stop };
         let mut rounds = 0;
-        while swaps.load(Ordering::Relaxed) < 3000 || rounds < 30 {
+        while swaps.load(Ordering::Relaxed) < 2000 || rounds < 10 {
             for number in 0..100 {
                 let leaf = root.join(format!("{}/{}/deep/deeper", number % 10, number / 10));
                 // While the others move them, some cannot be made.
                 if fs::create_dir_all(&leaf).is_ok() {
-                    for file in 0..20 {
+                    for file in 0..5 {
                         let _ = fs::write(leaf.join(format!("inside {file}")), "");
                     }
                 }
