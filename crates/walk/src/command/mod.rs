@@ -25,6 +25,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Why a walk did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -255,8 +256,9 @@ pub fn raw_stdout() -> io::Result<std::fs::File> {
 }
 
 fn now() -> Time {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    Time { seconds: now.tv_sec, nanoseconds: now.tv_nsec as u32 }
+    // A clock that stands before 1970 has more to complain about than ages.
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
 }
 
 type Dropped = Vec<(PathBuf, PathBuf)>;
