@@ -153,13 +153,19 @@ fn ranks_with(argument: &str) -> Vec<rustix::process::Pid> {
     found
 }
 
-/// Ends a job by a signal to one of its ranks, after some time: what it left to standard error, or nothing if it was
-/// through before.
-fn end_early(ranks: usize, arguments: &[&str], delay: Duration, signal: Signal) -> Option<String> {
+/// Ends a job by a signal to one of its ranks, some time after it has saved its first checkpoint: what it left to standard
+/// error, or nothing if it was through before.
+fn end_early(
+    ranks: usize,
+    checkpoint: &Path,
+    arguments: &[&str],
+    delay: Duration,
+    signal: Signal,
+) -> Option<String> {
     let mark = arguments.last().unwrap();
     let mut running = job(ranks, arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
-    while ranks_with(mark).len() < ranks && running.try_wait().unwrap().is_none() {
+    while !checkpoint.exists() && running.try_wait().unwrap().is_none() {
         assert!(begun.elapsed() < Duration::from_secs(60), "the job does not begin");
         std::thread::yield_now();
     }
@@ -216,10 +222,10 @@ fn what_a_killed_or_stopped_job_left_goes_on() {
         }
         let signal = if attempt % 2 == 0 { Signal::KILL } else { Signal::TERM };
         let begin = [&asked[..], &["--checkpoint", checkpoint, "--every", "1ms", root]].concat();
-        let delay = Duration::from_millis(attempt * 37 % 300);
-        let Some(complaint) = end_early(3, &begin, delay, signal) else { continue };
+        let delay = Duration::from_millis(attempt * 37 % 150);
+        let Some(complaint) = end_early(3, Path::new(checkpoint), &begin, delay, signal) else { continue };
         if !Path::new(checkpoint).exists() {
-            // It was killed before it had begun.
+            // It had finished, and was killed on its way out.
             continue;
         }
         ended += 1;
