@@ -215,7 +215,9 @@ fn tree(root: &Path) {
 #[track_caller]
 fn as_root() {
     if !rustix::process::geteuid().is_root() {
-        panic!("this test makes owners and devices, or runs the program as another user: run it as root");
+        panic!(
+            "this test makes owners, devices or mounts, or runs the program as another user: run it as root"
+        );
     }
 }
 
@@ -667,6 +669,7 @@ fn files_that_change_meanwhile_are_copied_whole_or_reported() {
 
 #[test]
 fn a_full_disk_is_said_and_leaves_no_half_file() {
+    as_root();
     let folder = harness::folder();
     let source = folder.path().join("source");
     fs::create_dir(&source).unwrap();
@@ -747,6 +750,7 @@ fn what_another_user_may_not_read_is_reported() {
 
 #[test]
 fn mounts_sockets_and_long_paths() {
+    as_root();
     let folder = harness::folder();
     let (source, outside) = (folder.path().join("source"), folder.path().join("outside"));
     fs::create_dir_all(source.join("loop")).unwrap();
@@ -842,4 +846,26 @@ fn two_copies_to_one_place_do_not_mix() {
         let bytes = fs::read(target.join(format!("{file}"))).unwrap();
         assert!(bytes == [0; 20_000] || bytes == [1; 20_000]);
     }
+}
+
+#[test]
+fn few_descriptors_suffice_for_deep_trees() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let mut leaf = source.clone();
+    for depth in 0..300 {
+        fs::create_dir(&leaf).unwrap();
+        fs::write(leaf.join("file"), format!("{depth}")).unwrap();
+        leaf.push("d");
+    }
+    let limited = |words: &[&OsStr]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 120; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_nacre")]).args(words);
+        run_with(command, b"")
+    };
+    limited(&["copy".as_ref(), "--verify".as_ref(), source.as_os_str(), target.as_os_str()]).ok();
+    assert_same(&source, &target);
+    let ended = limited(&["remove".as_ref(), "--yes".as_ref(), target.as_os_str()]);
+    assert_eq!(ended.text(), "600 entries removed");
+    assert!(!target.exists());
 }

@@ -327,6 +327,12 @@ fn mounts_are_entered_only_if_asked_and_loops_end() {
         records(&in_namespace("--list --null --one-file-system --fields path --mtime -9").ok()),
         within
     );
+    // A root on another mount is not visited as part of the one above it.
+    let other = root.join("b/other");
+    let both = in_namespace(&format!("--list --null {}", other.display())).ok();
+    let mut expected = [within.clone(), vec![path("b/other"), path("b/other/inside")]].concat();
+    expected.sort();
+    assert_eq!(records(&both), expected);
     let summary = in_namespace("--json").json();
     assert_eq!(summary["mount_points"]["count"], 2);
     assert_eq!(summary["total"]["entries"], 6);

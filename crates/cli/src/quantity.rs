@@ -1,5 +1,7 @@
 //! Quantities as people type and read them.
 
+pub use nacre_walk::quantity::{grouped, size};
+
 /// Reads a size such as `4096`, `64KiB`, `64K` or `1 GiB`; all units are powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
@@ -19,35 +21,6 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ => return Err(format!("\"{digits}\" is not a whole number of bytes; write it like 4096 or 64KiB")),
     };
     number.checked_mul(1 << shift).ok_or_else(|| "that is more than 2^64 bytes".to_owned())
-}
-
-/// A size with the unit that suits it, such as `1.5 MiB`.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    // From 1023.95 on it would read as 1024.0.
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
-
-/// A number with its thousands apart, such as `12,345`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// `1 byte`, `2 bytes`.
@@ -73,14 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_numbers_are_written_for_people() {
-        assert_eq!(size(0), "0 B");
-        assert_eq!(size(1023), "1023 B");
-        assert_eq!(size(1536), "1.5 KiB");
-        assert_eq!(size((1 << 20) - 1), "1.0 MiB");
-        assert_eq!(size(u64::MAX), "16.0 EiB");
-        assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(grouped(12), "12");
+    fn numbers_are_counted_for_people() {
         assert_eq!(count(1, "byte"), "1 byte");
         assert_eq!(count(1000, "byte"), "1,000 bytes");
     }

@@ -14,14 +14,16 @@ use std::time::{Duration, Instant};
 
 /// For so long after something happened this thread only lets others run before it looks again: a conversation goes on
 /// without the delay of sleeping.
-const EAGER: Duration = Duration::from_micros(50);
+const EAGER: Duration = Duration::from_micros(100);
 
-/// While nothing happens this thread looks for messages less and less often, down to once in this time: often enough
-/// for a rank that asks, and next to nothing for the processor.
+/// The same with a master: there every entry is a conversation, and a processor that went to sleep in between is late.
+const EAGER_WITH_MASTER: Duration = Duration::from_millis(1);
+
+/// Afterwards it sleeps for a quarter of the time since: an answer is late by a quarter at most.
+const REST_PART: u32 = 4;
+
+/// It never sleeps longer: often enough for a rank that asks, and next to nothing for the processor.
 const REST_MAX: Duration = Duration::from_millis(2);
-
-/// And this often at first.
-const REST_MIN: Duration = Duration::from_micros(20);
 
 /// Why a rank gave up.
 #[derive(Debug, thiserror::Error)]
@@ -116,8 +118,8 @@ fn communicate<S: Send + Sync>(
     let began = Instant::now();
     let now_ns = || began.elapsed().as_nanos() as u64;
     let mut communication = Duration::ZERO;
-    let mut rest = REST_MIN;
     let mut happened = began;
+    let eager = if options.algorithm.has_master() { EAGER_WITH_MASTER } else { EAGER };
     let mut stopping = false;
     let mut stopped = false;
     loop {
@@ -150,23 +152,21 @@ fn communicate<S: Send + Sync>(
         } else if !alive() {
             return Err(JobError::Thread(network.rank()));
         }
+        let since = turn.duration_since(happened);
         if !quiet {
             happened = Instant::now();
             communication += happened - turn;
-            rest = REST_MIN;
-        } else if turn.duration_since(happened) < EAGER {
+        } else if since < eager {
             std::thread::yield_now();
         } else {
             let asks = rank.next_timeout_ns().map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
-            let pause = asks.unwrap_or(rest).min(rest);
+            let pause = (since / REST_PART).min(REST_MAX).min(asks.unwrap_or(REST_MAX));
             if engine.is_idle() {
                 std::thread::sleep(pause);
             } else if engine.wait_idle(pause) {
                 // There is something to ask for.
                 happened = Instant::now();
-                continue;
             }
-            rest = (rest * 2).min(REST_MAX);
         }
     }
 }

@@ -55,7 +55,9 @@ fn main() -> ExitCode {
     } else {
         match Line::try_parse() {
             // A rank that panics has said why; the others would wait for it for ever.
-            Ok(line) => catch_unwind(AssertUnwindSafe(|| run(line, &world))).unwrap_or_else(|_| world.abort(101)),
+            Ok(line) => {
+                catch_unwind(AssertUnwindSafe(|| run(line, &world))).unwrap_or_else(|_| world.abort(101))
+            }
             Err(error) => {
                 if world.rank() == 0 {
                     // There is nothing to do about an output that is closed.
@@ -83,8 +85,10 @@ fn run(line: Line, world: &impl Communicator) -> i32 {
             walk::run(&args, line.json, network, &interrupted)
         }
         Command::Contract { seed } => {
-            let unit = |number: u64, bytes: usize| {
-                Unit { root: 0, path: vec![number as u8; bytes], position: Some(number) }
+            let unit = |number: u64, bytes: usize| Unit {
+                root: 0,
+                path: vec![number as u8; bytes],
+                position: Some(number),
             };
             let number = |unit: &Unit| {
                 let number = unit.position.unwrap_or(u64::MAX);

@@ -36,7 +36,8 @@ impl Measured {
     pub fn new(phase: &Phase, network: &Network<Unit>, progress: &Progress, wall: Duration) -> Measured {
         // It cannot fail for the calling process; were it to, the figures would be missing.
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
-        let nanoseconds = |time: nix::sys::time::TimeVal| (time.tv_sec() * 1_000_000 + time.tv_usec()) as u64 * 1000;
+        let nanoseconds =
+            |time: nix::sys::time::TimeVal| (time.tv_sec() * 1_000_000 + time.tv_usec()) as u64 * 1000;
         Measured {
             entries: progress.entries(),
             wall_ns: wall.as_nanos() as u64,

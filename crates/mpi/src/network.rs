@@ -26,7 +26,9 @@ pub enum NetworkError {
     #[error("MPI could not {0} (error {1})")]
     Mpi(&'static str, i32),
     /// A rank sent something that this program never sends.
-    #[error("rank {0} sent {1} bytes that are no message: do all ranks run the same version of this program?")]
+    #[error(
+        "rank {0} sent {1} bytes that are no message: do all ranks run the same version of this program?"
+    )]
     Nonsense(u32, usize),
     /// A message that cannot be written down.
     #[error("a message cannot be encoded: {0}")]
@@ -68,7 +70,13 @@ impl Outgoing {
         Ok(())
     }
 
-    fn send(&mut self, world: &SimpleCommunicator, to: u32, tag: i32, bytes: Vec<u8>) -> Result<(), NetworkError> {
+    fn send(
+        &mut self,
+        world: &SimpleCommunicator,
+        to: u32,
+        tag: i32,
+        bytes: Vec<u8>,
+    ) -> Result<(), NetworkError> {
         self.settle()?;
         let buffer = bytes.into_boxed_slice();
         let count = i32::try_from(buffer.len()).map_err(|_| NetworkError::TooLong(buffer.len()))?;
@@ -172,6 +180,15 @@ impl<W> Network<W> {
     pub fn decide(&self, mut number: i32) -> i32 {
         self.world.process_at_rank(0).broadcast_into(&mut number);
         number
+    }
+
+    /// Rank 0 says something, and everybody hears it. Between phases only.
+    pub fn same<T: Serialize + DeserializeOwned>(&self, said: &T) -> Result<T, NetworkError> {
+        let mut bytes = postcard::to_stdvec(said).map_err(NetworkError::Encoding)?;
+        let len = self.decide(bytes.len() as i32) as usize;
+        bytes.resize(len, 0);
+        self.world.process_at_rank(0).broadcast_into(&mut bytes[..]);
+        postcard::from_bytes(&bytes).map_err(|_| NetworkError::Nonsense(0, len))
     }
 
     /// Every rank says something of the same length, and everybody hears all of it, by rank.

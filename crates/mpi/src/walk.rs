@@ -6,20 +6,22 @@
 use crate::job::{self, JobError, Until};
 use crate::measure::{Measured, Measurements};
 use crate::network::Network;
-use crate::output::Output;
+use crate::output::{Output, Printer};
 use nacre_walk::Unit;
 use nacre_walk::algorithm::proximity::Nodes;
 use nacre_walk::algorithm::{self, Algorithm, Ending};
-use nacre_walk::command::{self, Collector, CommandError, Plan};
-use nacre_walk::report::{Report, Shape};
+use nacre_walk::checkpoint;
+use nacre_walk::command::{self, Collector, CommandError, Counted, Plan};
+use nacre_walk::report::Report;
 use nacre_walk::report::link::HardLinks;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Count or list everything below some roots, by all ranks of this job
 #[derive(clap::Args, Clone, Debug)]
@@ -41,13 +43,23 @@ pub struct Args {
 /// What a rank tells rank 0 at the end of a phase.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Part {
-    report: Report,
+    /// What it has counted in this phase; taken out by rank 0.
+    report: Option<Report>,
+    /// What it has counted of directories that are begun, and goes on counting.
+    begun: Option<Report>,
+    /// What is left in its queue.
+    units: Vec<Unit>,
     /// Pieces of output that rank 0 has to have.
     pieces: u64,
+    /// Somebody wants everything to end.
+    interrupted: bool,
     measured: Measured,
     /// Why this rank could not do its part.
     failure: Option<String>,
 }
+
+/// Rank 0's decision after a phase, where it is no exit code.
+const GO_ON: i32 = -1;
 
 /// In front of what a rank tells: a piece of its files with several names, or its part, which comes last.
 const LINKS: u8 = 0;
@@ -77,50 +89,129 @@ impl Rank<'_> {
     fn run(&mut self) -> Result<i32, JobError> {
         let began = Instant::now();
         let nodes = Nodes::new(&self.network.share(node_number()));
-        let plan = match self.agree(self.plan(&nodes))? {
+        let mut plan = match self.agree(self.plan(&nodes)) {
             Ok(plan) => plan,
             Err(code) => return Ok(code),
         };
         let spill = Arc::default();
+        let mut counted = Counted::new(&plan, &spill);
+        let loaded = match self.agree(self.load(&mut plan, &mut counted)) {
+            Ok(loaded) => loaded,
+            Err(code) => return Ok(code),
+        };
+        // Ages count from the same moment everywhere.
+        let (now, newer) = self.network.same(&(plan.head.now, plan.head.newer))?;
+        plan.begin_at(now, newer);
+        let plan = plan;
+
         let (forwarder, mut output) = Output::new(self.printer()?, self.network.size());
         let listing = nacre_walk::list::Output::new(Box::new(forwarder));
-        let mut walk = match self.agree(plan.walk())? {
+        let mut walk = match self.agree(plan.walk()) {
             Ok(walk) => walk,
             Err(code) => return Ok(code),
         };
         let mut collectors = plan.collectors(&listing, walk.queue(), &spill);
-        let started = if self.network.is_root() { plan.start(&walk, &mut collectors[0]) } else { Ok(()) };
-        if let Err(code) = self.agree(started)? {
+        let started = match loaded {
+            Some(units) => {
+                walk.queue().put(units);
+                Ok(())
+            }
+            None if self.network.is_root() && !self.resumes() => plan.start(&walk, &mut collectors[0]),
+            None => Ok(()),
+        };
+        if let Err(code) = self.agree(started) {
             return Ok(code);
         }
         let mut options = algorithm::Options::new(self.args.algorithm, self.network.size(), self.args.seed);
         options.count_peers = self.args.measurements.is_some();
         options.nodes = Arc::new(nodes);
-        let entries = if options.algorithm.has_master() { walk.queue().take(usize::MAX) } else { Vec::new() };
-
-        let mut report = Report::new(&plan.shape);
-        let mut links = HardLinks::new(&spill, 1);
-        let until = Until { interrupted: self.interrupted, checkpoint_at: None };
-        let phase = job::run_phase(
-            &mut self.network,
-            &mut walk,
-            &mut collectors,
-            &options,
-            entries,
-            &mut output,
-            &until,
-            |collectors| collectors.iter_mut().for_each(Collector::flush),
-        )?;
-        for collector in &mut collectors {
-            collector.take(&mut report, &mut links);
-        }
-        let measured = Measured::new(&phase, &self.network, walk.queue().progress(), began.elapsed());
-        let parts = self.gather(&mut report, &mut links, &plan.shape, measured, &mut output)?;
-        let code = match parts {
-            None => 0,
-            Some(parts) => self.conclude(&plan, phase.ending, report, &links, &parts, &output),
+        let mut entries =
+            if options.algorithm.has_master() { walk.queue().take(usize::MAX) } else { Vec::new() };
+        let target = self.args.walk.checkpoint.as_deref().or(self.args.walk.resume.as_deref());
+        let first = match target.filter(|_| self.network.is_root()) {
+            // What cannot be saved later is not begun.
+            Some(file) => {
+                collectors
+                    .iter_mut()
+                    .for_each(|collector| collector.take(&mut counted.report, &mut counted.links));
+                let (report, units) = counted.stand(&mut walk);
+                save(file, &plan, &report, &units, &counted.links)
+            }
+            None => Ok(()),
         };
-        Ok(self.network.decide(code))
+        if let Err(code) = self.agree(first) {
+            return Ok(code);
+        }
+
+        loop {
+            let due =
+                target.filter(|_| self.network.is_root()).map(|_| Instant::now() + self.args.walk.every);
+            let until = Until { interrupted: self.interrupted, checkpoint_at: due };
+            let phase = job::run_phase(
+                &mut self.network,
+                &mut walk,
+                &mut collectors,
+                &options,
+                std::mem::take(&mut entries),
+                &mut output,
+                &until,
+                |collectors| collectors.iter_mut().for_each(Collector::flush),
+            )?;
+            for collector in &mut collectors {
+                collector.take(&mut counted.report, &mut counted.links);
+            }
+            let (begun, units) = Counted::new(&plan, &spill).stand(&mut walk);
+            let part = Part {
+                report: Some(std::mem::replace(&mut counted.report, Report::new(&plan.shape))),
+                begun: Some(begun),
+                units,
+                pieces: output.sent(),
+                interrupted: self.interrupted.load(Ordering::Relaxed),
+                measured: Measured::new(&phase, &self.network, walk.queue().progress(), began.elapsed()),
+                failure: None,
+            };
+            let code = match self.gather(part, &mut counted, &mut output)? {
+                None => 0,
+                Some(parts) => self.conclude(&plan, phase.ending, target, &mut counted, parts, &output),
+            };
+            let code = self.network.decide(code);
+            if code != GO_ON {
+                return Ok(code);
+            }
+            entries = phase.entries;
+        }
+    }
+
+    fn resumes(&self) -> bool {
+        self.args.walk.resume.is_some()
+    }
+
+    /// What a checkpoint holds, on rank 0.
+    fn load(&self, plan: &mut Plan, counted: &mut Counted) -> Result<Option<Vec<Unit>>, CommandError> {
+        let flags = &self.args.walk;
+        let Some(file) = flags.resume.as_ref().or(flags.checkpoint.as_ref()) else { return Ok(None) };
+        if self.args.algorithm.has_master() {
+            let sentence = "cp keeps no checkpoints: it is there for comparison; take another algorithm";
+            return Err(CommandError::Usage(sentence.to_owned()));
+        }
+        if !self.network.is_root() {
+            return Ok(None);
+        }
+        if !self.resumes() {
+            return match file.symlink_metadata() {
+                Ok(_) => Err(CommandError::Usage(format!(
+                    "there is a file {file:?} already; go on from it with --resume, or remove it"
+                ))),
+                Err(_) => Ok(None),
+            };
+        }
+        let cannot = |error: &dyn std::fmt::Display| {
+            CommandError::Usage(format!("cannot go on from {file:?}: {error}"))
+        };
+        let loaded = checkpoint::load(file, &mut counted.links).map_err(|error| cannot(&error))?;
+        plan.adopt(&loaded).map_err(|error| cannot(&error))?;
+        counted.report = loaded.report;
+        Ok(Some(loaded.units))
     }
 
     /// What the flags ask for, with as many threads as this rank has processors to itself.
@@ -139,7 +230,7 @@ impl Rank<'_> {
     }
 
     /// Whether all ranks succeeded with something: if not, each that failed says why, and all end with the same code.
-    fn agree<T>(&self, done: Result<T, CommandError>) -> Result<Result<T, i32>, JobError> {
+    fn agree<T>(&self, done: Result<T, CommandError>) -> Result<T, i32> {
         let code = match &done {
             Ok(_) => 0,
             Err(CommandError::Usage(_)) => 2,
@@ -149,53 +240,49 @@ impl Rank<'_> {
         let worst = codes.iter().copied().max().unwrap_or(0);
         let first = codes.iter().position(|code| *code == worst).unwrap_or(0) as u32;
         match done {
-            Ok(value) if worst == 0 => Ok(Ok(value)),
+            Ok(value) if worst == 0 => Ok(value),
             // Ranks mostly fail for the same reason: one of them says it.
             Err(error) if first == self.network.number() => {
                 eprintln!("nacre-mpi: {error}");
-                Ok(Err(worst as i32))
+                Err(worst as i32)
             }
-            _ => Ok(Err(worst as i32)),
+            _ => Err(worst as i32),
         }
     }
 
-    fn printer(&self) -> Result<Option<std::fs::File>, JobError> {
-        use std::os::fd::AsFd;
+    fn printer(&self) -> Result<Option<Printer>, JobError> {
         if !self.network.is_root() {
             return Ok(None);
         }
-        Ok(Some(io::stdout().as_fd().try_clone_to_owned()?.into()))
+        Ok(Some(Printer::new(io::stdout().as_fd().try_clone_to_owned()?.into())?))
     }
 
-    /// Brings everything that was counted to rank 0, which gets what all ranks measured.
+    /// Brings everything that was counted to rank 0, which gets all parts, without the reports.
     fn gather(
         &self,
-        report: &mut Report,
-        links: &mut HardLinks,
-        shape: &Shape,
-        measured: Measured,
+        mut part: Part,
+        counted: &mut Counted,
         output: &mut Output,
     ) -> Result<Option<Vec<Part>>, JobError> {
         if !self.network.is_root() {
-            let failure = links
-                .send(|bytes| {
-                    self.network.tell(&[&[LINKS], bytes].concat());
-                    Ok(())
-                })
-                .err()
-                .map(|error| error.to_string());
-            let part = Part { report: report.clone(), pieces: output.sent(), measured, failure };
+            let links = counted.links.take();
+            let sent = links.send(|bytes| {
+                self.network.tell(&[&[LINKS], bytes].concat());
+                Ok(())
+            });
+            part.failure = sent.err().map(|error| error.to_string());
             let bytes = postcard::to_stdvec(&part).map_err(io::Error::other)?;
             self.network.tell(&[&[LAST], &bytes[..]].concat());
             return Ok(None);
         }
-        let own = Part { report: Report::new(shape), pieces: 0, measured, failure: None };
         let mut parts: Vec<Option<Part>> = (0..self.network.size()).map(|_| None).collect();
-        parts[0] = Some(own);
-        let complete = |parts: &[Option<Part>], output: &Output| {
-            parts.iter().enumerate().all(|(rank, part)| {
-                part.as_ref().is_some_and(|part| rank == 0 || output.received(rank as u32) == part.pieces)
-            })
+        part.report.take().into_iter().for_each(|report| counted.report.merge(report));
+        parts[0] = Some(part);
+        let complete = |parts: &[Option<Part>], output: &mut Output| {
+            output.is_empty()
+                && parts.iter().enumerate().all(|(rank, part)| {
+                    part.as_ref().is_some_and(|part| rank == 0 || output.received(rank as u32) == part.pieces)
+                })
         };
         while !complete(&parts, output) {
             let mut quiet = !output.go_on(&self.network)?;
@@ -203,41 +290,36 @@ impl Rank<'_> {
                 quiet = false;
                 let nonsense = || JobError::Nonsense(from);
                 match bytes.split_first() {
-                    Some((&LINKS, bytes)) => links.receive(bytes).then_some(()).ok_or_else(nonsense)?,
+                    Some((&LINKS, bytes)) => {
+                        counted.links.receive(bytes).then_some(()).ok_or_else(nonsense)?
+                    }
                     Some((&LAST, bytes)) => {
                         let mut part: Part = postcard::from_bytes(bytes).map_err(|_| nonsense())?;
-                        let empty = Report::new(shape);
-                        report.merge(std::mem::replace(&mut part.report, empty));
+                        part.report.take().into_iter().for_each(|report| counted.report.merge(report));
                         parts[from as usize] = Some(part);
                     }
                     _ => return Err(nonsense()),
                 }
             }
             if quiet {
-                std::thread::sleep(std::time::Duration::from_micros(200));
+                std::thread::sleep(Duration::from_micros(200));
             }
         }
         Ok(Some(parts.into_iter().flatten().collect()))
     }
 
-    /// Prints, on rank 0, and gives the exit code of the job.
+    /// Saves, or prints, on rank 0: how the job goes on.
     fn conclude(
         &self,
         plan: &Plan,
         ending: Ending,
-        mut report: Report,
-        links: &HardLinks,
-        parts: &[Part],
+        target: Option<&Path>,
+        counted: &mut Counted,
+        mut parts: Vec<Part>,
         output: &Output,
     ) -> i32 {
-        for (root, within) in &plan.dropped {
-            eprintln!("nacre-mpi: {root:?} is visited as part of {within:?}");
-        }
         if let Some(error) = output.failure() {
-            return match CommandError::output(io::Error::new(error.kind(), error.to_string())) {
-                CommandError::Unread => 0,
-                error => fail(&error.to_string()),
-            };
+            return end(Err(CommandError::output(error)));
         }
         if let Some((rank, failure)) =
             parts.iter().enumerate().find_map(|(rank, part)| Some((rank, part.failure.as_ref()?)))
@@ -245,15 +327,42 @@ impl Rank<'_> {
             return fail(&format!("rank {rank}: {failure}"));
         }
         if ending == Ending::Stopped {
-            return fail("interrupted: what was counted so far is not printed");
+            let interrupted = parts.iter().any(|part| part.interrupted);
+            let Some(file) = target else {
+                return if interrupted { fail("interrupted") } else { GO_ON };
+            };
+            let mut report = counted.report.clone();
+            let mut units = Vec::new();
+            for part in &mut parts {
+                part.begun.take().into_iter().for_each(|begun| report.merge(begun));
+                units.append(&mut part.units);
+            }
+            return match save(file, plan, &report, &units, &counted.links) {
+                Ok(()) if interrupted => {
+                    fail(&format!("interrupted; the same command with --resume {file:?} goes on from here"))
+                }
+                Err(error) if interrupted => end(Err(error)),
+                Ok(()) => GO_ON,
+                // It goes on without; a later one may succeed.
+                Err(error) => {
+                    eprintln!("nacre-mpi: {error}");
+                    GO_ON
+                }
+            };
         }
-        if let Err(error) = plan.finish(&mut report, links) {
-            return fail(&error.to_string());
+        for (root, within) in &plan.dropped {
+            eprintln!("nacre-mpi: {root:?} is visited as part of {within:?}");
         }
-        match plan.print(&report, &mut io::stdout().lock()) {
-            Ok(()) => {}
-            Err(CommandError::Unread) => return 0,
-            Err(error) => return fail(&error.to_string()),
+        let printed = plan
+            .finish(&mut counted.report, &counted.links)
+            .and_then(|()| plan.print(&counted.report, &mut io::stdout().lock()));
+        if let Err(error) = printed {
+            return end(Err(error));
+        }
+        if let Some(file) = target
+            && let Err(error) = std::fs::remove_file(file)
+        {
+            eprintln!("nacre-mpi: cannot remove the checkpoint {file:?}, which is of no more use: {error}");
         }
         if let Some(file) = &self.args.measurements {
             let measurements = Measurements::new(
@@ -265,12 +374,32 @@ impl Rank<'_> {
                 return fail(&format!("cannot write {file:?}: {error}"));
             }
         }
-        let (lines, end) = plan.verdict(&report);
+        let (lines, verdict) = plan.verdict(&counted.report);
         lines.iter().for_each(|line| eprintln!("nacre-mpi: {line}"));
-        match end {
-            Ok(()) => 0,
-            Err(error) => fail(&error.to_string()),
+        end(verdict)
+    }
+}
+
+fn save(
+    file: &Path,
+    plan: &Plan,
+    report: &Report,
+    units: &[Unit],
+    links: &HardLinks,
+) -> Result<(), CommandError> {
+    checkpoint::save(file, &plan.head, report, units, links)
+        .map_err(|error| CommandError::Failed(format!("cannot save the checkpoint {file:?}: {error}")))
+}
+
+/// The exit code of the job, after a word about it.
+fn end(verdict: Result<(), CommandError>) -> i32 {
+    match verdict {
+        Ok(()) | Err(CommandError::Unread) => 0,
+        Err(error @ CommandError::Usage(_)) => {
+            fail(&error.to_string());
+            2
         }
+        Err(error) => fail(&error.to_string()),
     }
 }
 

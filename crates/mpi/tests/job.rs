@@ -2,9 +2,13 @@
 //! built with, named by `NACRE_MPIRUN` (`mpirun` if it is not set).
 
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
 
 /// A job of so many ranks.
 fn job(ranks: usize, arguments: &[&str]) -> Command {
@@ -13,7 +17,9 @@ fn job(ranks: usize, arguments: &[&str]) -> Command {
         panic!("cannot run {launcher}: {error}; install it with `apt-get install mpich` or `openmpi-bin`, or see `make mpi`")
     });
     let mut command = Command::new(launcher);
-    if String::from_utf8_lossy(&about.stdout).contains("Open MPI") || String::from_utf8_lossy(&about.stdout).contains("OpenRTE") {
+    if String::from_utf8_lossy(&about.stdout).contains("Open MPI")
+        || String::from_utf8_lossy(&about.stdout).contains("OpenRTE")
+    {
         // More ranks than processors, and by the administrator, as tests are run.
         command.args(["--oversubscribe", "--allow-run-as-root"]);
     }
@@ -49,6 +55,8 @@ fn tree(root: &Path) {
     for name in [&b"line\nfeed"[..], b"not \xff UTF-8"] {
         std::fs::write(root.join(std::ffi::OsStr::from_bytes(name)), "").unwrap();
     }
+    // Nothing else is as deep.
+    std::fs::create_dir_all(root.join("1/2/3/4/5/6/7")).unwrap();
     std::os::unix::fs::symlink("..", root.join("link")).unwrap();
     std::fs::hard_link(root.join("1/1/1/file 0"), root.join("one more name")).unwrap();
 }
@@ -128,4 +136,120 @@ fn what_is_wrong_is_said_once() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(complaint.contains("h-drqs"), "{complaint}");
+}
+
+/// The processes of a job's ranks: those that have this in their command lines.
+fn ranks_with(argument: &str) -> Vec<rustix::process::Pid> {
+    let mut found = Vec::new();
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(line) = std::fs::read(process.path().join("cmdline")) else { continue };
+        let mut arguments = line.split(|byte| *byte == 0);
+        let program = arguments.next().unwrap_or_default();
+        if program.ends_with(b"nacre-mpi") && arguments.any(|other| other == argument.as_bytes()) {
+            found.extend(rustix::process::Pid::from_raw(pid));
+        }
+    }
+    found
+}
+
+/// Ends a job by a signal to one of its ranks, some time after it has saved its first checkpoint: what it left to standard
+/// error, or nothing if it was through before.
+fn end_early(
+    ranks: usize,
+    checkpoint: &Path,
+    arguments: &[&str],
+    delay: Duration,
+    signal: Signal,
+) -> Option<String> {
+    let mark = arguments.last().unwrap();
+    let mut running = job(ranks, arguments).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while !checkpoint.exists() && running.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the job does not begin");
+        std::thread::yield_now();
+    }
+    std::thread::sleep(delay);
+    if let Some(rank) = ranks_with(mark).get(ranks / 2) {
+        let _ = rustix::process::kill_process(*rank, signal);
+    }
+    let output = wait(running, mark);
+    (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Waits for a job whose ranks have to end in bounded time. A launcher that is still there long after them is ended:
+/// that of Open MPI 4.1 sometimes waits for itself when a rank was killed.
+fn wait(mut running: Child, mark: &str) -> Output {
+    let begun = Instant::now();
+    let mut alone: Option<Instant> = None;
+    while running.try_wait().unwrap().is_none() {
+        if ranks_with(mark).is_empty() {
+            let since = *alone.get_or_insert_with(Instant::now);
+            if since.elapsed() > Duration::from_secs(10) {
+                running.kill().unwrap();
+            }
+        } else {
+            alone = None;
+            assert!(begun.elapsed() < Duration::from_secs(60), "the job does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    running.wait_with_output().unwrap()
+}
+
+#[test]
+fn what_a_killed_or_stopped_job_left_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    tree(folder.path());
+    // Large enough to be met at work.
+    for number in 0..20 {
+        let more = folder.path().join(format!("more {number}"));
+        std::fs::create_dir(&more).unwrap();
+        for file in 0..4000 {
+            std::fs::write(more.join(format!("{file}")), "").unwrap();
+        }
+    }
+    let elsewhere = tempfile::tempdir().unwrap();
+    let root = folder.path().to_str().unwrap();
+    let checkpoint = elsewhere.path().join("checkpoint");
+    let checkpoint = checkpoint.to_str().unwrap();
+    let asked = ["--json", "walk", "--algorithm", "drqs", "--top", "20", "--histogram", "size"];
+    let whole = succeed(1, &[&asked[..], &[root]].concat());
+    let mut ended = 0;
+    for attempt in 0..40 {
+        if ended == 4 {
+            break;
+        }
+        let signal = if attempt % 2 == 0 { Signal::KILL } else { Signal::TERM };
+        let begin = [&asked[..], &["--checkpoint", checkpoint, "--every", "1ms", root]].concat();
+        let delay = Duration::from_millis(attempt * 37 % 150);
+        let Some(complaint) = end_early(3, Path::new(checkpoint), &begin, delay, signal) else { continue };
+        if !Path::new(checkpoint).exists() {
+            // It had finished, and was killed on its way out.
+            continue;
+        }
+        ended += 1;
+        if signal == Signal::TERM {
+            assert!(complaint.contains("--resume"), "{complaint}");
+        }
+        // Another number of ranks may go on.
+        let resumed = [&asked[..], &["--resume", checkpoint, root]].concat();
+        assert_eq!(succeed(2, &resumed), whole, "after {signal:?} at {delay:?}");
+        assert!(!Path::new(checkpoint).exists());
+    }
+    assert_eq!(ended, 4);
+    // Something else does not go on from it.
+    let output = run(2, &["walk", "--resume", "/dev/null", root]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    tree(folder.path());
+    let root = folder.path().to_str().unwrap();
+    let mut running = job(3, &["walk", "--list", root]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = [0; 100];
+    running.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    wait(running, root);
 }

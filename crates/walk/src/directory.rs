@@ -364,8 +364,12 @@ impl<S> Directory<S> {
 
     /// One piece of work less needs the descriptor: whether it was the last. [`Directory::finish`] comes after.
     pub(crate) fn unhold(&self, keep_open: bool) {
-        if self.holders.fetch_sub(1, Ordering::AcqRel) == 1 && !keep_open {
-            self.stream.lock().descriptor = None;
+        if self.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
+            if !keep_open {
+                self.stream.lock().descriptor = None;
+            } else if self.budget.is_exceeded() {
+                self.close_for_now();
+            }
         }
     }
 

@@ -327,9 +327,14 @@ impl<V: Visitor> Scanner<'_, V> {
         let mut children = Names::default();
         let mut visited = 0;
         for record in records {
+            // In place: a reference is handed on, and 256 bytes are not.
+            let known;
             let metadata = if self.options.metadata || record.kind.is_none() {
                 match self.timed(&self.progress.asking, || directory::stat(descriptor.as_fd(), record.name)) {
-                    Ok(stat) => Some(Metadata(stat)),
+                    Ok(stat) => {
+                        known = Metadata(stat);
+                        Some(&known)
+                    }
                     Err(errno) => {
                         self.fail_in(Some(directory), record.name, Operation::Stat, errno);
                         continue;
@@ -338,7 +343,7 @@ impl<V: Visitor> Scanner<'_, V> {
             } else {
                 None
             };
-            let kind = metadata.as_ref().map(Metadata::kind).or(record.kind).unwrap_or(Kind::Unknown);
+            let kind = metadata.map(Metadata::kind).or(record.kind).unwrap_or(Kind::Unknown);
             let entry = Entry {
                 directory: Some(directory),
                 descriptor: Some(descriptor.as_fd()),
@@ -346,7 +351,7 @@ impl<V: Visitor> Scanner<'_, V> {
                 name: record.name,
                 kind,
                 inode: record.inode,
-                metadata: metadata.as_ref(),
+                metadata,
                 root: directory.root(),
                 depth: directory.depth() + 1,
             };
@@ -359,7 +364,7 @@ impl<V: Visitor> Scanner<'_, V> {
             if kind != Kind::Directory || verdict == Verdict::Pass {
                 continue;
             }
-            if !self.options.cross_mounts && metadata.as_ref().is_some_and(Metadata::is_mount_point) {
+            if !self.options.cross_mounts && metadata.is_some_and(Metadata::is_mount_point) {
                 self.visitor.incomplete(directory);
                 self.visitor.mount_point(child_path(Some(directory), record.name));
                 continue;

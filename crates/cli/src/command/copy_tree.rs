@@ -1,6 +1,7 @@
 //! `nacre copy`: files and directories copied with everything that belongs to them, on all processors.
 
 use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nacre_walk::Control;
 use nacre_walk::copy::{Copy, Counters, Options};
 use nacre_walk::remove::Counted;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::command::remove::{complain, fault};
 use crate::failure::Failure;
@@ -132,8 +133,9 @@ fn report(session: &Session, copy: &Copy, verified: bool) -> Result<(), Failure>
     let stopped = copy.control().is_stopped();
     if session.json {
         let list = |faults: &nacre_walk::Faults| faults.first().iter().map(fault).collect::<Vec<_>>();
+        let mut map = Map::new();
+        output::put_bytes(&mut map, "destination", copy.destination().as_os_str().as_bytes());
         let json = json!({
-            "destination": copy.destination().to_string_lossy(),
             "directories": get(&counters.directories),
             "copied": get(&counters.copied),
             "linked": get(&counters.linked),
@@ -148,7 +150,10 @@ fn report(session: &Session, copy: &Copy, verified: bool) -> Result<(), Failure>
             "first_errors": list(copy.faults()),
             "interrupted": stopped,
         });
-        output::line(&json.to_string())?;
+        if let Value::Object(rest) = json {
+            map.extend(rest);
+        }
+        output::line(&Value::Object(map).to_string())?;
     } else {
         complain(copy.notes());
         output::line(&described(counters, verified))?;

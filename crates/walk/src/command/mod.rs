@@ -20,11 +20,13 @@ use crate::list::{Field, Format, Lister, Output};
 use crate::report::link::{HardLinks, Spill};
 use crate::report::{Report, Shape, Sums, picture, print};
 use crate::{Options, Queue, Walk};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Why a walk did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +81,7 @@ impl Plan {
     /// What the flags ask for.
     pub fn new(args: &Args, json: bool) -> Result<Plan, CommandError> {
         let now = now();
-        let (roots, places, dropped) = distinct(&args.roots)?;
+        let (roots, places, dropped) = distinct(&args.roots, args.cross_mounts)?;
         let (prune_paths, prune): (Vec<&String>, Vec<&String>) =
             args.prune.iter().partition(|pattern| pattern.contains('/'));
         let filter = Filter {
@@ -255,14 +257,18 @@ pub fn raw_stdout() -> io::Result<std::fs::File> {
 }
 
 fn now() -> Time {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    Time { seconds: now.tv_sec, nanoseconds: now.tv_nsec as u32 }
+    // A clock that stands before 1970 has more to complain about than ages.
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
 }
 
 type Dropped = Vec<(PathBuf, PathBuf)>;
 
 /// The roots without those that are visited as part of others, where all roots are, and those that were dropped.
-fn distinct(roots: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>, Dropped), CommandError> {
+fn distinct(
+    roots: &[PathBuf],
+    cross_mounts: bool,
+) -> Result<(Vec<PathBuf>, Vec<PathBuf>, Dropped), CommandError> {
     let mut places = Vec::new();
     for root in roots {
         // A root that is a link is visited as a link.
@@ -279,7 +285,10 @@ fn distinct(roots: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>, Dropped), 
     let (mut kept, mut dropped) = (Vec::new(), Vec::new());
     for (number, place) in places.iter().enumerate() {
         let within = places.iter().enumerate().find(|(other, outer)| {
-            *other != number && place.starts_with(outer) && (*outer != place || *other < number)
+            *other != number
+                && place.starts_with(outer)
+                && (*outer != place || *other < number)
+                && (cross_mounts || *outer == place || mount(place) == mount(outer))
         });
         match within {
             Some((other, _)) => dropped.push((roots[number].clone(), roots[other].clone())),
@@ -287,6 +296,12 @@ fn distinct(roots: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>, Dropped), 
         }
     }
     Ok((kept, places, dropped))
+}
+
+/// The number of the mount that a path is on. The walk of one does not reach what lies on another.
+fn mount(place: &std::path::Path) -> Option<u64> {
+    let stat = rustix::fs::statx(CWD, place, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID).ok()?;
+    Some(stat.stx_mnt_id)
 }
 
 fn ends_in_slash(path: &std::path::Path) -> bool {

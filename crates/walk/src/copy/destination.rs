@@ -195,7 +195,8 @@ impl Destination {
                 return Err(Errno::STALE);
             }
             open_one = Open::new(fd, &self.count);
-            if std::ptr::eq(directory, self) {
+            // Where too many are open, it is opened each time.
+            if std::ptr::eq(directory, self) && self.count.load(Ordering::Relaxed) <= self.count_max {
                 *self.descriptor.lock() = Some(Arc::clone(&open_one));
             }
         }

@@ -2,11 +2,11 @@
 //!
 //! - Source and destination are both walked by descriptor; no link is followed on either side, so that renaming what the
 //!   copy has passed leads it nowhere else.
-//! - A file is written beside its place under a name of its own ([`file::UNFINISHED`]) and moved there when it is complete,
+//! - A file is written beside its place under a name of its own (`file::UNFINISHED`) and moved there when it is complete,
 //!   with its metadata. Under its own name there is never half a file, and nothing that is there is written to.
 //! - What is at the destination already, with the same size and time, is not copied again. Of large files, what an earlier
-//!   run finished is not copied again either ([`record`]).
-//! - Large files are shared out in chunks among the threads that find nothing else to do ([`job`]).
+//!   run finished is not copied again either (`record`).
+//! - Large files are shared out in chunks among the threads that find nothing else to do (`job`).
 //! - A directory gets its mode and times when everything in it is done.
 
 mod attributes;
