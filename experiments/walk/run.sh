@@ -39,6 +39,9 @@ case $only in *measured*)
 esac
 
 case $only in *simulated*)
-    # The paper's figures at the paper's size; CP beside the others under other assumptions; all of Cielo.
-    study figures-simulated --figure all --source simulated --compare --out "$here"
+    # The paper's figures at the paper's size.
+    study figures-simulated --figure all --source simulated --out "$here"
+
+    # CP beside the others under other assumptions, and all of the paper's machine.
+    study comparison --compare --out "$here"
 esac

@@ -60,7 +60,7 @@ pub(super) fn measure(mpi: &Mpi, root: &Path, repetitions: u32, quick: bool) -> 
         }
     }
     progress.step("idle ranks", 0);
-    let idle = idle::measure(mpi, if quick { 4000 } else { 12_000 })?;
+    let idle = idle::measure(mpi, if quick { 8000 } else { 20_000 })?;
     progress.finish();
     let jobs = Algorithm::ALL.into_iter().zip(repeated).map(|(algorithm, repetitions)| {
         let spread = |value: &dyn Fn(&Measurements) -> f64| Spread::of(repetitions.iter().map(value));
