@@ -8,7 +8,8 @@ use crate::engine::{OneByOne, Shared};
 use crate::network::{Network, NetworkError};
 use crate::output::Output;
 use nacre_walk::algorithm::{self, Ending, Outbox, Rank, Transport};
-use nacre_walk::{Unit, Visitor, Walk};
+use nacre_walk::{Queue, Unit};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -62,38 +63,33 @@ pub struct Until<'a> {
     pub checkpoint_at: Option<Instant>,
 }
 
-/// Walks until everything was visited by some rank, or somebody asked for a stop. `entries` is what CP's master begins
-/// with; everybody else begins with what is in the walk's queue. `after` is called when the threads are through, and while
-/// what they write is still taken.
-pub fn run_phase<V: Visitor>(
+/// Walks until everything was visited by some rank, or somebody asked for a stop. `threads` runs the engine and returns when that
+/// has stopped and its output is written. `entries` is what CP's master begins with; everybody else begins with what is in the
+/// engine's queue.
+pub fn run_phase<S: Send + Sync>(
     network: &mut Network<Unit>,
-    walk: &mut Walk<V::State>,
-    visitors: &mut [V],
+    engine: &Arc<Queue<S>>,
+    threads: impl FnOnce() + Send,
     options: &algorithm::Options,
     entries: Vec<Unit>,
     output: &mut Output,
     until: &Until<'_>,
-    after: impl FnOnce(&mut [V]) + Send,
 ) -> Result<Phase, JobError> {
-    let engine = walk.queue().clone();
     engine.keep_open();
     std::thread::scope(|scope| {
-        let threads = scope.spawn(|| {
-            walk.run(visitors);
-            after(visitors);
-        });
+        let threads = scope.spawn(threads);
         let alive = || !threads.is_finished();
         let phase = if options.algorithm.has_master() {
             let mut queue = OneByOne::new(engine.clone());
             algorithm::Queue::put(&mut queue, entries);
-            let phase = communicate(network, &mut queue, &engine, options, output, until, alive);
+            let phase = communicate(network, &mut queue, engine, options, output, until, alive);
             let left = queue.drain();
             match queue.failed() {
                 Some(error) => Err(error.into()),
                 None => phase.map(|phase| Phase { entries: left, ..phase }),
             }
         } else {
-            communicate(network, &mut Shared(engine.clone()), &engine, options, output, until, alive)
+            communicate(network, &mut Shared(engine.clone()), engine, options, output, until, alive)
         };
         if phase.is_err() {
             engine.stop();
@@ -107,7 +103,7 @@ pub fn run_phase<V: Visitor>(
 fn communicate<S: Send + Sync>(
     network: &mut Network<Unit>,
     queue: &mut impl algorithm::Queue<Unit>,
-    engine: &nacre_walk::Queue<S>,
+    engine: &Queue<S>,
     options: &algorithm::Options,
     output: &mut Output,
     until: &Until<'_>,

@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 /// Why the network failed.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +115,8 @@ const TALK: i32 = 0;
 const OUTPUT: i32 = 1;
 /// What a rank has to tell at the end of a phase.
 const PART: i32 = 2;
+/// How rank 0 has the job go on.
+const DECISION: i32 = 3;
 
 /// One rank's end of the network.
 pub struct Network<W> {
@@ -176,10 +179,25 @@ impl<W> Network<W> {
         Some((status.source_rank() as u32, bytes))
     }
 
-    /// Rank 0 says a number, and everybody hears it. Between phases only.
-    pub fn decide(&self, mut number: i32) -> i32 {
-        self.world.process_at_rank(0).broadcast_into(&mut number);
-        number
+    /// Rank 0 says a number, and everybody hears it. Between phases only. It may take rank 0 a long time, for which the
+    /// others sleep; in a broadcast of MPI's they would keep their processors busy.
+    pub fn decide(&self, number: i32) -> i32 {
+        if self.is_root() {
+            for rank in 1..self.world.size() {
+                self.world.process_at_rank(rank).send_with_tag(&number.to_le_bytes()[..], DECISION);
+            }
+            return number;
+        }
+        let mut pause = Duration::from_micros(50);
+        loop {
+            if let Some((_, bytes)) = self.take_one(DECISION)
+                && let Ok(number) = bytes.try_into()
+            {
+                return i32::from_le_bytes(number);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(2));
+        }
     }
 
     /// Rank 0 says something, and everybody hears it. Between phases only.

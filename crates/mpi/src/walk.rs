@@ -110,7 +110,8 @@ impl Rank<'_> {
             Ok(walk) => walk,
             Err(code) => return Ok(code),
         };
-        let mut collectors = plan.collectors(&listing, walk.queue(), &spill);
+        let engine = walk.queue().clone();
+        let mut collectors = plan.collectors(&listing, &engine, &spill);
         let started = match loaded {
             Some(units) => {
                 walk.queue().put(units);
@@ -147,15 +148,18 @@ impl Rank<'_> {
             let due =
                 target.filter(|_| self.network.is_root()).map(|_| Instant::now() + self.args.walk.every);
             let until = Until { interrupted: self.interrupted, checkpoint_at: due };
+            let threads = || {
+                walk.run(&mut collectors);
+                collectors.iter_mut().for_each(Collector::flush);
+            };
             let phase = job::run_phase(
                 &mut self.network,
-                &mut walk,
-                &mut collectors,
+                &engine,
+                threads,
                 &options,
                 std::mem::take(&mut entries),
                 &mut output,
                 &until,
-                |collectors| collectors.iter_mut().for_each(Collector::flush),
             )?;
             for collector in &mut collectors {
                 collector.take(&mut counted.report, &mut counted.links);
