@@ -31,7 +31,7 @@ pub(crate) struct Histograms {
 /// Bars over the whole range.
 const BINS: usize = 40;
 /// Height of one histogram.
-const HEIGHT: u32 = 120;
+const HEIGHT: u32 = 130;
 
 impl Histogram {
     /// How many values fall into each of the bins between zero and `most`.
@@ -71,7 +71,7 @@ impl Histograms {
             let highest = counts.iter().copied().max().unwrap_or(0) as f64;
             let y = Axis::holding(&self.y_label, Scale::Linear, [highest.max(1.0)]);
             let mut chart = ChartBuilder::on(&area)
-                .margin_top(10)
+                .margin_top(22)
                 .x_label_area_size(if last { 48 } else { 8 })
                 .y_label_area_size(64)
                 .build_cartesian_2d(x.clone(), y)?;
@@ -100,8 +100,8 @@ impl Histograms {
                 true => format!("{}: the most {:.2} × the mean", histogram.name, busiest / mean),
                 false => histogram.name.clone(),
             };
-            // The ticks and their names take some eighty pixels; few ranks do next to nothing.
-            let place = (84, 16);
+            // Above the bars, where the axis begins.
+            let place = (66, 3);
             area.draw(&Text::new(name, place, text(14).color(&colour)))?;
         }
         root.present()?;
