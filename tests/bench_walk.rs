@@ -70,5 +70,5 @@ fn figures_are_simulated_recorded_and_drawn_again() {
 fn without_nacre_mpi_it_says_how_to_get_it_before_it_measures() {
     let mut command = program();
     command.args(["bench", "walk", "--nacre-mpi", "/nonexistent/nacre-mpi"]);
-    run(command).failed(1, &["--nacre-mpi", "/nonexistent/nacre-mpi"]);
+    run(command).failed(2, &["--nacre-mpi", "/nonexistent/nacre-mpi"]);
 }
