@@ -15,16 +15,17 @@ use std::time::{Duration, Instant};
 
 /// For so long after something happened this thread only lets others run before it looks again: a conversation goes on
 /// without the delay of sleeping.
-const EAGER: Duration = Duration::from_micros(100);
+const EAGER: Duration = Duration::from_micros(20);
 
 /// The same with a master: there every entry is a conversation, and a processor that went to sleep in between is late.
 const EAGER_WITH_MASTER: Duration = Duration::from_millis(1);
 
-/// Afterwards it sleeps for a quarter of the time since: an answer is late by a quarter at most.
-const REST_PART: u32 = 4;
+/// A rank that waits for an answer sleeps for as long as it has waited: the answer takes twice its time at most.
+const REST_PART: u32 = 1;
 
-/// It never sleeps longer: often enough for a rank that asks, and next to nothing for the processor.
-const REST_MAX: Duration = Duration::from_millis(2);
+/// It never sleeps longer, and a rank that waits for nothing always does: often enough for a rank that asks, and next to
+/// nothing for the processor.
+const REST_MAX: Duration = Duration::from_millis(3);
 
 /// Why a rank gave up.
 #[derive(Debug, thiserror::Error)]
@@ -152,11 +153,13 @@ fn communicate<S: Send + Sync>(
         if !quiet {
             happened = Instant::now();
             communication += happened - turn;
-        } else if since < eager {
+        } else if since < eager && (rank.is_asking() || options.algorithm.has_master()) {
             std::thread::yield_now();
         } else {
             let asks = rank.next_timeout_ns().map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
-            let pause = (since / REST_PART).min(REST_MAX).min(asks.unwrap_or(REST_MAX));
+            let waits = rank.is_asking() || options.algorithm.has_master();
+            let pause = if waits { since / REST_PART } else { REST_MAX };
+            let pause = pause.min(REST_MAX).min(asks.unwrap_or(REST_MAX));
             if engine.is_idle() {
                 std::thread::sleep(pause);
             } else if engine.wait_idle(pause) {
