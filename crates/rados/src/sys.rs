@@ -477,6 +477,9 @@ impl WriteStep<'_> {
     }
 }
 
+/// The code of a step that no OSD has answered, because the operation failed before. No OSD answers with this.
+const NO_REPLY: c_int = c_int::MIN;
+
 /// Where librados puts the result of a step of a read operation.
 enum Slot {
     Nothing,
@@ -493,7 +496,7 @@ impl Slot {
             ReadStep::Xattrs => Slot::Xattrs { iterator: ptr::null_mut(), code: 0 },
             ReadStep::Bytes { len, .. } => Slot::Bytes { buffer: vec![0; *len], len: 0, code: 0 },
             ReadStep::OmapAfter { .. } | ReadStep::OmapKey(_) => {
-                Slot::Omap { iterator: ptr::null_mut(), more: 0, code: 0 }
+                Slot::Omap { iterator: ptr::null_mut(), more: 0, code: NO_REPLY }
             }
             ReadStep::Call { .. } => Slot::Call { output: ptr::null_mut(), len: 0, code: 0 },
         }
@@ -541,12 +544,17 @@ impl Slot {
                 }
                 Answer::Pairs { pairs, more: false }
             }
-            Slot::Omap { iterator, more, .. } => {
+            Slot::Omap { iterator, more, code } => {
                 let mut pairs = Vec::new();
                 if !iterator.is_null() {
-                    // SAFETY: as above.
+                    // SAFETY: as above. librados gives the iterator its place when the answer comes; without one there is
+                    // nothing to go through, and looking would be a jump to nowhere.
                     unsafe {
+                        let answered = code != NO_REPLY;
                         loop {
+                            if !answered {
+                                break;
+                            }
                             let (mut key, mut value) = (ptr::null_mut(), ptr::null_mut());
                             let (mut key_len, mut value_len) = (0, 0);
                             let next = library.rados_omap_get_next2;
