@@ -1,0 +1,13 @@
+//! A datagram reflector: a member of a group sends one UDP datagram, and every other member of the group gets it,
+//! without IP multicast (Bauer and Rooney, "The Performance of Software Multicast-Reflector Implementations for
+//! Multi-Player Online Games", 2003).
+//!
+//! - [`table`] is who is a member of what: the one truth, that everything else follows.
+//! - [`plane`] is how datagrams are copied: one trait, several ways, in user space and in the kernel.
+//!
+//! A group is a UDP port of the reflector, or an id on a port that several groups share. A datagram that begins with the
+//! magic of the control protocol is for the reflector; any other is payload, and is copied as it is.
+
+pub mod plane;
+pub mod rate;
+pub mod table;

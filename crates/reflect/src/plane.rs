@@ -1,0 +1,186 @@
+//! How datagrams are copied. One trait, several ways; all keep one contract, which `tests/contract.rs` holds them to:
+//!
+//! - Every member of a group, but its sender (unless that asked for it), gets one copy of what a member sends, unchanged.
+//! - Nobody else's datagrams are copied, and nobody else gets copies.
+//! - What was admitted is not lost at the sender, at any load. What cannot be taken is refused whole, and counted.
+//! - What one member sends reaches each other member in the order in which it was sent.
+//! - Members join and leave without a moment of loss for the others.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use crate::table::{Change, GroupIndex, Lane, Table};
+
+/// The ways to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// One system call for each copy: the paper's user-space implementation, and the baseline.
+    Sendto,
+    /// One system call for many copies.
+    Batch,
+    /// Frames built in memory shared with the kernel; the payload is summed once.
+    Ring,
+    /// A program at the traffic-control hook copies; user space is not woken.
+    Kernel,
+    /// A program in the driver copies, through a map of devices.
+    Xdp,
+}
+
+impl Kind {
+    /// All of them, from the plainest on.
+    pub const ALL: [Kind; 5] = [Kind::Sendto, Kind::Batch, Kind::Ring, Kind::Kernel, Kind::Xdp];
+
+    /// Its name, as users write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Sendto => "sendto",
+            Kind::Batch => "batch",
+            Kind::Ring => "ring",
+            Kind::Kernel => "kernel",
+            Kind::Xdp => "xdp",
+        }
+    }
+
+    /// True if a program in the kernel does the work.
+    pub fn in_kernel(self) -> bool {
+        matches!(self, Kind::Kernel | Kind::Xdp)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| format!("'{text}' is not a plane: {}", Self::ALL.map(Kind::name).join(", ")))
+    }
+}
+
+/// A plane that does not work here, or no more.
+#[derive(Debug, thiserror::Error)]
+#[error("the {plane} plane cannot {what}: {why}")]
+pub struct PlaneError {
+    /// Which plane.
+    pub plane: Kind,
+    /// What it was to do.
+    pub what: String,
+    /// Why it cannot, and what would help.
+    pub why: String,
+}
+
+/// One portion of copies to make: a datagram, to a range of a lane.
+#[derive(Debug)]
+pub struct Portion<'a> {
+    /// The lane.
+    pub lane: &'a Lane,
+    /// Positions in it. Gaps are passed over.
+    pub positions: Range<usize>,
+    /// The sender, who gets none.
+    pub except: Option<SocketAddr>,
+    /// What every copy carries.
+    pub payload: &'a [u8],
+}
+
+/// How far a portion came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The first position that still has to be done; the end of the range if none has.
+    pub next: usize,
+    /// Copies that the device took.
+    pub copies: u32,
+    /// Copies that can never be sent (no route, too long for the path): counted, and passed over.
+    pub undeliverable: u32,
+    /// The device is full: try again from `next` when it has drained.
+    pub full: bool,
+}
+
+/// Where a datagram that has reached the reflector's own socket comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From the network: nothing has been done with it.
+    Fresh,
+    /// A kernel program has admitted it, and copied it up to here: what is left is all lanes after `lane`, and the
+    /// positions of `lane` from `position` on, in that lane's `generation`.
+    Handed {
+        /// The lane, by number.
+        lane: u16,
+        /// The generation of the lane that `position` is of.
+        generation: u8,
+        /// The first position without its copy.
+        position: u32,
+    },
+}
+
+/// What a kernel program did by itself since the last time it was asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Datagrams that it admitted.
+    pub datagrams: u64,
+    /// Bytes of payload in them.
+    pub bytes: u64,
+    /// Copies that a device took.
+    pub copies: u64,
+    /// Datagrams from addresses that are no members.
+    pub strangers: u64,
+    /// Datagrams beyond a member's or a group's rate.
+    pub over_rate: u64,
+    /// Datagrams refused because too many wait already.
+    pub backlog: u64,
+    /// Datagrams longer than a member's device can carry, and other copies that can never be sent.
+    pub undeliverable: u64,
+    /// Datagrams that were handed to user space.
+    pub handed: u64,
+    /// Datagrams that were handed over and never arrived there.
+    pub handed_lost: u64,
+}
+
+/// One way to copy.
+///
+/// User space always receives, queues, orders and accounts in the same way (`forward`); a plane makes the copies. A plane
+/// in the kernel does most of that by itself, and is told of the table's changes and of the end of what it handed over.
+pub trait Plane: Send {
+    /// Which one it is.
+    fn kind(&self) -> Kind;
+
+    /// Makes copies until the portion is done or its device is full. Does not wait.
+    fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError>;
+
+    /// Follows a change of the table, which shows the new state already. Told before anybody is answered, in order.
+    /// Changes of one moment are told together, so a plane may find a later one shown already by the table.
+    fn follow(&mut self, table: &Table, change: Change) -> Result<(), PlaneError> {
+        let _ = (table, change);
+        Ok(())
+    }
+
+    /// What the mark of a received datagram means.
+    fn origin(&self, mark: u32) -> Origin {
+        let _ = mark;
+        Origin::Fresh
+    }
+
+    /// A datagram of this group that reached user space although a program in the kernel might have copied it (handed
+    /// over, or following one that was) has been copied to everybody, or refused.
+    fn finished(&mut self, group: GroupIndex) {
+        let _ = group;
+    }
+
+    /// Looks after what ages: neighbours, routes, devices, credits. Called several times a second.
+    fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
+        let _ = table;
+        Ok(())
+    }
+
+    /// What happened since the last call without user space.
+    fn done(&mut self) -> Done {
+        Done::default()
+    }
+}

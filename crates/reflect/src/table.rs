@@ -1,0 +1,564 @@
+//! Who is a member of what: groups, their lanes and members. The one truth; planes follow it by its [`Change`]s.
+//!
+//! Invariants:
+//! - A *lane* is the members of one group that are reached through one device from one local address. Datagrams are
+//!   copied lane by lane, so that a device that is full holds up nobody but the members behind it.
+//! - Positions in a lane are stable within a *generation*: members are appended, and who leaves becomes a gap. When gaps
+//!   are many the lane is written anew, under the next generation. So a copy under way in another place (the kernel) can
+//!   name where it stopped by generation and position, and a member who joins or leaves never costs another a datagram.
+//! - An address is a member of a group at most once. On a port that several groups share it may be in several (it joins
+//!   the next before it leaves the last); what it sends goes to the one that it joined last.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::rate::Rate;
+
+/// A group: a port of the reflector, and an id where several groups share the port (0 where one has it alone).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId {
+    /// The UDP port.
+    pub port: u16,
+    /// The id on that port.
+    pub id: u32,
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.id {
+            0 => write!(f, "{}", self.port),
+            id => write!(f, "{}/{id}", self.port),
+        }
+    }
+}
+
+impl std::str::FromStr for GroupId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |_| format!("'{text}' is not a group: PORT, or PORT/ID");
+        let (port, id) = text.split_once('/').unwrap_or((text, "0"));
+        Ok(GroupId { port: port.parse().map_err(wrong)?, id: id.parse().map_err(wrong)? })
+    }
+}
+
+/// The place of a group in its table; planes may index by it. Places of removed groups are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupIndex(pub u32);
+
+/// The place of a member in its table. Places of members who left are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MemberIndex(pub u32);
+
+/// What an operator says of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupOptions {
+    /// Copies carry a header with a sequence number, so that members see gaps.
+    pub sequence: bool,
+    /// Members must show a token.
+    pub token: bool,
+    /// The limit of the whole group, in copies.
+    pub group_rate: Rate,
+    /// The limit of each member, in copies.
+    pub member_rate: Rate,
+    /// How many members there may be.
+    pub members_max: u32,
+}
+
+impl Default for GroupOptions {
+    /// Members may fill a group of a hundred with 1000 datagrams a second each, which no game does.
+    fn default() -> Self {
+        GroupOptions {
+            sequence: false,
+            token: false,
+            group_rate: Rate::per_second(2_000_000, 200_000),
+            member_rate: Rate::per_second(100_000, 20_000),
+            members_max: 4096,
+        }
+    }
+}
+
+/// How a member is reached: the device, and the reflector's own address that the member joined at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// The index of the network device.
+    pub device: u32,
+    /// The reflector's address and port, as the member sees them.
+    pub local: SocketAddr,
+}
+
+/// A place in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where a copy goes to.
+    pub address: SocketAddr,
+    /// Whose place it is; `None` for a gap.
+    pub member: Option<MemberIndex>,
+}
+
+/// The members of a group that are reached by one path.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    /// How they are reached.
+    pub path: Path,
+    /// Grows, and wraps, when the lane is written anew.
+    pub generation: u8,
+    /// The places, some of which may be gaps.
+    pub entries: Vec<Entry>,
+    /// How many of them are members.
+    pub live: u32,
+}
+
+/// A group.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Its name.
+    pub id: GroupId,
+    /// What the operator said of it.
+    pub options: GroupOptions,
+    /// Its lanes. A lane stays, once made, until the group goes: lanes are numbered by their place here.
+    pub lanes: Vec<Lane>,
+    /// How many members it has.
+    pub live: u32,
+    /// The group's bucket ([`Rate`]), where user space keeps it.
+    pub bucket_ns: u64,
+    /// The number of the next datagram, where datagrams are numbered.
+    pub sequence: u64,
+}
+
+/// A member.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Its group.
+    pub group: GroupIndex,
+    /// The address that it has proven to listen on.
+    pub address: SocketAddr,
+    /// The number of its lane in the group.
+    pub lane: u16,
+    /// It wants copies of its own datagrams too.
+    pub echo: bool,
+    /// Its place in the lane.
+    pub position: u32,
+    /// The member with the same address and port who joined another group before.
+    older: Option<MemberIndex>,
+    /// The member's bucket ([`Rate`]), where user space keeps it.
+    pub bucket_ns: u64,
+    /// When it was last heard of, in milliseconds of the table's owner's clock.
+    pub heard_ms: u64,
+    /// The number of the last heartbeat: an older one is a replay.
+    pub heartbeat: u32,
+    /// The measured delay there and back, in microseconds; 0 if not yet known.
+    pub delay_us: u32,
+}
+
+/// What happened to a table, for planes to follow. The table already shows the new state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A group was made.
+    GroupAdded(GroupIndex),
+    /// A group's options changed.
+    GroupChanged(GroupIndex),
+    /// A group without members was removed. It is still in the table while this is told.
+    GroupRemoved(GroupIndex),
+    /// A member joined, at the end of its lane (which may be new). What it sends goes to this group from now on.
+    Joined(MemberIndex),
+    /// A member left: its place is a gap now.
+    Left {
+        /// The group that it was in.
+        group: GroupIndex,
+        /// The lane, by number.
+        lane: u16,
+        /// The place that is a gap now.
+        position: u32,
+        /// Who it was.
+        address: SocketAddr,
+        /// The member of the same address and port that now stands for it as a sender, if there is one.
+        sender: Option<MemberIndex>,
+    },
+    /// A lane was written anew, without gaps, under another generation. Its members have new positions.
+    Rewritten {
+        /// The group.
+        group: GroupIndex,
+        /// The lane, by number.
+        lane: u16,
+    },
+}
+
+/// Groups and their members.
+#[derive(Debug, Default)]
+pub struct Table {
+    groups: Vec<Option<Group>>,
+    groups_free: Vec<u32>,
+    group_of: HashMap<GroupId, GroupIndex>,
+    members: Vec<Option<Member>>,
+    members_free: Vec<u32>,
+    live: u32,
+    /// The newest member of a port and an address: what that address sends goes to its group.
+    senders: HashMap<(u16, SocketAddr), MemberIndex>,
+    changes: Vec<Change>,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many groups there are.
+    pub fn groups_len(&self) -> usize {
+        self.group_of.len()
+    }
+
+    /// How many members there are.
+    pub fn members_len(&self) -> usize {
+        self.live as usize
+    }
+
+    /// The place of a group.
+    pub fn find(&self, id: GroupId) -> Option<GroupIndex> {
+        self.group_of.get(&id).copied()
+    }
+
+    /// A group that exists.
+    ///
+    /// # Panics
+    /// If there is none at this place.
+    pub fn group(&self, index: GroupIndex) -> &Group {
+        self.groups[index.0 as usize].as_ref().expect("a group stands at its index")
+    }
+
+    /// The same, to keep its counters.
+    ///
+    /// # Panics
+    /// If there is none at this place.
+    pub fn group_mut(&mut self, index: GroupIndex) -> &mut Group {
+        self.groups[index.0 as usize].as_mut().expect("a group stands at its index")
+    }
+
+    /// A group, unless it was removed meanwhile.
+    pub fn get_group(&self, index: GroupIndex) -> Option<&Group> {
+        self.groups.get(index.0 as usize)?.as_ref()
+    }
+
+    /// All groups.
+    pub fn groups(&self) -> impl Iterator<Item = (GroupIndex, &Group)> {
+        self.groups
+            .iter()
+            .enumerate()
+            .filter_map(|(at, group)| Some((GroupIndex(at as u32), group.as_ref()?)))
+    }
+
+    /// A member who is there.
+    ///
+    /// # Panics
+    /// If there is none at this place.
+    pub fn member(&self, index: MemberIndex) -> &Member {
+        self.members[index.0 as usize].as_ref().expect("a member stands at its index")
+    }
+
+    /// The same, to keep what is known of it.
+    ///
+    /// # Panics
+    /// If there is none at this place.
+    pub fn member_mut(&mut self, index: MemberIndex) -> &mut Member {
+        self.members[index.0 as usize].as_mut().expect("a member stands at its index")
+    }
+
+    /// A member, unless it left meanwhile.
+    pub fn get_member(&self, index: MemberIndex) -> Option<&Member> {
+        self.members.get(index.0 as usize)?.as_ref()
+    }
+
+    /// One past the greatest place of a member, for those who go through all of them bit by bit.
+    pub fn members_end(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    /// The member on whose behalf an address sends to a port.
+    pub fn sender(&self, port: u16, address: SocketAddr) -> Option<MemberIndex> {
+        self.senders.get(&(port, address)).copied()
+    }
+
+    /// The member of a group with this address.
+    pub fn member_of(&self, id: GroupId, address: SocketAddr) -> Option<MemberIndex> {
+        let group = self.find(id)?;
+        let mut next = self.sender(id.port, address);
+        while let Some(index) = next {
+            let member = self.member(index);
+            if member.group == group {
+                return Some(index);
+            }
+            next = member.older;
+        }
+        None
+    }
+
+    /// Makes a group, or changes the options of one.
+    pub fn set_group(&mut self, id: GroupId, options: GroupOptions) -> GroupIndex {
+        if let Some(index) = self.find(id) {
+            if self.group(index).options != options {
+                self.group_mut(index).options = options;
+                self.changes.push(Change::GroupChanged(index));
+            }
+            return index;
+        }
+        let group = Group { id, options, lanes: Vec::new(), live: 0, bucket_ns: 0, sequence: 0 };
+        let index = GroupIndex(place(&mut self.groups, &mut self.groups_free, group));
+        self.group_of.insert(id, index);
+        self.changes.push(Change::GroupAdded(index));
+        index
+    }
+
+    /// Removes a group that has no members. It is gone once the changes were taken.
+    ///
+    /// # Panics
+    /// If it has members.
+    pub fn remove_group(&mut self, index: GroupIndex) {
+        assert_eq!(self.group(index).live, 0, "a group is removed after its members");
+        let id = self.group(index).id;
+        self.group_of.remove(&id);
+        self.changes.push(Change::GroupRemoved(index));
+    }
+
+    /// Adds a member who has proven its address, and makes it the sender for that address. One who is there already
+    /// stays where it is if it is reached by the same path, and moves otherwise.
+    pub fn join(
+        &mut self,
+        group: GroupIndex,
+        path: Path,
+        address: SocketAddr,
+        echo: bool,
+        now_ms: u64,
+    ) -> MemberIndex {
+        let id = self.group(group).id;
+        if let Some(index) = self.member_of(id, address) {
+            let member = self.member(index);
+            let stays = self.group(group).lanes[member.lane as usize].path == path && member.echo == echo;
+            if stays && self.sender(id.port, address) == Some(index) {
+                self.member_mut(index).heard_ms = now_ms;
+                return index;
+            }
+            self.leave(index);
+        }
+        let lanes = &mut self.groups[group.0 as usize].as_mut().expect("the group was found").lanes;
+        let lane = lanes.iter().position(|lane| lane.path == path).unwrap_or_else(|| {
+            lanes.push(Lane { path, generation: 0, entries: Vec::new(), live: 0 });
+            lanes.len() - 1
+        });
+        let position = lanes[lane].entries.len() as u32;
+        let member = Member {
+            group,
+            address,
+            lane: lane as u16,
+            echo,
+            position,
+            older: self.senders.get(&(id.port, address)).copied(),
+            bucket_ns: 0,
+            heard_ms: now_ms,
+            heartbeat: 0,
+            delay_us: 0,
+        };
+        let index = MemberIndex(place(&mut self.members, &mut self.members_free, member));
+        let group = self.group_mut(group);
+        group.live += 1;
+        group.lanes[lane].live += 1;
+        group.lanes[lane].entries.push(Entry { address, member: Some(index) });
+        self.live += 1;
+        self.senders.insert((id.port, address), index);
+        self.changes.push(Change::Joined(index));
+        index
+    }
+
+    /// Removes a member.
+    ///
+    /// # Panics
+    /// If there is none at this place.
+    pub fn leave(&mut self, index: MemberIndex) {
+        let gone = self.members[index.0 as usize].take().expect("a member stands at its index");
+        self.members_free.push(index.0);
+        self.live -= 1;
+        let group = self.group_mut(gone.group);
+        group.live -= 1;
+        let port = group.id.port;
+        let lane = &mut group.lanes[gone.lane as usize];
+        lane.live -= 1;
+        lane.entries[gone.position as usize].member = None;
+        let gaps = lane.entries.len() - lane.live as usize;
+        let key = (port, gone.address);
+        let newest = self.senders[&key];
+        if newest == index {
+            match gone.older {
+                Some(older) => self.senders.insert(key, older),
+                None => self.senders.remove(&key),
+            };
+        } else {
+            let mut next = newest;
+            while self.member(next).older != Some(index) {
+                next = self.member(next).older.expect("a member is in the chain of its address");
+            }
+            self.member_mut(next).older = gone.older;
+        }
+        self.changes.push(Change::Left {
+            group: gone.group,
+            lane: gone.lane,
+            position: gone.position,
+            address: gone.address,
+            sender: self.senders.get(&key).copied(),
+        });
+        // Gaps cost a test for each copy; rewriting costs a write for each member. Both stay small this way.
+        if gaps > 16 && gaps > self.group(gone.group).lanes[gone.lane as usize].live as usize / 4 {
+            self.rewrite(gone.group, gone.lane);
+        }
+    }
+
+    fn rewrite(&mut self, group: GroupIndex, number: u16) {
+        let lane =
+            &mut self.groups[group.0 as usize].as_mut().expect("the group was found").lanes[number as usize];
+        lane.entries.retain(|entry| entry.member.is_some());
+        lane.entries.shrink_to(lane.entries.len() * 2);
+        lane.generation = lane.generation.wrapping_add(1);
+        for (position, entry) in lane.entries.iter().enumerate() {
+            let member = entry.member.expect("the gaps were removed");
+            self.members[member.0 as usize].as_mut().expect("an entry is a member's").position =
+                position as u32;
+        }
+        self.changes.push(Change::Rewritten { group, lane: number });
+    }
+
+    /// Tells each change since the last call, in order. Groups that were removed go now.
+    pub fn take_changes(&mut self, mut tell: impl FnMut(&Table, Change)) {
+        let changes = std::mem::take(&mut self.changes);
+        for &change in &changes {
+            tell(self, change);
+            if let Change::GroupRemoved(index) = change {
+                self.groups[index.0 as usize] = None;
+                self.groups_free.push(index.0);
+            }
+        }
+    }
+}
+
+fn place<T>(places: &mut Vec<Option<T>>, free: &mut Vec<u32>, value: T) -> u32 {
+    match free.pop() {
+        Some(at) => {
+            places[at as usize] = Some(value);
+            at
+        }
+        None => {
+            places.push(Some(value));
+            places.len() as u32 - 1
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address(host: u8) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, host], 1000))
+    }
+
+    fn path(device: u8) -> Path {
+        Path { device: u32::from(device), local: SocketAddr::from(([127, 0, 1, device], 7400)) }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Join { group: u32, host: u8, device: u8 },
+        Leave { group: u32, host: u8 },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..3_u32, 0..80_u8, 0..2_u8).prop_map(|(group, host, device)| Step::Join {
+                group,
+                host,
+                device
+            }),
+            (0..3_u32, 0..80_u8).prop_map(|(group, host)| Step::Leave { group, host }),
+        ]
+    }
+
+    proptest! {
+        /// A plane that follows the changes knows the same members and the same senders as a naive model.
+        #[test]
+        fn whoever_follows_the_changes_knows_the_members(steps in prop::collection::vec(step(), 1..600)) {
+            let mut table = Table::new();
+            let id = |id| GroupId { port: 7400, id };
+            let groups: Vec<_> = (0..3).map(|n| table.set_group(id(n), GroupOptions::default())).collect();
+            // The model: of each address, the groups in the order of joining, with the device.
+            let mut model: BTreeMap<u8, Vec<(u32, u8)>> = BTreeMap::new();
+            let mut lanes: BTreeMap<(u32, u16), Vec<Option<SocketAddr>>> = BTreeMap::new();
+            let mut senders: BTreeMap<SocketAddr, u32> = BTreeMap::new();
+            for step in steps {
+                match step {
+                    Step::Join { group, host, device } => {
+                        table.join(groups[group as usize], path(device), address(host), false, 0);
+                        let of = model.entry(host).or_default();
+                        of.retain(|(other, _)| *other != group);
+                        of.push((group, device));
+                    }
+                    Step::Leave { group, host } => {
+                        if let Some(member) = table.member_of(id(group), address(host)) {
+                            table.leave(member);
+                        }
+                        model.entry(host).or_default().retain(|(other, _)| *other != group);
+                    }
+                }
+                table.take_changes(|table, change| match change {
+                    Change::Joined(member) => {
+                        let member = table.member(member);
+                        let lane = lanes.entry((member.group.0, member.lane)).or_default();
+                        lane.resize(lane.len().max(member.position as usize + 1), None);
+                        lane[member.position as usize] = Some(member.address);
+                        senders.insert(member.address, member.group.0);
+                    }
+                    Change::Left { group, lane, position, address, sender } => {
+                        lanes.get_mut(&(group.0, lane)).unwrap()[position as usize] = None;
+                        match sender {
+                            None => senders.remove(&address),
+                            Some(sender) => senders.insert(address, table.member(sender).group.0),
+                        };
+                    }
+                    Change::Rewritten { group, lane } => {
+                        let entries = &table.group(group).lanes[lane as usize].entries;
+                        lanes.insert((group.0, lane), entries.iter().map(|entry| Some(entry.address)).collect());
+                    }
+                    Change::GroupAdded(_) | Change::GroupChanged(_) | Change::GroupRemoved(_) => {}
+                });
+            }
+            for (number, group) in groups.iter().enumerate() {
+                let mut expected: Vec<_> = model
+                    .iter()
+                    .flat_map(|(host, of)| of.iter().map(move |(group, device)| (*group, *device, address(*host))))
+                    .filter(|(group, _, _)| *group == number as u32)
+                    .map(|(_, device, address)| (u32::from(device), address))
+                    .collect();
+                let mut found: Vec<_> = lanes
+                    .iter()
+                    .filter(|((of, _), _)| of == &group.0)
+                    .flat_map(|((_, lane), entries)| {
+                        let device = table.group(*group).lanes[*lane as usize].path.device;
+                        entries.iter().flatten().map(move |address| (device, *address))
+                    })
+                    .collect();
+                expected.sort();
+                found.sort();
+                prop_assert_eq!(&expected, &found);
+                prop_assert_eq!(expected.len(), table.group(*group).live as usize);
+            }
+            let expected: BTreeMap<_, _> = model
+                .iter()
+                .filter_map(|(host, of)| Some((address(*host), groups[of.last()?.0 as usize].0)))
+                .collect();
+            prop_assert_eq!(&expected, &senders);
+            prop_assert_eq!(table.members_len(), model.values().map(Vec::len).sum::<usize>());
+        }
+    }
+}
