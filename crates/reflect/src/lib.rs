@@ -3,11 +3,14 @@
 //! Multi-Player Online Games", 2003).
 //!
 //! - [`table`] is who is a member of what: the one truth, that everything else follows.
+//! - [`forward`] is the way of a datagram through user space: received, admitted or refused, copied, kept while a device
+//!   is full.
 //! - [`plane`] is how datagrams are copied: one trait, several ways, in user space and in the kernel.
 //!
 //! A group is a UDP port of the reflector, or an id on a port that several groups share. A datagram that begins with the
 //! magic of the control protocol is for the reflector; any other is payload, and is copied as it is.
 
+pub mod forward;
 pub mod plane;
 pub mod rate;
 pub mod table;

@@ -12,6 +12,10 @@ use std::ops::Range;
 
 use crate::table::{Change, GroupIndex, Lane, Table};
 
+mod open;
+
+pub use open::{PlaneOptions, auto, open};
+
 /// The ways to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
