@@ -10,7 +10,11 @@
 //! A group is a UDP port of the reflector, or an id on a port that several groups share. A datagram that begins with the
 //! magic of the control protocol is for the reflector; any other is payload, and is copied as it is.
 
+pub mod control;
+pub mod cookie;
 pub mod forward;
 pub mod plane;
 pub mod rate;
 pub mod table;
+pub mod token;
+pub mod wire;

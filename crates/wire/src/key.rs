@@ -36,7 +36,8 @@ impl ClusterKey {
         ClusterKey(bytes)
     }
 
-    pub(crate) fn bytes(&self) -> &[u8; KEY_BYTES] {
+    /// Its bytes, for those who prove or sign with it.
+    pub fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }
 

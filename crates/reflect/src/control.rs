@@ -1,0 +1,331 @@
+//! The reflector's control plane: who comes in, who stays, who is sent where, and what a group's state is. A state machine
+//! without clock or I/O: it takes datagrams and time, and gives answers and [`Event`]s.
+//!
+//! Invariants:
+//! - Nothing is sent to an address that has not proven that it listens there, but one answer to each request, no longer
+//!   than the request.
+//! - Until an address has brought its cookie back it costs no memory. All tables have bounds.
+//! - Only the exact address of a member is heard as that member, and only with its session.
+//! - What a reflector says is never answered by a reflector, so two of them cannot be played against each other.
+
+mod beat;
+mod counter;
+mod join;
+mod limit;
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use nacre_wire::ClusterKey;
+
+use crate::cookie::Secret;
+use crate::forward::{Host, Incoming, Now, Outgoing};
+use crate::rate::Rate;
+use crate::table::{GroupId, GroupIndex, GroupOptions, MemberIndex, Table};
+use crate::wire::{Answer, Reason, Request};
+
+pub use counter::{Counter, Counters};
+use limit::{Departed, Sources};
+
+/// Answers that wait to be taken, at most.
+const OUTGOING_MAX: usize = 1 << 16;
+/// Events that wait to be taken, at most.
+const EVENTS_MAX: usize = 1 << 16;
+
+/// What an operator may set for the whole reflector.
+#[derive(Clone, Debug)]
+pub struct ControlOptions {
+    /// How often members send heartbeats.
+    pub heartbeat_ms: u32,
+    /// How long a member may be silent.
+    pub expiry_ms: u32,
+    /// Members in all groups together. Each costs about 300 bytes.
+    pub members_max: u32,
+    /// Joins that one source (an IPv4 address, an IPv6 network of 64 bits) gets done.
+    pub joins_per_source: Rate,
+    /// Unproven requests of one source that are answered.
+    pub answers_per_source: Rate,
+    /// Members may have loopback addresses.
+    pub loopback: bool,
+    /// Members may have ports below 1024.
+    pub privileged: bool,
+    /// The reflector's own listeners, which are never members.
+    pub own: Vec<SocketAddr>,
+    /// Broadcast addresses of the networks that the reflector is in, which are never members.
+    pub broadcast: Vec<Ipv4Addr>,
+    /// The operator's key, which tokens are signed with. Without one no token is good.
+    pub token_key: Option<ClusterKey>,
+}
+
+impl Default for ControlOptions {
+    fn default() -> Self {
+        ControlOptions {
+            heartbeat_ms: 3000,
+            expiry_ms: 10_000,
+            members_max: 1 << 20,
+            joins_per_source: Rate::per_second(50, 200),
+            answers_per_source: Rate::per_second(200, 1000),
+            loopback: false,
+            privileged: false,
+            own: Vec::new(),
+            broadcast: Vec::new(),
+            token_key: None,
+        }
+    }
+}
+
+/// What happened, for the server around the control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A member came in.
+    Joined {
+        /// Its group.
+        group: GroupId,
+        /// Its address.
+        address: SocketAddr,
+    },
+    /// A member is gone.
+    Left {
+        /// Its group.
+        group: GroupId,
+        /// Its address.
+        address: SocketAddr,
+        /// Why.
+        reason: Reason,
+    },
+}
+
+/// What the control plane knows of a member beside the table.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seat {
+    session: u64,
+    /// That of the `JOIN` that made the session.
+    nonce: u64,
+    /// When that was. Cookies from before are used up.
+    joined_ms: u64,
+    keeps_state: bool,
+}
+
+/// What the control plane knows of a group beside the table.
+#[derive(Clone, Debug, Default)]
+struct Room {
+    /// The operator removed the group: its members are told, and then it goes.
+    removed: bool,
+}
+
+/// The control plane.
+#[derive(Debug)]
+pub struct Control {
+    options: ControlOptions,
+    secret: Secret,
+    table: Table,
+    /// By the member's index.
+    seats: Vec<Seat>,
+    /// By the group's index.
+    rooms: Vec<Room>,
+    joins: u64,
+    join_sources: Sources,
+    answer_sources: Sources,
+    departed: Departed,
+    round: beat::Round,
+    closing: bool,
+    outgoing: VecDeque<Outgoing>,
+    events: VecDeque<Event>,
+    counters: Counters,
+}
+
+impl Control {
+    /// A control plane without groups. `secret` must be random.
+    pub fn new(options: ControlOptions, secret: Secret) -> Self {
+        Control {
+            join_sources: Sources::new(options.joins_per_source),
+            answer_sources: Sources::new(options.answers_per_source),
+            options,
+            secret,
+            table: Table::new(),
+            seats: Vec::new(),
+            rooms: Vec::new(),
+            joins: 0,
+            departed: Departed::default(),
+            round: beat::Round::default(),
+            closing: false,
+            outgoing: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Makes a group, or changes one.
+    pub fn set_group(&mut self, id: GroupId, options: GroupOptions) {
+        let index = self.table.set_group(id, options);
+        let place = index.0 as usize;
+        if self.rooms.len() <= place {
+            self.rooms.resize_with(place + 1, Room::default);
+        }
+        self.rooms[place].removed = false;
+    }
+
+    /// Removes a group: its members are told, one after another, and then it is gone. False if there is none.
+    pub fn remove_group(&mut self, id: GroupId) -> bool {
+        let Some(index) = self.table.find(id) else { return false };
+        self.rooms[index.0 as usize].removed = true;
+        self.remove_if_empty(index);
+        true
+    }
+
+    /// From here on nobody comes in, and the members are told to go, one after another. The end is when the table has no
+    /// members left.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// Takes a datagram that began with the magic of the protocol.
+    pub fn handle(&mut self, now: Now, incoming: Incoming<'_>) {
+        let Ok(request) = Request::decode(incoming.bytes) else { return self.count(Counter::Malformed) };
+        if !self.may_send_to(incoming.from, incoming.path.local) {
+            return self.count(Counter::Destination);
+        }
+        let port = incoming.path.local.port();
+        let id = |group| GroupId { port, id: group };
+        match request {
+            Request::Join(join) => self.join(now, &incoming, id(join.group), join),
+            Request::Leave { group, session } => self.leave(now, &incoming, id(group), session),
+            Request::Heartbeat(heartbeat) => self.heartbeat(now, &incoming, id(heartbeat.group), heartbeat),
+            Request::Locate { .. } | Request::StateGet { .. } | Request::StatePart(_) => {
+                self.count(Counter::Malformed)
+            }
+        }
+    }
+
+    /// Lets time pass. Called several times a second; what is to be done for every member is done bit by bit.
+    pub fn tick(&mut self, now: Now) {
+        self.go_round(now);
+    }
+
+    /// The next thing that happened.
+    pub fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// All that happened since the last call.
+    pub fn events(&mut self) -> impl Iterator<Item = Event> + '_ {
+        self.events.drain(..)
+    }
+
+    /// The next datagram to be sent.
+    pub fn next_outgoing(&mut self) -> Option<Outgoing> {
+        self.outgoing.pop_front()
+    }
+
+    /// Groups and members.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What was set.
+    pub fn options(&self) -> &ControlOptions {
+        &self.options
+    }
+
+    fn count(&mut self, counter: Counter) {
+        self.counters.add(counter, 1);
+    }
+
+    fn tell(&mut self, event: Event) {
+        match self.events.len() < EVENTS_MAX {
+            true => self.events.push_back(event),
+            false => self.count(Counter::EventsFull),
+        }
+    }
+
+    fn send(&mut self, local: SocketAddr, to: SocketAddr, answer: &Answer<'_>) {
+        match self.outgoing.len() < OUTGOING_MAX {
+            true => self.outgoing.push_back(Outgoing { local, to, bytes: answer.encode() }),
+            false => self.count(Counter::OutgoingFull),
+        }
+    }
+
+    /// Answers an address that has proven nothing yet, unless its source asks too often.
+    fn answer_unproven(&mut self, now: Now, incoming: &Incoming<'_>, counter: Counter, answer: &Answer<'_>) {
+        let source = self.secret.source(incoming.from.ip());
+        if !self.answer_sources.take(source, now.ns) {
+            return self.count(Counter::SourceBusy);
+        }
+        self.count(counter);
+        self.send(incoming.path.local, incoming.from, answer);
+    }
+
+    /// The member who sent this, if it did so from its own address and with its session.
+    fn member(&self, id: GroupId, from: SocketAddr, session: u64) -> Option<MemberIndex> {
+        let index = self.table.member_of(id, from)?;
+        (self.seat(index).session == session).then_some(index)
+    }
+
+    fn seat(&self, index: MemberIndex) -> &Seat {
+        // Every member got its seat when it joined.
+        &self.seats[index.0 as usize]
+    }
+
+    /// Gives a member its seat.
+    fn seat_for(&mut self, index: MemberIndex, seat: Seat) {
+        let place = index.0 as usize;
+        if self.seats.len() <= place {
+            self.seats.resize_with(place + 1, Seat::default);
+        }
+        self.seats[place] = seat;
+    }
+
+    fn room(&self, index: GroupIndex) -> &Room {
+        // Every group got its room when it was made.
+        &self.rooms[index.0 as usize]
+    }
+
+    /// The reflector's address that a member is reached from.
+    fn local_of(&self, index: MemberIndex) -> SocketAddr {
+        let member = self.table.member(index);
+        self.table.group(member.group).lanes[member.lane as usize].path.local
+    }
+
+    /// Removes a member, and tells it, and whoever takes the events.
+    fn dismiss(&mut self, now: Now, index: MemberIndex, reason: Reason) {
+        let (local, member, seat) = (self.local_of(index), self.table.member(index), *self.seat(index));
+        let (group, address) = (member.group, member.address);
+        let id = self.table.group(group).id;
+        self.count(match reason {
+            Reason::Left => Counter::Left,
+            Reason::Expired => Counter::Expired,
+            _ => Counter::Removed,
+        });
+        self.departed.note(self.secret.session(id, address, 0), seat.joined_ms.max(now.ms), now.ms);
+        self.table.leave(index);
+        self.send(local, address, &Answer::Goodbye { session: seat.session, reason });
+        self.tell(Event::Left { group: id, address, reason });
+        self.remove_if_empty(group);
+    }
+
+    fn remove_if_empty(&mut self, group: GroupIndex) {
+        if self.room(group).removed && self.table.group(group).live == 0 {
+            self.table.remove_group(group);
+            self.rooms[group.0 as usize] = Room::default();
+        }
+    }
+}
+
+impl Host for Control {
+    fn table(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    fn control(&mut self, now: Now, incoming: Incoming<'_>) {
+        self.handle(now, incoming);
+    }
+
+    fn outgoing(&mut self) -> Option<Outgoing> {
+        self.next_outgoing()
+    }
+}

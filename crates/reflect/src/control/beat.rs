@@ -1,0 +1,114 @@
+//! Heartbeats, and the round in which every member is looked after: who was silent for too long goes, who is to go or to
+//! move is told. The round takes a share of the members at each tick, so that no tick is long.
+
+use super::{Control, Counter};
+use crate::forward::{Incoming, Now};
+use crate::table::{GroupId, MemberIndex};
+use crate::wire::{Answer, Heartbeat, Pulse, Reason};
+
+/// A delay that is longer than this is no delay but a mistake.
+const DELAY_MAX_US: u64 = 60_000_000;
+
+/// Where the round is.
+#[derive(Debug, Default)]
+pub(super) struct Round {
+    /// The next place to look at.
+    next: u32,
+    /// When it was last gone on with.
+    last_ms: Option<u64>,
+    /// Places times milliseconds that are due and not yet a whole place's.
+    due: u64,
+}
+
+impl Control {
+    pub(super) fn heartbeat(&mut self, now: Now, incoming: &Incoming<'_>, id: GroupId, beat: Heartbeat) {
+        let Some(index) = self.member(id, incoming.from, beat.session) else {
+            return self.not_member(now, incoming, beat.session);
+        };
+        if beat.number <= self.table.member(index).heartbeat {
+            return self.count(Counter::Replayed);
+        }
+        let index = self.follow_path(now, incoming, index);
+        let now_us = now.ns / 1000;
+        let member = self.table.member_mut(index);
+        member.heard_ms = now.ms;
+        member.heartbeat = beat.number;
+        if beat.reflector_us != 0
+            && let Some(delay_us) =
+                now_us.checked_sub(beat.reflector_us).and_then(|us| us.checked_sub(beat.hold_us.into()))
+            && delay_us < DELAY_MAX_US
+        {
+            // An eighth of each new measurement, as TCP does it.
+            let delay_us = delay_us.max(1) as u32;
+            member.delay_us = match member.delay_us {
+                0 => delay_us,
+                before => before - before / 8 + delay_us / 8,
+            }
+            .max(1);
+        }
+        let group = self.table.group(self.table.member(index).group);
+        let pulse = Pulse {
+            session: beat.session,
+            number: beat.number,
+            members: group.live,
+            client_us: beat.client_us,
+            reflector_us: now_us,
+            state_version: 0,
+        };
+        self.count(Counter::Heartbeats);
+        self.send(incoming.path.local, incoming.from, &Answer::Pulse(pulse));
+    }
+
+    /// The same address may come in by another device, or to another address of the reflector: its copies go out there.
+    /// Only the group that the address joined last follows: the others are about to be left, and joining them anew
+    /// would make them the ones that it sends to.
+    fn follow_path(&mut self, now: Now, incoming: &Incoming<'_>, index: MemberIndex) -> MemberIndex {
+        let before = self.table.member(index).clone();
+        let group = self.table.group(before.group);
+        if group.lanes[before.lane as usize].path == incoming.path
+            || self.table.sender(group.id.port, before.address) != Some(index)
+        {
+            return index;
+        }
+        let seat = *self.seat(index);
+        let moved = self.table.join(before.group, incoming.path, before.address, before.echo, now.ms);
+        self.seat_for(moved, seat);
+        let member = self.table.member_mut(moved);
+        member.bucket_ns = before.bucket_ns;
+        self.count(Counter::PathChanged);
+        moved
+    }
+
+    /// Goes on with the round.
+    pub(super) fn go_round(&mut self, now: Now) {
+        let end = self.table.members_end();
+        let elapsed_ms = now.ms - self.round.last_ms.replace(now.ms).unwrap_or(now.ms).min(now.ms);
+        let round_ms = u64::from(self.options.heartbeat_ms / 2).clamp(50, 1000);
+        self.round.due += u64::from(end) * elapsed_ms.min(round_ms);
+        let visits = (self.round.due / round_ms).min(end.into());
+        self.round.due %= round_ms;
+        for _ in 0..visits {
+            if self.round.next >= end {
+                self.round.next = 0;
+            }
+            let index = MemberIndex(self.round.next);
+            self.round.next += 1;
+            if self.table.get_member(index).is_some() {
+                self.look_after(now, index);
+            }
+        }
+    }
+
+    fn look_after(&mut self, now: Now, index: MemberIndex) {
+        let member = self.table.member(index);
+        let silent_ms = now.ms.saturating_sub(member.heard_ms);
+        let group = member.group;
+        if silent_ms > self.options.expiry_ms.into() {
+            self.dismiss(now, index, Reason::Expired);
+        } else if self.closing {
+            self.dismiss(now, index, Reason::Closing);
+        } else if self.room(group).removed {
+            self.dismiss(now, index, Reason::Removed);
+        }
+    }
+}

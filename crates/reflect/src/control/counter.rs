@@ -1,0 +1,130 @@
+//! What the control plane counts: one table of names, from which the metrics are derived.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
+        /// Something that is counted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Counter {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Counter {
+            /// All of them.
+            pub const ALL: &[Counter] = &[$(Counter::$name,)*];
+
+            /// Its name in metrics.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Counter::$name => $text,)*
+                }
+            }
+        }
+
+        /// What was counted since the start.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Counters([u64; Counter::ALL.len()]);
+
+        impl Default for Counters {
+            fn default() -> Self {
+                Counters([0; Counter::ALL.len()])
+            }
+        }
+    };
+}
+
+counters! {
+    /// Addresses that were asked for a proof.
+    Challenged = "challenged";
+    /// Members who came in.
+    Joined = "joined";
+    /// `JOIN`s of members who were in already, answered again.
+    JoinedAgain = "joined_again";
+    /// Members who left by their own wish.
+    Left = "left";
+    /// Members who were not heard of for too long.
+    Expired = "expired";
+    /// Members whom the operator removed, or the end of the reflector.
+    Removed = "removed";
+    /// Heartbeats of members.
+    Heartbeats = "heartbeats";
+    /// Members whose path to the reflector changed.
+    PathChanged = "path_changed";
+    /// Answers to where a location is.
+    Located = "located";
+    /// Clients sent to another reflector.
+    Redirected = "redirected";
+    /// Times that a member was told to move.
+    MovesTold = "moves_told";
+    /// Times that a member was asked for a group's state.
+    StateAsked = "state_asked";
+    /// Members that did not answer, or had none to give.
+    StateUnanswered = "state_unanswered";
+    /// Parts of states taken from members.
+    StatePartsTaken = "state_parts_taken";
+    /// Parts of states given to members.
+    StatePartsGiven = "state_parts_given";
+    /// States that were stored.
+    StateStored = "state_stored";
+    /// States that were not stored because a newer one was there.
+    StateConflict = "state_conflict";
+    /// States that the store failed to keep or to give.
+    StateFailed = "state_failed";
+    /// Refused without an answer: no message of this protocol, or one that only reflectors send.
+    Malformed = "refused_malformed";
+    /// Refused without an answer: sources that nothing may be sent to.
+    Destination = "refused_destination";
+    /// Refused without an answer: more unproven requests from one source than are answered.
+    SourceBusy = "refused_source_busy";
+    /// Refused: a cookie that was forged, of another address, too old, or used before.
+    CookieInvalid = "refused_cookie";
+    /// Refused: too many joins from one source.
+    TooManyJoins = "refused_too_many_joins";
+    /// Refused: the group, or the reflector, is full.
+    Full = "refused_full";
+    /// Refused: no such group.
+    UnknownGroup = "refused_unknown_group";
+    /// Refused: no such location.
+    UnknownLocation = "refused_unknown_location";
+    /// Refused: a token that was needed and not shown.
+    TokenMissing = "refused_token_missing";
+    /// Refused: a token whose time is over.
+    TokenExpired = "refused_token_expired";
+    /// Refused: a token for another group.
+    TokenGroup = "refused_token_group";
+    /// Refused: a token for another address.
+    TokenAddress = "refused_token_address";
+    /// Refused: a token that the operator did not sign.
+    TokenForged = "refused_token_forged";
+    /// Refused: a token that is cut short.
+    TokenMalformed = "refused_token_malformed";
+    /// Refused: requests of no member, or of another session.
+    NotMember = "refused_not_member";
+    /// Refused without an answer: heartbeats that were heard before.
+    Replayed = "refused_replayed";
+    /// Refused without an answer: more parts of a state than a member may fetch at once.
+    StateRate = "refused_state_rate";
+    /// Refused without an answer: parts of a state that nobody asked for.
+    StateUnasked = "refused_state_unasked";
+    /// Refused: the reflector is shutting down.
+    Closing = "refused_closing";
+    /// Answers that were dropped because nobody took them.
+    OutgoingFull = "outgoing_full";
+    /// Events that were dropped because nobody took them.
+    EventsFull = "events_full";
+}
+
+impl Counters {
+    /// One of them.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.0[counter as usize]
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
+        Counter::ALL.iter().map(|counter| (*counter, self.get(*counter)))
+    }
+
+    pub(super) fn add(&mut self, counter: Counter, count: u64) {
+        self.0[counter as usize] += count;
+    }
+}

@@ -1,0 +1,162 @@
+//! Coming in and leaving.
+//!
+//! Nobody is written down before a cookie has come back from its address. The joins of a source are limited only then:
+//! else whoever forges an address could use up what the one who has it may do.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{Control, Counter, Event, Seat};
+use crate::forward::{Incoming, Now};
+use crate::table::{GroupId, GroupIndex, MemberIndex};
+use crate::token;
+use crate::wire::{Answer, Join, Joined, Reason};
+
+impl Control {
+    /// Whether a source may be sent anything at all.
+    pub(super) fn may_send_to(&self, to: SocketAddr, local: SocketAddr) -> bool {
+        let ip = to.ip().to_canonical();
+        let options = &self.options;
+        let right = match ip {
+            IpAddr::V4(ip) => !ip.is_broadcast() && ip.octets()[0] != 0 && !options.broadcast.contains(&ip),
+            IpAddr::V6(_) => true,
+        };
+        let own = options.own.iter().chain([&local]).any(|own| {
+            let own_ip = own.ip().to_canonical();
+            own.port() == to.port()
+                && (own_ip == ip || own_ip.is_unspecified() && local.ip().to_canonical() == ip)
+        });
+        right
+            && !own
+            && !ip.is_multicast()
+            && !ip.is_unspecified()
+            && (options.loopback || !ip.is_loopback())
+            && to.port() != 0
+            && (options.privileged || to.port() >= 1024)
+    }
+
+    pub(super) fn join(&mut self, now: Now, incoming: &Incoming<'_>, id: GroupId, join: Join<'_>) {
+        let (from, nonce) = (incoming.from, join.nonce);
+        let refused = |reason, retry_ms| Answer::Refused { nonce, reason, retry_ms };
+        if self.closing {
+            return self.answer_unproven(now, incoming, Counter::Closing, &refused(Reason::Closing, 0));
+        }
+        let group = self.table.find(id).filter(|group| !self.room(*group).removed);
+        let Some(group) = group else {
+            let answer = refused(Reason::UnknownGroup, 0);
+            return self.answer_unproven(now, incoming, Counter::UnknownGroup, &answer);
+        };
+
+        // The proof.
+        let known = self.table.member_of(id, from);
+        let younger_than_ms = match known {
+            Some(index) => Some(self.seat(index).joined_ms),
+            None => self.departed.younger_than_ms(self.secret.session(id, from, 0)),
+        };
+        let made_ms = self.secret.check(&join.cookie, id, from, now.ms);
+        if let (Some(index), Some(_)) = (known, made_ms)
+            && self.seat(index).nonce == nonce
+        {
+            // The same JOIN again, or its copy: its answer may have been lost.
+            self.count(Counter::JoinedAgain);
+            return self.welcome(incoming, group, index);
+        }
+        let Some(made_ms) = made_ms.filter(|made_ms| younger_than_ms.is_none_or(|than| *made_ms > than))
+        else {
+            if join.cookie != [0; _] {
+                self.count(Counter::CookieInvalid);
+            }
+            let made_ms = younger_than_ms.map_or(now.ms, |than| now.ms.max(than + 1));
+            let cookie = self.secret.cookie(id, from, made_ms);
+            let answer = Answer::Challenge { nonce, cookie, seen: from };
+            return self.answer_unproven(now, incoming, Counter::Challenged, &answer);
+        };
+
+        if let Err((counter, reason, retry_ms)) = self.admit(now, group, known, from, join.token) {
+            self.count(counter);
+            return self.send(incoming.path.local, from, &refused(reason, retry_ms));
+        }
+        let index = self.table.join(group, incoming.path, from, join.echo, now.ms);
+        let member = self.table.member_mut(index);
+        (member.heartbeat, member.delay_us) = (0, 0);
+        self.joins += 1;
+        let session = self.secret.session(id, from, self.joins);
+        let joined_ms = made_ms.max(now.ms);
+        self.seat_for(index, Seat { session, nonce, joined_ms, keeps_state: join.keeps_state });
+        self.count(Counter::Joined);
+        if known.is_none() {
+            self.tell(Event::Joined { group: id, address: from });
+        }
+        self.welcome(incoming, group, index);
+    }
+
+    /// Whether somebody who has proven its address may come in.
+    fn admit(
+        &mut self,
+        now: Now,
+        group: GroupIndex,
+        known: Option<MemberIndex>,
+        from: SocketAddr,
+        token: &[u8],
+    ) -> Result<(), (Counter, Reason, u32)> {
+        let source = self.secret.source(from.ip());
+        if !self.join_sources.take(source, now.ns) {
+            return Err((Counter::TooManyJoins, Reason::TooManyJoins, 1000));
+        }
+        let group = self.table.group(group);
+        if group.options.token {
+            let verdict = match &self.options.token_key {
+                Some(key) => token::verify(key, token, group.id, None, from.ip(), now.unix_s),
+                None if token.is_empty() => Err(Reason::TokenMissing),
+                None => Err(Reason::TokenForged),
+            };
+            verdict.map_err(|reason| {
+                let counter = match reason {
+                    Reason::TokenMissing => Counter::TokenMissing,
+                    Reason::TokenExpired => Counter::TokenExpired,
+                    Reason::TokenGroup => Counter::TokenGroup,
+                    Reason::TokenAddress => Counter::TokenAddress,
+                    Reason::TokenForged => Counter::TokenForged,
+                    _ => Counter::TokenMalformed,
+                };
+                (counter, reason, 0)
+            })?;
+        }
+        let full = group.live >= group.options.members_max
+            || self.table.members_len() >= self.options.members_max as usize;
+        if known.is_none() && full {
+            return Err((Counter::Full, Reason::Full, self.options.expiry_ms));
+        }
+        Ok(())
+    }
+
+    /// Tells a member that it is one.
+    fn welcome(&mut self, incoming: &Incoming<'_>, group: GroupIndex, index: MemberIndex) {
+        let (seat, group) = (*self.seat(index), self.table.group(group));
+        let joined = Joined {
+            nonce: seat.nonce,
+            session: seat.session,
+            seen: incoming.from,
+            heartbeat_ms: self.options.heartbeat_ms.max(1),
+            expiry_ms: self.options.expiry_ms.max(self.options.heartbeat_ms).max(1),
+            members: group.live,
+            sequence: group.options.sequence,
+            state_pending: false,
+            state_version: 0,
+            state_bytes: 0,
+        };
+        self.send(incoming.path.local, incoming.from, &Answer::Joined(joined));
+    }
+
+    pub(super) fn leave(&mut self, now: Now, incoming: &Incoming<'_>, id: GroupId, session: u64) {
+        match self.member(id, incoming.from, session) {
+            Some(index) => self.dismiss(now, index, Reason::Left),
+            None => self.not_member(now, incoming, session),
+        }
+    }
+
+    /// Answers somebody who takes itself for a member: it may have been one before the reflector was started again.
+    pub(super) fn not_member(&mut self, now: Now, incoming: &Incoming<'_>, session: u64) {
+        let answer = Answer::Refused { nonce: session, reason: Reason::NotMember, retry_ms: 0 };
+        self.answer_unproven(now, incoming, Counter::NotMember, &answer);
+    }
+}

@@ -1,0 +1,102 @@
+//! How much one source may ask for, and which cookies are used up: both in memory that no flood makes larger.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::cookie::COOKIE_LIFE_MS;
+use crate::rate::Rate;
+
+const SLOTS: usize = 1 << 15;
+const DEPARTED_MAX: usize = 1 << 16;
+
+/// A rate for each source, in a table of fixed size. A source has a bucket in each of two rows, and gets what either of
+/// them lets through: another source that happens to share one bucket does not shut it out.
+#[derive(Debug)]
+pub(super) struct Sources {
+    rate: Rate,
+    rows: [Box<[u64]>; 2],
+}
+
+impl Sources {
+    pub(super) fn new(rate: Rate) -> Self {
+        let row = || vec![0; SLOTS].into_boxed_slice();
+        Sources { rate, rows: [row(), row()] }
+    }
+
+    /// Takes one from the buckets of a source, which is named by a keyed hash.
+    pub(super) fn take(&mut self, source: u64, now_ns: u64) -> bool {
+        let places = [source as usize % SLOTS, (source >> 32) as usize % SLOTS];
+        let mut admitted = false;
+        for (row, place) in self.rows.iter_mut().zip(places) {
+            admitted |= self.rate.take(&mut row[place], now_ns, 1);
+        }
+        admitted
+    }
+}
+
+/// When addresses left their groups, as long as a cookie from before could still bring one back: a recorded `JOIN` must
+/// not make somebody a member again who has left. Bounded: where there are too many, all cookies from before the oldest
+/// are worth nothing, and whoever brings one gets another.
+#[derive(Debug, Default)]
+pub(super) struct Departed {
+    at_ms: HashMap<u64, u64>,
+    order: VecDeque<(u64, u64)>,
+    floor_ms: Option<u64>,
+}
+
+impl Departed {
+    /// Notes that the address and group behind this hash left.
+    pub(super) fn note(&mut self, who: u64, at_ms: u64, now_ms: u64) {
+        while let Some(&(oldest, oldest_ms)) = self.order.front() {
+            let full = self.order.len() >= DEPARTED_MAX;
+            if !full && now_ms <= oldest_ms + COOKIE_LIFE_MS {
+                break;
+            }
+            if full {
+                self.floor_ms = self.floor_ms.max(Some(oldest_ms));
+            }
+            self.order.pop_front();
+            if self.at_ms.get(&oldest) == Some(&oldest_ms) {
+                self.at_ms.remove(&oldest);
+            }
+        }
+        self.at_ms.insert(who, at_ms);
+        self.order.push_back((who, at_ms));
+    }
+
+    /// A cookie of this address and group must be younger than this.
+    pub(super) fn younger_than_ms(&self, who: u64) -> Option<u64> {
+        self.at_ms.get(&who).copied().max(self.floor_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_limited_and_does_not_limit_others() {
+        let mut sources = Sources::new(Rate::per_second(10, 20));
+        let taken = |sources: &mut Sources, source: u64, now_ns: u64| {
+            (0..100).filter(|_| sources.take(source, now_ns)).count()
+        };
+        assert_eq!(taken(&mut sources, 7 << 32 | 9, 1), 20);
+        assert_eq!(taken(&mut sources, 7 << 32 | 9, 1_000_000_001), 10);
+        assert_eq!(taken(&mut sources, 8 << 32 | 9, 1_000_000_001), 20, "shares one bucket of two");
+    }
+
+    #[test]
+    fn who_left_is_remembered_in_bounded_memory() {
+        let mut departed = Departed::default();
+        let many = DEPARTED_MAX as u64 + 10;
+        for who in 0..many {
+            departed.note(who, who / 100, who / 100);
+        }
+        assert_eq!(departed.order.len(), DEPARTED_MAX);
+        assert_eq!(departed.at_ms.len(), DEPARTED_MAX);
+        assert!(
+            (0..many).all(|who| departed.younger_than_ms(who).is_some_and(|at_ms| at_ms <= who / 100 + 1))
+        );
+        departed.note(1, 2 * COOKIE_LIFE_MS, 2 * COOKIE_LIFE_MS);
+        assert_eq!(departed.order.len(), 1);
+    }
+}
