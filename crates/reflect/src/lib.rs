@@ -13,6 +13,7 @@
 pub mod control;
 pub mod cookie;
 pub mod forward;
+pub mod member;
 pub mod plane;
 pub mod rate;
 pub mod table;

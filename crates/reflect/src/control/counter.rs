@@ -37,6 +37,8 @@ counters! {
     Challenged = "challenged";
     /// Members who came in.
     Joined = "joined";
+    /// Members who came in again from the same address, with a new session.
+    Rejoined = "rejoined";
     /// `JOIN`s of members who were in already, answered again.
     JoinedAgain = "joined_again";
     /// Members who left by their own wish.

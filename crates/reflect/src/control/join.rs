@@ -82,8 +82,10 @@ impl Control {
         let session = self.secret.session(id, from, self.joins);
         let joined_ms = made_ms.max(now.ms);
         self.seat_for(index, Seat { session, nonce, joined_ms, keeps_state: join.keeps_state });
-        self.count(Counter::Joined);
-        if known.is_none() {
+        if known.is_some() {
+            self.count(Counter::Rejoined);
+        } else {
+            self.count(Counter::Joined);
             self.tell(Event::Joined { group: id, address: from });
         }
         self.welcome(incoming, group, index);

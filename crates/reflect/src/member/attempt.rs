@@ -1,0 +1,282 @@
+//! Coming in: asking where a location is, proving the address, and going on to the next reflector when one does not
+//! answer.
+
+use std::net::SocketAddr;
+
+use super::link::Link;
+use super::{Member, MemberEvent, PLACES_MAX, Target, Wanted};
+use crate::wire::{COOKIE_BYTES, Join, Joined, Reason, Request};
+
+/// Challenges answered at once before the timer is waited for.
+const CHALLENGES_MAX: u32 = 8;
+/// Redirections followed in one attempt.
+const REDIRECTS_MAX: u32 = 8;
+
+/// Why it is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To be in. Goes on until it is.
+    Enter,
+    /// To be elsewhere because a reflector said so. Given up if it does not work there.
+    Move,
+}
+
+/// What is asked at the moment.
+#[derive(Clone, Copy, Debug)]
+enum Question {
+    /// Where the location is.
+    Locate(SocketAddr),
+    /// To be let in.
+    Join(Target),
+}
+
+/// The way in.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    purpose: Purpose,
+    question: Question,
+    nonce: u64,
+    cookie: [u8; COOKIE_BYTES],
+    /// How often this question was asked here.
+    tries: u32,
+    /// Which of the places or reflectors this is, counted on from the first round to the last.
+    turn: usize,
+    challenges: u32,
+    redirects: u32,
+    pub(super) due_us: u64,
+}
+
+impl Member {
+    /// Begins to come in, at the place of this number.
+    pub(super) fn begin(&mut self, now_us: u64, purpose: Purpose, turn: usize) {
+        let question = match (&self.wanted, &self.places[..]) {
+            (_, places @ [_, ..]) => Question::Join(places[turn % places.len()]),
+            (Wanted::Location { reflectors, .. }, []) if !reflectors.is_empty() => {
+                Question::Locate(reflectors[turn % reflectors.len()])
+            }
+            _ => {
+                self.attempt = None;
+                return;
+            }
+        };
+        self.ask(now_us, purpose, question, turn);
+    }
+
+    pub(super) fn told_to_move(&mut self, now_us: u64, target: Target) {
+        // It is told again and again until it has left. One attempt at a time is enough.
+        if self.attempt.is_none() && self.target() != Some(target) {
+            self.ask(now_us, Purpose::Move, Question::Join(target), 0);
+        }
+    }
+
+    fn ask(&mut self, now_us: u64, purpose: Purpose, question: Question, turn: usize) {
+        let redirects = self.attempt.as_ref().map_or(0, |attempt| attempt.redirects);
+        self.attempt = Some(Attempt {
+            purpose,
+            question,
+            nonce: self.random.next(),
+            cookie: [0; _],
+            tries: 0,
+            turn,
+            challenges: 0,
+            redirects,
+            due_us: now_us,
+        });
+    }
+
+    /// Asks, or asks again, or asks the next one.
+    pub(super) fn try_on(&mut self, now_us: u64) {
+        let Some(attempt) = self.attempt.as_ref().filter(|attempt| now_us >= attempt.due_us) else { return };
+        if attempt.tries >= self.options.tries {
+            return self.next_place(now_us, None);
+        }
+        self.put(now_us);
+        if let Some(attempt) = &mut self.attempt {
+            let wait_ms = (self.options.retry_ms << attempt.tries.min(16)).min(self.options.retry_max_ms);
+            attempt.tries += 1;
+            attempt.challenges = 0;
+            attempt.due_us = now_us + self.random.around(wait_ms * 1000);
+        }
+    }
+
+    /// Sends the question.
+    fn put(&mut self, _now_us: u64) {
+        let Some(attempt) = &self.attempt else { return };
+        let (to, bytes) = match attempt.question {
+            Question::Locate(reflector) => {
+                let Wanted::Location { name, .. } = &self.wanted else { return };
+                (reflector, Request::Locate { nonce: attempt.nonce, location: name }.encode())
+            }
+            Question::Join(target) => {
+                let join = Join {
+                    group: target.group,
+                    echo: self.options.echo,
+                    keeps_state: self.options.keeps_state,
+                    nonce: attempt.nonce,
+                    cookie: attempt.cookie,
+                    token: &self.options.token,
+                };
+                (target.reflector, Request::Join(join).encode())
+            }
+        };
+        self.transmit(to, bytes);
+    }
+
+    /// Goes on to the next place, at once within a round, and later and later after each round.
+    fn next_place(&mut self, now_us: u64, not_before_us: Option<u64>) {
+        let Some(attempt) = self.attempt.take() else { return };
+        if attempt.purpose == Purpose::Move {
+            if let Question::Join(target) = attempt.question {
+                self.events.push_back(MemberEvent::Stayed { target });
+            }
+            return;
+        }
+        let turn = attempt.turn + 1;
+        let places = match (&self.wanted, attempt.question) {
+            (Wanted::Location { reflectors, .. }, Question::Locate(_)) => reflectors.len(),
+            _ => self.places.len(),
+        };
+        let rounds = turn / places.max(1);
+        let round_is_over = turn % places.max(1) == 0;
+        if round_is_over
+            && let (Wanted::Location { .. }, Question::Join(_)) = (&self.wanted, attempt.question)
+        {
+            // Nobody there takes it: the location may have moved.
+            self.places.clear();
+        }
+        self.begin(now_us, Purpose::Enter, turn);
+        let wait_ms = (self.options.retry_ms << rounds.min(16)).min(self.options.retry_max_ms);
+        let wait_us = if round_is_over { self.random.around(wait_ms * 1000) } else { 0 };
+        if let Some(attempt) = &mut self.attempt {
+            attempt.due_us = (now_us + wait_us).max(not_before_us.unwrap_or(0));
+        }
+    }
+
+    fn is_asked(&self, from: SocketAddr, nonce: u64) -> bool {
+        self.attempt.as_ref().is_some_and(|attempt| {
+            let to = match attempt.question {
+                Question::Locate(reflector) => reflector,
+                Question::Join(target) => target.reflector,
+            };
+            to == from && attempt.nonce == nonce
+        })
+    }
+
+    pub(super) fn challenged(
+        &mut self,
+        now_us: u64,
+        from: SocketAddr,
+        nonce: u64,
+        cookie: [u8; COOKIE_BYTES],
+    ) {
+        if !self.is_asked(from, nonce) {
+            return;
+        }
+        if let Some(attempt) = &mut self.attempt
+            && matches!(attempt.question, Question::Join(_))
+        {
+            attempt.cookie = cookie;
+            attempt.challenges += 1;
+            if attempt.challenges <= CHALLENGES_MAX {
+                self.put(now_us);
+            }
+        }
+    }
+
+    pub(super) fn joined(&mut self, now_us: u64, from: SocketAddr, joined: Joined) {
+        if !self.is_asked(from, joined.nonce) {
+            return;
+        }
+        let Some(Question::Join(target)) = self.attempt.as_ref().map(|attempt| attempt.question) else {
+            return;
+        };
+        self.attempt = None;
+        let link = Link::new(now_us, target, &joined);
+        if let Some(last) = self.current.replace(link)
+            && last.target != target
+        {
+            self.begin_leaving(now_us, last);
+        }
+        // The place that took it is the first to be tried again.
+        self.places.retain(|place| *place != target);
+        self.places.insert(0, target);
+        self.places.truncate(PLACES_MAX);
+        let (seen, members) = (joined.seen, joined.members);
+        self.events.push_back(MemberEvent::Joined { target, seen, members, again: self.was_in });
+        self.was_in = true;
+        self.give = None;
+        self.fetch = None;
+        if self.options.wants_state && (joined.state_version > self.state_version || joined.state_pending) {
+            self.fetch_state(now_us);
+        }
+    }
+
+    pub(super) fn refused(
+        &mut self,
+        now_us: u64,
+        from: SocketAddr,
+        nonce: u64,
+        reason: Reason,
+        retry_ms: u32,
+    ) {
+        if self.is_in(from, nonce) {
+            // The reflector was started again, or has let this member expire.
+            if reason == Reason::NotMember {
+                self.lose(now_us, 0);
+            }
+            return;
+        }
+        if let Some(at) = self.leaving.iter().position(|leaving| leaving.is(from, nonce)) {
+            return self.has_left(at);
+        }
+        if !self.is_asked(from, nonce) {
+            return;
+        }
+        let last = matches!(
+            reason,
+            Reason::TokenMissing
+                | Reason::TokenExpired
+                | Reason::TokenGroup
+                | Reason::TokenAddress
+                | Reason::TokenForged
+                | Reason::TokenMalformed
+        );
+        self.events.push_back(MemberEvent::Refused { reason, last });
+        if last {
+            self.attempt = None;
+            return;
+        }
+        let wait_us = self.random.around(u64::from(retry_ms).min(self.options.retry_max_ms * 4) * 1000);
+        self.next_place(now_us, Some(now_us + wait_us));
+    }
+
+    pub(super) fn redirected(&mut self, now_us: u64, from: SocketAddr, nonce: u64, target: Target) {
+        if !self.is_asked(from, nonce) {
+            return;
+        }
+        let Some(attempt) = &mut self.attempt else { return };
+        let (Question::Join(_), true) = (attempt.question, attempt.redirects < REDIRECTS_MAX) else { return };
+        attempt.redirects += 1;
+        let (purpose, turn) = (attempt.purpose, attempt.turn);
+        self.ask(now_us, purpose, Question::Join(target), turn);
+        self.try_on(now_us);
+    }
+
+    pub(super) fn located(
+        &mut self,
+        now_us: u64,
+        from: SocketAddr,
+        nonce: u64,
+        group: u32,
+        reflectors: &[SocketAddr],
+    ) {
+        if !self.is_asked(from, nonce) {
+            return;
+        }
+        if let Some(Question::Locate(_)) = self.attempt.as_ref().map(|attempt| attempt.question) {
+            self.places = reflectors.iter().map(|&reflector| Target { reflector, group }).collect();
+            self.begin(now_us, Purpose::Enter, 0);
+            self.try_on(now_us);
+        }
+    }
+}

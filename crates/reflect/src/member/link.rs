@@ -1,0 +1,187 @@
+//! Being in: heartbeats, noticing that nobody answers them, and leaving.
+
+use std::net::SocketAddr;
+
+use super::attempt::Purpose;
+use super::gap::Gaps;
+use super::{Member, MemberEvent, Target};
+use crate::wire::{Heartbeat, Joined, Pulse, Reason, Request};
+
+/// How often a member says that it leaves before it just goes: it expires soon enough.
+const LEAVE_TRIES: u32 = 5;
+/// The least wait for the answer to a heartbeat.
+const ANSWER_US_MIN: u64 = 20_000;
+
+/// A membership that stands.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) target: Target,
+    pub(super) session: u64,
+    pub(super) seen: SocketAddr,
+    pub(super) members: u32,
+    pub(super) sequence: bool,
+    pub(super) gaps: Gaps,
+    pub(super) state_version: u64,
+    pub(super) delay_us: Option<u64>,
+    pub(super) beat_due_us: u64,
+    heartbeat_us: u64,
+    /// That of the last heartbeat.
+    number: u32,
+    beat_us: u64,
+    /// Heartbeats since the last answer.
+    unanswered: u32,
+    /// The reflector's clock in its last answer, and when that came.
+    pulse: Option<(u64, u64)>,
+}
+
+impl Link {
+    pub(super) fn new(now_us: u64, target: Target, joined: &Joined) -> Self {
+        Link {
+            target,
+            session: joined.session,
+            seen: joined.seen,
+            members: joined.members,
+            sequence: joined.sequence,
+            gaps: Gaps::default(),
+            state_version: joined.state_version,
+            delay_us: None,
+            // The first two come at once and soon: they measure the delay.
+            beat_due_us: now_us,
+            heartbeat_us: u64::from(joined.heartbeat_ms) * 1000,
+            number: 0,
+            beat_us: now_us,
+            unanswered: 0,
+            pulse: None,
+        }
+    }
+
+    /// How long to wait for an answer.
+    pub(super) fn answer_us(&self) -> u64 {
+        (self.heartbeat_us / 2).max(ANSWER_US_MIN)
+    }
+}
+
+/// A membership that is being left.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    pub(super) target: Target,
+    pub(super) sequence: bool,
+    session: u64,
+    tries: u32,
+    pub(super) due_us: u64,
+}
+
+impl Leaving {
+    pub(super) fn is(&self, from: SocketAddr, session: u64) -> bool {
+        self.target.reflector == from && self.session == session
+    }
+}
+
+impl Member {
+    /// Sends a heartbeat if one is due, or gives the reflector up.
+    pub(super) fn beat(&mut self, now_us: u64) {
+        let Some(link) = self.current.as_mut().filter(|link| now_us >= link.beat_due_us) else { return };
+        if link.unanswered >= self.options.missed_max {
+            return self.lose(now_us, 0);
+        }
+        link.number += 1;
+        link.unanswered += 1;
+        link.beat_us = now_us;
+        link.beat_due_us = now_us + self.random.around(link.answer_us());
+        let (reflector_us, hold_us) = match link.pulse {
+            Some((reflector_us, came_us)) => {
+                (reflector_us, (now_us - came_us).try_into().unwrap_or(u32::MAX))
+            }
+            None => (0, 0),
+        };
+        let heartbeat = Heartbeat {
+            group: link.target.group,
+            number: link.number,
+            session: link.session,
+            client_us: now_us,
+            reflector_us,
+            hold_us,
+            state_version: self.state_version,
+        };
+        let to = link.target.reflector;
+        self.transmit(to, Request::Heartbeat(heartbeat).encode());
+    }
+
+    pub(super) fn pulse(&mut self, now_us: u64, from: SocketAddr, pulse: Pulse) {
+        if !self.is_in(from, pulse.session) {
+            return;
+        }
+        let Some(link) = &mut self.current else { return };
+        if pulse.number != link.number {
+            // An answer to an earlier heartbeat shows as well that somebody is there.
+            link.unanswered = link.unanswered.min(1);
+            return;
+        }
+        let delay_us = now_us.saturating_sub(pulse.client_us);
+        let first = link.pulse.is_none();
+        link.delay_us = Some(link.delay_us.map_or(delay_us, |before| before - before / 8 + delay_us / 8));
+        link.pulse = Some((pulse.reflector_us, now_us));
+        link.members = pulse.members;
+        link.state_version = pulse.state_version;
+        link.unanswered = 0;
+        // The second heartbeat tells the reflector the delay that the first one measured.
+        let next_us = if first { link.answer_us() / 4 } else { link.heartbeat_us };
+        link.beat_due_us = link.beat_us + next_us - self.random.next() % (next_us / 8 + 1);
+    }
+
+    /// The reflector is silent, or does not know this member: it tries to come in again, from the place of this number on.
+    pub(super) fn lose(&mut self, now_us: u64, turn: usize) {
+        let Some(link) = self.current.take() else { return };
+        self.events.push_back(MemberEvent::Lost { target: link.target });
+        self.fetch = None;
+        self.give = None;
+        // Where it was told to move is as good a place to go to now.
+        self.begin(now_us, Purpose::Enter, turn);
+    }
+
+    pub(super) fn goodbye(&mut self, now_us: u64, from: SocketAddr, session: u64, reason: Reason) {
+        if let Some(at) = self.leaving.iter().position(|leaving| leaving.is(from, session)) {
+            return self.has_left(at);
+        }
+        if self.is_in(from, session) {
+            // One that shuts down will not take anybody: the next one is tried first.
+            self.lose(now_us, usize::from(reason == Reason::Closing));
+        }
+    }
+
+    pub(super) fn begin_leaving(&mut self, now_us: u64, link: Link) {
+        let Link { target, sequence, session, .. } = link;
+        self.leaving.push(Leaving { target, sequence, session, tries: 0, due_us: now_us });
+        self.leave_on(now_us);
+    }
+
+    /// Says again that it leaves, where nobody has heard it yet.
+    pub(super) fn leave_on(&mut self, now_us: u64) {
+        let mut at = 0;
+        while at < self.leaving.len() {
+            let leaving = &mut self.leaving[at];
+            if now_us < leaving.due_us {
+                at += 1;
+                continue;
+            }
+            if leaving.tries >= LEAVE_TRIES {
+                self.has_left(at);
+                continue;
+            }
+            let wait_us = (self.options.retry_ms << leaving.tries) * 1000;
+            leaving.tries += 1;
+            leaving.due_us = now_us + self.random.around(wait_us);
+            let request = Request::Leave { group: leaving.target.group, session: leaving.session };
+            let to = leaving.target.reflector;
+            self.transmit(to, request.encode());
+            at += 1;
+        }
+    }
+
+    pub(super) fn has_left(&mut self, at: usize) {
+        self.leaving.swap_remove(at);
+        if self.is_out() {
+            self.events.push_back(MemberEvent::Left);
+        }
+    }
+}

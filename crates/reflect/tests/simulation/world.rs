@@ -1,0 +1,205 @@
+//! A world of reflectors and members: one clock, and a network that loses, repeats, delays and reorders datagrams, all
+//! from one seed.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::net::SocketAddr;
+
+use nacre_reflect::control::{Control, ControlOptions, Event};
+use nacre_reflect::cookie::Secret;
+use nacre_reflect::forward::{Incoming, Now};
+use nacre_reflect::member::{Member, MemberEvent, MemberOptions, Wanted};
+use nacre_reflect::table::Path;
+
+/// Numbers from a seed (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Seeded(pub u64);
+
+impl Seeded {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub fn bytes(&mut self) -> [u8; 32] {
+        std::array::from_fn(|_| self.next() as u8)
+    }
+}
+
+/// How bad the network is.
+#[derive(Clone, Copy, Debug)]
+pub struct Weather {
+    pub lost_percent: u64,
+    pub twice_percent: u64,
+    pub delay_us: u64,
+}
+
+pub const FAIR: Weather = Weather { lost_percent: 0, twice_percent: 0, delay_us: 2_000 };
+pub const FOUL: Weather = Weather { lost_percent: 20, twice_percent: 10, delay_us: 40_000 };
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Flying {
+    at_us: u64,
+    number: u64,
+    from: SocketAddr,
+    to: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+/// A member with what has happened to it.
+pub struct Player {
+    pub member: Member,
+    pub events: Vec<MemberEvent>,
+    /// It crashed: it neither hears nor says anything.
+    pub gone: bool,
+}
+
+pub struct World {
+    pub now_us: u64,
+    pub random: Seeded,
+    pub weather: Weather,
+    pub reflectors: BTreeMap<SocketAddr, Control>,
+    pub events: Vec<(SocketAddr, Event)>,
+    pub players: BTreeMap<SocketAddr, Player>,
+    flying: BinaryHeap<Reverse<Flying>>,
+    number: u64,
+}
+
+pub fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// The address of a player.
+pub fn home(number: u32) -> SocketAddr {
+    let [_, b, c, d] = number.to_be_bytes();
+    SocketAddr::from(([203, b, c, d], 40_000))
+}
+
+impl World {
+    pub fn new(seed: u64, weather: Weather) -> Self {
+        World {
+            now_us: 1_000_000,
+            random: Seeded(seed),
+            weather,
+            reflectors: BTreeMap::new(),
+            events: Vec::new(),
+            players: BTreeMap::new(),
+            flying: BinaryHeap::new(),
+            number: 0,
+        }
+    }
+
+    pub fn now(&self) -> Now {
+        Now {
+            ms: self.now_us / 1000,
+            ns: self.now_us * 1000,
+            unix_s: 1_700_000_000 + self.now_us / 1_000_000,
+        }
+    }
+
+    /// Starts a reflector, or starts it again with nothing in its memory.
+    pub fn start(&mut self, at: SocketAddr, options: ControlOptions, setup: impl FnOnce(&mut Control, Now)) {
+        let options = ControlOptions { own: vec![at], ..options };
+        let mut control = Control::new(options, Secret::new(self.random.bytes()));
+        setup(&mut control, self.now());
+        self.reflectors.insert(at, control);
+    }
+
+    pub fn play(&mut self, number: u32, wanted: Wanted, options: MemberOptions) {
+        let member = Member::new(wanted, options, self.random.bytes());
+        self.players.insert(home(number), Player { member, events: Vec::new(), gone: false });
+    }
+
+    /// A datagram sets off.
+    pub fn post(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
+        let copies = match (
+            self.random.percent(self.weather.lost_percent),
+            self.random.percent(self.weather.twice_percent),
+        ) {
+            (true, _) => 0,
+            (false, true) => 2,
+            (false, false) => 1,
+        };
+        for _ in 0..copies {
+            self.number += 1;
+            let at_us = self.now_us + 200 + self.random.below(self.weather.delay_us);
+            self.flying.push(Reverse(Flying { at_us, number: self.number, from, to, bytes: bytes.clone() }));
+        }
+    }
+
+    /// Lets time pass. `server` takes the events of reflectors, as the server around them would.
+    pub fn run(&mut self, ms: u64, mut server: impl FnMut(&mut Control, Now, &Event)) {
+        let end_us = self.now_us + ms * 1000;
+        while self.now_us < end_us {
+            self.now_us += 5_000;
+            while self.flying.peek().is_some_and(|Reverse(next)| next.at_us <= self.now_us) {
+                let Reverse(next) = self.flying.pop().unwrap();
+                self.arrive(next);
+            }
+            let now = self.now();
+            for at in self.reflectors.keys().copied().collect::<Vec<_>>() {
+                let control = self.reflectors.get_mut(&at).unwrap();
+                control.tick(now);
+                while let Some(event) = control.event() {
+                    server(control, now, &event);
+                    self.events.push((at, event));
+                }
+                self.take_out(at);
+            }
+            for at in self.players.keys().copied().collect::<Vec<_>>() {
+                let player = self.players.get_mut(&at).unwrap();
+                if !player.gone && player.member.timeout_us().is_some_and(|due_us| due_us <= self.now_us) {
+                    player.member.tick(self.now_us);
+                }
+                self.play_out(at);
+            }
+        }
+    }
+
+    fn arrive(&mut self, datagram: Flying) {
+        let now = self.now();
+        let Flying { from, to, bytes, .. } = datagram;
+        if let Some(control) = self.reflectors.get_mut(&to) {
+            let path = Path { device: 1, local: to };
+            control.handle(now, Incoming { path, from, bytes: &bytes });
+            self.take_out(to);
+        } else if let Some(player) = self.players.get_mut(&to).filter(|player| !player.gone) {
+            player.member.handle(self.now_us, from, &bytes);
+            self.play_out(to);
+        }
+    }
+
+    fn take_out(&mut self, at: SocketAddr) {
+        while let Some(out) = self.reflectors.get_mut(&at).unwrap().next_outgoing() {
+            assert_eq!(out.local, at);
+            self.post(at, out.to, out.bytes);
+        }
+    }
+
+    fn play_out(&mut self, at: SocketAddr) {
+        let player = self.players.get_mut(&at).unwrap();
+        let mut out = Vec::new();
+        while let Some(transmit) = player.member.poll() {
+            out.push(transmit);
+        }
+        while let Some(event) = player.member.event() {
+            player.events.push(event);
+        }
+        if !player.gone {
+            for transmit in out {
+                self.post(at, transmit.to, transmit.bytes);
+            }
+        }
+    }
+}
