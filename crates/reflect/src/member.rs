@@ -81,7 +81,7 @@ impl Default for MemberOptions {
             tries: 3,
             retry_ms: 200,
             retry_max_ms: 5000,
-            missed_max: 3,
+            missed_max: 5,
         }
     }
 }

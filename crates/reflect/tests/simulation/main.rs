@@ -35,9 +35,12 @@ fn everybody_gets_in_stays_in_and_gets_out_whatever_the_network_does() {
         };
         assert_eq!(table(&world), (0..50).collect::<Vec<_>>(), "seed {seed}");
         world.run(30_000, nothing);
+        // With a fifth of the datagrams lost all of several heartbeats in a row may go unanswered: whoever meets that
+        // comes in again. It is never met on a fair network.
+        let all_in = |world: &World| world.players.values().all(|player| player.member.target().is_some());
+        assert!(world.run_until(5_000, nothing, all_in), "seed {seed}");
         for (from, player) in &world.players {
             assert_eq!(player.member.seen(), Some(*from), "seed {seed}");
-            // With a fifth of the datagrams lost three heartbeats in a row may go unanswered; never on a fair network.
             if seed == 0 {
                 assert_eq!(player.events.len(), 1, "seed {seed} {:?}", player.events);
             }

@@ -167,6 +167,23 @@ impl World {
         }
     }
 
+    /// Lets time pass until something holds. False if it does not within that time.
+    pub fn run_until(
+        &mut self,
+        ms_max: u64,
+        mut server: impl FnMut(&mut Control, Now, &Event),
+        mut holds: impl FnMut(&World) -> bool,
+    ) -> bool {
+        let end_us = self.now_us + ms_max * 1000;
+        while !holds(self) {
+            if self.now_us >= end_us {
+                return false;
+            }
+            self.run(5, &mut server);
+        }
+        true
+    }
+
     fn arrive(&mut self, datagram: Flying) {
         let now = self.now();
         let Flying { from, to, bytes, .. } = datagram;
