@@ -12,20 +12,27 @@ mod beat;
 mod counter;
 mod join;
 mod limit;
+mod place;
+mod state;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
+use bytes::Bytes;
 use nacre_wire::ClusterKey;
 
 use crate::cookie::Secret;
 use crate::forward::{Host, Incoming, Now, Outgoing};
+use crate::location::Place;
 use crate::rate::Rate;
 use crate::table::{GroupId, GroupIndex, GroupOptions, MemberIndex, Table};
 use crate::wire::{Answer, Reason, Request};
 
 pub use counter::{Counter, Counters};
 use limit::{Departed, Sources};
+use place::Moving;
+use state::State;
+pub use state::StateOptions;
 
 /// Answers that wait to be taken, at most.
 const OUTGOING_MAX: usize = 1 << 16;
@@ -51,6 +58,14 @@ pub struct ControlOptions {
     pub privileged: bool,
     /// The reflector's own listeners, which are never members.
     pub own: Vec<SocketAddr>,
+    /// How the map of locations calls this reflector; as its listeners are called, if nothing is said.
+    pub advertised: Vec<SocketAddr>,
+    /// What groups are made for locations that the map puts here. If nothing is said, only groups that exist are joined.
+    pub group_default: Option<GroupOptions>,
+    /// How the state of such groups is kept.
+    pub state_default: Option<StateOptions>,
+    /// Bytes of states that are kept to be handed out, in all groups together.
+    pub state_bytes_max: usize,
     /// Broadcast addresses of the networks that the reflector is in, which are never members.
     pub broadcast: Vec<Ipv4Addr>,
     /// The operator's key, which tokens are signed with. Without one no token is good.
@@ -68,6 +83,10 @@ impl Default for ControlOptions {
             loopback: false,
             privileged: false,
             own: Vec::new(),
+            advertised: Vec::new(),
+            group_default: None,
+            state_default: None,
+            state_bytes_max: 256 << 20,
             broadcast: Vec::new(),
             token_key: None,
         }
@@ -93,6 +112,25 @@ pub enum Event {
         /// Why.
         reason: Reason,
     },
+    /// The stored state of a group is wanted: answer by [`Control::state_loaded`] or [`Control::state_failed`].
+    LoadState {
+        /// The group.
+        group: GroupId,
+        /// What the store calls its state.
+        name: String,
+    },
+    /// A state is to be stored, unless a newer one than `base` is there: answer by [`Control::state_stored`],
+    /// [`Control::state_conflict`] or [`Control::state_failed`].
+    StoreState {
+        /// The group.
+        group: GroupId,
+        /// What the store calls its state.
+        name: String,
+        /// The version that it is based on.
+        base: u64,
+        /// The state.
+        bytes: Bytes,
+    },
 }
 
 /// What the control plane knows of a member beside the table.
@@ -103,12 +141,19 @@ struct Seat {
     nonce: u64,
     /// When that was. Cookies from before are used up.
     joined_ms: u64,
+    /// What it may fetch of the group's state.
+    state_bucket_ns: u64,
     keeps_state: bool,
 }
 
 /// What the control plane knows of a group beside the table.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Room {
+    /// The location that it is the group of.
+    location: Option<String>,
+    /// Its members are to go elsewhere.
+    moving: Option<Moving>,
+    state: Option<Box<State>>,
     /// The operator removed the group: its members are told, and then it goes.
     removed: bool,
 }
@@ -123,6 +168,16 @@ pub struct Control {
     seats: Vec<Seat>,
     /// By the group's index.
     rooms: Vec<Room>,
+    /// All locations of the map.
+    locations: BTreeMap<String, Place>,
+    /// Those that are here: by group, with the location, and whether this reflector is a standby.
+    groups_here: HashMap<GroupId, (String, bool)>,
+    /// Groups whose state is to be got on with, by time.
+    state_due: BTreeSet<(u64, u32)>,
+    /// States that are being taken from members, or stored.
+    states_taken: usize,
+    /// Bytes of states that are kept.
+    states_bytes: usize,
     joins: u64,
     join_sources: Sources,
     answer_sources: Sources,
@@ -145,6 +200,11 @@ impl Control {
             table: Table::new(),
             seats: Vec::new(),
             rooms: Vec::new(),
+            locations: BTreeMap::new(),
+            groups_here: HashMap::new(),
+            state_due: BTreeSet::new(),
+            states_taken: 0,
+            states_bytes: 0,
             joins: 0,
             departed: Departed::default(),
             round: beat::Round::default(),
@@ -163,6 +223,7 @@ impl Control {
             self.rooms.resize_with(place + 1, Room::default);
         }
         self.rooms[place].removed = false;
+        self.settle(id);
     }
 
     /// Removes a group: its members are told, one after another, and then it is gone. False if there is none.
@@ -191,15 +252,16 @@ impl Control {
             Request::Join(join) => self.join(now, &incoming, id(join.group), join),
             Request::Leave { group, session } => self.leave(now, &incoming, id(group), session),
             Request::Heartbeat(heartbeat) => self.heartbeat(now, &incoming, id(heartbeat.group), heartbeat),
-            Request::Locate { .. } | Request::StateGet { .. } | Request::StatePart(_) => {
-                self.count(Counter::Malformed)
-            }
+            Request::Locate { nonce, location } => self.locate(now, &incoming, nonce, location),
+            Request::StateGet(get) => self.state_get(now, &incoming, id(get.group), get),
+            Request::StatePart(part) => self.state_part(now, &incoming, id(part.group), part),
         }
     }
 
     /// Lets time pass. Called several times a second; what is to be done for every member is done bit by bit.
     pub fn tick(&mut self, now: Now) {
         self.go_round(now);
+        self.take_turns(now);
     }
 
     /// The next thing that happened.
@@ -241,6 +303,11 @@ impl Control {
             true => self.events.push_back(event),
             false => self.count(Counter::EventsFull),
         }
+    }
+
+    /// Tells what must not be dropped. There is at most one such event for each group.
+    fn tell_surely(&mut self, event: Event) {
+        self.events.push_back(event);
     }
 
     fn send(&mut self, local: SocketAddr, to: SocketAddr, answer: &Answer<'_>) {
@@ -285,6 +352,10 @@ impl Control {
         &self.rooms[index.0 as usize]
     }
 
+    fn room_mut(&mut self, index: GroupIndex) -> &mut Room {
+        &mut self.rooms[index.0 as usize]
+    }
+
     /// The reflector's address that a member is reached from.
     fn local_of(&self, index: MemberIndex) -> SocketAddr {
         let member = self.table.member(index);
@@ -310,6 +381,7 @@ impl Control {
 
     fn remove_if_empty(&mut self, group: GroupIndex) {
         if self.room(group).removed && self.table.group(group).live == 0 {
+            self.drop_state(group);
             self.table.remove_group(group);
             self.rooms[group.0 as usize] = Room::default();
         }

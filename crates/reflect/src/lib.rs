@@ -13,9 +13,11 @@
 pub mod control;
 pub mod cookie;
 pub mod forward;
+pub mod location;
 pub mod member;
 pub mod plane;
 pub mod rate;
+pub mod state;
 pub mod table;
 pub mod token;
 pub mod wire;

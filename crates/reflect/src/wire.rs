@@ -214,6 +214,21 @@ pub struct Heartbeat {
     pub state_version: u64,
 }
 
+/// A member's question for parts of the group's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateGet {
+    /// The group's id on the port.
+    pub group: u32,
+    /// How many parts: 1 to [`PARTS_MAX`].
+    pub parts: u16,
+    /// The session.
+    pub session: u64,
+    /// Of which version; 0 for the newest.
+    pub version: u64,
+    /// From where on: a multiple of [`PART_BYTES`].
+    pub offset: u32,
+}
+
 /// A part of a group's state from a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatePart<'a> {
@@ -253,18 +268,7 @@ pub enum Request<'a> {
         location: &'a str,
     },
     /// Give me parts of the state.
-    StateGet {
-        /// The group's id on the port.
-        group: u32,
-        /// How many parts.
-        parts: u16,
-        /// The session.
-        session: u64,
-        /// Of which version; 0 for the newest.
-        version: u64,
-        /// From where on: a multiple of [`PART_BYTES`].
-        offset: u32,
-    },
+    StateGet(StateGet),
     /// Here is a part of the state.
     StatePart(StatePart<'a>),
 }
@@ -483,9 +487,10 @@ impl Request<'_> {
                 let mut out = Out::new(kind::LOCATE, REQUEST_BYTES_MIN);
                 out.u64(nonce).text(location).pad(REQUEST_BYTES_MIN)
             }
-            Request::StateGet { group, parts, session, version, offset } => {
+            Request::StateGet(get) => {
                 let mut out = Out::new(kind::STATE_GET, STATE_GET_BYTES);
-                out.u32(group).u16(parts).zeros(2).u64(session).u64(version).u32(offset).zeros(4).done()
+                out.u32(get.group).u16(get.parts).zeros(2).u64(get.session).u64(get.version);
+                out.u32(get.offset).zeros(4).done()
             }
             Request::StatePart(part) => {
                 let mut out = Out::new(kind::STATE_PART, STATE_PART_FIXED + part.bytes.len());
@@ -551,10 +556,10 @@ impl<'a> Request<'a> {
                 if !(1..=PARTS_MAX).contains(&parts) {
                     return Err(WireError::Field("parts"));
                 }
-                if offset as usize % PART_BYTES != 0 {
+                if !(offset as usize).is_multiple_of(PART_BYTES) {
                     return Err(WireError::Field("offset"));
                 }
-                Ok(Request::StateGet { group, parts, session, version, offset })
+                Ok(Request::StateGet(StateGet { group, parts, session, version, offset }))
             }
             kind::STATE_PART => {
                 let (group, ask, session) = (body.u32()?, body.u32()?, body.u64()?);
@@ -751,7 +756,7 @@ fn part_fits(size: u32, offset: u32, len: usize) -> Result<(), WireError> {
     if size > STATE_BYTES_MAX {
         return Err(WireError::Field("state size"));
     }
-    if offset % PART_BYTES != 0 || offset > size || (offset == size && size != 0) {
+    if !offset.is_multiple_of(PART_BYTES) || offset > size || (offset == size && size != 0) {
         return Err(WireError::Field("offset"));
     }
     if len != PART_BYTES.min(size - offset) {

@@ -14,6 +14,8 @@ const DELAY_MAX_US: u64 = 60_000_000;
 pub(super) struct Round {
     /// The next place to look at.
     next: u32,
+    /// How often it has begun anew.
+    number: u64,
     /// When it was last gone on with.
     last_ms: Option<u64>,
     /// Places times milliseconds that are due and not yet a whole place's.
@@ -46,14 +48,16 @@ impl Control {
             }
             .max(1);
         }
-        let group = self.table.group(self.table.member(index).group);
+        let group = self.table.member(index).group;
+        let (state_version, ..) = self.state_told(group);
+        let group = self.table.group(group);
         let pulse = Pulse {
             session: beat.session,
             number: beat.number,
             members: group.live,
             client_us: beat.client_us,
             reflector_us: now_us,
-            state_version: 0,
+            state_version,
         };
         self.count(Counter::Heartbeats);
         self.send(incoming.path.local, incoming.from, &Answer::Pulse(pulse));
@@ -90,6 +94,7 @@ impl Control {
         for _ in 0..visits {
             if self.round.next >= end {
                 self.round.next = 0;
+                self.round.number += 1;
             }
             let index = MemberIndex(self.round.next);
             self.round.next += 1;
@@ -109,6 +114,8 @@ impl Control {
             self.dismiss(now, index, Reason::Closing);
         } else if self.room(group).removed {
             self.dismiss(now, index, Reason::Removed);
+        } else {
+            self.tell_to_move(index, self.round.number);
         }
     }
 }

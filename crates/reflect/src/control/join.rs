@@ -45,6 +45,10 @@ impl Control {
             let answer = refused(Reason::UnknownGroup, 0);
             return self.answer_unproven(now, incoming, Counter::UnknownGroup, &answer);
         };
+        if let Some((address, group)) = self.redirect(group) {
+            let answer = Answer::Redirect { nonce, address, group };
+            return self.answer_unproven(now, incoming, Counter::Redirected, &answer);
+        }
 
         // The proof.
         let known = self.table.member_of(id, from);
@@ -81,12 +85,16 @@ impl Control {
         self.joins += 1;
         let session = self.secret.session(id, from, self.joins);
         let joined_ms = made_ms.max(now.ms);
-        self.seat_for(index, Seat { session, nonce, joined_ms, keeps_state: join.keeps_state });
+        self.seat_for(
+            index,
+            Seat { session, nonce, joined_ms, state_bucket_ns: 0, keeps_state: join.keeps_state },
+        );
         if known.is_some() {
             self.count(Counter::Rejoined);
         } else {
             self.count(Counter::Joined);
             self.tell(Event::Joined { group: id, address: from });
+            self.state_wanted(now, group);
         }
         self.welcome(incoming, group, index);
     }
@@ -104,10 +112,11 @@ impl Control {
         if !self.join_sources.take(source, now.ns) {
             return Err((Counter::TooManyJoins, Reason::TooManyJoins, 1000));
         }
+        let location = self.room(group).location.as_deref();
         let group = self.table.group(group);
         if group.options.token {
             let verdict = match &self.options.token_key {
-                Some(key) => token::verify(key, token, group.id, None, from.ip(), now.unix_s),
+                Some(key) => token::verify(key, token, group.id, location, from.ip(), now.unix_s),
                 None if token.is_empty() => Err(Reason::TokenMissing),
                 None => Err(Reason::TokenForged),
             };
@@ -133,6 +142,7 @@ impl Control {
 
     /// Tells a member that it is one.
     fn welcome(&mut self, incoming: &Incoming<'_>, group: GroupIndex, index: MemberIndex) {
+        let (state_version, state_bytes, state_pending) = self.state_told(group);
         let (seat, group) = (*self.seat(index), self.table.group(group));
         let joined = Joined {
             nonce: seat.nonce,
@@ -142,9 +152,9 @@ impl Control {
             expiry_ms: self.options.expiry_ms.max(self.options.heartbeat_ms).max(1),
             members: group.live,
             sequence: group.options.sequence,
-            state_pending: false,
-            state_version: 0,
-            state_bytes: 0,
+            state_pending,
+            state_version,
+            state_bytes,
         };
         self.send(incoming.path.local, incoming.from, &Answer::Joined(joined));
     }

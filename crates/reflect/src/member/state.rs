@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{Member, MemberEvent};
-use crate::wire::{PART_BYTES, PARTS_MAX, Request, STATE_BYTES_MAX, StatePart};
+use crate::wire::{PART_BYTES, PARTS_MAX, Request, STATE_BYTES_MAX, StateGet, StatePart};
 
 /// Questions without progress after which fetching is given up.
 const FETCH_TRIES: u32 = 20;
@@ -93,13 +93,13 @@ impl Member {
         fetch.asked = fetch.next + parts;
         fetch.tries += 1;
         fetch.due_us = now_us + wait_us;
-        let request = Request::StateGet {
+        let request = Request::StateGet(StateGet {
             group: link.target.group,
             parts: parts as u16,
             session: link.session,
             version: fetch.version,
             offset: (fetch.next * PART_BYTES) as u32,
-        };
+        });
         let to = link.target.reflector;
         self.transmit(to, request.encode());
     }
@@ -139,11 +139,10 @@ impl Member {
         let (at, number) = (offset as usize, offset as usize / PART_BYTES);
         if let (Some(have), Some(place)) =
             (fetch.have.get_mut(number), fetch.bytes.get_mut(at..at + part.len()))
+            && !std::mem::replace(have, true)
         {
-            if !std::mem::replace(have, true) {
-                place.copy_from_slice(part);
-                fetch.tries = 0;
-            }
+            place.copy_from_slice(part);
+            fetch.tries = 0;
         }
         while fetch.have.get(fetch.next) == Some(&true) {
             fetch.next += 1;

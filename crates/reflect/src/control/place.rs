@@ -1,0 +1,130 @@
+//! Locations: where each is, who is sent elsewhere, and who is told to move.
+//!
+//! A reflector is *in charge* of a location if the map names it first, and a *standby* if the map names it later. Both take
+//! members: a standby takes those who cannot reach the reflector in charge, and tells them every so often to move there,
+//! so that a group that was torn apart comes together again. Who is to move stays a member until it has left: it joins
+//! the next group before it leaves this one.
+
+use std::net::SocketAddr;
+
+use super::{Control, Counter};
+use crate::forward::{Incoming, Now};
+use crate::location::Place;
+use crate::table::{GroupId, GroupIndex, MemberIndex};
+use crate::wire::{Answer, Reason};
+
+/// A standby tells its members to move in one round out of so many.
+const STANDBY_ROUNDS: u64 = 8;
+
+/// Where the members of a group are to go.
+#[derive(Clone, Debug)]
+pub(super) struct Moving {
+    location: String,
+    place: Place,
+    /// This reflector is a standby of that place: it takes members as well.
+    standby: bool,
+}
+
+impl Control {
+    /// The map of locations says that a location is there now, or is no more.
+    pub fn set_location(&mut self, now: Now, name: &str, place: Option<Place>) {
+        let before = match &place {
+            Some(place) => self.locations.insert(name.to_owned(), *place),
+            None => self.locations.remove(name),
+        };
+        if before == place {
+            return;
+        }
+        let was_here = before.and_then(|place| self.here(&place)).map(|(id, _)| id);
+        let is_here = place.and_then(|place| self.here(&place));
+        if let Some(id) = was_here
+            && is_here.is_none_or(|(new, _)| new != id)
+            && self.groups_here.get(&id).is_some_and(|(of, _)| of == name)
+        {
+            self.groups_here.remove(&id);
+            if let Some(index) = self.table.find(id) {
+                let location = name.to_owned();
+                let room = self.room_mut(index);
+                room.location = None;
+                room.moving = place.map(|place| Moving { location, place, standby: false });
+            }
+        }
+        if let Some((id, standby)) = is_here {
+            self.groups_here.insert(id, (name.to_owned(), standby));
+            if self.table.find(id).is_none()
+                && let Some(options) = self.options.group_default
+            {
+                self.set_group(id, options);
+                self.set_state(now, id, self.options.state_default);
+            }
+            self.settle(id);
+            // Another reflector may have stored a newer state meanwhile.
+            if was_here != Some(id) {
+                self.forget_state(now, id);
+            }
+        }
+    }
+
+    /// All locations, as the map gave them.
+    pub fn locations(&self) -> impl Iterator<Item = (&str, &Place)> {
+        self.locations.iter().map(|(name, place)| (name.as_str(), place))
+    }
+
+    /// Applies what the map says of a group here to its room.
+    pub(super) fn settle(&mut self, id: GroupId) {
+        let (Some(index), Some((name, standby))) = (self.table.find(id), self.groups_here.get(&id)) else {
+            return;
+        };
+        let (name, standby) = (name.clone(), *standby);
+        let place = self.locations.get(&name).copied();
+        let room = self.room_mut(index);
+        room.location = Some(name.clone());
+        room.moving = place.filter(|_| standby).map(|place| Moving { location: name, place, standby: true });
+    }
+
+    /// The group that a place means if it is at this reflector, and whether as a standby's.
+    fn here(&self, place: &Place) -> Option<(GroupId, bool)> {
+        let is_own = |address: &SocketAddr| match &self.options.advertised[..] {
+            [] => self.options.own.contains(address),
+            advertised => advertised.contains(address),
+        };
+        let at = place.reflectors.as_slice().iter().position(is_own)?;
+        Some((GroupId { port: place.reflectors.as_slice()[at].port(), id: place.group }, at > 0))
+    }
+
+    /// Where somebody who wants to join a group is to go instead.
+    pub(super) fn redirect(&self, group: GroupIndex) -> Option<(SocketAddr, u32)> {
+        let moving = self.room(group).moving.as_ref().filter(|moving| !moving.standby)?;
+        Some((moving.place.reflectors.first(), moving.place.group))
+    }
+
+    /// Tells a member to move, if it is to, and if it is time to.
+    pub(super) fn tell_to_move(&mut self, index: MemberIndex, round: u64) {
+        let member = self.table.member(index);
+        let (address, local) = (member.address, self.local_of(index));
+        let Some(moving) = &self.rooms[member.group.0 as usize].moving else { return };
+        if moving.standby && !round.is_multiple_of(STANDBY_ROUNDS) {
+            return;
+        }
+        let (location, place) = (moving.location.clone(), moving.place);
+        let session = self.seat(index).session;
+        let to = place.reflectors.first();
+        self.count(Counter::MovesTold);
+        let answer = Answer::Move { session, address: to, group: place.group, location: &location };
+        self.send(local, address, &answer);
+    }
+
+    pub(super) fn locate(&mut self, now: Now, incoming: &Incoming<'_>, nonce: u64, location: &str) {
+        let (counter, answer) = match self.locations.get(location) {
+            Some(place) => {
+                let (group, reflectors) = (place.group, place.reflectors);
+                (Counter::Located, Answer::Location { nonce, group, reflectors })
+            }
+            None => {
+                let reason = Reason::UnknownLocation;
+                (Counter::UnknownLocation, Answer::Refused { nonce, reason, retry_ms: 1000 })
+            }
+        };
+        self.answer_unproven(now, incoming, counter, &answer);
+    }
+}

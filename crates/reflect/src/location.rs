@@ -1,0 +1,203 @@
+//! Which group, at which reflector, a location is: a map that an operator or a program changes while reflectors run.
+//!
+//! The control plane is told of places one by one ([`Control::set_location`](crate::control::Control::set_location)) and does not know where they are kept.
+//! [`LocationMap`] is where they are kept: here, in one object of a Nacre store; another keeper only has to implement the
+//! trait.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nacre_object::{
+    Answer, Check, ErrorKind, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError,
+    Transaction, Write, limit::PAGE_ENTRIES_MAX,
+};
+
+use crate::wire::{LOCATION_BYTES_MAX, REFLECTORS_MAX, Reflectors};
+
+/// The greatest number of locations.
+pub const LOCATIONS_MAX: usize = 100_000;
+
+/// Where a location is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The reflector in charge, and its standbys, with the group's port at each.
+    pub reflectors: Reflectors,
+    /// The group's id on that port.
+    pub group: u32,
+}
+
+impl fmt::Display for Place {
+    /// As it is kept and written by people: `GROUP REFLECTOR[,STANDBY…]`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ", self.group)?;
+        for (number, address) in self.reflectors.as_slice().iter().enumerate() {
+            write!(f, "{}{address}", if number > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::str::FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is not a place: GROUP REFLECTOR[,STANDBY…], each as ADDRESS:PORT");
+        let (group, addresses) = text.trim().split_once(' ').ok_or_else(wrong)?;
+        let group = group.parse().map_err(|_| wrong())?;
+        let addresses: Vec<SocketAddr> = addresses
+            .split(',')
+            .map(|address| address.trim().parse())
+            .collect::<Result<_, _>>()
+            .map_err(|_| wrong())?;
+        let reflectors = Reflectors::new(&addresses)
+            .ok_or_else(|| format!("'{text}' names more than {REFLECTORS_MAX} reflectors"))?;
+        Ok(Place { reflectors, group })
+    }
+}
+
+/// The whole map as it stood at one version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Grows with every change.
+    pub version: u64,
+    /// All places.
+    pub places: BTreeMap<String, Place>,
+}
+
+/// How a change of the map ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// It was done.
+    Done {
+        /// The version of the map that has it.
+        version: u64,
+    },
+    /// Somebody else changed the location meanwhile: it is there now.
+    Conflict(Option<Place>),
+}
+
+/// Keeps the map of locations.
+pub trait LocationMap: Send + Sync + 'static {
+    /// The map, or `None` if it is still that of version `known`. 0 is known by nobody.
+    fn read(&self, known: u64) -> Reply<Option<Snapshot>>;
+
+    /// Puts a location somewhere, or removes it, if it is still where the caller believes it to be.
+    fn change(&self, name: &str, from: Option<Place>, to: Option<Place>) -> Reply<Changed>;
+}
+
+/// The map as an object of a store: a key for each location, its value the place as text.
+#[derive(Clone)]
+pub struct ObjectLocationMap<S> {
+    store: Arc<S>,
+    object: ObjectId,
+}
+
+impl<S: ObjectStore> ObjectLocationMap<S> {
+    /// The map in this object, which need not exist yet.
+    pub fn new(store: Arc<S>, object: ObjectId) -> Self {
+        ObjectLocationMap { store, object }
+    }
+}
+
+impl<S: ObjectStore> LocationMap for ObjectLocationMap<S> {
+    fn read(&self, known: u64) -> Reply<Option<Snapshot>> {
+        let (store, object) = (self.store.clone(), self.object.clone());
+        Reply::pending(async move {
+            'again: loop {
+                let mut snapshot = Snapshot::default();
+                let mut after: Option<Bytes> = None;
+                loop {
+                    let range = KeyRange { after: after.clone(), ..KeyRange::all() };
+                    let transaction = Transaction::new().read(Read::Stat).read(Read::Keys {
+                        range,
+                        limit: PAGE_ENTRIES_MAX as u32,
+                        values: true,
+                    });
+                    let (version, page) = match store.apply(&object, transaction).await? {
+                        Outcome::Done(done) => match <[Answer; 2]>::try_from(done.answers) {
+                            Ok([Answer::Stat(stat), Answer::Keys(page)]) => (stat.version, page),
+                            _ => return Err(unexpected(&object)),
+                        },
+                        Outcome::Refused(_) => return Err(unexpected(&object)),
+                    };
+                    if after.is_none() {
+                        if version == known && known != 0 {
+                            return Ok(None);
+                        }
+                        snapshot.version = version;
+                    } else if version != snapshot.version {
+                        // It was changed between two pages: they do not belong together.
+                        continue 'again;
+                    }
+                    for (key, value) in &page.entries {
+                        let name = name_of(key.as_bytes()).map_err(|why| corrupt(&object, why))?;
+                        let place = place_of(value).map_err(|why| corrupt(&object, why))?;
+                        snapshot.places.insert(name.to_owned(), place);
+                    }
+                    if snapshot.places.len() > LOCATIONS_MAX {
+                        return Err(corrupt(&object, format!("it has more than {LOCATIONS_MAX} locations")));
+                    }
+                    match (page.more, page.entries.last()) {
+                        (true, Some((last, _))) => after = Some(last.to_bytes()),
+                        _ => return Ok(Some(snapshot)),
+                    }
+                }
+            }
+        })
+    }
+
+    fn change(&self, name: &str, from: Option<Place>, to: Option<Place>) -> Reply<Changed> {
+        let key = match name_of(name.as_bytes()).map_err(invalid).and_then(Key::try_from) {
+            Ok(key) => key,
+            Err(error) => return Reply::ready(Err(error)),
+        };
+        let check = match from {
+            Some(place) => Check::Equal(Bytes::from(place.to_string())),
+            None => Check::Absent,
+        };
+        let write = match to {
+            Some(place) => Write::SetKey { key: key.clone(), value: Bytes::from(place.to_string()) },
+            None => Write::RemoveKey { key: key.clone() },
+        };
+        let transaction = Transaction::new().guard(Guard::Key { key, check }).change(write);
+        let (store, object) = (self.store.clone(), self.object.clone());
+        Reply::pending(async move {
+            match store.apply(&object, transaction).await? {
+                Outcome::Done(done) => Ok(Changed::Done { version: done.version }),
+                Outcome::Refused(refusal) => match refusal.found {
+                    nacre_object::Found::Value(found) => {
+                        let place = found.map(|value| place_of(&value)).transpose();
+                        Ok(Changed::Conflict(place.map_err(|why| corrupt(&object, why))?))
+                    }
+                    _ => Err(unexpected(&object)),
+                },
+            }
+        })
+    }
+}
+
+fn name_of(bytes: &[u8]) -> Result<&str, String> {
+    match std::str::from_utf8(bytes) {
+        Ok(name) if (1..=LOCATION_BYTES_MAX).contains(&name.len()) => Ok(name),
+        _ => Err(format!("a location's name is text of 1 to {LOCATION_BYTES_MAX} bytes")),
+    }
+}
+
+fn place_of(value: &[u8]) -> Result<Place, String> {
+    std::str::from_utf8(value).map_err(|error| format!("a place is no text: {error}"))?.parse()
+}
+
+fn invalid(why: String) -> StoreError {
+    StoreError::new(ErrorKind::Invalid, why)
+}
+
+fn corrupt(object: &ObjectId, why: impl fmt::Display) -> StoreError {
+    StoreError::new(ErrorKind::Corrupt, format!("the map of locations in the object {object}: {why}"))
+}
+
+fn unexpected(object: &ObjectId) -> StoreError {
+    corrupt(object, "the store answered something else than it was asked")
+}
