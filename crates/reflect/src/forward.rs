@@ -8,15 +8,22 @@
 //!   earlier one on the same device. A device that is full holds up nothing but the copies that go through it.
 //! - Nothing waits by turning: a full device is tried again after a timer, while the rest goes on.
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plane::{Done, Plane, PlaneError};
-use crate::table::{GroupIndex, Path, Table};
+use crate::plane::{Done, Origin, Plane, PlaneError, Portion};
+use crate::system::message::{HEADROOM, Inbox, Received};
+use crate::system::{self, Poll};
+use crate::table::{Change, GroupIndex, Path, Table};
+use crate::wire;
 
+mod backlog;
 mod listen;
+
+use backlog::{Backlog, Place};
 
 pub use listen::Listeners;
 
@@ -51,6 +58,13 @@ pub struct Now {
     pub ns: u64,
     /// Seconds of the world's clock since 1970.
     pub unix_s: u64,
+}
+
+impl Now {
+    /// The time now.
+    pub fn read() -> Now {
+        system::now()
+    }
 }
 
 /// Who owns the table, and takes the datagrams that are for the reflector itself.
@@ -91,17 +105,19 @@ pub enum ForwardError {
         /// Where.
         address: SocketAddr,
         /// Why not.
-        why: std::io::Error,
+        why: io::Error,
     },
     /// Waiting for sockets failed.
     #[error("cannot wait for datagrams: {0}")]
-    Wait(std::io::Error),
+    Wait(io::Error),
     /// The plane works no more.
     #[error(transparent)]
     Plane(#[from] PlaneError),
 }
 
-/// What happened, since the forwarder was made.
+/// What happened, since the forwarder was made. Every datagram that came for a group is admitted, or refused for one of the
+/// reasons; every copy of one that was admitted is taken by a device, undeliverable, waiting, or no longer wanted, as its
+/// member has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Datagrams that came to user space.
@@ -122,6 +138,8 @@ pub struct Counters {
     pub over_rate: u64,
     /// Refused: too much waits already.
     pub backlog: u64,
+    /// Refused: longer than a datagram may be, once it has its header.
+    pub too_long: u64,
     /// Refused: the sockets were full.
     pub socket_full: u64,
     /// Datagrams that a kernel program handed to user space.
@@ -138,13 +156,30 @@ pub struct Counters {
     pub reported: u64,
 }
 
+/// What waiting tells apart: the waker, and the sockets after it.
+const WAKE: u64 = u64::MAX;
+/// How many batches a socket is read for before others have their turn.
+const BATCHES: usize = 4;
+/// How many places of a queue are worked on before others have their turn.
+const PLACES: usize = 256;
+/// The longest payload of UDP over IPv4.
+const PAYLOAD_MAX: usize = 65_507;
+
 /// Copies what members send, with a plane, for a host.
 pub struct Forwarder {
     listeners: Arc<Listeners>,
     plane: Box<dyn Plane>,
     options: ForwardOptions,
-    counters: Counters,
+    poll: Poll,
     wake: Arc<OwnedFd>,
+    inbox: Inbox,
+    backlog: Backlog,
+    counters: Counters,
+    by_group: Vec<Counters>,
+    /// What each socket had dropped, when it last said so.
+    dropped: Vec<u32>,
+    ready: Vec<(u64, bool, bool)>,
+    maintain_ms: u64,
 }
 
 impl Forwarder {
@@ -154,16 +189,67 @@ impl Forwarder {
         plane: Box<dyn Plane>,
         options: ForwardOptions,
     ) -> Result<Self, ForwardError> {
-        let _ = (listeners, plane, options);
-        todo!()
+        let poll = Poll::new().map_err(ForwardError::Wait)?;
+        let wake = Arc::new(system::event().map_err(ForwardError::Wait)?);
+        poll.add(wake.as_fd(), WAKE).map_err(ForwardError::Wait)?;
+        for (at, (_, socket)) in listeners.sockets().enumerate() {
+            poll.add(socket, at as u64).map_err(ForwardError::Wait)?;
+        }
+        Ok(Forwarder {
+            dropped: vec![0; listeners.addresses().count()],
+            listeners,
+            plane,
+            options,
+            poll,
+            wake,
+            inbox: Inbox::new(),
+            backlog: Backlog::default(),
+            counters: Counters::default(),
+            by_group: Vec::new(),
+            ready: Vec::new(),
+            maintain_ms: 0,
+        })
     }
 
     /// One turn: waits for datagrams (`timeout` at most, or until it is woken), takes those that came, copies what can be
     /// copied, and sends what the host wants sent. After each datagram for the host the plane follows the table's changes,
     /// before any answer is sent. Changes that the host made between turns are followed first.
+    ///
+    /// After an error of the plane, what was admitted still waits: give it to another plane with [`Self::set_plane`].
     pub fn poll(&mut self, host: &mut dyn Host, timeout: Duration) -> Result<(), ForwardError> {
-        let _ = (host, timeout, self.options);
-        todo!()
+        self.follow(host)?;
+        let now = Now::read();
+        let soon = self.backlog.next_ns().map_or(u64::MAX, |next_ns| next_ns.saturating_sub(now.ns));
+        let soon = soon.min(self.maintain_ms.saturating_sub(now.ms) * 1_000_000);
+        self.ready.clear();
+        let ready = self.poll.wait(timeout.min(Duration::from_nanos(soon)));
+        self.ready.extend(ready.map_err(ForwardError::Wait)?);
+        let now = Now::read();
+        for at in 0..self.ready.len() {
+            match self.ready[at] {
+                (WAKE, ..) => system::lower(self.wake.as_fd()),
+                (socket, readable, reported) => {
+                    let socket = socket as usize;
+                    if reported {
+                        self.take_reports(socket);
+                    }
+                    if readable {
+                        self.receive(host, socket, now)?;
+                    }
+                }
+            }
+        }
+        for queue in 0..self.backlog.queues_len() {
+            if self.backlog.due(queue, now.ns) {
+                self.drain(host, queue, now)?;
+            }
+        }
+        if now.ms >= self.maintain_ms {
+            self.maintain_ms = now.ms + self.options.maintain_ms;
+            self.plane.maintain(host.table())?;
+            self.refresh();
+        }
+        Ok(())
     }
 
     /// Ends the waiting of a turn, from any thread.
@@ -171,15 +257,48 @@ impl Forwarder {
         Waker(self.wake.clone())
     }
 
-    /// What happened.
+    /// What happened. What a kernel program did by itself is in it up to the last [`Self::refresh`].
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
     /// What one group's datagrams came to, as far as user space knows.
     pub fn group_counters(&self, group: GroupIndex) -> Counters {
-        let _ = (group, Done::default());
-        todo!()
+        self.by_group.get(group.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// Asks the plane and the sockets what they did by themselves. The plane is asked in turns, too.
+    pub fn refresh(&mut self) {
+        let Done {
+            datagrams,
+            bytes,
+            copies,
+            strangers,
+            over_rate,
+            backlog,
+            undeliverable,
+            handed,
+            handed_lost,
+        } = self.plane.done();
+        self.counters.admitted += datagrams;
+        self.counters.admitted_bytes += bytes;
+        self.counters.copies += copies;
+        self.counters.strangers += strangers;
+        self.counters.over_rate += over_rate;
+        self.counters.backlog += backlog;
+        self.counters.undeliverable += undeliverable;
+        self.counters.handed += handed;
+        self.counters.handed_lost += handed_lost;
+        for (at, (_, socket)) in self.listeners.sockets().enumerate() {
+            if let Some(dropped) = system::dropped(socket) {
+                self.counters.dropped(&mut self.dropped[at], dropped);
+            }
+        }
+    }
+
+    /// Bytes of payload that wait for devices.
+    pub fn waiting_bytes(&self) -> usize {
+        self.backlog.bytes()
     }
 
     /// The sockets.
@@ -197,10 +316,265 @@ impl Forwarder {
         &mut *self.plane
     }
 
-    /// Takes another plane, which the host's table is told to as a whole. What waits stays, and goes out by the new one.
+    /// Takes another plane, which is told of the whole table: each group as added, and each member as joined, in the order
+    /// of their places, between which there may be gaps. What waits stays, and goes out by the new plane.
     pub fn set_plane(&mut self, host: &mut dyn Host, plane: Box<dyn Plane>) -> Result<(), ForwardError> {
-        let _ = (host, plane);
-        todo!()
+        // Changes that were not followed yet are part of the state that the new plane is told of.
+        let _ = self.follow_changes(host);
+        self.refresh();
+        self.plane = plane;
+        let table = host.table();
+        for (index, group) in table.groups() {
+            self.plane.follow(table, Change::GroupAdded(index))?;
+            for entry in group.lanes.iter().flat_map(|lane| &lane.entries) {
+                if let Some(member) = entry.member {
+                    self.plane.follow(table, Change::Joined(member))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the plane follow the table, then sends what the host wants sent.
+    fn follow(&mut self, host: &mut dyn Host) -> Result<(), ForwardError> {
+        self.follow_changes(host)?;
+        while let Some(outgoing) = host.outgoing() {
+            let sent = self.listeners.sender(outgoing.local).is_some_and(|(socket, source)| {
+                let mut tries = 0..4;
+                // A socket tells an error that the network reported for an earlier datagram instead of sending the next.
+                tries.any(|_| system::message::send(socket, source, outgoing.to, &outgoing.bytes).is_ok())
+            });
+            if sent {
+                self.counters.outgoing += 1;
+            } else {
+                self.counters.outgoing_failed += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn follow_changes(&mut self, host: &mut dyn Host) -> Result<(), PlaneError> {
+        let Forwarder { plane, backlog, by_group, .. } = self;
+        let mut followed = Ok(());
+        host.table().take_changes(|table, change| {
+            match change {
+                Change::GroupAdded(group) => {
+                    let at = group.0 as usize;
+                    by_group.resize(by_group.len().max(at + 1), Counters::default());
+                    by_group[at] = Counters::default();
+                }
+                Change::Rewritten { group, lane } => backlog.rewritten(table, group, lane),
+                Change::GroupRemoved(group) => {
+                    for _ in 0..backlog.removed(group) {
+                        plane.finished(group);
+                    }
+                }
+                Change::GroupChanged(_) | Change::Joined(_) | Change::Left { .. } => {}
+            }
+            if followed.is_ok() {
+                followed = plane.follow(table, change);
+            }
+        });
+        followed
+    }
+
+    /// Takes what has come to a socket.
+    fn receive(&mut self, host: &mut dyn Host, socket: usize, now: Now) -> Result<(), ForwardError> {
+        for _ in 0..BATCHES {
+            let (local, fd) = self.listeners.get(socket);
+            let count = match self.inbox.receive(fd, local) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                // What the network reported is told once in place of a datagram.
+                Err(_) => continue,
+            };
+            if let Some(dropped) = self.inbox.dropped {
+                self.counters.dropped(&mut self.dropped[socket], dropped);
+            }
+            self.counters.received += count as u64;
+            for at in 0..count {
+                let Some((received, bytes)) = self.inbox.get(at) else {
+                    self.counters.too_long += 1;
+                    continue;
+                };
+                if wire::is_control(&bytes[HEADROOM..]) {
+                    self.counters.control += 1;
+                    let Received { path, from, .. } = received;
+                    host.control(now, Incoming { path, from, bytes: &bytes[HEADROOM..] });
+                    self.follow(host)?;
+                } else {
+                    self.payload(host, at, received, now)?;
+                }
+            }
+            if count < system::message::BATCH {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Admits or refuses a datagram, and copies it as far as it can be.
+    fn payload(
+        &mut self,
+        host: &mut dyn Host,
+        at: usize,
+        received: Received,
+        now: Now,
+    ) -> Result<(), ForwardError> {
+        let Forwarder { plane, backlog, inbox, counters, by_group, options, .. } = self;
+        let table = host.table();
+        let Some(sender) = table.sender(received.path.local.port(), received.from) else {
+            counters.strangers += 1;
+            return Ok(());
+        };
+        let (index, echo, member_bucket) = {
+            let member = table.member(sender);
+            (member.group, member.echo, member.bucket_ns)
+        };
+        let group = table.group(index);
+        let of_group = &mut by_group[index.0 as usize];
+        let origin = plane.origin(received.mark);
+        let handed = matches!(origin, Origin::Handed { .. });
+        let head = if group.options.sequence { wire::DATA_HEAD_BYTES } else { 0 };
+        if !handed {
+            if received.len + head > PAYLOAD_MAX {
+                counters.too_long += 1;
+                of_group.too_long += 1;
+                return Ok(());
+            }
+            let full = backlog.bytes() >= options.backlog_bytes;
+            let waits = |lane: &crate::table::Lane| {
+                let queue = backlog.queue_of(lane.path.device);
+                backlog.queue(queue).len() >= options.backlog_datagrams
+            };
+            if full || group.lanes.iter().filter(|lane| lane.live > 0).any(waits) {
+                counters.backlog += 1;
+                of_group.backlog += 1;
+                return Ok(());
+            }
+            let copies = u64::from(group.live) - u64::from(!echo);
+            let member_bucket = group.options.member_rate.after(member_bucket, now.ns, copies);
+            let group_bucket = group.options.group_rate.after(group.bucket_ns, now.ns, copies);
+            let (Some(member_bucket), Some(group_bucket)) = (member_bucket, group_bucket) else {
+                counters.over_rate += 1;
+                of_group.over_rate += 1;
+                return Ok(());
+            };
+            table.member_mut(sender).bucket_ns = member_bucket;
+            table.group_mut(index).bucket_ns = group_bucket;
+            for counters in [&mut *counters, &mut *of_group] {
+                counters.admitted += 1;
+                counters.admitted_bytes += received.len as u64;
+            }
+        }
+        let Some((_, bytes)) = inbox.get(at) else { return Ok(()) };
+        if head > 0 {
+            let group = table.group_mut(index);
+            bytes[HEADROOM - head..HEADROOM].copy_from_slice(&wire::data_head(group.sequence));
+            group.sequence += 1;
+        }
+        let payload = &bytes[HEADROOM - head..];
+        let except = (!echo).then_some(received.from);
+        let (first, position) = match origin {
+            Origin::Fresh => (0, 0),
+            Origin::Handed { lane, generation, position } => {
+                let position = position as usize;
+                let known = table.group(index).lanes.get(usize::from(lane));
+                (lane, known.and_then(|lane| lane.position_now(generation, position)).unwrap_or(position))
+            }
+        };
+        let mut failed = None;
+        let mut kept = None;
+        for (lane, number) in table.group(index).lanes.iter().zip(0_u16..).skip(usize::from(first)) {
+            let end = lane.entries.len();
+            let mut next = if number == first { position.min(end) } else { 0 };
+            if lane.live == 0 || next == end {
+                continue;
+            }
+            let queue = backlog.queue_of(lane.path.device);
+            if backlog.queue(queue).len() == 0 && failed.is_none() {
+                let portion = Portion { lane, positions: next..end, except, payload };
+                match plane.copy(&portion) {
+                    Err(error) => failed = Some(error),
+                    Ok(progress) => {
+                        counters.took(progress);
+                        of_group.took(progress);
+                        if !progress.full {
+                            continue;
+                        }
+                        next = progress.next;
+                        backlog.queue(queue).full(now.ns, progress.copies);
+                    }
+                }
+            }
+            let datagram = *kept.get_or_insert_with(|| backlog.keep(index, except, payload, handed));
+            backlog.push(queue, Place { datagram, lane: number, next, end });
+        }
+        if handed && kept.is_none() {
+            plane.finished(index);
+        }
+        failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Goes on with what waits for a device.
+    fn drain(&mut self, host: &mut dyn Host, queue: usize, now: Now) -> Result<(), ForwardError> {
+        let Forwarder { plane, backlog, counters, by_group, .. } = self;
+        let table = host.table();
+        let mut copies = 0;
+        for _ in 0..PLACES {
+            let Some(&mut Place { datagram: at, lane, next, end }) = backlog.queue(queue).front() else {
+                break;
+            };
+            let datagram = backlog.datagram(at);
+            let group = datagram.group;
+            let lane = &table.group(group).lanes[usize::from(lane)];
+            let portion = Portion {
+                lane,
+                positions: next.min(end)..end,
+                except: datagram.except,
+                payload: &datagram.payload,
+            };
+            let progress = plane.copy(&portion)?;
+            counters.took(progress);
+            by_group[group.0 as usize].took(progress);
+            copies += progress.copies;
+            if progress.full {
+                let queue = backlog.queue(queue);
+                if let Some(place) = queue.front() {
+                    place.next = progress.next;
+                }
+                queue.full(now.ns, copies);
+                break;
+            }
+            if let Some((group, true)) = backlog.pop(queue) {
+                plane.finished(group);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes errors that the network reported to a socket. They must not keep it from sending.
+    fn take_reports(&mut self, socket: usize) {
+        let (_, fd) = self.listeners.get(socket);
+        self.counters.reported += system::message::take_reports(fd);
+        system::take_error(fd);
+    }
+}
+
+impl Counters {
+    fn took(&mut self, progress: crate::plane::Progress) {
+        self.copies += u64::from(progress.copies);
+        self.undeliverable += u64::from(progress.undeliverable);
+        self.full += u64::from(progress.full);
+    }
+
+    /// A socket says how many it has dropped so far. What a datagram tells may be older than what the socket told before.
+    fn dropped(&mut self, last: &mut u32, dropped: u32) {
+        let more = dropped.wrapping_sub(*last);
+        if more < 1 << 31 {
+            self.socket_full += u64::from(more);
+            *last = dropped;
+        }
     }
 }
 
@@ -211,7 +585,7 @@ pub struct Waker(Arc<OwnedFd>);
 impl Waker {
     /// Ends it, or the next one.
     pub fn wake(&self) {
-        let _ = self.0;
+        system::raise(self.0.as_fd());
     }
 }
 

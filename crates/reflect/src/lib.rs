@@ -10,14 +10,20 @@
 //! A group is a UDP port of the reflector, or an id on a port that several groups share. A datagram that begins with the
 //! magic of the control protocol is for the reflector; any other is payload, and is copied as it is.
 
+#![deny(unsafe_code)]
+
 pub mod control;
 pub mod cookie;
 pub mod forward;
+#[cfg(feature = "testkit")]
+pub mod lab;
 pub mod location;
 pub mod member;
 pub mod plane;
 pub mod rate;
 pub mod state;
+#[allow(unsafe_code)]
+pub(crate) mod system;
 pub mod table;
 pub mod token;
 pub mod wire;

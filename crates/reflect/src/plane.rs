@@ -12,9 +12,13 @@ use std::ops::Range;
 
 use crate::table::{Change, GroupIndex, Lane, Table};
 
+mod batch;
 mod open;
+mod sendto;
 
+pub use batch::Batch;
 pub use open::{PlaneOptions, auto, open};
+pub use sendto::Sendto;
 
 /// The ways to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,6 +98,15 @@ pub struct Portion<'a> {
     pub payload: &'a [u8],
 }
 
+impl Portion<'_> {
+    /// Who gets a copy at a position: nobody if it is a gap, the sender's, or no position at all.
+    pub fn to(&self, position: usize) -> Option<SocketAddr> {
+        let entry = self.lane.entries.get(position)?;
+        entry.member?;
+        (Some(entry.address) != self.except).then_some(entry.address)
+    }
+}
+
 /// How far a portion came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -113,7 +126,8 @@ pub enum Origin {
     /// From the network: nothing has been done with it.
     Fresh,
     /// A kernel program has admitted it, and copied it up to here: what is left is all lanes after `lane`, and the
-    /// positions of `lane` from `position` on, in that lane's `generation`.
+    /// positions of `lane` from `position` on, in that lane's `generation`. One that the program has admitted and left
+    /// alone, as it may not overtake another, is at the first position of the first lane, in any generation.
     Handed {
         /// The lane, by number.
         lane: u16,

@@ -9,7 +9,7 @@
 //! - An address is a member of a group at most once. On a port that several groups share it may be in several (it joins
 //!   the next before it leaves the last); what it sends goes to the one that it joined last.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -108,6 +108,33 @@ pub struct Lane {
     pub entries: Vec<Entry>,
     /// How many of them are members.
     pub live: u32,
+    /// The gaps that each of the last rewritings left out, newest last.
+    left_out: VecDeque<Vec<u32>>,
+}
+
+/// How many rewritings of a lane are remembered. There is at most one each time that the changes are taken, and what
+/// names a position by an older generation is on its way for milliseconds.
+const REWRITINGS: usize = 8;
+
+impl Lane {
+    /// A lane without members.
+    pub fn new(path: Path) -> Lane {
+        Lane { path, generation: 0, entries: Vec::new(), live: 0, left_out: VecDeque::new() }
+    }
+
+    /// Where a position of an earlier generation is now, or that of the next member if it was a gap. `None` if it was too
+    /// long ago. All positions but 0 may have moved.
+    pub fn position_now(&self, generation: u8, position: usize) -> Option<usize> {
+        let behind = usize::from(self.generation.wrapping_sub(generation));
+        let first = self.left_out.len().checked_sub(behind);
+        match (position, first) {
+            (0, _) => Some(0),
+            (_, None) => None,
+            (position, Some(first)) => Some(self.left_out.range(first..).fold(position, |position, gaps| {
+                position - gaps.partition_point(|&gap| (gap as usize) < position)
+            })),
+        }
+    }
 }
 
 /// A group.
@@ -197,6 +224,8 @@ pub struct Table {
     /// The newest member of a port and an address: what that address sends goes to its group.
     senders: HashMap<(u16, SocketAddr), MemberIndex>,
     changes: Vec<Change>,
+    /// Lanes with too many gaps.
+    rewrite: HashSet<(GroupIndex, u16)>,
 }
 
 impl Table {
@@ -343,7 +372,7 @@ impl Table {
         }
         let lanes = &mut self.groups[group.0 as usize].as_mut().expect("the group was found").lanes;
         let lane = lanes.iter().position(|lane| lane.path == path).unwrap_or_else(|| {
-            lanes.push(Lane { path, generation: 0, entries: Vec::new(), live: 0 });
+            lanes.push(Lane::new(path));
             lanes.len() - 1
         });
         let position = lanes[lane].entries.len() as u32;
@@ -408,13 +437,19 @@ impl Table {
         });
         // Gaps cost a test for each copy; rewriting costs a write for each member. Both stay small this way.
         if gaps > 16 && gaps > self.group(gone.group).lanes[gone.lane as usize].live as usize / 4 {
-            self.rewrite(gone.group, gone.lane);
+            self.rewrite.insert((gone.group, gone.lane));
         }
     }
 
     fn rewrite(&mut self, group: GroupIndex, number: u16) {
         let lane =
             &mut self.groups[group.0 as usize].as_mut().expect("the group was found").lanes[number as usize];
+        let gaps = lane.entries.iter().zip(0..).filter(|(entry, _)| entry.member.is_none());
+        let gaps = gaps.map(|(_, position)| position).collect();
+        if lane.left_out.len() == REWRITINGS {
+            lane.left_out.pop_front();
+        }
+        lane.left_out.push_back(gaps);
         lane.entries.retain(|entry| entry.member.is_some());
         lane.entries.shrink_to(lane.entries.len() * 2);
         lane.generation = lane.generation.wrapping_add(1);
@@ -426,8 +461,15 @@ impl Table {
         self.changes.push(Change::Rewritten { group, lane: number });
     }
 
-    /// Tells each change since the last call, in order. Groups that were removed go now.
+    /// Tells each change since the last call, in order. Lanes with many gaps are written anew, and groups that were
+    /// removed go now.
     pub fn take_changes(&mut self, mut tell: impl FnMut(&Table, Change)) {
+        for (group, lane) in std::mem::take(&mut self.rewrite) {
+            // One that was removed is told of no more.
+            if self.get_group(group).is_some_and(|there| self.find(there.id) == Some(group)) {
+                self.rewrite(group, lane);
+            }
+        }
         let changes = std::mem::take(&mut self.changes);
         for &change in &changes {
             tell(self, change);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Kind, Plane, PlaneError};
+use super::{Batch, Kind, Plane, PlaneError, Sendto};
 use crate::forward::Listeners;
 
 /// What planes may be told.
@@ -22,9 +22,11 @@ pub fn open(
     listeners: &Arc<Listeners>,
     options: &PlaneOptions,
 ) -> Result<Box<dyn Plane>, PlaneError> {
-    let _ = (listeners, options);
+    let _ = options;
     match kind {
-        Kind::Sendto | Kind::Batch | Kind::Ring | Kind::Kernel | Kind::Xdp => Err(PlaneError {
+        Kind::Sendto => Ok(Box::new(Sendto::new(listeners.clone()))),
+        Kind::Batch => Ok(Box::new(Batch::new(listeners.clone()))),
+        Kind::Ring | Kind::Kernel | Kind::Xdp => Err(PlaneError {
             plane: kind,
             what: "be made".to_owned(),
             why: "this program was built without it".to_owned(),

@@ -1,0 +1,199 @@
+//! A network in one machine, for tests and studies: namespaces, pairs of devices between them, queues of a chosen length.
+//!
+//! A lab has names of its own (they hold the number of its process), so several run side by side. It goes when it is
+//! dropped; what a process that died has left behind goes when the next lab is made. Addresses are of private ranges and
+//! exist inside the namespaces only. Making one needs root, and `ip` and `tc` of iproute2.
+
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{JoinHandle, ScopedJoinHandle};
+
+use crate::system;
+
+/// What all names of namespaces begin with.
+const PREFIX: &str = "nacre-lab-";
+
+/// A lab that cannot be.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct LabError(String);
+
+/// Namespaces, which go with it.
+#[derive(Debug)]
+pub struct Lab {
+    number: u32,
+    namespaces: Vec<Namespace>,
+}
+
+/// A network namespace of a [`Lab`].
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<String, LabError> {
+    let made = |output: Output| match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(LabError(format!(
+            "`{program} {}` failed: {} (a lab of network namespaces needs root)",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))),
+    };
+    Command::new(program)
+        .args(arguments)
+        .output()
+        .map_err(|why| LabError(format!("cannot run `{program}`, which is in the package iproute2: {why}")))
+        .and_then(made)
+}
+
+impl Lab {
+    /// An empty lab.
+    pub fn new() -> Result<Lab, LabError> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // What the dead have left: their namespaces hold their devices.
+        for name in run("ip", &["netns", "list"])?.lines().filter_map(|line| line.split(' ').next()) {
+            let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+            if pid.is_some_and(|pid| !std::path::Path::new("/proc").join(pid).exists()) {
+                // Another lab may be sweeping too.
+                let _ = run("ip", &["netns", "delete", name]);
+            }
+        }
+        Ok(Lab { number: NUMBER.fetch_add(1, Ordering::Relaxed), namespaces: Vec::new() })
+    }
+
+    /// A new namespace, with its loopback device up. The name is for people, and short.
+    pub fn namespace(&mut self, name: &str) -> Result<Namespace, LabError> {
+        let name = format!("{PREFIX}{}-{}-{name}", std::process::id(), self.number);
+        run("ip", &["netns", "add", &name])?;
+        let namespace = Namespace { name };
+        self.namespaces.push(namespace.clone());
+        namespace.ip(&["link", "set", "lo", "up"])?;
+        // Addresses are given by hand: nothing is to be asked of, or told to, anybody at its own time.
+        for (key, value) in [("accept_ra", "0"), ("router_solicitations", "0"), ("accept_dad", "0")] {
+            for of in ["all", "default"] {
+                namespace.sysctl(&format!("net/ipv6/conf/{of}/{key}"), value)?;
+            }
+        }
+        Ok(namespace)
+    }
+
+    /// A pair of devices, one in each of two namespaces, up, without addresses. What goes in at one comes out at the other.
+    pub fn link(&self, a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<(), LabError> {
+        let ((a, a_device), (b, b_device)) = (a, b);
+        a.ip(&["link", "add", a_device, "type", "veth", "peer", "name", b_device, "netns", &b.name])?;
+        a.ip(&["link", "set", a_device, "up"])?;
+        b.ip(&["link", "set", b_device, "up"])?;
+        Ok(())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for namespace in &self.namespaces {
+            if let Err(error) = run("ip", &["netns", "delete", &namespace.name]) {
+                eprintln!("a network namespace stays behind: {error}");
+            }
+        }
+    }
+}
+
+impl Namespace {
+    /// Its name, as `ip netns` knows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `ip` in it.
+    pub fn ip(&self, arguments: &[&str]) -> Result<String, LabError> {
+        run("ip", &[&["-n", &self.name], arguments].concat())
+    }
+
+    /// Runs `tc` in it.
+    pub fn tc(&self, arguments: &[&str]) -> Result<String, LabError> {
+        run("tc", &[&["-n", &self.name], arguments].concat())
+    }
+
+    /// Gives a device an address, such as `10.0.0.1/24` or `fd00::1/64`.
+    pub fn address(&self, device: &str, address: &str) -> Result<(), LabError> {
+        let no_check: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
+        self.ip(&[&["address", "add", address, "dev", device], no_check].concat()).map(drop)
+    }
+
+    /// Gives a device a queue, such as `pfifo limit 4`, or `tbf rate 10mbit burst 2000 limit 3000`.
+    pub fn queue(&self, device: &str, queue: &str) -> Result<(), LabError> {
+        let queue: Vec<&str> = queue.split_whitespace().collect();
+        self.tc(&[&["qdisc", "replace", "dev", device, "root"], &queue[..]].concat()).map(drop)
+    }
+
+    /// Sets one of the kernel's numbers, by its path, such as `net/ipv4/ip_forward`.
+    pub fn sysctl(&self, path: &str, value: &str) -> Result<(), LabError> {
+        let path = std::path::Path::new("/proc/sys").join(path);
+        self.run(|| std::fs::write(&path, value))
+            .map_err(|why| LabError(format!("cannot write {value} to {}: {why}", path.display())))
+    }
+
+    /// The number of a device in it.
+    pub fn device(&self, name: &str) -> Result<u32, LabError> {
+        self.run(|| system::device_index(name))
+            .map_err(|why| LabError(format!("there is no device {name} in {}: {why}", self.name)))
+    }
+
+    /// Runs something in it, on a thread of its own, and waits for that. Sockets that are made there stay there.
+    ///
+    /// # Panics
+    /// If the namespace is gone, or what ran has panicked.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| join(self.spawn_scoped(scope, work)))
+    }
+
+    /// Starts something in it on a thread of its own.
+    pub fn spawn<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        let namespace = self.clone();
+        std::thread::spawn(move || {
+            namespace.enter();
+            work()
+        })
+    }
+
+    /// The same, for a thread that may look at what is around it.
+    pub fn spawn_scoped<'scope, T: Send + 'scope>(
+        &self,
+        scope: &'scope std::thread::Scope<'scope, '_>,
+        work: impl FnOnce() -> T + Send + 'scope,
+    ) -> ScopedJoinHandle<'scope, T> {
+        let namespace = self.clone();
+        scope.spawn(move || {
+            namespace.enter();
+            work()
+        })
+    }
+
+    /// Takes the calling thread, and all that it starts, into the namespace, for ever.
+    ///
+    /// # Panics
+    /// If the namespace is gone.
+    pub fn enter(&self) {
+        let path = format!("/run/netns/{}", self.name);
+        let entered = File::open(&path).and_then(|file| system::enter_network(file.as_fd()));
+        if let Err(why) = entered {
+            panic!("cannot enter the network namespace {path}, which a lab has made: {why}");
+        }
+    }
+}
+
+/// A socket in the namespace of the calling thread that takes all that comes: its buffer is as large as root may make it.
+pub fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(address)?;
+    let bytes = 256 << 20_i32;
+    system::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes)?;
+    Ok(socket)
+}
+
+fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
+}

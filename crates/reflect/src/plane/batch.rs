@@ -1,0 +1,77 @@
+//! One system call for many copies: `sendmmsg`, with one payload and one list of addresses. The portable default.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::sendto::{Fate, full, one};
+use super::{Kind, Plane, PlaneError, Portion, Progress};
+use crate::forward::Listeners;
+use crate::system::message::{BATCH, send_many};
+
+/// Copies by `sendmmsg`, through the socket of the group's port.
+#[derive(Debug)]
+pub struct Batch {
+    listeners: Arc<Listeners>,
+    /// The addresses of one call, and the position of each.
+    to: Vec<SocketAddr>,
+    at: Vec<usize>,
+}
+
+impl Batch {
+    /// Makes one.
+    pub fn new(listeners: Arc<Listeners>) -> Self {
+        Batch { listeners, to: Vec::with_capacity(BATCH), at: Vec::with_capacity(BATCH) }
+    }
+}
+
+impl Plane for Batch {
+    fn kind(&self) -> Kind {
+        Kind::Batch
+    }
+
+    fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError> {
+        let mut progress = Progress { next: portion.positions.end, ..Progress::default() };
+        let mut positions = portion.positions.clone();
+        let Some((socket, source)) = self.listeners.sender(portion.lane.path.local) else {
+            progress.undeliverable += positions.filter(|&at| portion.to(at).is_some()).count() as u32;
+            return Ok(progress);
+        };
+        loop {
+            self.to.clear();
+            self.at.clear();
+            for at in positions.by_ref() {
+                if let Some(to) = portion.to(at) {
+                    self.to.push(to);
+                    self.at.push(at);
+                    if self.to.len() == BATCH {
+                        break;
+                    }
+                }
+            }
+            if self.to.is_empty() {
+                return Ok(progress);
+            }
+            let mut done = 0;
+            while done < self.to.len() {
+                // An error is that of the first that was not sent; errors after others were sent are told by the next call.
+                match send_many(socket, source, &self.to[done..], portion.payload) {
+                    Ok(sent) => {
+                        done += sent;
+                        progress.copies += sent as u32;
+                        continue;
+                    }
+                    Err(error) if full(&error) => {
+                        return Ok(Progress { next: self.at[done], full: true, ..progress });
+                    }
+                    Err(_) => {}
+                }
+                match one(socket, source, self.to[done], portion.payload) {
+                    Fate::Sent => progress.copies += 1,
+                    Fate::Never => progress.undeliverable += 1,
+                    Fate::Full => return Ok(Progress { next: self.at[done], full: true, ..progress }),
+                }
+                done += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! One system call for each copy: the paper's user-space implementation, without its busy loop, and the baseline.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::{Kind, Plane, PlaneError, Portion, Progress};
+use crate::forward::Listeners;
+use crate::system;
+use crate::system::message;
+
+/// Copies by `sendto`, through the socket of the group's port.
+#[derive(Debug)]
+pub struct Sendto {
+    listeners: Arc<Listeners>,
+}
+
+impl Sendto {
+    /// Makes one.
+    pub fn new(listeners: Arc<Listeners>) -> Self {
+        Sendto { listeners }
+    }
+}
+
+impl Plane for Sendto {
+    fn kind(&self) -> Kind {
+        Kind::Sendto
+    }
+
+    fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError> {
+        let mut progress = Progress { next: portion.positions.end, ..Progress::default() };
+        let sender = self.listeners.sender(portion.lane.path.local);
+        for at in portion.positions.clone() {
+            let Some(to) = portion.to(at) else { continue };
+            let fate = match sender {
+                None => Fate::Never,
+                Some((socket, source)) => one(socket, source, to, portion.payload),
+            };
+            match fate {
+                Fate::Sent => progress.copies += 1,
+                Fate::Never => progress.undeliverable += 1,
+                Fate::Full => return Ok(Progress { next: at, full: true, ..progress }),
+            }
+        }
+        Ok(progress)
+    }
+}
+
+/// What became of a copy.
+pub(super) enum Fate {
+    Sent,
+    Full,
+    Never,
+}
+
+/// How often a copy is tried whose socket tells an error: that may be one that the network reported for an earlier copy,
+/// which the socket tells once, and to which no report is due for this one.
+const TRIES: usize = 4;
+
+/// Sends one copy.
+pub(super) fn one(socket: BorrowedFd<'_>, source: Option<IpAddr>, to: SocketAddr, payload: &[u8]) -> Fate {
+    for _ in 0..TRIES {
+        match message::send(socket, source, to, payload) {
+            Ok(()) => return Fate::Sent,
+            Err(error) if full(&error) => return Fate::Full,
+            Err(_) => {
+                system::take_error(socket);
+            }
+        }
+    }
+    Fate::Never
+}
+
+/// True if a device or a socket has no room now.
+pub(super) fn full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM))
+}

@@ -1,0 +1,310 @@
+//! What the operating system does for the data thread: sockets, waiting, clocks. The calls that need `unsafe` are here
+//! and in the modules below, each with the reason why it is sound; what they give out is safe.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use crate::forward::Now;
+
+pub(crate) mod message;
+
+/// An address as system calls want it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) union Address {
+    any: libc::sockaddr,
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+impl Address {
+    /// Room for an address that the kernel writes.
+    pub(crate) fn room() -> Address {
+        // SAFETY: all bits zero are a valid value of each of the union's plain structures.
+        unsafe { std::mem::zeroed() }
+    }
+
+    /// How long the longest is.
+    pub(crate) const ROOM: libc::socklen_t = size_of::<Address>() as libc::socklen_t;
+
+    /// Writes an address, and says how long it is.
+    pub(crate) fn new(address: SocketAddr) -> (Address, libc::socklen_t) {
+        let mut written = Address::room();
+        match address {
+            SocketAddr::V4(address) => {
+                written.v4 = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_port: address.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
+                    sin_zero: [0; 8],
+                };
+                (written, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+            }
+            SocketAddr::V6(address) => {
+                written.v6 = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_port: address.port().to_be(),
+                    sin6_flowinfo: address.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+                    sin6_scope_id: address.scope_id(),
+                };
+                (written, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+            }
+        }
+    }
+
+    /// Reads an address that the kernel wrote; `None` if it is of no family that is known here.
+    pub(crate) fn read(&self) -> Option<SocketAddr> {
+        // SAFETY: the union was zeroed or written by the kernel, and all of its structures begin with the family and
+        // take any bits, so that each may be looked at.
+        unsafe {
+            match i32::from(self.any.sa_family) {
+                libc::AF_INET => Some(SocketAddr::V4(SocketAddrV4::new(
+                    Ipv4Addr::from(self.v4.sin_addr.s_addr.to_ne_bytes()),
+                    u16::from_be(self.v4.sin_port),
+                ))),
+                // The flow label of one datagram is no part of who sent it.
+                libc::AF_INET6 => Some(SocketAddr::V6(SocketAddrV6::new(
+                    Ipv6Addr::from(self.v6.sin6_addr.s6_addr),
+                    u16::from_be(self.v6.sin6_port),
+                    0,
+                    self.v6.sin6_scope_id,
+                ))),
+                _ => None,
+            }
+        }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
+        std::ptr::from_ref(self).cast()
+    }
+}
+
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// A file descriptor that a system call has just returned.
+pub(crate) fn own(result: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(result)?;
+    // SAFETY: the descriptor is new, valid, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A socket that does not block and is closed on exec.
+pub(crate) fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    own(unsafe { libc::socket(family, kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, protocol) })
+}
+
+/// Sets an option to a plain value.
+pub(crate) fn set_option<T: Copy>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: the pointer and the length are those of a live value, which the kernel only reads.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}
+
+/// Reads and clears the error that a socket keeps.
+pub(crate) fn take_error(socket: BorrowedFd<'_>) -> i32 {
+    let (mut error, mut len) = (0_i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: both pointers are to live values of the length that is told.
+    unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            (&raw mut error).cast(),
+            &raw mut len,
+        );
+    }
+    error
+}
+
+/// How many datagrams a socket has dropped, because it was full, since it was made.
+pub(crate) fn dropped(socket: BorrowedFd<'_>) -> Option<u32> {
+    // The kernel's numbers of a socket's memory, in its order; the last one is of drops.
+    let (mut numbers, mut len) = ([0_u32; 9], size_of::<[u32; 9]>() as libc::socklen_t);
+    // SAFETY: both pointers are to live values of the length that is told.
+    let asked = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            numbers.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    (asked == 0 && len as usize == size_of_val(&numbers)).then_some(numbers[8])
+}
+
+/// Binds a socket.
+pub(crate) fn bind(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()> {
+    let (address, len) = Address::new(address);
+    // SAFETY: the pointer and the length are those of a live address.
+    check(unsafe { libc::bind(socket.as_raw_fd(), address.as_ptr(), len) }).map(drop)
+}
+
+/// Where a socket is bound to.
+pub(crate) fn bound(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+    let (mut address, mut len) = (Address::room(), Address::ROOM);
+    // SAFETY: the kernel writes at most `len` bytes to an address that has room for them.
+    check(unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len) })?;
+    address.read().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+}
+
+/// An event counter, which wakes those who wait for it.
+pub(crate) fn event() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    own(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
+}
+
+/// Raises an event.
+pub(crate) fn raise(event: BorrowedFd<'_>) {
+    let one = 1_u64;
+    // SAFETY: eight bytes of a live value are read. It fails only if the counter is at its end: then it is raised.
+    unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+/// Lowers an event.
+pub(crate) fn lower(event: BorrowedFd<'_>) {
+    let mut count = 0_u64;
+    // SAFETY: eight bytes are written to a live value. It fails only if the event is not raised.
+    unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) };
+}
+
+/// The time of a clock, in nanoseconds.
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live value. The clocks that are asked for exist on every Linux.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The time now.
+pub(crate) fn now() -> Now {
+    let ns = clock_ns(libc::CLOCK_MONOTONIC);
+    Now { ms: ns / 1_000_000, ns, unix_s: clock_ns(libc::CLOCK_REALTIME) / 1_000_000_000 }
+}
+
+/// The number of a device.
+pub(crate) fn device_index(name: &str) -> io::Result<u32> {
+    let name = std::ffi::CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: the name ends with a zero.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// Takes the calling thread into a network namespace.
+#[cfg(feature = "testkit")]
+pub(crate) fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no pointers are passed; a thread may change its namespace at any time.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
+}
+
+/// Waits for several files at once.
+pub(crate) struct Poll {
+    epoll: OwnedFd,
+    events: Vec<libc::epoll_event>,
+}
+
+impl Poll {
+    pub(crate) fn new() -> io::Result<Poll> {
+        // SAFETY: no pointers are passed.
+        let epoll = own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        Ok(Poll { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; 64] })
+    }
+
+    /// Waits for this file to be readable, too.
+    pub(crate) fn add(&self, file: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+        // SAFETY: the event lives while the kernel reads it.
+        check(unsafe {
+            libc::epoll_ctl(
+                self.epoll.as_fd().as_raw_fd(),
+                libc::EPOLL_CTL_ADD,
+                file.as_raw_fd(),
+                &raw mut event,
+            )
+        })
+        .map(drop)
+    }
+
+    /// Waits, and gives the tokens of files that are ready: whether to be read, and whether with an error.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<impl Iterator<Item = (u64, bool, bool)>> {
+        let time = libc::timespec {
+            tv_sec: timeout.as_secs().min(1 << 30) as libc::time_t,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // SAFETY: the events have the room that is told, and the time lives. No signal mask is passed.
+        let ready = unsafe {
+            libc::epoll_pwait2(
+                self.epoll.as_raw_fd(),
+                self.events.as_mut_ptr(),
+                self.events.len() as libc::c_int,
+                &raw const time,
+                std::ptr::null(),
+            )
+        };
+        let ready = match check(ready) {
+            Ok(ready) => ready as usize,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(self.events[..ready].iter().map(|event| {
+            let events = event.events as libc::c_int;
+            (event.u64, events & libc::EPOLLIN != 0, events & libc::EPOLLERR != 0)
+        }))
+    }
+}
+
+/// A UDP socket as the reflector wants it: what is sent is never fragmented, what cannot be sent is told, and what comes
+/// in tells its device, the address that it was sent to, its mark, and how many before it were dropped.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<(SocketAddr, OwnedFd)> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let socket = socket(family, libc::SOCK_DGRAM, 0)?;
+    let fd = socket.as_fd();
+    let on = 1_i32;
+    // Without these a full queue is no error, and what was to be sent is lost silently.
+    if address.is_ipv4() {
+        set_option(fd, libc::IPPROTO_IP, libc::IP_RECVERR, &on)?;
+        set_option(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, &on)?;
+        set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, &libc::IP_PMTUDISC_DO)?;
+    } else {
+        set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &on)?;
+        set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &on)?;
+        set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &on)?;
+        set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, &libc::IPV6_PMTUDISC_DO)?;
+        set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, &on)?;
+    }
+    set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &on)?;
+    // Only planes in the kernel mark datagrams, and they need a kernel that has this.
+    let _ = set_option(fd, libc::SOL_SOCKET, libc::SO_RCVMARK, &on);
+    // Beyond the system's limits if we may, else up to them. What is sent is bounded by the queues of the devices, so the
+    // socket's own bound is to be out of their way.
+    for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        let bytes = 64 << 20_i32;
+        if set_option(fd, libc::SOL_SOCKET, forced, &bytes).is_err() {
+            set_option(fd, libc::SOL_SOCKET, plain, &bytes)?;
+        }
+    }
+    bind(fd, address)?;
+    Ok((bound(fd)?, socket))
+}

@@ -1,0 +1,289 @@
+//! Datagrams in and out, in batches, with what the kernel tells of them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::Address;
+use crate::table::Path;
+
+/// How many datagrams are taken or sent by one system call.
+pub(crate) const BATCH: usize = 64;
+/// Room before each datagram, for a header to be put before it without copying it.
+pub(crate) const HEADROOM: usize = 64;
+/// The longest datagram, rounded up.
+const DATAGRAM: usize = 65_536;
+const STRIDE: usize = HEADROOM + DATAGRAM;
+
+/// What the kernel tells beside a datagram: aligned as its headers want it.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Told([u8; 160]);
+
+/// What is known of a datagram that came in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    pub(crate) path: Path,
+    pub(crate) from: SocketAddr,
+    pub(crate) mark: u32,
+    pub(crate) len: usize,
+}
+
+/// Buffers for a batch of datagrams, used again and again.
+pub(crate) struct Inbox {
+    bytes: Vec<u8>,
+    names: Vec<Address>,
+    told: Vec<Told>,
+    received: Vec<Option<Received>>,
+    /// What the socket has dropped since it was made, by its last word.
+    pub(crate) dropped: Option<u32>,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Inbox {
+        Inbox {
+            bytes: vec![0; BATCH * STRIDE],
+            names: vec![Address::room(); BATCH],
+            told: vec![Told([0; 160]); BATCH],
+            received: Vec::with_capacity(BATCH),
+            dropped: None,
+        }
+    }
+
+    /// Takes what has come to a socket, up to a batch, without waiting; says how many. `local` is where the socket is
+    /// bound to.
+    pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, local: SocketAddr) -> io::Result<usize> {
+        self.received.clear();
+        self.dropped = None;
+        let bytes = self.bytes.as_mut_ptr();
+        let mut parts: [libc::iovec; BATCH] = std::array::from_fn(|at| libc::iovec {
+            // SAFETY: there is room for `BATCH` strides, each of which begins with the headroom.
+            iov_base: unsafe { bytes.add(at * STRIDE + HEADROOM) }.cast(),
+            iov_len: DATAGRAM,
+        });
+        let mut headers: [libc::mmsghdr; BATCH] = std::array::from_fn(|at| {
+            // SAFETY: all bits zero are a valid header without anything; its padding has no public names.
+            let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            header.msg_hdr.msg_name = (&raw mut self.names[at]).cast();
+            header.msg_hdr.msg_namelen = Address::ROOM;
+            header.msg_hdr.msg_iov = &raw mut parts[at];
+            header.msg_hdr.msg_iovlen = 1;
+            header.msg_hdr.msg_control = self.told[at].0.as_mut_ptr().cast();
+            header.msg_hdr.msg_controllen = size_of::<Told>() as _;
+            header
+        });
+        // SAFETY: all that the headers point to lives, has the room that is told, and is used by nobody else meanwhile.
+        let count = super::check(unsafe {
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                headers.as_mut_ptr(),
+                BATCH as _,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        })?;
+        for (header, name) in headers[..count as usize].iter().zip(&self.names) {
+            let whole = header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0;
+            let (mut mark, mut device, mut ip) = (0, 0, local.ip());
+            // SAFETY: the kernel has just written the header and what it tells, and both live.
+            for (level, kind, value) in unsafe { told(&header.msg_hdr) } {
+                match (level, kind) {
+                    (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                        device = u32::from_ne_bytes(value[0..4].try_into().unwrap_or_default());
+                        ip = Ipv4Addr::new(value[4], value[5], value[6], value[7]).into();
+                    }
+                    (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                        let octets: [u8; 16] = value[..16].try_into().unwrap_or_default();
+                        ip = Ipv6Addr::from(octets).into();
+                        device = u32::from_ne_bytes(value[16..20].try_into().unwrap_or_default());
+                    }
+                    (libc::SOL_SOCKET, libc::SO_MARK) => mark = word(value),
+                    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => self.dropped = Some(word(value)),
+                    _ => {}
+                }
+            }
+            let local = match ip {
+                IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                    SocketAddr::V6(SocketAddrV6::new(ip, local.port(), 0, device))
+                }
+                ip => SocketAddr::new(ip, local.port()),
+            };
+            let path = Path { device, local };
+            self.received.push(name.read().filter(|_| whole).map(|from| Received {
+                path,
+                from,
+                mark,
+                len: header.msg_len as usize,
+            }));
+        }
+        Ok(count as usize)
+    }
+
+    /// A datagram of the batch, with the room before it; `None` if it cannot be made sense of.
+    pub(crate) fn get(&mut self, at: usize) -> Option<(Received, &mut [u8])> {
+        let received = self.received[at]?;
+        let from = at * STRIDE;
+        Some((received, &mut self.bytes[from..from + HEADROOM + received.len]))
+    }
+}
+
+fn word(value: &[u8]) -> u32 {
+    u32::from_ne_bytes(value[..4].try_into().unwrap_or_default())
+}
+
+/// What the kernel tells beside a message: level, type, and value, which has the length of the type.
+///
+/// # Safety
+/// The header is as the kernel wrote it, and what it points to lives as long as the result.
+unsafe fn told(header: &libc::msghdr) -> impl Iterator<Item = (libc::c_int, libc::c_int, &[u8])> {
+    // SAFETY: the caller's promise; the macros stay inside of what the header says.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(header) };
+    std::iter::from_fn(move || {
+        // SAFETY: `next` is null or a header inside of the kernel's words, which holds its whole value.
+        unsafe {
+            let this = next.as_ref()?;
+            let len = this.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+            let value = std::slice::from_raw_parts(libc::CMSG_DATA(next), len);
+            next = libc::CMSG_NXTHDR(header, next);
+            Some((this.cmsg_level, this.cmsg_type, value))
+        }
+    })
+}
+
+/// The word to the kernel that says which address to send from.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Source {
+    header: libc::cmsghdr,
+    value: [u8; 20],
+    pad: [u8; 4],
+}
+
+impl Source {
+    /// The word, and its length; the length is 0 if there is nothing to say.
+    fn new(source: Option<IpAddr>) -> (Source, usize) {
+        // SAFETY: all bits zero are a valid value of a plain structure.
+        let mut word: Source = unsafe { std::mem::zeroed() };
+        let value_len = match source {
+            None => return (word, 0),
+            Some(IpAddr::V4(ip)) => {
+                // The kernel chooses the device by its routes; the address stands in the field for the source.
+                word.header.cmsg_level = libc::IPPROTO_IP;
+                word.header.cmsg_type = libc::IP_PKTINFO;
+                word.value[4..8].copy_from_slice(&ip.octets());
+                12
+            }
+            Some(IpAddr::V6(ip)) => {
+                word.header.cmsg_level = libc::IPPROTO_IPV6;
+                word.header.cmsg_type = libc::IPV6_PKTINFO;
+                word.value[..16].copy_from_slice(&ip.octets());
+                20
+            }
+        };
+        // SAFETY: the macros only add up lengths.
+        let (len, space) = unsafe { (libc::CMSG_LEN(value_len), libc::CMSG_SPACE(value_len)) };
+        word.header.cmsg_len = len as _;
+        (word, space as usize)
+    }
+}
+
+/// Sends one datagram, from `source` if one is named; does not wait.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    source: Option<IpAddr>,
+    to: SocketAddr,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let (name, name_len) = Address::new(to);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let sent = if source.is_none() {
+        // SAFETY: the bytes and the address live and have the lengths that are told.
+        unsafe {
+            libc::sendto(
+                socket.as_raw_fd(),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                flags,
+                name.as_ptr(),
+                name_len,
+            )
+        }
+    } else {
+        let (mut word, word_len) = Source::new(source);
+        let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: all bits zero are a valid header without anything.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_name = name.as_ptr().cast_mut().cast();
+        header.msg_namelen = name_len;
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_control = (&raw mut word).cast();
+        header.msg_controllen = word_len as _;
+        // SAFETY: all that the header points to lives, has the length that is told, and is only read.
+        unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, flags) }
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sends the same bytes to up to [`BATCH`] addresses by one system call; says how many of them, from the first on, were
+/// taken. An error is that of the first.
+pub(crate) fn send_many(
+    socket: BorrowedFd<'_>,
+    source: Option<IpAddr>,
+    to: &[SocketAddr],
+    bytes: &[u8],
+) -> io::Result<usize> {
+    let (mut word, word_len) = Source::new(source);
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut names = [Address::room(); BATCH];
+    // SAFETY: all bits zero are valid headers without anything.
+    let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+    for ((header, name), &to) in headers.iter_mut().zip(&mut names).zip(to) {
+        let len;
+        (*name, len) = Address::new(to);
+        header.msg_hdr.msg_name = std::ptr::from_mut(name).cast();
+        header.msg_hdr.msg_namelen = len;
+        header.msg_hdr.msg_iov = &raw mut part;
+        header.msg_hdr.msg_iovlen = 1;
+        if word_len > 0 {
+            header.msg_hdr.msg_control = (&raw mut word).cast();
+            header.msg_hdr.msg_controllen = word_len as _;
+        }
+    }
+    let count = to.len().min(BATCH);
+    // SAFETY: all that the headers point to lives, has the length that is told, and is only read, but for the lengths
+    // that the kernel writes to the headers.
+    let sent = unsafe {
+        libc::sendmmsg(
+            socket.as_raw_fd(),
+            headers.as_mut_ptr(),
+            count as _,
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+    super::check(sent).map(|sent| sent as usize)
+}
+
+/// Takes the errors that the network reported to a socket, and says how many there were.
+pub(crate) fn take_reports(socket: BorrowedFd<'_>) -> u64 {
+    let mut reports = 0;
+    let mut told = Told([0; 160]);
+    let mut bytes = [0_u8; 64];
+    // A flood of them must not keep the thread: what is left is taken in the next turn.
+    while reports < 1024 {
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: all bits zero are a valid header without anything.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_control = told.0.as_mut_ptr().cast();
+        header.msg_controllen = size_of::<Told>() as _;
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        // SAFETY: all that the header points to lives and has the room that is told.
+        if unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) } < 0 {
+            break;
+        }
+        reports += 1;
+    }
+    reports
+}

@@ -1,0 +1,52 @@
+//! The contract of the planes: one suite, and every plane has to pass it. It needs root and iproute2, for its network
+//! namespaces.
+
+mod load;
+mod plain;
+mod world;
+
+/// Makes tests of functions that take the plane to try.
+macro_rules! tests {
+    ($plane:ident: $($module:ident { $($test:ident),* $(,)? })*) => {
+        $($(#[test]
+        fn $test() {
+            crate::$module::$test(nacre_reflect::plane::Kind::$plane);
+        })*)*
+    };
+}
+
+/// The suite, for each plane.
+macro_rules! contract {
+    ($($name:ident = $plane:ident),* $(,)?) => {
+        $(mod $name {
+            tests! {
+                $plane:
+                plain {
+                everybody_but_the_sender_gets_one_copy,
+                members_of_both_families_are_one_group,
+                who_wants_an_echo_gets_one,
+                strangers_are_refused,
+                what_is_for_the_reflector_is_copied_to_nobody,
+                what_is_longer_than_a_path_takes_is_undeliverable_there_alone,
+                groups_share_a_port,
+                rates_are_counted_in_copies,
+                a_group_has_a_rate_of_its_own,
+                numbered_groups_number,
+                a_device_that_is_down_holds_up_nobody_else,
+                a_port_that_nobody_listens_on_disturbs_nobody,
+            }
+            load {
+                nothing_admitted_is_lost_and_order_is_kept_under_overload,
+                a_full_device_holds_up_no_other,
+                too_much_is_refused_whole,
+                joins_and_leaves_cost_nobody_a_datagram,
+            }
+            }
+        })*
+    };
+}
+
+contract! {
+    sendto = Sendto,
+    batch = Batch,
+}

@@ -1,0 +1,257 @@
+//! A reflector with a plane, in a namespace of its own, and members behind one or several devices.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nacre_reflect::forward::{
+    Counters, ForwardOptions, Forwarder, Host, Incoming, Listeners, Now, Outgoing, Waker,
+};
+use nacre_reflect::lab::{Lab, Namespace, socket};
+use nacre_reflect::plane::{self, Kind, PlaneOptions};
+use nacre_reflect::table::{GroupId, GroupIndex, GroupOptions, Path, Table};
+
+/// The port of every group here.
+pub const PORT: u16 = 7400;
+/// How long something may take that has to happen. It is never waited for as long as that if it does.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A table, and what came for the reflector itself.
+#[derive(Default)]
+pub struct Desk {
+    pub table: Table,
+    pub control: Vec<Vec<u8>>,
+}
+
+impl Host for Desk {
+    fn table(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    fn control(&mut self, _: Now, incoming: Incoming<'_>) {
+        self.control.push(incoming.bytes.to_vec());
+    }
+
+    fn outgoing(&mut self) -> Option<Outgoing> {
+        None
+    }
+}
+
+type Work = Box<dyn FnOnce(&mut Desk, &mut Forwarder) + Send>;
+
+/// The whole.
+pub struct World {
+    work: Option<Sender<Work>>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    pub reflector: Namespace,
+    pub sides: Vec<Side>,
+    _lab: Lab,
+}
+
+/// What is behind a device of the reflector.
+pub struct Side {
+    pub namespace: Namespace,
+    /// The number of the reflector's device.
+    pub device: u32,
+    number: u8,
+}
+
+/// Members and their senders.
+pub struct Member {
+    pub socket: UdpSocket,
+    pub address: SocketAddr,
+    pub path: Path,
+}
+
+impl World {
+    pub fn new(kind: Kind, sides: u8) -> World {
+        Self::with_options(kind, sides, ForwardOptions::default())
+    }
+
+    pub fn with_options(kind: Kind, sides: u8, options: ForwardOptions) -> World {
+        let mut lab = Lab::new().unwrap();
+        let reflector = lab.namespace("r").unwrap();
+        let sides = (0..sides).map(|number| Side::new(&mut lab, &reflector, number)).collect();
+        let (work, todo) = channel();
+        let (told, tell) = channel();
+        let thread = reflector.spawn(move || {
+            let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+            let listeners = Listeners::open(&any.map(|ip| SocketAddr::new(ip, PORT))).unwrap();
+            let plane = plane::open(kind, &listeners, &PlaneOptions::default()).unwrap();
+            assert_eq!(plane.kind(), kind);
+            let forwarder = Forwarder::new(listeners, plane, options).unwrap();
+            told.send(forwarder.waker()).unwrap();
+            serve(forwarder, &todo);
+        });
+        let waker = tell.recv().expect("the reflector's thread says why it could not begin");
+        World { work: Some(work), waker, thread: Some(thread), reflector, sides, _lab: lab }
+    }
+
+    /// Does something on the reflector's thread.
+    pub fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Desk, &mut Forwarder) -> T + Send + 'static,
+    ) -> T {
+        let (answer, answered) = channel();
+        let work: Work = Box::new(move |desk, forwarder| {
+            // Whoever asked may have given up.
+            let _ = answer.send(work(desk, forwarder));
+        });
+        self.work.as_ref().unwrap().send(work).expect("the reflector runs");
+        self.waker.wake();
+        answered.recv().expect("the reflector runs")
+    }
+
+    /// Does something with the table, and comes back when the plane has followed.
+    pub fn change<T: Send + 'static>(&self, work: impl FnOnce(&mut Table) -> T + Send + 'static) -> T {
+        let result = self.with(|desk, _| work(&mut desk.table));
+        self.with(|_, _| {});
+        result
+    }
+
+    pub fn group(&self, id: u32, options: GroupOptions) -> GroupIndex {
+        self.change(move |table| table.set_group(GroupId { port: PORT, id }, options))
+    }
+
+    pub fn join(&self, group: GroupIndex, member: &Member, echo: bool) {
+        let (path, address) = (member.path, member.address);
+        self.change(move |table| table.join(group, path, address, echo, 0));
+    }
+
+    pub fn leave(&self, id: u32, member: &Member) {
+        let address = member.address;
+        self.change(move |table| {
+            let member = table.member_of(GroupId { port: PORT, id }, address).expect("it is a member");
+            table.leave(member);
+        });
+    }
+
+    /// Members of a group, in turn behind each of the sides.
+    pub fn members(&self, group: GroupIndex, count: usize, version: u8) -> Vec<Member> {
+        let members: Vec<_> =
+            (0..count).map(|at| self.sides[at % self.sides.len()].member(version)).collect();
+        for member in &members {
+            self.join(group, member, false);
+        }
+        members
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.with(|_, forwarder| {
+            forwarder.refresh();
+            forwarder.counters()
+        })
+    }
+
+    /// Waits until the counters are as they have to be, and gives them.
+    pub fn until(&self, what: &str, as_expected: impl Fn(&Counters) -> bool) -> Counters {
+        let from = Instant::now();
+        loop {
+            let counters = self.counters();
+            if as_expected(&counters) {
+                return counters;
+            }
+            assert!(from.elapsed() < PATIENCE, "waiting in vain for: {what}; {counters:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.work = None;
+        self.waker.wake();
+        if let Some(Err(panicked)) = self.thread.take().map(JoinHandle::join) {
+            if !std::thread::panicking() {
+                std::panic::resume_unwind(panicked);
+            }
+        }
+    }
+}
+
+fn serve(mut forwarder: Forwarder, todo: &Receiver<Work>) {
+    use std::sync::mpsc::TryRecvError;
+    let mut desk = Desk::default();
+    loop {
+        match todo.try_recv() {
+            Ok(work) => work(&mut desk, &mut forwarder),
+            Err(TryRecvError::Disconnected) => return,
+            Err(TryRecvError::Empty) => forwarder.poll(&mut desk, Duration::from_secs(1)).unwrap(),
+        }
+    }
+}
+
+impl Side {
+    fn new(lab: &mut Lab, reflector: &Namespace, number: u8) -> Side {
+        let namespace = lab.namespace(&format!("m{number}")).unwrap();
+        let name = format!("d{number}");
+        lab.link((reflector, &name), (&namespace, "e0")).unwrap();
+        for (of, device, host) in [(reflector, &*name, 1), (&namespace, "e0", 2)] {
+            of.address(device, &format!("10.77.{number}.{host}/24")).unwrap();
+            of.address(device, &format!("fd77:{number}::{host}/64")).unwrap();
+        }
+        Side { device: reflector.device(&name).unwrap(), namespace, number }
+    }
+
+    /// A socket of a side, with IPv4 or IPv6, and no membership yet.
+    pub fn member(&self, version: u8) -> Member {
+        let n = self.number;
+        let ip = |host: u8| match version {
+            4 => IpAddr::from([10, 77, n, host]),
+            _ => IpAddr::from([0xfd77, u16::from(n), 0, 0, 0, 0, 0, u16::from(host)]),
+        };
+        let socket = self.namespace.run(|| socket(SocketAddr::new(ip(2), 0))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let local = SocketAddr::new(ip(1), PORT);
+        socket.connect(local).unwrap();
+        Member { address: socket.local_addr().unwrap(), socket, path: Path { device: self.device, local } }
+    }
+
+    /// Takes the reflector's end down, or up again.
+    pub fn set(&self, world: &World, state: &str) {
+        world.reflector.ip(&["link", "set", &format!("d{}", self.number), state]).unwrap();
+    }
+
+    /// Gives the reflector's end a queue.
+    pub fn queue(&self, world: &World, queue: &str) {
+        world.reflector.queue(&format!("d{}", self.number), queue).unwrap();
+    }
+
+    /// Sets the MTU of the reflector's end.
+    pub fn mtu(&self, world: &World, mtu: &str) {
+        world.reflector.ip(&["link", "set", &format!("d{}", self.number), "mtu", mtu]).unwrap();
+    }
+}
+
+impl Member {
+    pub fn send(&self, bytes: &[u8]) {
+        assert_eq!(self.socket.send(bytes).unwrap(), bytes.len());
+    }
+
+    /// The next datagram, which has to come.
+    pub fn receive(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 70_000];
+        let len = self.socket.recv(&mut bytes).unwrap_or_else(|why| panic!("{}: {why}", self.address));
+        bytes.truncate(len);
+        bytes
+    }
+
+    /// All that has come and was not taken yet.
+    pub fn rest(&self) -> Vec<Vec<u8>> {
+        let mut bytes = vec![0; 70_000];
+        let mut all = Vec::new();
+        self.socket.set_nonblocking(true).unwrap();
+        loop {
+            match self.socket.recv(&mut bytes) {
+                Ok(len) => all.push(bytes[..len].to_vec()),
+                Err(why) if why.kind() == ErrorKind::WouldBlock => break,
+                Err(why) => panic!("{}: {why}", self.address),
+            }
+        }
+        self.socket.set_nonblocking(false).unwrap();
+        all
+    }
+}
