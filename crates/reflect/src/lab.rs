@@ -130,6 +130,14 @@ impl Namespace {
         self.tc(&[&["qdisc", "replace", "dev", device, "root"], &queue[..]].concat()).map(drop)
     }
 
+    /// Gives a device of a pair a queue of its own for what comes in, as a card has, if the other end is told the same: what
+    /// two processors send through the pair then stays in order, and a queue at the other end waits when this one is full.
+    /// Without it the pair has no order across processors, and loses what these have no room for, behind that queue's back.
+    pub fn ring(&self, device: &str) -> Result<(), LabError> {
+        self.run(|| system::ring(device))
+            .map_err(|why| LabError(format!("cannot give {device} of {} a queue: {why}", self.name)))
+    }
+
     /// Sets one of the kernel's numbers, by its path, such as `net/ipv4/ip_forward`.
     pub fn sysctl(&self, path: &str, value: &str) -> Result<(), LabError> {
         let path = std::path::Path::new("/proc/sys").join(path);
@@ -187,10 +195,19 @@ impl Namespace {
 }
 
 /// A socket in the namespace of the calling thread that takes all that comes: its buffer is as large as root may make it.
+/// What it could not send is an error.
 pub fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address)?;
     let bytes = 256 << 20_i32;
     system::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes)?;
+    match address {
+        SocketAddr::V4(_) => {
+            system::set_option(socket.as_fd(), libc::IPPROTO_IP, libc::IP_RECVERR, &1_i32)?;
+        }
+        SocketAddr::V6(_) => {
+            system::set_option(socket.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &1_i32)?;
+        }
+    }
     Ok(socket)
 }
 

@@ -211,6 +211,36 @@ pub(crate) fn device_index(name: &str) -> io::Result<u32> {
     }
 }
 
+/// Switches receive offload of a device on, and segmentation by it off: with both, at both ends, a pair of `veth` devices
+/// has a ring in each direction.
+#[cfg(feature = "testkit")]
+pub(crate) fn ring(device: &str) -> io::Result<()> {
+    /// What both commands take.
+    #[repr(C)]
+    struct Value {
+        command: u32,
+        value: u32,
+    }
+    const ETHTOOL_SGRO: u32 = 0x2c;
+    const ETHTOOL_STSO: u32 = 0x1f;
+    if device.len() >= libc::IF_NAMESIZE {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    for (command, value) in [(ETHTOOL_STSO, 0), (ETHTOOL_SGRO, 1)] {
+        let mut value = Value { command, value };
+        // SAFETY: all bits zero are a valid value of a plain structure.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // SAFETY: the request and what it points to live, and are what this call takes.
+        check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) })?;
+    }
+    Ok(())
+}
+
 /// Takes the calling thread into a network namespace.
 #[cfg(feature = "testkit")]
 pub(crate) fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {

@@ -12,6 +12,7 @@ use nacre_reflect::forward::{
 use nacre_reflect::lab::{Lab, Namespace, socket};
 use nacre_reflect::plane::{self, Kind, PlaneOptions};
 use nacre_reflect::table::{GroupId, GroupIndex, GroupOptions, Path, Table};
+use nacre_reflect::wire;
 
 /// The port of every group here.
 pub const PORT: u16 = 7400;
@@ -22,7 +23,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub struct Desk {
     pub table: Table,
-    pub control: Vec<Vec<u8>>,
+    pub control: Vec<(SocketAddr, Path, Vec<u8>)>,
 }
 
 impl Host for Desk {
@@ -31,7 +32,7 @@ impl Host for Desk {
     }
 
     fn control(&mut self, _: Now, incoming: Incoming<'_>) {
-        self.control.push(incoming.bytes.to_vec());
+        self.control.push((incoming.from, incoming.path, incoming.bytes.to_vec()));
     }
 
     fn outgoing(&mut self) -> Option<Outgoing> {
@@ -192,6 +193,7 @@ impl Side {
         for (of, device, host) in [(reflector, &*name, 1), (&namespace, "e0", 2)] {
             of.address(device, &format!("10.77.{number}.{host}/24")).unwrap();
             of.address(device, &format!("fd77:{number}::{host}/64")).unwrap();
+            of.ring(device).unwrap();
         }
         Side { device: reflector.device(&name).unwrap(), namespace, number }
     }
@@ -207,6 +209,8 @@ impl Side {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let local = SocketAddr::new(ip(1), PORT);
         socket.connect(local).unwrap();
+        // Whoever joins has spoken with the reflector before, and the machines know each other.
+        socket.send(&wire::MAGIC).unwrap();
         Member { address: socket.local_addr().unwrap(), socket, path: Path { device: self.device, local } }
     }
 
@@ -234,7 +238,13 @@ impl Member {
     /// The next datagram, which has to come.
     pub fn receive(&self) -> Vec<u8> {
         let mut bytes = vec![0; 70_000];
-        let len = self.socket.recv(&mut bytes).unwrap_or_else(|why| panic!("{}: {why}", self.address));
+        let len = loop {
+            match self.socket.recv(&mut bytes) {
+                Ok(len) => break len,
+                Err(why) if why.kind() == ErrorKind::Interrupted => {}
+                Err(why) => panic!("{}: {why}", self.address),
+            }
+        };
         bytes.truncate(len);
         bytes
     }
