@@ -165,10 +165,11 @@ impl Drop for World {
     fn drop(&mut self) {
         self.work = None;
         self.waker.wake();
-        if let Some(Err(panicked)) = self.thread.take().map(JoinHandle::join) {
-            if !std::thread::panicking() {
-                std::panic::resume_unwind(panicked);
-            }
+        let ended = self.thread.take().map(JoinHandle::join);
+        if let Some(Err(panicked)) = ended
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(panicked);
         }
     }
 }
