@@ -186,9 +186,10 @@ impl Forwarder {
     /// Makes one, which receives from `listeners`.
     pub fn new(
         listeners: Arc<Listeners>,
-        plane: Box<dyn Plane>,
+        mut plane: Box<dyn Plane>,
         options: ForwardOptions,
     ) -> Result<Self, ForwardError> {
+        plane.bound(options.backlog_datagrams);
         let poll = Poll::new().map_err(ForwardError::Wait)?;
         let wake = Arc::new(system::event().map_err(ForwardError::Wait)?);
         poll.add(wake.as_fd(), WAKE).map_err(ForwardError::Wait)?;
@@ -323,6 +324,7 @@ impl Forwarder {
         let _ = self.follow_changes(host);
         self.refresh();
         self.plane = plane;
+        self.plane.bound(self.options.backlog_datagrams);
         let table = host.table();
         for (index, group) in table.groups() {
             self.plane.follow(table, Change::GroupAdded(index))?;

@@ -13,6 +13,7 @@ use std::ops::Range;
 use crate::table::{Change, GroupIndex, Lane, Table};
 
 mod batch;
+pub mod kernel;
 mod open;
 mod sendto;
 
@@ -177,6 +178,11 @@ pub trait Plane: Send {
     fn follow(&mut self, table: &Table, change: Change) -> Result<(), PlaneError> {
         let _ = (table, change);
         Ok(())
+    }
+
+    /// How many datagrams may wait for a device in user space. A plane that hands datagrams over hands no more of a group.
+    fn bound(&mut self, datagrams: usize) {
+        let _ = datagrams;
     }
 
     /// What the mark of a received datagram means.

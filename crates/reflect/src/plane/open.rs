@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::kernel::Kernel;
 use super::{Batch, Kind, Plane, PlaneError, Sendto};
 use crate::forward::Listeners;
 
@@ -22,11 +23,11 @@ pub fn open(
     listeners: &Arc<Listeners>,
     options: &PlaneOptions,
 ) -> Result<Box<dyn Plane>, PlaneError> {
-    let _ = options;
     match kind {
         Kind::Sendto => Ok(Box::new(Sendto::new(listeners.clone()))),
         Kind::Batch => Ok(Box::new(Batch::new(listeners.clone()))),
-        Kind::Ring | Kind::Kernel | Kind::Xdp => Err(PlaneError {
+        Kind::Kernel => Ok(Box::new(Kernel::open(listeners, options)?)),
+        Kind::Ring | Kind::Xdp => Err(PlaneError {
             plane: kind,
             what: "be made".to_owned(),
             why: "this program was built without it".to_owned(),

@@ -49,4 +49,5 @@ macro_rules! contract {
 contract! {
     sendto = Sendto,
     batch = Batch,
+    kernel = Kernel,
 }

@@ -179,7 +179,11 @@ fn serve(mut forwarder: Forwarder, todo: &Receiver<Work>) {
     let mut desk = Desk::default();
     loop {
         match todo.try_recv() {
-            Ok(work) => work(&mut desk, &mut forwarder),
+            Ok(work) => {
+                work(&mut desk, &mut forwarder);
+                // Whoever has changed the table waits for the next work to be done, and that is after this.
+                forwarder.poll(&mut desk, Duration::ZERO).unwrap();
+            }
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => forwarder.poll(&mut desk, Duration::from_secs(1)).unwrap(),
         }

@@ -1,0 +1,25 @@
+//! What the datagram reflector runs in the kernel: its programs, compiled from C, and the layout of what it shares with
+//! them (`bpf/reflect.h`).
+//!
+//! - [`TC`] and [`XDP`] are object files for a loader, or a sentence on why there is none: a machine without clang builds
+//!   everything else.
+//! - [`constant`] are the header's numbers, each defined there and nowhere else.
+
+#![forbid(unsafe_code)]
+
+/// The numbers of the header, under their names without the prefix `REFLECT_`.
+pub mod constant {
+    include!(concat!(env!("OUT_DIR"), "/constants.rs"));
+}
+
+/// The bytes of an object file lie where its words can be read.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+
+include!(concat!(env!("OUT_DIR"), "/programs.rs"));
+
+/// The protocol's magic, in the order in which it stands in a datagram.
+pub const MAGIC: [u8; constant::MAGIC_BYTES as usize] = {
+    let bytes = constant::MAGIC.to_le_bytes();
+    [bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6]]
+};

@@ -1,0 +1,246 @@
+//! The `kernel` plane: a program at the traffic-control ingress hook copies; user space is not woken. The paper's
+//! implementation in the kernel (section 4.3), without a kernel of its own.
+//!
+//! The program is attached to each device that members are behind, by a link that goes when this process goes: then all
+//! datagrams go up to the reflector's sockets again, wherever these are. It admits and copies by a mirror of the table in
+//! memory that it shares with user space ([`mirror`]), and leaves everything unusual to user space: datagrams with IP
+//! options, fragments, control datagrams; and all datagrams of groups that are numbered, of more than eight lanes, of
+//! both families, of more than 4096 places in a lane, or with a member whose Ethernet address is not known yet.
+//!
+//! When a device's queue is full the rest of the datagram goes to user space, with the place where it stopped in its mark,
+//! and so do all later datagrams of its group until user space has finished; beyond a bound they are refused whole.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use aya::Ebpf;
+use aya::programs::tc::SchedClassifierLinkId;
+use aya::programs::{LinkOrder, SchedClassifier, TcAttachType, tc::TcAttachOptions};
+use nacre_reflect_bpf::constant;
+
+pub mod load;
+#[expect(unsafe_code, reason = "memory shared with the kernel is mapped")]
+pub mod mapped;
+pub mod mirror;
+pub mod netlink;
+pub mod network;
+pub mod room;
+
+mod layout;
+
+use self::load::Sizes;
+use self::mirror::{Memory, Mirror};
+use self::network::Network;
+use super::{Batch, Done, Kind, Origin, Plane, PlaneError, PlaneOptions, Portion, Progress};
+use crate::forward::Listeners;
+use crate::table::{Change, GroupIndex, Table};
+
+/// How many hops are confirmed each time that the plane looks after what ages.
+const CONFIRM_AT_ONCE: usize = 32;
+
+/// How many datagrams of one group may be on their way through user space. Beyond, they are refused.
+const BOUND_GROUP: u32 = 1024;
+
+/// What may be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelOptions {
+    /// How much there is room for.
+    pub sizes: Sizes,
+    /// How many datagrams of all groups together may be on their way through user space: no more than the reflector's socket holds, for it would drop what was admitted.
+    pub bound_total: u64,
+}
+
+impl Default for KernelOptions {
+    fn default() -> Self {
+        KernelOptions { sizes: Sizes::default(), bound_total: 8192 }
+    }
+}
+
+/// The plane.
+pub struct Kernel {
+    // The program goes first, then what it works with.
+    programs: Ebpf,
+    attached: HashMap<u32, Option<SchedClassifierLinkId>>,
+    mirror: Mirror,
+    network: Network,
+    /// What makes the copies that are left to user space.
+    inner: Box<dyn Plane>,
+}
+
+impl Kernel {
+    /// Loads the program. `inner` makes the copies that are left to user space.
+    pub fn new(inner: Box<dyn Plane>, options: KernelOptions) -> Result<Self, PlaneError> {
+        let failed = |why: String| PlaneError { plane: Kind::Kernel, what: "be loaded".to_owned(), why };
+        let (mut programs, maps) = load::load(nacre_reflect_bpf::TC, options.sizes).map_err(failed)?;
+        let program = tc(&mut programs).map_err(failed)?;
+        program.load().map_err(|error| {
+            let text = load::chain(&error);
+            failed(format!("{text}{}", load::advice(&text)))
+        })?;
+        let network = Network::new().map_err(|error| failed(format!("cannot watch the network: {error}")))?;
+        let mirror = Mirror::new(maps, BOUND_GROUP, options.bound_total);
+        Ok(Kernel { programs, attached: HashMap::new(), mirror, network, inner })
+    }
+
+    /// Makes the plane for these listeners. What is left to user space is copied by `sendmmsg`.
+    pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
+        let mut own = KernelOptions::default();
+        if options.groups_max > 0 {
+            own.sizes.groups = options.groups_max;
+        }
+        if options.members_max > 0 {
+            own.sizes.members = options.members_max;
+        }
+        Self::new(Box::new(Batch::new(listeners.clone())), own)
+    }
+
+    /// What the program's tables look like.
+    pub fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+
+    /// How much memory the program's tables take.
+    pub fn memory(&self) -> Memory {
+        self.mirror.memory()
+    }
+
+    /// The program, for tests that run it without a network.
+    pub fn program(&mut self) -> Result<&mut SchedClassifier, String> {
+        tc(&mut self.programs)
+    }
+
+    /// Puts the program before everything that comes in by a device. A device that it cannot be put on is said once; what
+    /// comes in there goes to user space as ever.
+    fn attach(&mut self, device: u32) -> io::Result<()> {
+        if self.attached.contains_key(&device) {
+            return Ok(());
+        }
+        let Some(name) = self.network.device(device)?.map(|device| device.name.clone()) else {
+            return Ok(());
+        };
+        let attached = tc(&mut self.programs).and_then(|program| {
+            let options = TcAttachOptions::TcxOrder(LinkOrder::default());
+            program
+                .attach_with_options(&name, TcAttachType::Ingress, options)
+                .map_err(|error| load::chain(&error))
+        });
+        if let Err(why) = &attached {
+            tracing::warn!(
+                device = name,
+                why,
+                "no program at this device: user space copies what comes in there"
+            );
+        }
+        self.attached.insert(device, attached.ok());
+        Ok(())
+    }
+}
+
+fn tc(programs: &mut Ebpf) -> Result<&mut SchedClassifier, String> {
+    programs
+        .program_mut("reflect_tc")
+        .and_then(|program| program.try_into().ok())
+        .ok_or_else(|| "there is no program reflect_tc in its object file".to_owned())
+}
+
+fn network_failed(error: io::Error) -> PlaneError {
+    PlaneError {
+        plane: Kind::Kernel,
+        what: "ask the kernel for ways to members".to_owned(),
+        why: error.to_string(),
+    }
+}
+
+impl Plane for Kernel {
+    fn kind(&self) -> Kind {
+        Kind::Kernel
+    }
+
+    fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError> {
+        self.inner.copy(portion)
+    }
+
+    fn follow(&mut self, table: &Table, change: Change) -> Result<(), PlaneError> {
+        self.inner.follow(table, change)?;
+        if let Change::Joined(member) = change
+            && let Some(member) = table.get_member(member)
+        {
+            let device = table.group(member.group).lanes[member.lane as usize].path.device;
+            self.attach(device).map_err(network_failed)?;
+        }
+        self.mirror.follow(table, &mut self.network, change).map_err(network_failed)
+    }
+
+    fn bound(&mut self, datagrams: usize) {
+        self.inner.bound(datagrams);
+        self.mirror.bound(u32::try_from(datagrams).unwrap_or(u32::MAX).min(BOUND_GROUP));
+    }
+
+    fn origin(&self, mark: u32) -> Origin {
+        origin(mark)
+    }
+
+    fn finished(&mut self, group: GroupIndex) {
+        self.mirror.finished(group);
+    }
+
+    fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
+        self.inner.maintain(table)?;
+        let changed = self.network.poll().map_err(network_failed)?;
+        for index in &changed.devices {
+            // The link of a device that is gone went with it; one that is back has another index.
+            if self.network.device(*index).map_err(network_failed)?.is_none() {
+                self.attached.remove(index);
+            }
+        }
+        self.mirror.refresh(table, &mut self.network, &changed).map_err(network_failed)?;
+        self.network.confirm(CONFIRM_AT_ONCE).map_err(network_failed)
+    }
+
+    fn done(&mut self) -> Done {
+        let mut done = self.inner.done();
+        let kernel = self.mirror.done();
+        done.datagrams += kernel.datagrams;
+        done.bytes += kernel.bytes;
+        done.copies += kernel.copies;
+        done.strangers += kernel.strangers;
+        done.over_rate += kernel.over_rate;
+        done.backlog += kernel.backlog;
+        done.undeliverable += kernel.undeliverable;
+        done.handed += kernel.handed;
+        done.handed_lost += kernel.handed_lost;
+        done
+    }
+}
+
+/// What the mark of a datagram says that a program in the kernel handed over.
+pub fn origin(mark: u32) -> Origin {
+    let mark = u64::from(mark);
+    if mark & constant::MARK_HANDED == 0 {
+        return Origin::Fresh;
+    }
+    Origin::Handed {
+        lane: (mark >> constant::MARK_LANE_SHIFT & constant::MARK_LANE_MASK) as u16,
+        generation: (mark >> constant::MARK_GENERATION_SHIFT & constant::MARK_GENERATION_MASK) as u8,
+        position: (mark & constant::MARK_POSITION_MASK) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_and_user_space_agree_on_what_is_for_the_reflector() {
+        assert_eq!(nacre_reflect_bpf::MAGIC, crate::wire::MAGIC);
+    }
+
+    #[test]
+    fn a_mark_says_where_to_go_on() {
+        assert_eq!(origin(0), Origin::Fresh);
+        assert_eq!(origin(7), Origin::Fresh);
+        let mark = 1 << 31 | 5 << 27 | 77 << 20 | 4095;
+        assert_eq!(origin(mark), Origin::Handed { lane: 5, generation: 77, position: 4095 });
+    }
+}

@@ -1,0 +1,109 @@
+//! Programs and their arrays, brought into the kernel.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use aya::maps::{HashMap, Map, MapData, PerCpuArray};
+use aya::{Ebpf, EbpfLoader};
+
+use super::layout::{
+    COUNTERS, FLIGHT_WORDS, GROUP_WORDS, LANE_WORDS, LocalKey, PLACE_WORDS, SenderKey, SenderValue,
+    TOTALS_WORDS,
+};
+use super::mapped::Mapped;
+
+/// How much there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Groups.
+    pub groups: u32,
+    /// Members, in all groups together.
+    pub members: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Sizes { groups: 16_384, members: 131_072 }
+    }
+}
+
+/// What is shared with the programs.
+pub struct Maps {
+    pub(super) places: Mapped,
+    pub(super) lanes: Mapped,
+    pub(super) groups: Mapped,
+    pub(super) flights: Mapped,
+    pub(super) totals: Mapped,
+    pub(super) senders: HashMap<MapData, SenderKey, SenderValue>,
+    pub(super) locals: HashMap<MapData, LocalKey, u32>,
+    pub(super) counts: PerCpuArray<MapData, [u64; COUNTERS]>,
+    /// The mappings keep the arrays, but aya closes what it thinks is not needed.
+    _arrays: Vec<MapData>,
+}
+
+/// Loads an object file of `nacre-reflect-bpf`: its maps, made as large as asked for. Its programs are loaded by who knows
+/// their types. What comes back as an error is a sentence.
+pub fn load(object: Result<&[u8], &str>, sizes: Sizes) -> Result<(Ebpf, Maps), String> {
+    let object = object.map_err(str::to_owned)?;
+    let cpus = aya::util::nr_cpus().map_err(|(what, error)| format!("cannot read {what}: {error}"))? as u32;
+    // A lane's row has up to twice the places it needs, and gaps; some are about to be used again.
+    let places = sizes.members.saturating_mul(2).max(8192);
+    let lanes = sizes.groups.saturating_mul(2).max(64);
+    let mut programs = EbpfLoader::new()
+        .map_max_entries("places", places)
+        .map_max_entries("lanes", lanes)
+        .map_max_entries("groups", sizes.groups.max(1))
+        .map_max_entries("senders", sizes.members.max(1))
+        .map_max_entries("flights", cpus)
+        .load(object)
+        .map_err(|error| format!("{}{}", chain(&error), advice(&chain(&error))))?;
+    let mut arrays = Vec::new();
+    let mut array = |name: &str, entries: u32, words: usize| -> Result<Mapped, String> {
+        match programs.take_map(name) {
+            Some(Map::Array(map)) => {
+                let mapped = Mapped::new(fd(&map), entries, words);
+                arrays.push(map);
+                mapped.map_err(|error| format!("cannot map the array '{name}': {error}"))
+            }
+            _ => Err(format!("the program has no array '{name}'")),
+        }
+    };
+    let (places, lanes) = (array("places", places, PLACE_WORDS)?, array("lanes", lanes, LANE_WORDS)?);
+    let groups = array("groups", sizes.groups.max(1), GROUP_WORDS)?;
+    let flights = array("flights", cpus, FLIGHT_WORDS)?;
+    let totals = array("totals", 1, TOTALS_WORDS)?;
+    let mut other =
+        |name: &str| programs.take_map(name).ok_or_else(|| format!("the program has no map '{name}'"));
+    let wrong = |error: aya::maps::MapError| chain(&error);
+    let senders = HashMap::try_from(other("senders")?).map_err(wrong)?;
+    let locals = HashMap::try_from(other("locals")?).map_err(wrong)?;
+    let counts = PerCpuArray::try_from(other("counts")?).map_err(wrong)?;
+    let maps = Maps { places, lanes, groups, flights, totals, senders, locals, counts, _arrays: arrays };
+    Ok((programs, maps))
+}
+
+fn fd(map: &MapData) -> BorrowedFd<'_> {
+    map.fd().as_fd()
+}
+
+/// An error with its causes, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+/// What helps against an error of the kernel.
+pub fn advice(text: &str) -> &'static str {
+    if text.contains("os error 1)") || text.contains("os error 13)") {
+        "; it needs root, or the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+    } else {
+        ""
+    }
+}

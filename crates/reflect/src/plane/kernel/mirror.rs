@@ -1,0 +1,572 @@
+//! The table, as programs in the kernel see it. Follows the table's changes by writing memory that it shares with them.
+//!
+//! Invariants:
+//! - What a program finds is complete before it can find it: a place before the lane's region counts it, a lane before
+//!   its group does, a group before its senders point to it.
+//! - A program that began before a change may still see what was before; so rows, lanes and groups that are given up
+//!   are used again only when no such program runs ([`super::room`]).
+//! - A member who cannot be shown in full (no room, no Ethernet address yet, a device of another kind) is never passed over:
+//!   its group is left to user space meanwhile, or, if the group itself is not shown, strangers are passed up.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+use nacre_reflect_bpf::constant;
+
+use super::layout::{self, PLACE_HOP, PLACE_WORDS};
+use super::load::Maps;
+use super::netlink::Framing;
+use super::network::{Changed, HopIndex, Network};
+use super::room::{Region, Regions, Slots};
+use crate::plane::Done;
+use crate::table::{Change, Entry, Group, GroupIndex, Lane, Path, Table};
+
+/// In place of a next hop: nobody is here, or there is no way to who is.
+const GAP: u32 = u32::MAX;
+const NOWHERE: u32 = u32::MAX - 1;
+
+/// What is shown of a lane.
+struct ShownLane {
+    slot: u32,
+    path: Path,
+    region: Option<Region>,
+    len: u32,
+    generation: u8,
+    /// How many of its members have no Ethernet address yet, or no way to them.
+    unresolved: u32,
+}
+
+/// What is shown of a group.
+struct Shown {
+    slot: u32,
+    lanes: Vec<ShownLane>,
+    /// It has a lane that could not be shown.
+    short: bool,
+}
+
+/// How much memory the programs' tables take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Taken as soon as the tables are made.
+    pub fixed_bytes: usize,
+    /// For each member besides, in the hash of senders.
+    pub member_bytes: usize,
+}
+
+/// The table, as programs see it.
+pub struct Mirror {
+    maps: Maps,
+    places: Regions,
+    lanes: Slots,
+    groups: Slots,
+    shown: Vec<Option<Shown>>,
+    /// The reflector's addresses, and how many lanes have each.
+    locals: HashMap<SocketAddr, u32>,
+    /// Members whose datagrams a program would take for a stranger's.
+    unknown_senders: HashMap<layout::SenderKey, ()>,
+    /// How many datagrams of one group may be on their way through user space.
+    bound_group: u32,
+    /// What was counted when `done` was last asked.
+    counted: [u64; layout::COUNTERS],
+}
+
+impl Mirror {
+    /// Shows an empty table. So many datagrams may be on their way through user space at once, of a group and in all.
+    pub fn new(maps: Maps, bound_group: u32, bound_total: u64) -> Self {
+        maps.totals.entry(0)[layout::TOTALS_BOUND].store(bound_total, Relaxed);
+        Mirror {
+            places: Regions::new(maps.places.entries()),
+            lanes: Slots::new(maps.lanes.entries()),
+            groups: Slots::new(maps.groups.entries()),
+            maps,
+            shown: Vec::new(),
+            locals: HashMap::new(),
+            unknown_senders: HashMap::new(),
+            bound_group,
+            counted: [0; layout::COUNTERS],
+        }
+    }
+
+    /// Follows a change of the table.
+    pub fn follow(&mut self, table: &Table, network: &mut Network, change: Change) -> io::Result<()> {
+        match change {
+            Change::GroupAdded(index) | Change::GroupChanged(index) => self.set_group(table, index),
+            Change::GroupRemoved(index) => self.remove_group(network, index),
+            Change::Joined(member) => {
+                // Who left since will be told of next.
+                if let Some(member) = table.get_member(member) {
+                    let (group, lane, address) = (member.group, member.lane, member.address);
+                    self.show_lane(table, network, group, lane)?;
+                    self.show_group(table, group);
+                    self.show_sender(table, table.group(group).id.port, address, None)?;
+                }
+            }
+            Change::Left { group, lane, position, address, .. } => {
+                let Some(of) = table.get_group(group) else { return Ok(()) };
+                let path = of.lanes[lane as usize].path;
+                // Nothing that it still sends is copied, then nothing is copied to it.
+                self.show_sender(table, of.id.port, address, Some(path.device))?;
+                self.show_gap(&of.lanes[lane as usize], network, group, lane, position);
+                self.show_group(table, group);
+            }
+            Change::Rewritten { group, lane } => {
+                if table.get_group(group).is_some() {
+                    self.show_lane(table, network, group, lane)?;
+                    self.show_group(table, group);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows a change of the network.
+    pub fn refresh(&mut self, table: &Table, network: &mut Network, changed: &Changed) -> io::Result<()> {
+        if changed.is_empty() {
+            return Ok(());
+        }
+        for index in 0..self.shown.len() {
+            let index = GroupIndex(index as u32);
+            let (Some(Some(shown)), Some(group)) =
+                (self.shown.get_mut(index.0 as usize), table.get_group(index))
+            else {
+                continue;
+            };
+            for (lane, of) in shown.lanes.iter_mut().zip(&group.lanes) {
+                if changed.devices.contains(&lane.path.device) {
+                    show_device(&self.maps, lane, network)?;
+                }
+                if changed.routes {
+                    route_again(&self.maps, lane, of, network)?;
+                }
+                if changed.routes || !changed.hops.is_empty() {
+                    show_hops(&self.maps, lane, network, |hop| changed.routes || changed.hops.contains(&hop));
+                }
+            }
+            self.show_group(table, index);
+        }
+        Ok(())
+    }
+
+    /// So many datagrams of one group may be on their way through user space, from the group's next change on.
+    pub fn bound(&mut self, datagrams: u32) {
+        self.bound_group = datagrams;
+    }
+
+    /// A datagram of this group that was handed to user space is done with.
+    pub fn finished(&mut self, group: GroupIndex) {
+        if let Some(Some(shown)) = self.shown.get(group.0 as usize) {
+            self.maps.groups.entry(shown.slot)[layout::GROUP_FINISHED].fetch_add(1, Release);
+        }
+        self.maps.totals.entry(0)[layout::TOTALS_FINISHED].fetch_add(1, Release);
+    }
+
+    /// How many datagrams of a group were handed over and are not finished.
+    pub fn waiting(&self, group: GroupIndex) -> u64 {
+        match self.shown.get(group.0 as usize) {
+            Some(Some(shown)) => {
+                let words = self.maps.groups.entry(shown.slot);
+                let finished = words[layout::GROUP_FINISHED].load(Acquire);
+                words[layout::GROUP_HANDED].load(Acquire).wrapping_sub(finished)
+            }
+            _ => 0,
+        }
+    }
+
+    /// How many datagrams of a group the programs admitted, and how many copies of them devices took.
+    pub fn group_counts(&self, group: GroupIndex) -> (u64, u64) {
+        match self.shown.get(group.0 as usize) {
+            Some(Some(shown)) => {
+                let words = self.maps.groups.entry(shown.slot);
+                (words[layout::GROUP_DATAGRAMS].load(Relaxed), words[layout::GROUP_COPIES].load(Relaxed))
+            }
+            _ => (0, 0),
+        }
+    }
+
+    /// What programs did since this was last asked.
+    pub fn done(&mut self) -> Done {
+        let mut now = [0_u64; layout::COUNTERS];
+        if let Ok(each) = self.maps.counts.get(&0, 0) {
+            for counters in each.iter() {
+                now.iter_mut().zip(counters).for_each(|(sum, count)| *sum += count);
+            }
+        }
+        let since: [u64; layout::COUNTERS] = std::array::from_fn(|at| now[at].wrapping_sub(self.counted[at]));
+        self.counted = now;
+        let [datagrams, bytes, copies, strangers, over_rate, backlog, undeliverable, handed, _passed_up] =
+            since;
+        Done {
+            datagrams,
+            bytes,
+            copies,
+            strangers,
+            over_rate,
+            backlog,
+            undeliverable,
+            handed,
+            handed_lost: 0,
+        }
+    }
+
+    /// How much memory the programs' tables take.
+    pub fn memory(&self) -> Memory {
+        let maps = &self.maps;
+        let arrays = [&maps.places, &maps.lanes, &maps.groups, &maps.flights, &maps.totals];
+        // A hash has a bucket of 16 bytes for each member that there is room for, and an element of its own (a head of 48
+        // bytes, key and value, in the kernel's next size) for each that is there.
+        let buckets = (maps.places.entries() as usize / 2).next_power_of_two() * 16;
+        let element =
+            (48 + size_of::<layout::SenderKey>() + size_of::<layout::SenderValue>()).next_multiple_of(32);
+        Memory {
+            fixed_bytes: arrays.iter().map(|array| array.bytes()).sum::<usize>() + buckets,
+            member_bytes: element,
+        }
+    }
+
+    fn set_group(&mut self, table: &Table, index: GroupIndex) {
+        let Some(group) = table.get_group(index) else { return };
+        if self.shown.len() <= index.0 as usize {
+            self.shown.resize_with(index.0 as usize + 1, || None);
+        }
+        if self.shown[index.0 as usize].is_none() {
+            let Some(slot) = self.groups.take(&self.maps.flights) else { return };
+            for word in self.maps.groups.entry(slot) {
+                word.store(0, Relaxed);
+            }
+            self.shown[index.0 as usize] = Some(Shown { slot, lanes: Vec::new(), short: false });
+        }
+        if let Some(shown) = &self.shown[index.0 as usize] {
+            let options = &group.options;
+            let words = self.maps.groups.entry(shown.slot);
+            let rates = [
+                options.group_rate.copy_ns,
+                options.group_rate.burst_ns,
+                options.member_rate.copy_ns,
+                options.member_rate.burst_ns,
+            ];
+            for (word, rate) in words[layout::GROUP_RATES..].iter().zip(rates) {
+                word.store(rate, Relaxed);
+            }
+        }
+        self.show_group(table, index);
+    }
+
+    fn remove_group(&mut self, network: &mut Network, index: GroupIndex) {
+        let Some(shown) = self.shown.get_mut(index.0 as usize).and_then(Option::take) else { return };
+        let words = self.maps.groups.entry(shown.slot);
+        // What was handed over of it will not be finished one by one any more.
+        let left = words[layout::GROUP_HANDED]
+            .load(Acquire)
+            .wrapping_sub(words[layout::GROUP_FINISHED].load(Acquire));
+        self.maps.totals.entry(0)[layout::TOTALS_FINISHED].fetch_add(left, Release);
+        words[layout::GROUP_FLAGS].store(0, SeqCst);
+        for lane in shown.lanes {
+            self.maps.lanes.entry(lane.slot)[layout::LANE_REGION].store(0, SeqCst);
+            release_hops(&self.maps, &lane, network);
+            if let Some(region) = lane.region {
+                self.places.give(region, &self.maps.flights);
+            }
+            self.lanes.give(lane.slot, &self.maps.flights);
+            self.remove_local(lane.path.local);
+        }
+        self.groups.give(shown.slot, &self.maps.flights);
+    }
+
+    /// Makes a lane show what the table has: appends what is new, or writes it all to another row.
+    fn show_lane(
+        &mut self,
+        table: &Table,
+        network: &mut Network,
+        group: GroupIndex,
+        number: u16,
+    ) -> io::Result<()> {
+        let of = &table.group(group).lanes[number as usize];
+        let len = of.entries.len() as u32;
+        let Some(Some(shown)) = self.shown.get(group.0 as usize) else { return Ok(()) };
+        if shown.lanes.len() <= number as usize && !self.add_lanes(table, network, group, number)? {
+            return Ok(());
+        }
+        let Some(Some(shown)) = self.shown.get_mut(group.0 as usize) else { return Ok(()) };
+        let lane = &mut shown.lanes[number as usize];
+        let mut old = None;
+        let room = lane.region.map_or(0, Region::capacity);
+        if lane.region.is_none() || lane.generation != of.generation || len > room {
+            release_hops(&self.maps, lane, network);
+            old = lane.region.take();
+            lane.unresolved = 0;
+            lane.len = 0;
+            lane.generation = of.generation;
+            if len <= constant::PLACES_MAX as u32 {
+                lane.region = self.places.take(len + len / 4, &self.maps.flights);
+            }
+        }
+        if let Some(region) = lane.region {
+            for entry in &of.entries[lane.len as usize..] {
+                lane.unresolved += show_place(&self.maps, network, lane.path, region.base + lane.len, entry)?;
+                lane.len += 1;
+            }
+        }
+        let word = layout::region(lane.region.map_or(0, |region| region.base), lane.len, of.generation);
+        let slot = lane.slot;
+        // A group that is left to user space from now on is so before the places tell.
+        self.show_group(table, group);
+        self.maps.lanes.entry(slot)[layout::LANE_REGION].store(word, SeqCst);
+        if let Some(old) = old {
+            self.places.give(old, &self.maps.flights);
+        }
+        Ok(())
+    }
+
+    /// Shows lanes up to this one. False if it cannot.
+    fn add_lanes(
+        &mut self,
+        table: &Table,
+        network: &mut Network,
+        group: GroupIndex,
+        number: u16,
+    ) -> io::Result<bool> {
+        let Some(Some(shown)) = self.shown.get_mut(group.0 as usize) else { return Ok(false) };
+        for next in shown.lanes.len()..=number as usize {
+            let path = table.group(group).lanes[next].path;
+            let slot =
+                if next < constant::LANES_MAX as usize { self.lanes.take(&self.maps.flights) } else { None };
+            let Some(slot) = slot else {
+                shown.short = true;
+                return Ok(false);
+            };
+            let mut lane = ShownLane { slot, path, region: None, len: 0, generation: 0, unresolved: 0 };
+            let words = self.maps.lanes.entry(slot);
+            words[layout::LANE_REGION].store(0, Relaxed);
+            for (word, value) in words[layout::LANE_MAC..]
+                .iter()
+                .zip(layout::lane_local([0; 6], layout::canonical(path.local)))
+            {
+                word.store(value, Relaxed);
+            }
+            show_device(&self.maps, &mut lane, network)?;
+            let pair = &self.maps.groups.entry(shown.slot)[layout::GROUP_LANES + next / 2];
+            let shift = 32 * (next % 2);
+            let other = pair.load(Relaxed) & !(u64::from(u32::MAX) << shift);
+            pair.store(other | u64::from(slot) << shift, Relaxed);
+            shown.lanes.push(lane);
+            let users = self.locals.entry(layout::canonical(path.local)).or_default();
+            *users += 1;
+            if *users == 1 {
+                let key = layout::local_key(layout::canonical(path.local));
+                // Without it, datagrams to this address go up, where user space takes them.
+                if let Err(error) = self.maps.locals.insert(key, 1, 0) {
+                    tracing::warn!(local = %path.local, %error, "the kernel's programs do not know this address");
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn remove_local(&mut self, local: SocketAddr) {
+        let local = layout::canonical(local);
+        if let Some(users) = self.locals.get_mut(&local) {
+            *users -= 1;
+            if *users == 0 {
+                self.locals.remove(&local);
+                let _ = self.maps.locals.remove(&layout::local_key(local));
+            }
+        }
+    }
+
+    fn show_gap(&mut self, of: &Lane, network: &mut Network, group: GroupIndex, number: u16, position: u32) {
+        let Some(Some(shown)) = self.shown.get_mut(group.0 as usize) else { return };
+        let Some(lane) = shown.lanes.get_mut(number as usize) else { return };
+        let Some(region) = lane.region else { return };
+        // Of another generation than is shown: what is shown came from the table without this member.
+        if lane.generation != of.generation || position >= lane.len {
+            return;
+        }
+        if of.entries.get(position as usize).is_none_or(|entry| entry.member.is_some()) {
+            return;
+        }
+        let at = region.base + position;
+        let place = read_place(&self.maps, at);
+        if layout::entry(&place) != GAP {
+            lane.unresolved -= u32::from(place[PLACE_HOP] == 0);
+            make_gap(&self.maps, at, network);
+        }
+    }
+
+    /// Who sends for an address now, if anybody does.
+    fn show_sender(
+        &mut self,
+        table: &Table,
+        port: u16,
+        address: SocketAddr,
+        left: Option<u32>,
+    ) -> io::Result<()> {
+        let member = table.sender(port, address).map(|index| table.member(index));
+        let address = layout::canonical(address);
+        let device = |path: Path| path.device;
+        let shown = member.and_then(|member| {
+            let group = table.group(member.group);
+            let path = group.lanes[member.lane as usize].path;
+            let slot = self.shown.get(member.group.0 as usize)?.as_ref()?.slot;
+            Some((slot, device(path), member.echo))
+        });
+        let at = member.map(|member| device(table.group(member.group).lanes[member.lane as usize].path));
+        let key = layout::sender_key(address, port, at.or(left).unwrap_or_default());
+        let known = match shown {
+            None => {
+                let _ = self.maps.senders.remove(&key);
+                member.is_none()
+            }
+            Some((slot, device, echo)) => {
+                self.maps.senders.insert(key, layout::sender_value(slot, device, echo), 0).is_ok()
+            }
+        };
+        if known {
+            self.unknown_senders.remove(&key);
+        } else {
+            self.unknown_senders.insert(key, ());
+        }
+        self.maps.totals.entry(0)[layout::TOTALS_INCOMPLETE].store(self.unknown_senders.len() as u64, SeqCst);
+        Ok(())
+    }
+
+    /// Shows how many members and lanes a group has, and who copies for it.
+    fn show_group(&self, table: &Table, index: GroupIndex) {
+        let (Some(Some(shown)), Some(group)) = (self.shown.get(index.0 as usize), table.get_group(index))
+        else {
+            return;
+        };
+        let words = self.maps.groups.entry(shown.slot);
+        let ipv6 = group.lanes.first().is_some_and(|lane| layout::canonical(lane.path.local).is_ipv6());
+        let mut flags = constant::GROUP_LIVE;
+        flags |= if ipv6 { constant::GROUP_IPV6 } else { 0 };
+        flags |= if user_copies(group, shown, ipv6) { constant::GROUP_USER } else { 0 };
+        words[layout::GROUP_MEMBERS]
+            .store(u64::from(group.live) | u64::from(self.bound_group) << 32, Relaxed);
+        words[layout::GROUP_FLAGS].store(flags | (shown.lanes.len() as u64) << 32, SeqCst);
+    }
+}
+
+/// True if this group is not for the kernel, or not at present.
+fn user_copies(group: &Group, shown: &Shown, ipv6: bool) -> bool {
+    group.options.sequence
+        || shown.short
+        || group.lanes.len() > shown.lanes.len()
+        || group.lanes.iter().any(|lane| layout::canonical(lane.path.local).is_ipv6() != ipv6)
+        || shown
+            .lanes
+            .iter()
+            .zip(&group.lanes)
+            .any(|(lane, of)| lane.unresolved > 0 || (lane.region.is_none() && of.live > 0))
+}
+
+/// Writes a lane's device as it is now.
+fn show_device(maps: &Maps, lane: &mut ShownLane, network: &mut Network) -> io::Result<()> {
+    let index = lane.path.device;
+    let words = maps.lanes.entry(lane.slot);
+    let (mtu, mac) = match network.device(index)? {
+        Some(device) if device.up && device.framing != Framing::Other => (device.mtu, device.mac),
+        _ => (0, [0; 6]),
+    };
+    words[layout::LANE_MAC].store(layout::lane_mac(mac, layout::canonical(lane.path.local)), Relaxed);
+    words[layout::LANE_DEVICE].store(layout::device(index, mtu), SeqCst);
+    Ok(())
+}
+
+/// Writes a place. Returns 1 if its member cannot be reached from the kernel now.
+fn show_place(maps: &Maps, network: &mut Network, path: Path, at: u32, entry: &Entry) -> io::Result<u32> {
+    let address = layout::canonical(entry.address);
+    if entry.member.is_none() {
+        write_place(maps, at, layout::place(address, GAP, 0));
+        return Ok(0);
+    }
+    let local = layout::canonical(path.local);
+    let hop = network.hop(path.device, local.ip(), address.ip())?;
+    let mac = hop.and_then(|hop| network.mac(hop));
+    write_place(maps, at, layout::place(address, hop.map_or(NOWHERE, |hop| hop.0), layout::hop(mac)));
+    Ok(u32::from(mac.is_none()))
+}
+
+/// A place's last word is the one that programs look at first.
+fn write_place(maps: &Maps, at: u32, words: [u64; PLACE_WORDS]) {
+    let place = maps.places.entry(at);
+    for (word, value) in place.iter().zip(words).take(PLACE_HOP) {
+        word.store(value, Relaxed);
+    }
+    place[PLACE_HOP].store(words[PLACE_HOP], Release);
+}
+
+fn read_place(maps: &Maps, at: u32) -> [u64; PLACE_WORDS] {
+    let words = maps.places.entry(at);
+    std::array::from_fn(|at| words[at].load(Relaxed))
+}
+
+/// Nobody is here any more. The address stays: a program may be just about to use it.
+fn make_gap(maps: &Maps, at: u32, network: &mut Network) {
+    let place = read_place(maps, at);
+    let words = maps.places.entry(at);
+    words[PLACE_HOP].store(0, SeqCst);
+    set_entry(maps, at, GAP);
+    if layout::entry(&place) < NOWHERE {
+        network.release(HopIndex(layout::entry(&place)));
+    }
+}
+
+/// Changes the next hop of a place, which programs do not look at; port and sum stand in the same word, and stay.
+fn set_entry(maps: &Maps, at: u32, entry: u32) {
+    let word = &maps.places.entry(at)[layout::PLACE_ENTRY];
+    word.store(word.load(Relaxed) & u64::from(u32::MAX) | u64::from(entry) << 32, Relaxed);
+}
+
+fn places(lane: &ShownLane) -> Range<u32> {
+    lane.region.map_or(0..0, |region| region.base..region.base + lane.len)
+}
+
+/// A row of places is given up: so are its next hops.
+fn release_hops(maps: &Maps, lane: &ShownLane, network: &mut Network) {
+    for at in places(lane) {
+        let entry = layout::entry(&read_place(maps, at));
+        if entry < NOWHERE {
+            network.release(HopIndex(entry));
+        }
+    }
+}
+
+/// Asks for the way to each member of a lane again.
+fn route_again(maps: &Maps, lane: &ShownLane, of: &Lane, network: &mut Network) -> io::Result<()> {
+    let local = layout::canonical(lane.path.local);
+    for (at, entry) in places(lane).zip(&of.entries) {
+        let old = layout::entry(&read_place(maps, at));
+        if old == GAP || entry.member.is_none() {
+            continue;
+        }
+        let new = network.hop(lane.path.device, local.ip(), layout::canonical(entry.address).ip())?;
+        if old < NOWHERE {
+            // While a device is down there are no routes; the old way is as good as any then.
+            let Some(new) = new else { continue };
+            network.release(HopIndex(old));
+            set_entry(maps, at, new.0);
+        } else if let Some(new) = new {
+            set_entry(maps, at, new.0);
+        }
+    }
+    Ok(())
+}
+
+/// Writes the Ethernet addresses of those hops that changed.
+fn show_hops(maps: &Maps, lane: &mut ShownLane, network: &Network, changed: impl Fn(HopIndex) -> bool) {
+    for at in places(lane) {
+        let place = read_place(maps, at);
+        let hop = HopIndex(layout::entry(&place));
+        if hop.0 < NOWHERE && changed(hop) {
+            let word = layout::hop(network.mac(hop));
+            // An address that was known once is used until another is.
+            if word != 0 && word != place[PLACE_HOP] {
+                lane.unresolved -= u32::from(place[PLACE_HOP] == 0);
+                maps.places.entry(at)[PLACE_HOP].store(word, Release);
+            }
+        }
+    }
+}

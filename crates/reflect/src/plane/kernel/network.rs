@@ -1,0 +1,206 @@
+//! How members are reached: which neighbour is the next hop to an address, by which Ethernet address, and what the devices
+//! are like. Asked of the kernel when a member joins, and kept fresh by what the kernel tells.
+//!
+//! Programs in the kernel send past the stack, so nothing but this keeps neighbours' entries in use. An Ethernet address that
+//! was known once is used until a new one is known: a neighbour who has gone loses nothing by frames that nobody takes,
+//! and one who is merely not confirmed at the moment gets its datagrams.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::IpAddr;
+
+use super::netlink::{Device, Framing, Mac, Netlink, Told};
+
+/// A next hop, by number. Programs' tables keep it with each place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HopIndex(pub u32);
+
+/// The neighbour that datagrams go to.
+#[derive(Debug)]
+struct Hop {
+    device: u32,
+    address: IpAddr,
+    mac: Option<Mac>,
+    users: u32,
+}
+
+/// What changed since the last [`Network::poll`].
+#[derive(Debug, Default)]
+pub struct Changed {
+    /// Hops with another Ethernet address.
+    pub hops: HashSet<HopIndex>,
+    /// Devices that changed, appeared or went.
+    pub devices: HashSet<u32>,
+    /// Routes did: every way has to be asked for again.
+    pub routes: bool,
+}
+
+impl Changed {
+    /// True if there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.hops.is_empty() && self.devices.is_empty() && !self.routes
+    }
+}
+
+/// What is known of the network around.
+pub struct Network {
+    netlink: Netlink,
+    /// `None`: asked for, and not there.
+    devices: HashMap<u32, Option<Device>>,
+    hops: Vec<Hop>,
+    hops_free: Vec<u32>,
+    hop_of: HashMap<(u32, IpAddr), HopIndex>,
+    /// Where the slow round of confirmations is.
+    confirmed: usize,
+}
+
+impl Network {
+    /// Begins to watch the network namespace of this thread.
+    pub fn new() -> io::Result<Self> {
+        Ok(Network {
+            netlink: Netlink::new()?,
+            devices: HashMap::new(),
+            hops: Vec::new(),
+            hops_free: Vec::new(),
+            hop_of: HashMap::new(),
+            confirmed: 0,
+        })
+    }
+
+    /// A device, if there is one.
+    pub fn device(&mut self, index: u32) -> io::Result<Option<&Device>> {
+        if !self.devices.contains_key(&index) {
+            let device = self.netlink.device(index)?;
+            self.devices.insert(index, device);
+        }
+        Ok(self.devices[&index].as_ref())
+    }
+
+    /// The next hop from `from` through `device` to `to`; to be given back by [`Network::release`]. `None` if there is no way.
+    pub fn hop(&mut self, device: u32, from: IpAddr, to: IpAddr) -> io::Result<Option<HopIndex>> {
+        let framing = match self.device(device)? {
+            None => return Ok(None),
+            Some(device) => device.framing,
+        };
+        let by = match framing {
+            Framing::Other => return Ok(None),
+            // Everything goes to the same place.
+            Framing::Loopback => from,
+            Framing::Ethernet => match self.netlink.route(device, from, to)? {
+                None => return Ok(None),
+                Some(by) => by,
+            },
+        };
+        if let Some(&hop) = self.hop_of.get(&(device, by)) {
+            self.hops[hop.0 as usize].users += 1;
+            return Ok(Some(hop));
+        }
+        let mac = match framing {
+            Framing::Ethernet => self.netlink.neighbour(device, by)?,
+            Framing::Loopback | Framing::Other => Some([0; 6]),
+        };
+        if mac.is_none() {
+            self.netlink.look_up(device, by)?;
+        }
+        let hop = Hop { device, address: by, mac, users: 1 };
+        let index = match self.hops_free.pop() {
+            Some(free) => {
+                self.hops[free as usize] = hop;
+                HopIndex(free)
+            }
+            None => {
+                self.hops.push(hop);
+                HopIndex(self.hops.len() as u32 - 1)
+            }
+        };
+        self.hop_of.insert((device, by), index);
+        Ok(Some(index))
+    }
+
+    /// The Ethernet address of a hop, if it is known yet.
+    pub fn mac(&self, hop: HopIndex) -> Option<Mac> {
+        self.hops[hop.0 as usize].mac
+    }
+
+    /// One place less uses a hop.
+    pub fn release(&mut self, index: HopIndex) {
+        let hop = &mut self.hops[index.0 as usize];
+        hop.users -= 1;
+        if hop.users == 0 {
+            self.hop_of.remove(&(hop.device, hop.address));
+            self.hops_free.push(index.0);
+        }
+    }
+
+    /// Learns what the kernel told meanwhile.
+    pub fn poll(&mut self) -> io::Result<Changed> {
+        let mut changed = Changed::default();
+        let (devices, hops, hop_of) = (&mut self.devices, &mut self.hops, &self.hop_of);
+        let whole = self.netlink.news(|told| match told {
+            Told::Device(device) => {
+                if let Some(known) = devices.get_mut(&device.index)
+                    && known.as_ref() != Some(&device)
+                {
+                    changed.devices.insert(device.index);
+                    // A device that was down has lost its routes.
+                    changed.routes |= known.as_ref().is_none_or(|known| known.up != device.up);
+                    *known = Some(device);
+                }
+            }
+            Told::DeviceGone(index) => {
+                if let Some(known) = devices.get_mut(&index) {
+                    *known = None;
+                    changed.devices.insert(index);
+                }
+            }
+            Told::Neighbour { device, address, mac: Some(mac) } => {
+                if let Some(&index) = hop_of.get(&(device, address)) {
+                    let hop = &mut hops[index.0 as usize];
+                    if hop.mac != Some(mac) {
+                        hop.mac = Some(mac);
+                        changed.hops.insert(index);
+                    }
+                }
+            }
+            Told::Neighbour { mac: None, .. } => {}
+            Told::Route { .. } => changed.routes = true,
+        })?;
+        if !whole {
+            self.ask_again(&mut changed)?;
+        }
+        Ok(changed)
+    }
+
+    /// Some news was lost: asks for everything that is known.
+    fn ask_again(&mut self, changed: &mut Changed) -> io::Result<()> {
+        changed.routes = true;
+        for (&index, known) in &mut self.devices {
+            let device = self.netlink.device(index)?;
+            if *known != device {
+                *known = device;
+                changed.devices.insert(index);
+            }
+        }
+        for &index in self.hop_of.values() {
+            let hop = &mut self.hops[index.0 as usize];
+            let mac = self.netlink.neighbour(hop.device, hop.address)?;
+            if mac.is_some() && mac != hop.mac {
+                hop.mac = mac;
+                changed.hops.insert(index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the kernel make sure of some hops, in turn: `count` of them.
+    pub fn confirm(&mut self, count: usize) -> io::Result<()> {
+        for _ in 0..count.min(self.hops.len()) {
+            self.confirmed = (self.confirmed + 1) % self.hops.len();
+            let hop = &self.hops[self.confirmed];
+            if hop.users > 0 && hop.mac != Some([0; 6]) {
+                self.netlink.look_up(hop.device, hop.address)?;
+            }
+        }
+        Ok(())
+    }
+}
