@@ -1,0 +1,99 @@
+//! All cells, repetition by repetition, with the contenders in another order each time.
+
+use std::collections::HashMap;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+
+use super::arguments::Args;
+use super::measure::Bench;
+use super::point::{Absent, Cell, Contender, Run, Series};
+use super::stage::Device;
+use super::system;
+use crate::BenchError;
+use crate::progress::Progress;
+
+/// What was measured, and who could not be.
+#[derive(Default)]
+pub(super) struct Measured {
+    pub(super) series: Vec<Series>,
+    pub(super) absent: Vec<Absent>,
+}
+
+/// Measures all cells of all devices.
+pub(super) fn measure(args: &Args) -> Result<Measured, BenchError> {
+    let contenders = args.contenders();
+    let cells = contenders.len() * args.receivers.len() * args.bytes.len() * args.device.len();
+    let progress = Progress::new(cells as u64 * u64::from(args.repetitions()));
+    let mut measured = Measured::default();
+    for &device in &args.device {
+        of_device(args, device, &contenders, &progress, &mut measured)?;
+    }
+    progress.finish();
+    Ok(measured)
+}
+
+fn of_device(
+    args: &Args,
+    device: Device,
+    contenders: &[Contender],
+    progress: &Progress,
+    measured: &mut Measured,
+) -> Result<(), BenchError> {
+    let mut bench = Bench::build(super::this_program()?, args.samplicate(), &[device], args.window())?;
+    let mut random = StdRng::seed_from_u64(args.seed);
+    let mut runs: HashMap<Cell, Vec<Run>> = HashMap::new();
+    for repetition in 0..args.repetitions() {
+        for &receivers in &args.receivers {
+            let mut order = contenders.to_vec();
+            order.shuffle(&mut random);
+            let mut fresh = Vec::new();
+            for who in order {
+                let cell = |bytes| Cell { who, device, bytes, receivers };
+                if measured.absent.iter().any(|absent| absent.who == who) {
+                    args.bytes.iter().for_each(|_| progress.step(who.name(), repetition));
+                    continue;
+                }
+                let mut copier = match bench.start(who, receivers)? {
+                    Ok(copier) => copier,
+                    Err(why) => {
+                        measured.absent.push(Absent { who, why });
+                        continue;
+                    }
+                };
+                for &bytes in &args.bytes {
+                    progress.step(&format!("{}, {bytes} bytes to {receivers}", who.name()), repetition);
+                    fresh.push((cell(bytes), bench.run(&cell(bytes), &mut copier)?));
+                }
+            }
+            // The shares of others are measured right after, with nobody there to copy.
+            let mut receiver_ns = HashMap::new();
+            for &bytes in &args.bytes {
+                if device == Device::Unlimited {
+                    receiver_ns.insert(bytes, bench.receiver_ns(bytes, receivers)?);
+                }
+            }
+            for (cell, mut run) in fresh {
+                if run.copies > 0 {
+                    let per_s = run.datagrams as f64 / run.seconds;
+                    let per_copy = run.datagrams as f64 / run.copies as f64;
+                    run.sender_ns = bench.sender_ns(cell.bytes, per_s)? * per_copy;
+                    run.receiver_ns = receiver_ns.get(&cell.bytes).copied().unwrap_or_default();
+                }
+                runs.entry(cell).or_default().push(run);
+            }
+        }
+    }
+    for &who in contenders {
+        for &bytes in &args.bytes {
+            for &receivers in &args.receivers {
+                let cell = Cell { who, device, bytes, receivers };
+                if let Some(runs) = runs.remove(&cell) {
+                    measured.series.push(Series::of(cell, runs, system::ticks_per_ns()));
+                }
+            }
+        }
+    }
+    Ok(())
+}
