@@ -71,10 +71,10 @@ pub struct Args {
     /// Measure loops of known length instead, to see that processor time is counted right
     #[arg(long, group = "study", help_heading = "Results")]
     pub validate: bool,
-    /// Compare with what Nacre is meant to reach
-    #[arg(long, help_heading = "Results")]
+    /// Measure all of these, and compare with what Nacre is meant to reach
+    #[arg(long, group = "study", help_heading = "Results")]
     pub reach: bool,
-    /// Draw figures in the manner of the paper's, here
+    /// Draw figures in the manner of the paper's, and write a page on how many clients a core can serve, here
     #[arg(long, value_name = "FOLDER", help_heading = "Results")]
     pub out: Option<PathBuf>,
     /// Write all results, raw and summed up, with the machine's description, to this file as JSON

@@ -1,10 +1,11 @@
 //! The receivers, as far as there are any: a small program at the ingress hook of their devices, which counts and drops
-//! (`count.c`), and its counters, which this process shares with it.
+//! (`count.c` of `nacre-reflect-bpf`), and its counters, which this process shares with it.
 
 use aya::Ebpf;
-use aya::maps::Map;
+use aya::maps::{Array, Map};
 use aya::programs::tc::SchedClassifierLink;
-use aya::programs::{SchedClassifier, TcAttachType};
+use aya::programs::xdp::{XdpLink, XdpMode};
+use aya::programs::{SchedClassifier, TcAttachType, Xdp};
 
 use super::system::Words;
 use crate::BenchError;
@@ -60,9 +61,13 @@ fn failed(error: impl std::fmt::Display) -> BenchError {
 impl Counting {
     /// Loads the programs.
     pub(super) fn load() -> Result<Self, BenchError> {
-        let mut programs = Ebpf::load(super::PROGRAM).map_err(failed)?;
+        let mut programs = Ebpf::load(nacre_reflect_bpf::COUNT.map_err(failed)?).map_err(failed)?;
         for name in ["count", "drop"] {
             classifier(&mut programs, name)?.load().map_err(failed)?;
+        }
+        if let Some(program) = programs.program_mut("pass_on") {
+            let program: &mut Xdp = program.try_into().map_err(failed)?;
+            program.load().map_err(failed)?;
         }
         let words = |name: &str, many| match programs.map(name) {
             Some(Map::Array(map)) => Words::map(map.fd(), many),
@@ -80,12 +85,17 @@ impl Counting {
         Ok(())
     }
 
-    pub(super) fn count_xdp(&mut self, device: &str) -> Result<(), BenchError> {
-        let program: &mut aya::programs::Xdp =
-            self.programs.program_mut("count_xdp").unwrap().try_into().map_err(failed)?;
-        program.load().map_err(failed)?;
-        program.attach(device, aya::programs::XdpMode::Driver).map_err(failed)?;
-        Ok(())
+    /// Sends what comes in by a device of the calling thread's namespace on to another one, in the driver, as long as what it returns
+    /// lives.
+    pub(super) fn pass_on(&mut self, device: &str, onward: u32) -> Result<XdpLink, BenchError> {
+        let map = self.programs.map_mut("onward").ok_or_else(|| failed("there is no array onward"))?;
+        let mut array = Array::<_, u32>::try_from(map).map_err(failed)?;
+        array.set(0, onward, 0).map_err(failed)?;
+        let program = self.programs.program_mut("pass_on");
+        let program: &mut Xdp =
+            program.ok_or_else(|| failed("there is no program pass_on"))?.try_into().map_err(failed)?;
+        let link = program.attach(device, XdpMode::Driver).map_err(failed)?;
+        program.take_link(link).map_err(failed)
     }
 
     /// Drops what comes in by a device, or is to go out by it, as long as what it returns lives.

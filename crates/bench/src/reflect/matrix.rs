@@ -1,6 +1,7 @@
 //! All cells, repetition by repetition, with the contenders in another order each time.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -14,6 +15,9 @@ use super::system;
 use crate::BenchError;
 use crate::progress::Progress;
 
+/// How long to send to a device of limited speed.
+const LIMITED_WINDOW: Duration = Duration::from_millis(300);
+
 /// What was measured, and who could not be.
 #[derive(Default)]
 pub(super) struct Measured {
@@ -24,8 +28,12 @@ pub(super) struct Measured {
 /// Measures all cells of all devices.
 pub(super) fn measure(args: &Args) -> Result<Measured, BenchError> {
     let contenders = args.contenders();
-    let cells = contenders.len() * args.receivers.len() * args.bytes.len() * args.device.len();
-    let progress = Progress::new(cells as u64 * u64::from(args.repetitions()));
+    let cells = (contenders.len() * args.receivers.len() * args.bytes.len()) as u64;
+    let steps = args.device.iter().map(|device| match device {
+        Device::Unlimited => cells * u64::from(args.repetitions()),
+        Device::Limited(_) => cells,
+    });
+    let progress = Progress::new(steps.sum());
     let mut measured = Measured::default();
     for &device in &args.device {
         of_device(args, device, &contenders, &progress, &mut measured)?;
@@ -41,10 +49,14 @@ fn of_device(
     progress: &Progress,
     measured: &mut Measured,
 ) -> Result<(), BenchError> {
-    let mut bench = Bench::build(super::this_program()?, args.samplicate(), &[device], args.window())?;
+    // What a device of limited speed sends is steady, and nothing else is wanted of it.
+    let limited = device != Device::Unlimited;
+    let window = if limited { args.window().min(LIMITED_WINDOW) } else { args.window() };
+    let repetitions = if limited { 1 } else { args.repetitions() };
+    let mut bench = Bench::build(super::this_program()?, args.samplicate(), &[device], window)?;
     let mut random = StdRng::seed_from_u64(args.seed);
     let mut runs: HashMap<Cell, Vec<Run>> = HashMap::new();
-    for repetition in 0..args.repetitions() {
+    for repetition in 0..repetitions {
         for &receivers in &args.receivers {
             let mut order = contenders.to_vec();
             order.shuffle(&mut random);
@@ -69,17 +81,19 @@ fn of_device(
             }
             // The shares of others are measured right after, with nobody there to copy.
             let mut receiver_ns = HashMap::new();
-            for &bytes in &args.bytes {
-                if device == Device::Unlimited {
-                    receiver_ns.insert(bytes, bench.receiver_ns(bytes, receivers)?);
+            for &bytes in args.bytes.iter().filter(|_| !limited) {
+                receiver_ns.insert((bytes, false), bench.receiver_ns(bytes, receivers)?);
+                if fresh.iter().any(|(cell, _)| cell.who.sends_frames()) {
+                    receiver_ns.insert((bytes, true), bench.receiver_of_frames_ns(bytes, receivers)?);
                 }
             }
             for (cell, mut run) in fresh {
-                if run.copies > 0 {
+                if run.copies > 0 && !limited {
                     let per_s = run.datagrams as f64 / run.seconds;
                     let per_copy = run.datagrams as f64 / run.copies as f64;
                     run.sender_ns = bench.sender_ns(cell.bytes, per_s)? * per_copy;
-                    run.receiver_ns = receiver_ns.get(&cell.bytes).copied().unwrap_or_default();
+                    run.receiver_ns =
+                        receiver_ns.get(&(cell.bytes, cell.who.sends_frames())).copied().unwrap_or_default();
                 }
                 runs.entry(cell).or_default().push(run);
             }

@@ -8,7 +8,7 @@ use super::load::{Load, Sent, send_all};
 use super::point::{Cell, Contender, Run};
 use super::probe::Probe;
 use super::serve::{Counted, Member, Orders, Reflector};
-use super::stage::{self, Device, INPUT, PORT, Stage};
+use super::stage::{self, Device, INPUT, Network, PORT, Stage};
 use super::system;
 use crate::BenchError;
 
@@ -242,30 +242,53 @@ impl Bench {
         Ok(self.busy_ns(&sent) / sent.datagrams.max(1) as f64)
     }
 
-    /// What a receiver takes for a datagram: sent from the reflector's namespace, without a reflector, once to the end
-    /// and once only as far as the device.
+    /// What a receiver takes for a copy that comes from the network's stack, without a reflector: datagrams from the
+    /// reflector's namespace, once to the end and once only as far as the device.
     pub(super) fn receiver_ns(&mut self, bytes: usize, receivers: u32) -> Result<f64, BenchError> {
-        let load = Load {
-            from: stage::reflector_address(Some(0), PORT),
+        let from = stage::reflector_address(Some(0), PORT);
+        let load = Load { from, ..self.load_to_receivers(bytes, receivers) };
+        self.send_alone(&self.stage.reflector, &load)?;
+        let received = self.send_alone(&self.stage.reflector, &load)?;
+        let Stage { reflector, counting, .. } = &mut self.stage;
+        let link = reflector.run(|| counting.drop_at(&stage::output(0), true))?;
+        let taken = self.send_alone(&self.stage.reflector, &load)?;
+        drop(link);
+        Ok(received - taken)
+    }
+
+    /// The same for a copy that a program in the driver sends: datagrams from the sender, which such a program sends
+    /// straight on, once to the end, and once to a receiver that takes no such frames.
+    pub(super) fn receiver_of_frames_ns(&mut self, bytes: usize, receivers: u32) -> Result<f64, BenchError> {
+        let from = stage::sender_address(0);
+        let load = Load { from, ..self.load_to_receivers(bytes, receivers) };
+        let onward = self.stage.reflector.device(&stage::output(0))?;
+        let Stage { reflector, counting, .. } = &mut self.stage;
+        let link = reflector.run(|| counting.pass_on(INPUT, onward))?;
+        self.send_alone(&self.stage.senders, &load)?;
+        let received = self.send_alone(&self.stage.senders, &load)?;
+        self.stage.take_frames(false)?;
+        let taken = self.send_alone(&self.stage.senders, &load);
+        self.stage.take_frames(true)?;
+        drop(link);
+        Ok(received - taken?)
+    }
+
+    fn load_to_receivers(&self, bytes: usize, receivers: u32) -> Load {
+        Load {
             to: (0..receivers).map(|receiver| stage::receiver_address(0, receiver)).collect(),
-            window_ns: (self.window.as_nanos() as u64 / 3).max(20_000_000),
+            window_ns: (self.window.as_nanos() as u64 / 5).max(20_000_000),
             outstanding: None,
             wait_for: 0,
             batch: 16,
             ..self.load(bytes, 1)
-        };
-        let loads = [(self.sender_cpu, load)];
-        let each = |bench: &Self| -> Result<f64, BenchError> {
-            let sent = send_all(&bench.stage.reflector, &loads, &bench.stage.counting, &bench.probe)?[0];
-            Ok(bench.busy_ns(&sent) / sent.datagrams.max(1) as f64)
-        };
-        each(self)?;
-        let received = each(self)?;
-        let Stage { reflector, counting, .. } = &mut self.stage;
-        let link = reflector.run(|| counting.drop_at(&stage::output(0), true))?;
-        let taken = each(self)?;
-        drop(link);
-        Ok(received - taken)
+        }
+    }
+
+    /// What a datagram takes, all in all.
+    fn send_alone(&self, network: &Network, load: &Load) -> Result<f64, BenchError> {
+        let loads = [(self.sender_cpu, load.clone())];
+        let sent = send_all(network, &loads, &self.stage.counting, &self.probe)?[0];
+        Ok(self.busy_ns(&sent) / sent.datagrams.max(1) as f64)
     }
 }
 

@@ -6,6 +6,7 @@
 //! processor time that the reflector causes.
 
 mod arguments;
+mod capacity;
 mod counting;
 mod figures;
 mod joins;
@@ -15,6 +16,7 @@ mod measure;
 mod overload;
 mod point;
 mod probe;
+mod reach;
 mod report;
 mod serve;
 mod stage;
@@ -30,35 +32,49 @@ pub use stage::Device;
 use self::report::Report;
 use crate::BenchError;
 
-/// The receivers' program.
-static PROGRAM: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/count.o"));
-
 /// Runs the study as asked, prints the table, writes what was asked for.
 pub fn run(args: &Args) -> Result<(), BenchError> {
     args.validate()?;
     let mut report = Report::new();
-    if args.validate {
+    let all = args.reach;
+    if args.validate || all {
         report.loops = validate::measure(args)?;
-    } else if args.joins {
-        (report.joins, report.absent) = joins::measure(args)?;
-    } else if args.overload {
-        let (overloads, absent) = overload::measure(args)?;
-        (report.overloads, report.absent) = (Some(overloads), absent);
-    } else {
+    }
+    if all || !(args.validate || args.overload || args.joins) {
         let measured = matrix::measure(args)?;
         (report.series, report.absent) = (measured.series, measured.absent);
+        keep(args, &report)?;
+    }
+    if args.overload || all {
+        let (overloads, absent) = overload::measure(args)?;
+        report.overloads = Some(overloads);
+        report.add_absent(absent);
+        keep(args, &report)?;
+    }
+    if args.joins || all {
+        let (joins, absent) = joins::measure(args)?;
+        report.joins = joins;
+        report.add_absent(absent);
+    }
+    if all {
+        report.goals = reach::judge(&report);
     }
     if let Some(folder) = &args.out {
-        report.figures = figures::draw(&report.series, &report.machine.line(), folder)?;
+        let machine = report.machine.line();
+        report.figures = figures::draw(&report.series, &machine, folder)?;
+        report.figures.extend(capacity::write(&report.series, &machine, folder)?);
     }
-    if let Some(file) = &args.results {
-        report.write(file)?;
-    }
+    keep(args, &report)?;
     match args.print_json {
         true => println!("{}", report.json()?),
         false => print!("{report}"),
     }
     Ok(())
+}
+
+/// Whatever ends a long study early does not take what was measured before.
+fn keep(args: &Args, report: &Report) -> Result<(), BenchError> {
+    args.results.as_ref().map_or(Ok(()), |file| report.write(file))
 }
 
 /// The program that runs.

@@ -25,6 +25,11 @@ impl Contender {
         }
     }
 
+    /// True if its copies go from driver to driver, past the network's stack.
+    pub(super) fn sends_frames(self) -> bool {
+        self == Contender::Plane(Kind::Xdp)
+    }
+
     /// The number of its colour.
     pub(super) fn colour(self) -> usize {
         match self {

@@ -59,6 +59,15 @@ impl Report {
         }
     }
 
+    /// Says once of each who could not be measured why not.
+    pub(super) fn add_absent(&mut self, absent: Vec<Absent>) {
+        for absent in absent {
+            if !self.absent.iter().any(|known| known.who == absent.who) {
+                self.absent.push(absent);
+            }
+        }
+    }
+
     /// As JSON.
     pub(super) fn json(&self) -> Result<String, BenchError> {
         serde_json::to_string(self)
@@ -111,13 +120,13 @@ impl fmt::Display for Report {
             writeln!(f, "Not measured: {}: {}.", absent.who.name(), absent.why.trim_end_matches('.'))?;
         }
         if !self.loops.is_empty() {
-            write!(f, "{}", validate::table(&self.loops))?;
+            write!(f, "\n{}", validate::table(&self.loops))?;
         }
         if !self.joins.is_empty() {
-            write!(f, "{}", joins::table(&self.joins))?;
+            write!(f, "\n{}", joins::table(&self.joins))?;
         }
         if let Some(overloads) = &self.overloads {
-            write!(f, "{}", overload::tables(overloads))?;
+            write!(f, "\n{}", overload::tables(overloads))?;
         }
         if !self.goals.is_empty() {
             write!(f, "\n{}", Goals(self.goals.clone()))?;

@@ -48,7 +48,6 @@ pub(super) struct Orders {
 #[derive(Serialize, Deserialize)]
 enum Request {
     Counters,
-    Members(Vec<Member>),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -145,7 +144,7 @@ impl Owner {
         Owner::Control(Box::new(control))
     }
 
-    /// Lets these be the members, and nobody else.
+    /// Lets these be members.
     fn set(&mut self, members: &[Member]) {
         let Owner::Nobody(table) = self else { return };
         let options = GroupOptions {
@@ -160,17 +159,6 @@ impl Owner {
             let path = Path { device: member.device, local: member.local };
             table.join(group, path, member.address, false, 0);
         }
-        let stay: std::collections::HashSet<_> =
-            members.iter().map(|member| (member.group, member.address)).collect();
-        let gone: Vec<_> = (0..table.members_end())
-            .map(nacre_reflect::table::MemberIndex)
-            .filter(|index| {
-                table.get_member(*index).is_some_and(|member| {
-                    !stay.contains(&(table.group(member.group).id.port, member.address))
-                })
-            })
-            .collect();
-        gone.into_iter().for_each(|index| table.leave(index));
     }
 }
 
@@ -212,11 +200,6 @@ pub(crate) fn main() -> Result<(), BenchError> {
                 Request::Counters => {
                     forwarder.refresh();
                     say(&Answer::Counters(counted(&forwarder, &mut owner)))?;
-                }
-                Request::Members(members) => {
-                    owner.set(&members);
-                    forwarder.poll(&mut owner, Duration::ZERO).map_err(failed)?;
-                    say(&Answer::Ready)?;
                 }
             },
         }
@@ -311,11 +294,6 @@ impl Reflector {
             Answer::Cannot(why) => Ok(Err(why)),
             Answer::Counters(_) => Err(BenchError::Process("the reflector answered out of turn".into())),
         }
-    }
-
-    /// Has other members.
-    pub(super) fn set_members(&mut self, members: Vec<Member>) -> Result<(), BenchError> {
-        self.ask(&Request::Members(members)).map(drop)
     }
 
     /// What it counted up to now.

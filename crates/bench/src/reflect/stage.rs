@@ -138,7 +138,7 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -
 pub(super) struct Stage {
     pub(super) senders: Network,
     pub(super) reflector: Network,
-    pub(super) receivers: Network,
+    receivers: Network,
     pub(super) devices: Vec<Device>,
     pub(super) counting: Counting,
 }
@@ -158,7 +158,10 @@ impl Stage {
                     .collect::<String>(),
             ))
             .or_else(|error| hint(error))?;
-        reflector.ip(&format!("link set lo up\nlink set {INPUT} up\naddr add 10.63.0.1/24 dev {INPUT}\n"))?;
+        reflector.ip(&format!(
+            "link set lo up\nlink set {INPUT} up\naddr add 10.63.0.1/24 dev {INPUT}\n\
+             route add 10.63.128.0/17 via 10.63.0.2\n"
+        ))?;
         receivers.ip("link set lo up\n")?;
         for (device, kind) in devices.iter().enumerate() {
             let net = 64 + device;
@@ -187,7 +190,7 @@ impl Stage {
         for device in 0..devices.len() {
             let name = format!("v{device}");
             receivers.run(|| {
-                poll_for_frames(&name)?;
+                poll_for_frames(&name, true)?;
                 counting.count(&name)
             })?;
         }
@@ -196,11 +199,16 @@ impl Stage {
 }
 
 impl Stage {
+    /// Has receivers take frames that programs in the driver send, as they do from the start, or drop them.
+    pub(super) fn take_frames(&self, take: bool) -> Result<(), BenchError> {
+        self.receivers.run(|| poll_for_frames("v0", take))
+    }
+
     /// Has a thread of the kernel's on another processor fetch what comes in to the reflector, as a network card's
     /// interrupts would have it. Else the sender does that work itself, and sends no more than it can do.
     pub(super) fn fetch_on(&self, cpu: usize) -> Result<(), BenchError> {
         let before = kernel_threads(INPUT);
-        self.reflector.run(|| poll_for_frames(INPUT))?;
+        self.reflector.run(|| poll_for_frames(INPUT, true))?;
         self.reflector.set(&format!("{INPUT}/threaded"), "1")?;
         for thread in kernel_threads(INPUT).difference(&before) {
             system::pin_process(*thread, cpu)?;
@@ -224,9 +232,12 @@ fn kernel_threads(device: &str) -> BTreeSet<i32> {
 
 /// Has a veth device take frames from a queue, as network cards do, and not in the middle of the sender's call. Frames
 /// that a program in the driver sends can be taken in no other way, and this way is to be the same for all.
-fn poll_for_frames(device: &str) -> Result<(), BenchError> {
+fn poll_for_frames(device: &str, poll: bool) -> Result<(), BenchError> {
     let mut command = Command::new("ethtool");
-    command.args(["-K", device, "gro", "on"]).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+        .args(["-K", device, "gro", if poll { "on" } else { "off" }])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     let output = command.stderr(Stdio::piped()).output().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             BenchError::MissingProgram { program: "ethtool".into(), package: "ethtool" }
