@@ -15,10 +15,12 @@ use crate::table::{Change, GroupIndex, Lane, Table};
 mod batch;
 pub mod kernel;
 mod open;
+mod ring;
 mod sendto;
 
 pub use batch::Batch;
 pub use open::{PlaneOptions, auto, open};
+pub use ring::Ring;
 pub use sendto::Sendto;
 
 /// The ways to copy.

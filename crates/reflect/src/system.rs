@@ -119,37 +119,46 @@ pub(crate) fn set_option<T: Copy>(
     .map(drop)
 }
 
-/// Reads and clears the error that a socket keeps.
-pub(crate) fn take_error(socket: BorrowedFd<'_>) -> i32 {
-    let (mut error, mut len) = (0_i32, size_of::<i32>() as libc::socklen_t);
+/// A structure or number of which any bits are valid.
+///
+/// # Safety
+/// They have to be.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: they are numbers, and structures of numbers.
+unsafe impl Plain for i32 {}
+// SAFETY: as above.
+unsafe impl Plain for [u32; 9] {}
+// SAFETY: as above.
+unsafe impl Plain for libc::xdp_mmap_offsets {}
+
+/// Reads an option.
+pub(crate) fn option<T: Plain>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<T> {
+    // SAFETY: any bits are valid.
+    let mut value: T = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: both pointers are to live values of the length that is told.
-    unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ERROR,
-            (&raw mut error).cast(),
-            &raw mut len,
-        );
-    }
-    error
+    check(unsafe {
+        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
+    })?;
+    if len as usize == size_of::<T>() { Ok(value) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// Takes the error that a socket keeps.
+pub(crate) fn take_error(socket: BorrowedFd<'_>) {
+    // Reading it is what takes it; a socket that cannot tell has none.
+    let _: io::Result<i32> = option(socket, libc::SOL_SOCKET, libc::SO_ERROR);
 }
 
 /// How many datagrams a socket has dropped, because it was full, since it was made.
 pub(crate) fn dropped(socket: BorrowedFd<'_>) -> Option<u32> {
     // The kernel's numbers of a socket's memory, in its order; the last one is of drops.
-    let (mut numbers, mut len) = ([0_u32; 9], size_of::<[u32; 9]>() as libc::socklen_t);
-    // SAFETY: both pointers are to live values of the length that is told.
-    let asked = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MEMINFO,
-            numbers.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    (asked == 0 && len as usize == size_of_val(&numbers)).then_some(numbers[8])
+    let numbers: [u32; 9] = option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).ok()?;
+    Some(numbers[8])
 }
 
 /// Binds a socket.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::kernel::Kernel;
-use super::{Batch, Kind, Plane, PlaneError, Sendto};
+use super::{Batch, Kind, Plane, PlaneError, Ring, Sendto};
 use crate::forward::Listeners;
 
 /// What planes may be told.
@@ -27,7 +27,8 @@ pub fn open(
         Kind::Sendto => Ok(Box::new(Sendto::new(listeners.clone()))),
         Kind::Batch => Ok(Box::new(Batch::new(listeners.clone()))),
         Kind::Kernel => Ok(Box::new(Kernel::open(listeners, options)?)),
-        Kind::Ring | Kind::Xdp => Err(PlaneError {
+        Kind::Ring => Ok(Box::new(Ring::new(listeners.clone())?)),
+        Kind::Xdp => Err(PlaneError {
             plane: kind,
             what: "be made".to_owned(),
             why: "this program was built without it".to_owned(),

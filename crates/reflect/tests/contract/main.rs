@@ -49,5 +49,6 @@ macro_rules! contract {
 contract! {
     sendto = Sendto,
     batch = Batch,
+    ring = Ring,
     kernel = Kernel,
 }
