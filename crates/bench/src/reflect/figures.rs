@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
-use super::point::Series;
+use super::point::{Run, Series};
 use super::stage::Device;
+use super::system;
 use crate::BenchError;
 use crate::figure::{Axis, Figure, Line, Scale};
 
@@ -48,10 +49,7 @@ pub(super) fn draw(series: &[Series], machine: &str, folder: &Path) -> Result<Ve
 
 /// In the manner of the paper's figures 4, 5, 6 and 9.
 fn cpu(series: &[&Series], bytes: usize, machine: &str) -> Figure {
-    let lines = lines(series, &|series, run| {
-        let cycles = series.copy_cycles.median / series.copy_ns.median.max(f64::MIN_POSITIVE);
-        run.copy_ns() * cycles
-    });
+    let lines = lines(series, &|run| run.copy_ns() * system::ticks_per_ns());
     Figure {
         title: format!("Processor cycles of a copy, {bytes}-byte datagrams"),
         subtitle: format!("all that the reflector causes, without senders and receivers; {machine}"),
@@ -63,7 +61,7 @@ fn cpu(series: &[&Series], bytes: usize, machine: &str) -> Figure {
 
 /// In the manner of the paper's figures 7 and 8.
 fn throughput(series: &[&Series], device: Device, bytes: usize, machine: &str) -> Figure {
-    let lines = lines(series, &|_, run| run.copies_per_s() * 8.0 * bytes as f64 / 1e6);
+    let lines = lines(series, &|run| run.copies_per_s() * 8.0 * bytes as f64 / 1e6);
     let (what, scale) = match device {
         Device::Unlimited => ("veth without a limit".to_string(), Scale::Decades),
         Device::Limited(mbit) => (format!("a device of {mbit} Mbit/s with a queue of 100"), Scale::Linear),
@@ -86,14 +84,12 @@ fn values(lines: &[Line]) -> Vec<f64> {
 }
 
 /// One line for each contender, in the order of the series.
-fn lines(series: &[&Series], value: &dyn Fn(&Series, &super::point::Run) -> f64) -> Vec<Line> {
+fn lines(series: &[&Series], value: &dyn Fn(&Run) -> f64) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for series in series {
         let who = series.cell.who;
-        let point = (
-            f64::from(series.cell.receivers),
-            series.repetitions.iter().map(|run| value(series, run)).collect::<Vec<f64>>(),
-        );
+        let point =
+            (f64::from(series.cell.receivers), series.repetitions.iter().map(value).collect::<Vec<f64>>());
         match lines.iter_mut().find(|line| line.name == who.name()) {
             Some(line) => line.points.push(point),
             None => lines.push(Line {
