@@ -30,13 +30,16 @@ fn page(series: &[&Series], machine: &str) -> String {
          {PER_CLIENT:.0} in a second. Written by `nacre bench reflect --out`, from what was measured in one run on: {machine}.\n\n"
     );
     let cpu: Vec<&&Series> = series.iter().filter(|series| series.cell.device == Device::Unlimited).collect();
-    let copies = |series: &Series| 1e9 / series.copy_ns.median.max(1.0);
+    let per_s = |series: &Series, each: f64| match series.copy_ns.median {
+        ns if ns > 0.0 => grouped(1e9 / (ns * each)),
+        _ => "–".into(),
+    };
     text += "## Streams that a core can send\n\nThe paper divides what a device can carry by 8 kbit/s: 7,500 clients on Fast Ethernet, 20,000 to \
              30,000 on Gigabit Ethernet. A copy to one member is one datagram of one stream. By processor time, one core:\n\n";
-    text += &table(&cpu, |series| grouped(copies(series) / PER_CLIENT));
+    text += &table(&cpu, |series| per_s(series, PER_CLIENT));
     text += "\n## Clients who all send\n\nIn a group of N + 1 members who all send, each of a client's datagrams is copied N times. One core serves \
              so many clients, in as many groups of that size as it takes:\n\n";
-    text += &table(&cpu, |series| grouped(copies(series) / (PER_CLIENT * f64::from(series.cell.receivers))));
+    text += &table(&cpu, |series| per_s(series, PER_CLIENT * f64::from(series.cell.receivers)));
     let mut limits: Vec<Device> = series.iter().map(|series| series.cell.device).collect();
     limits.sort();
     limits.dedup();

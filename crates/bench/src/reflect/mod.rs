@@ -29,6 +29,7 @@ pub use arguments::Args;
 pub(crate) use serve::main as serve_main;
 pub use stage::Device;
 
+use self::probe::Probe;
 use self::report::Report;
 use crate::BenchError;
 
@@ -37,6 +38,7 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
     args.validate()?;
     let mut report = Report::new();
     let all = args.reach;
+    report.background_percent.push(Probe::background_percent()?);
     if args.validate || all {
         report.loops = validate::measure(args)?;
     }
@@ -56,6 +58,7 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
         report.joins = joins;
         report.add_absent(absent);
     }
+    report.background_percent.push(Probe::background_percent()?);
     if all {
         report.goals = reach::judge(&report);
     }

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::system;
 use crate::BenchError;
@@ -104,6 +105,16 @@ impl Probe {
                 .map_err(|_| BenchError::Process("a thread that watches a processor ended".into()))??;
         }
         Ok(probe)
+    }
+
+    /// What share of the processors is busy, in percent of one.
+    pub(super) fn background_percent() -> Result<f64, BenchError> {
+        let probe = Self::start(&system::cpus())?;
+        std::thread::sleep(Duration::from_millis(50));
+        let from = probe.now();
+        std::thread::sleep(Duration::from_millis(300));
+        let to = probe.now();
+        Ok(100.0 * probe.busy_ns(from, to) / from.until_ns(to))
     }
 
     /// Somebody else who watches while it waits.

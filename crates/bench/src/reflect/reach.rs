@@ -25,7 +25,9 @@ pub(super) fn judge(report: &Report) -> Vec<Goal> {
             Some((kind, ratio(base, other, Run::copy_ns), ratio(base, other, Run::copy_received_ns)))
         };
         let best = |kinds: &[Kind]| {
-            kinds.iter().filter_map(|kind| ratio(*kind)).max_by(|one, other| one.1.total_cmp(&other.1))
+            // Where the machine was so busy that nothing is left of a cost, nothing can be said of it.
+            let found = kinds.iter().filter_map(|kind| ratio(*kind)).filter(|(_, alone, _)| *alone > 0.0);
+            found.max_by(|one, other| one.1.total_cmp(&other.1))
         };
         let mut state = |measure: &str, found: Option<(Kind, f64, f64)>, bound: Option<f64>| {
             let Some((kind, alone, received)) = found else { return };

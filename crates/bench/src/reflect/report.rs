@@ -25,6 +25,8 @@ pub(super) struct Report {
     pub(super) machine: Machine,
     /// Cycles of the processor's clock in a nanosecond.
     cycles_per_ns: f64,
+    /// The share of the processors that was busy with other things before and after, in percent of one.
+    pub(super) background_percent: Vec<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) series: Vec<Series>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -49,6 +51,7 @@ impl Report {
             study: "reflect",
             machine: Machine::describe(),
             cycles_per_ns: system::ticks_per_ns(),
+            background_percent: Vec::new(),
             series: Vec::new(),
             absent: Vec::new(),
             loops: Vec::new(),
@@ -80,6 +83,9 @@ impl Report {
     }
 }
 
+/// More than this, in percent of a processor, is more than interrupts of an idle machine.
+const BACKGROUND_MAX: f64 = 4.0;
+
 /// Words that nobody is to overlook.
 pub(super) fn alarming(text: &str) -> String {
     match std::io::stdout().is_terminal() {
@@ -100,6 +106,13 @@ impl fmt::Display for Device {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.machine.line())?;
+        let background = self.background_percent.iter().copied().fold(0.0, f64::max);
+        if background > BACKGROUND_MAX {
+            let text = format!(
+                "NOT QUIET: other things took {background:.0} % of a processor. Processor times here are of no use."
+            );
+            writeln!(f, "{}", alarming(&text))?;
+        }
         if !self.series.is_empty() {
             write!(f, "{}", table(&self.series))?;
         }

@@ -204,9 +204,11 @@ impl Stage {
         self.receivers.run(|| poll_for_frames("v0", take))
     }
 
-    /// Has a thread of the kernel's on another processor fetch what comes in to the reflector, as a network card's
-    /// interrupts would have it. Else the sender does that work itself, and sends no more than it can do.
+    /// Has another processor work on what comes in to the reflector, as a network card's interrupts would have it. Else
+    /// the sender's does that work, and the sender sends no more than that leaves time for. Buffers of the network's
+    /// stack are steered there one by one; what a program in the driver gets, a thread of the kernel's fetches.
     pub(super) fn fetch_on(&self, cpu: usize) -> Result<(), BenchError> {
+        self.reflector.set(&format!("{INPUT}/queues/rx-0/rps_cpus"), &mask(cpu))?;
         let before = kernel_threads(INPUT);
         self.reflector.run(|| poll_for_frames(INPUT, true))?;
         self.reflector.set(&format!("{INPUT}/threaded"), "1")?;
@@ -215,6 +217,12 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+/// A set of one processor, as the system writes sets.
+fn mask(cpu: usize) -> String {
+    let words = (0..=cpu / 32).rev().map(|word| if word == cpu / 32 { 1_u32 << (cpu % 32) } else { 0 });
+    words.map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(",")
 }
 
 /// The kernel's threads that fetch frames for a device of this name.
@@ -230,8 +238,8 @@ fn kernel_threads(device: &str) -> BTreeSet<i32> {
         .collect()
 }
 
-/// Has a veth device take frames from a queue, as network cards do, and not in the middle of the sender's call. Frames
-/// that a program in the driver sends can be taken in no other way, and this way is to be the same for all.
+/// Has a veth device poll a queue for frames, as network cards do. Frames that a program in the driver at its other end
+/// sends can be taken in no other way. Buffers of the network's stack are taken in the usual way all the same.
 fn poll_for_frames(device: &str, poll: bool) -> Result<(), BenchError> {
     let mut command = Command::new("ethtool");
     command
