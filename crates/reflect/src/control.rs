@@ -9,7 +9,7 @@
 //! - What a reflector says is never answered by a reflector, so two of them cannot be played against each other.
 
 mod beat;
-#[doc(hidden)]
+#[cfg(feature = "testkit")]
 pub mod check;
 mod counter;
 mod join;

@@ -222,7 +222,7 @@ impl Play {
             self.proven.insert(from);
         }
         let joined_before = self.control.counters().get(Counter::Joined);
-        let path = Path { device: 1 + u32::from(bytes.len() % 7 == 0), local: local(port) };
+        let path = Path { device: 1 + u32::from(bytes.len().is_multiple_of(7)), local: local(port) };
         self.control.handle(self.now, Incoming { path, from: address(from), bytes: &bytes });
         if self.control.counters().get(Counter::Joined) > joined_before {
             assert!(self.spent.insert((from, bytes.clone())), "a JOIN that was heard before made a member");

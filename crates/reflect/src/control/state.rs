@@ -122,6 +122,7 @@ impl State {
         }
     }
 
+    #[cfg(feature = "testkit")]
     /// Whether it is being taken or stored, the bytes that it keeps, and when it is due.
     pub(super) fn account(&self) -> (bool, usize, Option<u64>) {
         let kept = self.bytes.as_ref().map_or(0, Bytes::len);
@@ -518,7 +519,7 @@ impl Control {
 
     fn keep_bytes(&mut self, group: GroupIndex, bytes: Option<Bytes>) {
         let Some(state) = &mut self.room_mut(group).state else { return };
-        let previous = std::mem::replace(&mut state.previous, None).map_or(0, |(_, bytes)| bytes.len());
+        let previous = state.previous.take().map_or(0, |(_, bytes)| bytes.len());
         let removed = std::mem::replace(&mut state.bytes, bytes).map_or(0, |bytes| bytes.len());
         let added = state.bytes.as_ref().map_or(0, Bytes::len);
         self.states_bytes = self.states_bytes + added - removed - previous;
