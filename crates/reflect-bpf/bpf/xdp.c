@@ -38,6 +38,12 @@ struct {
 	__uint(max_entries, 1);
 } xdp_outcomes SEC(".maps");
 
+_Static_assert(sizeof(struct xdp_shared) == REFLECT_XDP_SHARED_BYTES, "as user space has it");
+_Static_assert(sizeof(struct xdp_device) == REFLECT_XDP_DEVICE_BYTES, "as user space has it");
+_Static_assert(sizeof(struct xdp_job) == REFLECT_XDP_JOB_BYTES, "as user space has it");
+_Static_assert(sizeof(struct xdp_outcome) == REFLECT_XDP_OUTCOME_BYTES, "as user space has it");
+_Static_assert(sizeof(struct xdp_rescue) == REFLECT_XDP_RESCUE_BYTES, "as user space has it");
+
 /* Of each device, a map for each class of sizes; each entry of it is that device with the egress program. */
 struct fan {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
@@ -48,7 +54,7 @@ struct fan {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, REFLECT_XDP_DEVICES * REFLECT_XDP_CLASSES);
+	__uint(max_entries, REFLECT_XDP_DEVICES * REFLECT_XDP_CLASSES + 1); /* and one that nothing looks at */
 	__uint(key_size, 4);
 	__uint(value_size, 4);
 	__array(values, struct fan);
@@ -79,6 +85,7 @@ struct input {
 	__u8 counted;  /* It is counted among those handed over. */
 	__u8 told;     /* User space has it. */
 	__u8 job;      /* It comes from user space, which waits for the outcome. */
+	__u8 quiet;    /* It rings no bell. */
 	__u8 ipv6;
 	__u8 no_except;
 	__be16 except_port;
@@ -411,17 +418,17 @@ static __always_inline int decide(struct xdp_md *ctx, struct xdp_shared *shared,
 	input->copies = copies;
 	input->first = input->clones - copies;
 	input->stop = 0;
-	input->refused = input->counted = input->told = input->job = 0;
+	input->refused = input->counted = input->told = input->job = input->quiet = 0;
 	input->ipv6 = question->ipv6;
 	input->no_except = judged.sender->flags & REFLECT_SENDER_ECHO;
 	input->except_port = question->key.port;
 	__builtin_memcpy(input->except, question->key.address, 16);
+	input->rescue.group = index;
 	input->rescue.device = ctx->ingress_ifindex;
 	input->rescue.bytes = question->payload;
-	input->rescue.from_port = question->key.port;
-	input->rescue.local_port = question->local_port;
-	__builtin_memcpy(input->rescue.from, question->key.address, 16);
-	__builtin_memcpy(input->rescue.local, question->local, 16);
+	input->rescue.except_port = question->key.port;
+	input->rescue.no_except = input->no_except;
+	__builtin_memcpy(input->rescue.except, question->key.address, 16);
 
 	/* Another processor has handed over a datagram of the group meanwhile. */
 	if (READ_ONCE(group->handed) != READ_ONCE(group->finished)) {
@@ -626,6 +633,7 @@ int reflect_xdp_job(struct xdp_md *ctx)
 	input->stop = 0;
 	input->refused = input->counted = input->told = 0;
 	input->job = 1;
+	input->quiet = job->quiet;
 	input->no_except = job->no_except;
 	input->except_port = job->except_port;
 	__builtin_memcpy(input->except, job->except, 16);
@@ -675,7 +683,7 @@ static __always_inline void note(struct bulk *bulk, __u32 slot, __u32 what, __u3
  * nobody takes, from the device to itself, unless a copy is in the same queue. */
 static __always_inline int leave(struct xdp_md *ctx, struct bulk *bulk, struct input *input, __u32 slot, __u32 clone)
 {
-	if (clone + 1 != input->clones || bulk->passed)
+	if (clone + 1 != input->clones || bulk->passed || input->quiet)
 		return XDP_DROP;
 
 	struct frame4 *packet = FRAME(struct frame4, ctx);

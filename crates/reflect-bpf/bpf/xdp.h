@@ -20,6 +20,13 @@
 /* How many inputs a processor keeps. The bulk queues of all devices hold fewer: 16 frames each. */
 #define REFLECT_XDP_INPUTS 128
 
+/* How long the structures here are. */
+#define REFLECT_XDP_SHARED_BYTES 136
+#define REFLECT_XDP_DEVICE_BYTES 32
+#define REFLECT_XDP_JOB_BYTES 64
+#define REFLECT_XDP_OUTCOME_BYTES 32
+#define REFLECT_XDP_RESCUE_BYTES 40
+
 /* The type of a frame that is for nobody: IEEE 802's first for local experiments. */
 #define REFLECT_XDP_BELL 0x88b5
 
@@ -49,11 +56,10 @@ struct xdp_job {
 	__u32 copies;   /* to how many of them */
 	__u32 device;   /* index of the network device */
 	__be16 except_port;
-	__u16 no_except;
+	__u8 no_except;
+	__u8 quiet;     /* It rings no bell. */
 	__u8 except[16];
-	__u8 mac[6];    /* the device's */
-	__u16 sum;      /* of the reflector's address, as in a lane */
-	__u32 spare[3];
+	__u32 spare[5];
 };
 
 /* What came of it: user space's and, while a job runs, the kernel's. */
@@ -70,12 +76,13 @@ struct xdp_outcome {
 /* What goes to user space of an admitted datagram whose copies a device refused; the payload follows. */
 struct xdp_rescue {
 	__u32 mark;   /* as handed over by any program */
+	__u32 group;  /* its index */
 	__u32 device; /* where the datagram came in */
 	__u32 bytes;  /* of payload */
-	__be16 from_port;
-	__be16 local_port;
-	__u8 from[16];
-	__u8 local[16];
+	__u8 except[16];
+	__be16 except_port;
+	__u16 no_except;
+	__u32 spare;
 };
 
 #endif

@@ -57,34 +57,8 @@ impl Default for KernelOptions {
     }
 }
 
-/// The plane.
-pub struct Kernel {
-    // The program goes first, then what it works with.
-    programs: Ebpf,
-    attached: HashMap<u32, Option<SchedClassifierLinkId>>,
-    mirror: Mirror,
-    network: Network,
-    /// What makes the copies that are left to user space.
-    inner: Box<dyn Plane>,
-}
-
-impl Kernel {
-    /// Loads the program. `inner` makes the copies that are left to user space.
-    pub fn new(inner: Box<dyn Plane>, options: KernelOptions) -> Result<Self, PlaneError> {
-        let failed = |why: String| PlaneError { plane: Kind::Kernel, what: "be loaded".to_owned(), why };
-        let (mut programs, maps) = load::load(nacre_reflect_bpf::TC, options.sizes).map_err(failed)?;
-        let program = tc(&mut programs).map_err(failed)?;
-        program.load().map_err(|error| {
-            let text = load::chain(&error);
-            failed(format!("{text}{}", load::advice(&text)))
-        })?;
-        let network = Network::new().map_err(|error| failed(format!("cannot watch the network: {error}")))?;
-        let mirror = Mirror::new(maps, BOUND_GROUP, options.bound_total);
-        Ok(Kernel { programs, attached: HashMap::new(), mirror, network, inner })
-    }
-
-    /// Makes the plane for these listeners. What is left to user space is copied by `sendmmsg`.
-    pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
+impl From<&PlaneOptions> for KernelOptions {
+    fn from(options: &PlaneOptions) -> Self {
         let mut own = KernelOptions::default();
         if options.groups_max > 0 {
             own.sizes.groups = options.groups_max;
@@ -92,7 +66,52 @@ impl Kernel {
         if options.members_max > 0 {
             own.sizes.members = options.members_max;
         }
-        Self::new(Box::new(Batch::new(listeners.clone())), own)
+        own
+    }
+}
+
+/// The plane.
+pub struct Kernel {
+    // The program goes first, then what it works with.
+    pub(super) programs: Ebpf,
+    attached: HashMap<u32, Option<SchedClassifierLinkId>>,
+    pub(super) mirror: Mirror,
+    pub(super) network: Network,
+    /// What makes the copies that are left to user space.
+    inner: Box<dyn Plane>,
+}
+
+impl Kernel {
+    /// Loads the program. `inner` makes the copies that are left to user space.
+    pub fn new(inner: Box<dyn Plane>, options: KernelOptions) -> Result<Self, PlaneError> {
+        Self::from_object(nacre_reflect_bpf::TC, inner, options, 0, &[]).map_err(|why| PlaneError {
+            plane: Kind::Kernel,
+            what: "be loaded".to_owned(),
+            why,
+        })
+    }
+
+    /// The same with an object file that has other programs too; see [`load::load`].
+    pub(super) fn from_object(
+        object: Result<&[u8], &str>,
+        inner: Box<dyn Plane>,
+        options: KernelOptions,
+        flights: u32,
+        others: &[(&str, u32)],
+    ) -> Result<Self, String> {
+        let (mut programs, maps) = load::load(object, options.sizes, flights, others)?;
+        tc(&mut programs)?.load().map_err(|error| {
+            let text = load::chain(&error);
+            format!("{text}{}", load::advice(&text))
+        })?;
+        let network = Network::new().map_err(|error| format!("cannot watch the network: {error}"))?;
+        let mirror = Mirror::new(maps, BOUND_GROUP, options.bound_total);
+        Ok(Kernel { programs, attached: HashMap::new(), mirror, network, inner })
+    }
+
+    /// Makes the plane for these listeners. What is left to user space is copied by `sendmmsg`.
+    pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
+        Self::new(Box::new(Batch::new(listeners.clone())), KernelOptions::from(options))
     }
 
     /// What the program's tables look like.

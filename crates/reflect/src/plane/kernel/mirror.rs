@@ -211,6 +211,33 @@ impl Mirror {
         }
     }
 
+    /// The places that a lane is shown at, if programs can reach everybody there, in that generation of the lane.
+    pub fn places_of(&self, group: GroupIndex, number: u16, generation: u8) -> Option<Range<u32>> {
+        let lane = self.shown.get(group.0 as usize)?.as_ref()?.lanes.get(usize::from(number))?;
+        (lane.unresolved == 0 && lane.generation == generation && lane.region.is_some()).then(|| places(lane))
+    }
+
+    /// The group that programs know by this number.
+    pub fn group_at(&self, slot: u32) -> Option<GroupIndex> {
+        let at =
+            self.shown.iter().position(|shown| shown.as_ref().is_some_and(|shown| shown.slot == slot))?;
+        Some(GroupIndex(at as u32))
+    }
+
+    /// Makes one of the steps that user space itself is waited for by, which is always under way; see [`super::room`].
+    pub fn step(&self, own: u32) {
+        let first = self.maps.flights.entries() - 2;
+        self.maps.flights.entry(first + own % 2)[0].fetch_add(2, SeqCst);
+    }
+
+    /// Has programs' tables wait for the steps of user space, too.
+    pub fn wait_for_steps(&self) {
+        let end = self.maps.flights.entries();
+        for own in end - 2..end {
+            self.maps.flights.entry(own)[0].store(1, SeqCst);
+        }
+    }
+
     /// How much memory the programs' tables take.
     pub fn memory(&self) -> Memory {
         let maps = &self.maps;
