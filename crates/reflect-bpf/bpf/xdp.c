@@ -12,9 +12,9 @@
  * Nothing is lost after admission. What a device did not take of a queue the kernel drops, and tells at the tracepoint
  * xdp_devmap_xmit right afterwards, on the same processor; `reflect_xdp_sent` knows which copies were in the queue, and hands
  * each datagram among those lost to user space: its payload, and the place where to go on, through a ring that had room for it
- * before it was admitted. From that moment its group has something handed over and not finished, so later datagrams go up, and
- * clones of later datagrams that are queued already are refused and handed over as well: nobody gets a later datagram before
- * an earlier one. `reflect_xdp_failed` does the same where the kernel had no memory for a clone.
+ * before it was admitted. From that moment its group has something handed over and not finished, so later datagrams are handed
+ * over as they come, and clones of later datagrams that are queued already are refused and handed over as well: nobody gets a
+ * later datagram before an earlier one. `reflect_xdp_failed` does the same where the kernel had no memory for a clone.
  *
  * What cannot be copied here but might be elsewhere (members behind several devices, other families, long datagrams, a
  * checksum that is not right) passes, uncounted and uncharged, to the program at the traffic-control hook.
@@ -323,7 +323,7 @@ static __always_inline int decide(struct xdp_md *ctx, struct xdp_shared *shared,
 	__u32 flags = READ_ONCE(group->flags);
 
 	if (!(flags & REFLECT_GROUP_LIVE) || flags & REFLECT_GROUP_USER ||
-	    !!(flags & REFLECT_GROUP_IPV6) != question->ipv6 || READ_ONCE(group->handed) != READ_ONCE(group->finished))
+	    !!(flags & REFLECT_GROUP_IPV6) != question->ipv6)
 		return XDP_PASS;
 
 	/* One lane that is not empty: one datagram can be broadcast through one map. */
@@ -430,7 +430,7 @@ static __always_inline int decide(struct xdp_md *ctx, struct xdp_shared *shared,
 	input->rescue.no_except = input->no_except;
 	__builtin_memcpy(input->rescue.except, question->key.address, 16);
 
-	/* Another processor has handed over a datagram of the group meanwhile. */
+	/* It stays behind what waits in user space. */
 	if (READ_ONCE(group->handed) != READ_ONCE(group->finished)) {
 		tell(input, group, count);
 		return XDP_DROP;

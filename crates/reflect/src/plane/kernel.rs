@@ -31,7 +31,7 @@ mod layout;
 
 use self::load::Sizes;
 use self::mirror::{Memory, Mirror};
-use self::network::Network;
+use self::network::{Changed, Network};
 use super::{Batch, Done, Kind, Origin, Plane, PlaneError, PlaneOptions, Portion, Progress};
 use crate::forward::Listeners;
 use crate::table::{Change, GroupIndex, Table};
@@ -77,6 +77,8 @@ pub struct Kernel {
     attached: HashMap<u32, Option<SchedClassifierLinkId>>,
     pub(super) mirror: Mirror,
     pub(super) network: Network,
+    /// What is not shown yet.
+    changed: Changed,
     /// What makes the copies that are left to user space.
     inner: Box<dyn Plane>,
 }
@@ -106,7 +108,7 @@ impl Kernel {
         })?;
         let network = Network::new().map_err(|error| format!("cannot watch the network: {error}"))?;
         let mirror = Mirror::new(maps, BOUND_GROUP, options.bound_total);
-        Ok(Kernel { programs, attached: HashMap::new(), mirror, network, inner })
+        Ok(Kernel { programs, attached: HashMap::new(), mirror, network, changed: Changed::default(), inner })
     }
 
     /// Makes the plane for these listeners. What is left to user space is copied by `sendmmsg`.
@@ -156,6 +158,23 @@ impl Kernel {
     }
 }
 
+impl Kernel {
+    /// Learns what has changed in the network. It is shown when the plane looks after what ages.
+    fn notice(&mut self) -> Result<(), PlaneError> {
+        let changed = self.network.poll().map_err(network_failed)?;
+        for index in &changed.devices {
+            // The link of a device that is gone went with it; one that is back has another index.
+            if self.network.device(*index).map_err(network_failed)?.is_none() {
+                self.attached.remove(index);
+            }
+        }
+        self.changed.hops.extend(changed.hops);
+        self.changed.devices.extend(changed.devices);
+        self.changed.routes |= changed.routes;
+        Ok(())
+    }
+}
+
 fn tc(programs: &mut Ebpf) -> Result<&mut SchedClassifier, String> {
     programs
         .program_mut("reflect_tc")
@@ -187,6 +206,8 @@ impl Plane for Kernel {
         {
             let device = table.group(member.group).lanes[member.lane as usize].path.device;
             self.attach(device).map_err(network_failed)?;
+            // What is known of devices and routes is to be true of who comes.
+            self.notice()?;
         }
         self.mirror.follow(table, &mut self.network, change).map_err(network_failed)
     }
@@ -206,13 +227,8 @@ impl Plane for Kernel {
 
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
         self.inner.maintain(table)?;
-        let changed = self.network.poll().map_err(network_failed)?;
-        for index in &changed.devices {
-            // The link of a device that is gone went with it; one that is back has another index.
-            if self.network.device(*index).map_err(network_failed)?.is_none() {
-                self.attached.remove(index);
-            }
-        }
+        self.notice()?;
+        let changed = std::mem::take(&mut self.changed);
         self.mirror.refresh(table, &mut self.network, &changed).map_err(network_failed)?;
         self.network.confirm(CONFIRM_AT_ONCE).map_err(network_failed)
     }

@@ -12,7 +12,7 @@
 //!
 //! docs/reflect-xdp.md has the facts about the kernel that this is built on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -77,8 +77,8 @@ pub struct Xdp {
     steps: u32,
     jobs: u64,
     frame: Vec<u8>,
-    /// Copies were made through sockets, which may not have gone out yet.
-    sockets: bool,
+    /// Groups with copies that were made through sockets, and may not have gone out yet.
+    sockets: HashSet<GroupIndex>,
     /// Groups of datagrams that are finished as soon as those are.
     late: Vec<GroupIndex>,
     // These are mapped.
@@ -157,7 +157,7 @@ impl Xdp {
             steps: 0,
             jobs: 0,
             frame: Vec::new(),
-            sockets: false,
+            sockets: HashSet::new(),
             late: Vec::new(),
             _arrays: [shared_map, outcomes_map],
         })
@@ -340,14 +340,21 @@ impl Xdp {
         })
     }
 
-    /// Where a portion's places are, if its device takes frames of programs, and whoever is at them can be reached so.
-    fn places(&self, portion: &Portion<'_>) -> Option<(std::ops::Range<u32>, [u8; 6])> {
-        let lane = portion.lane;
-        let device = self.devices[self.slot(lane.path.device)?].as_ref().filter(|device| device.copies)?;
-        let places = self.kernel.mirror.places_of(portion.group, portion.number, lane.generation)?;
-        let whole = places.len() >= portion.positions.end
-            && portion.payload.len() <= constant::XDP_BYTES_MAX as usize;
-        whole.then_some((places, device.mac))
+    /// Where a portion's places are, if the programs in the driver copy to them, too.
+    fn places(&mut self, portion: &Portion<'_>) -> Option<(std::ops::Range<u32>, [u8; 6])> {
+        let (lane, index) = (portion.lane, portion.lane.path.device);
+        let mac = self.devices[self.slot(index)?].as_ref().filter(|device| device.copies)?.mac;
+        let mtu = match self.kernel.network.device(index) {
+            Ok(Some(device)) if device.up => device.mtu as usize,
+            _ => 0,
+        };
+        let places = self.kernel.mirror.only_lane(portion.group, portion.number, lane.generation)?;
+        let fits = portion.payload.len() <= constant::XDP_BYTES_MAX as usize
+            && frame::packet_bytes(lane.path.local, portion.payload.len()) <= mtu
+            && places.len() >= portion.positions.end
+            && places.len() <= constant::XDP_PLACES_MAX as usize;
+        // What sockets have sent and a device's queue still holds must not be overtaken.
+        (fits && !self.sockets.contains(&portion.group)).then_some((places, mac))
     }
 
     /// Copies by jobs.
@@ -392,10 +399,11 @@ impl Xdp {
 
     /// Finishes what waited for sockets, if these have sent everything.
     fn finish_late(&mut self) {
-        if self.sockets && self.listeners.sockets().all(|(_, socket)| system::unsent(socket) == 0) {
-            self.sockets = false;
+        if self.sockets.is_empty() {
+            return;
         }
-        if !self.sockets {
+        if self.listeners.sockets().all(|(_, socket)| system::unsent(socket) == 0) {
+            self.sockets.clear();
             for group in self.late.drain(..) {
                 self.kernel.finished(group);
             }
@@ -466,20 +474,13 @@ impl Plane for Xdp {
 
     fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError> {
         self.finish_late();
-        let packet = frame::packet_bytes(portion.lane.path.local, portion.payload.len());
-        let mtu = |plane: &mut Self| match plane.kernel.network.device(portion.lane.path.device) {
-            Ok(Some(device)) if device.up => device.mtu as usize,
-            _ => 0,
-        };
-        // What sockets have sent and a device's queue still holds must not be overtaken.
-        if !self.sockets
-            && packet <= mtu(self)
-            && let Some((places, mac)) = self.places(portion)
-        {
-            return self.copy_by_jobs(portion, places.start, mac);
+        match self.places(portion) {
+            Some((places, mac)) => self.copy_by_jobs(portion, places.start, mac),
+            None => {
+                self.sockets.insert(portion.group);
+                self.kernel.copy(portion)
+            }
         }
-        self.sockets = true;
-        self.kernel.copy(portion)
     }
 
     fn follow(&mut self, table: &Table, change: Change) -> Result<(), PlaneError> {
@@ -537,9 +538,13 @@ impl Plane for Xdp {
     }
 
     fn finished(&mut self, group: GroupIndex) {
-        // The program would overtake what sockets have sent and a device's queue still holds.
-        self.late.push(group);
         self.finish_late();
+        // The program in the driver would overtake what sockets have sent and a device's queue still holds.
+        if self.sockets.contains(&group) && self.kernel.mirror.has_only_lane(group) {
+            self.late.push(group);
+        } else {
+            self.kernel.finished(group);
+        }
     }
 
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {

@@ -211,10 +211,22 @@ impl Mirror {
         }
     }
 
-    /// The places that a lane is shown at, if programs can reach everybody there, in that generation of the lane.
-    pub fn places_of(&self, group: GroupIndex, number: u16, generation: u8) -> Option<Range<u32>> {
-        let lane = self.shown.get(group.0 as usize)?.as_ref()?.lanes.get(usize::from(number))?;
-        (lane.unresolved == 0 && lane.generation == generation && lane.region.is_some()).then(|| places(lane))
+    /// The places of the only lane of a group that has any, if that is the lane of this number in this generation, and programs
+    /// copy for the group.
+    pub fn only_lane(&self, group: GroupIndex, number: u16, generation: u8) -> Option<Range<u32>> {
+        let shown = self.shown.get(group.0 as usize)?.as_ref()?;
+        let flags = self.maps.groups.entry(shown.slot)[layout::GROUP_FLAGS].load(Relaxed);
+        let mut lanes = shown.lanes.iter().zip(0_u16..).filter(|(lane, _)| lane.len > 0);
+        let (lane, only) = lanes.next()?;
+        let theirs = flags & constant::GROUP_USER == 0 && only == number && lane.generation == generation;
+        (theirs && lanes.next().is_none()).then(|| places(lane))
+    }
+
+    /// True if programs copy for a group that has one lane with places.
+    pub fn has_only_lane(&self, group: GroupIndex) -> bool {
+        let Some(Some(shown)) = self.shown.get(group.0 as usize) else { return false };
+        let lanes = shown.lanes.iter().zip(0_u16..).find(|(lane, _)| lane.len > 0);
+        lanes.is_some_and(|(lane, number)| self.only_lane(group, number, lane.generation).is_some())
     }
 
     /// The group that programs know by this number.
