@@ -488,10 +488,9 @@ impl Plane for Xdp {
             && let Some(member) = table.get_member(member)
         {
             let device = table.group(member.group).lanes[member.lane as usize].path.device;
-            if self.slot(device).is_none() && !self.refused.contains_key(&device) {
-                if let Err(why) = self.attach(device) {
-                    tracing::info!(why, "the program at the traffic-control hook copies for this device");
-                }
+            let new = self.slot(device).is_none() && !self.refused.contains_key(&device);
+            if new && let Err(why) = self.attach(device) {
+                tracing::info!(why, "the program at the traffic-control hook copies for this device");
             }
         }
         self.kernel.follow(table, change)
