@@ -10,8 +10,11 @@ fn main() {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=NACRE_CLANG");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let header = fs::read_to_string("bpf/reflect.h").expect("the crate contains its header");
-    fs::write(out.join("constants.rs"), constants(&header)).expect("cargo's output directory can be written");
+    let headers: String = ["bpf/reflect.h", "bpf/xdp.h"]
+        .iter()
+        .map(|header| fs::read_to_string(header).expect("the crate contains its headers"))
+        .collect();
+    fs::write(out.join("constants.rs"), constants(&headers)).expect("cargo's output directory can be written");
 
     let mut programs = String::new();
     for (name, constant, what) in [
@@ -38,7 +41,7 @@ fn constants(header: &str) -> String {
         let Some(rest) = line.strip_prefix("#define REFLECT_") else { continue };
         let Some((name, rest)) = rest.split_once(' ') else { continue };
         let number = rest.split_whitespace().next().unwrap_or_default().trim_end_matches("ull");
-        writeln!(text, "/// `REFLECT_{name}` of bpf/reflect.h.\npub const {name}: u64 = {number};")
+        writeln!(text, "/// `REFLECT_{name}` of the crate's headers.\npub const {name}: u64 = {number};")
             .expect("a string grows");
     }
     text

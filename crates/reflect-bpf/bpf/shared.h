@@ -253,6 +253,14 @@ static __always_inline __u64 first_region(struct group *group)
 	return lane ? READ_ONCE(lane->region) : 0;
 }
 
+/* The mark of a datagram that goes on in user space at a position of a lane. */
+static __always_inline __u32 mark_of(__u32 lane, __u64 region, __u32 position)
+{
+	return REFLECT_MARK_HANDED | (lane & REFLECT_MARK_LANE_MASK) << REFLECT_MARK_LANE_SHIFT |
+	       (region >> REFLECT_REGION_GENERATION_SHIFT & REFLECT_MARK_GENERATION_MASK) << REFLECT_MARK_GENERATION_SHIFT |
+	       (position & REFLECT_MARK_POSITION_MASK);
+}
+
 /* A datagram goes to user space with what is left of it to do, in its mark. */
 static __always_inline __u32 hand_over(struct group *group, struct counters *count, __u32 lane, __u64 region, __u32 position)
 {
@@ -263,9 +271,7 @@ static __always_inline __u32 hand_over(struct group *group, struct counters *cou
 	if (total)
 		__sync_fetch_and_add(&total->handed, 1);
 	count->handed++;
-	return REFLECT_MARK_HANDED | (lane & REFLECT_MARK_LANE_MASK) << REFLECT_MARK_LANE_SHIFT |
-	       (region >> REFLECT_REGION_GENERATION_SHIFT & REFLECT_MARK_GENERATION_MASK) << REFLECT_MARK_GENERATION_SHIFT |
-	       (position & REFLECT_MARK_POSITION_MASK);
+	return mark_of(lane, region, position);
 }
 
 #endif

@@ -9,6 +9,8 @@
 //! - What a reflector says is never answered by a reflector, so two of them cannot be played against each other.
 
 mod beat;
+#[cfg(feature = "testkit")]
+pub mod check;
 mod counter;
 mod join;
 mod limit;

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plane::{Done, Origin, Plane, PlaneError, Portion};
+use crate::plane::{Done, Origin, Plane, PlaneError, Portion, Rescue};
 use crate::system::message::{HEADROOM, Inbox, Received};
 use crate::system::{self, Poll};
 use crate::table::{Change, GroupIndex, Path, Table};
@@ -158,6 +158,7 @@ pub struct Counters {
 
 /// What waiting tells apart: the waker, and the sockets after it.
 const WAKE: u64 = u64::MAX;
+const RESCUE: u64 = u64::MAX - 1;
 /// How many batches a socket is read for before others have their turn.
 const BATCHES: usize = 4;
 /// How many places of a queue are worked on before others have their turn.
@@ -193,6 +194,9 @@ impl Forwarder {
         let poll = Poll::new().map_err(ForwardError::Wait)?;
         let wake = Arc::new(system::event().map_err(ForwardError::Wait)?);
         poll.add(wake.as_fd(), WAKE).map_err(ForwardError::Wait)?;
+        if let Some(ready) = plane.rescue_ready() {
+            poll.add(ready, RESCUE).map_err(ForwardError::Wait)?;
+        }
         for (at, (_, socket)) in listeners.sockets().enumerate() {
             poll.add(socket, at as u64).map_err(ForwardError::Wait)?;
         }
@@ -229,6 +233,7 @@ impl Forwarder {
         for at in 0..self.ready.len() {
             match self.ready[at] {
                 (WAKE, ..) => system::lower(self.wake.as_fd()),
+                (RESCUE, ..) => self.take_rescues(host, now)?,
                 (socket, readable, reported) => {
                     let socket = socket as usize;
                     if reported {
@@ -323,8 +328,12 @@ impl Forwarder {
         // Changes that were not followed yet are part of the state that the new plane is told of.
         let _ = self.follow_changes(host);
         self.refresh();
+        // A plane that goes takes what it told of with it.
         self.plane = plane;
         self.plane.bound(self.options.backlog_datagrams);
+        if let Some(ready) = self.plane.rescue_ready() {
+            self.poll.add(ready, RESCUE).map_err(ForwardError::Wait)?;
+        }
         let table = host.table();
         for (index, group) in table.groups() {
             self.plane.follow(table, Change::GroupAdded(index))?;
@@ -394,6 +403,8 @@ impl Forwarder {
                 self.counters.dropped(&mut self.dropped[socket], dropped);
             }
             self.counters.received += count as u64;
+            // What was admitted before any of these.
+            self.take_rescues(host, now)?;
             for at in 0..count {
                 let Some((received, bytes)) = self.inbox.get(at) else {
                     self.counters.too_long += 1;
@@ -477,45 +488,24 @@ impl Forwarder {
         }
         let payload = &bytes[HEADROOM - head..];
         let except = (!echo).then_some(received.from);
-        let (first, position) = match origin {
-            Origin::Fresh => (0, 0),
-            Origin::Handed { lane, generation, position } => {
-                let position = position as usize;
-                let known = table.group(index).lanes.get(usize::from(lane));
-                (lane, known.and_then(|lane| lane.position_now(generation, position)).unwrap_or(position))
-            }
-        };
-        let mut failed = None;
-        let mut kept = None;
-        for (lane, number) in table.group(index).lanes.iter().zip(0_u16..).skip(usize::from(first)) {
-            let end = lane.entries.len();
-            let mut next = if number == first { position.min(end) } else { 0 };
-            if lane.live == 0 || next == end {
+        let counters = (counters, of_group);
+        spread(&mut **plane, backlog, counters, table, index, Whole { origin, except, payload }, now)
+    }
+
+    /// Copies, as far as it can be, what a program in the kernel had admitted and no socket holds.
+    fn take_rescues(&mut self, host: &mut dyn Host, now: Now) -> Result<(), ForwardError> {
+        while let Some(rescue) = self.plane.rescue() {
+            let Forwarder { plane, backlog, counters, by_group, .. } = self;
+            let table = host.table();
+            let Rescue { group, origin, except, payload } = &rescue;
+            if table.get_group(*group).is_none() {
                 continue;
             }
-            let queue = backlog.queue_of(lane.path.device);
-            if backlog.queue(queue).len() == 0 && failed.is_none() {
-                let portion = Portion { lane, positions: next..end, except, payload };
-                match plane.copy(&portion) {
-                    Err(error) => failed = Some(error),
-                    Ok(progress) => {
-                        counters.took(progress);
-                        of_group.took(progress);
-                        if !progress.full {
-                            continue;
-                        }
-                        next = progress.next;
-                        backlog.queue(queue).full(now.ns, progress.copies);
-                    }
-                }
-            }
-            let datagram = *kept.get_or_insert_with(|| backlog.keep(index, except, payload, handed));
-            backlog.push(queue, Place { datagram, lane: number, next, end });
+            let counters = (counters, &mut by_group[group.0 as usize]);
+            let whole = Whole { origin: *origin, except: *except, payload };
+            spread(&mut **plane, backlog, counters, table, *group, whole, now)?;
         }
-        if handed && kept.is_none() {
-            plane.finished(index);
-        }
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        Ok(())
     }
 
     /// Goes on with what waits for a device.
@@ -529,8 +519,11 @@ impl Forwarder {
             };
             let datagram = backlog.datagram(at);
             let group = datagram.group;
+            let number = lane;
             let lane = &table.group(group).lanes[usize::from(lane)];
             let portion = Portion {
+                group,
+                number,
                 lane,
                 positions: next.min(end)..end,
                 except: datagram.except,
@@ -561,6 +554,65 @@ impl Forwarder {
         self.counters.reported += system::message::take_reports(fd);
         system::take_error(fd);
     }
+}
+
+/// A datagram that was admitted.
+struct Whole<'a> {
+    origin: Origin,
+    except: Option<SocketAddr>,
+    payload: &'a [u8],
+}
+
+/// Copies a datagram that was admitted, as far as it can be, and keeps it for the devices that are full.
+fn spread(
+    plane: &mut dyn Plane,
+    backlog: &mut Backlog,
+    (counters, of_group): (&mut Counters, &mut Counters),
+    table: &Table,
+    index: GroupIndex,
+    Whole { origin, except, payload }: Whole<'_>,
+    now: Now,
+) -> Result<(), ForwardError> {
+    let handed = matches!(origin, Origin::Handed { .. });
+    let (first, position) = match origin {
+        Origin::Fresh => (0, 0),
+        Origin::Handed { lane, generation, position } => {
+            let position = position as usize;
+            let known = table.group(index).lanes.get(usize::from(lane));
+            (lane, known.and_then(|lane| lane.position_now(generation, position)).unwrap_or(position))
+        }
+    };
+    let mut failed = None;
+    let mut kept = None;
+    for (lane, number) in table.group(index).lanes.iter().zip(0_u16..).skip(usize::from(first)) {
+        let end = lane.entries.len();
+        let mut next = if number == first { position.min(end) } else { 0 };
+        if lane.live == 0 || next == end {
+            continue;
+        }
+        let queue = backlog.queue_of(lane.path.device);
+        if backlog.queue(queue).len() == 0 && failed.is_none() {
+            let portion = Portion { group: index, number, lane, positions: next..end, except, payload };
+            match plane.copy(&portion) {
+                Err(error) => failed = Some(error),
+                Ok(progress) => {
+                    counters.took(progress);
+                    of_group.took(progress);
+                    if !progress.full {
+                        continue;
+                    }
+                    next = progress.next;
+                    backlog.queue(queue).full(now.ns, progress.copies);
+                }
+            }
+        }
+        let datagram = *kept.get_or_insert_with(|| backlog.keep(index, except, payload, handed));
+        backlog.push(queue, Place { datagram, lane: number, next, end });
+    }
+    if handed && kept.is_none() {
+        plane.finished(index);
+    }
+    failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
 impl Counters {

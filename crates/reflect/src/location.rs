@@ -89,20 +89,25 @@ pub trait LocationMap: Send + Sync + 'static {
 }
 
 /// The map as an object of a store: a key for each location, its value the place as text.
-#[derive(Clone)]
-pub struct ObjectLocationMap<S> {
+pub struct ObjectLocationMap<S: ?Sized> {
     store: Arc<S>,
     object: ObjectId,
 }
 
-impl<S: ObjectStore> ObjectLocationMap<S> {
+impl<S: ?Sized> Clone for ObjectLocationMap<S> {
+    fn clone(&self) -> Self {
+        ObjectLocationMap { store: self.store.clone(), object: self.object.clone() }
+    }
+}
+
+impl<S: ObjectStore + ?Sized> ObjectLocationMap<S> {
     /// The map in this object, which need not exist yet.
     pub fn new(store: Arc<S>, object: ObjectId) -> Self {
         ObjectLocationMap { store, object }
     }
 }
 
-impl<S: ObjectStore> LocationMap for ObjectLocationMap<S> {
+impl<S: ObjectStore + ?Sized> LocationMap for ObjectLocationMap<S> {
     fn read(&self, known: u64) -> Reply<Option<Snapshot>> {
         let (store, object) = (self.store.clone(), self.object.clone());
         Reply::pending(async move {

@@ -201,6 +201,8 @@ pub struct Member {
     /// It is leaving these.
     leaving: Vec<Leaving>,
     fetch: Option<Fetch>,
+    /// The state is to be fetched as soon as it is in.
+    wants_fetch: bool,
     give: Option<Give>,
     /// The version of the state that it holds.
     state_version: u64,
@@ -235,6 +237,7 @@ impl Member {
             attempt: None,
             leaving: Vec::new(),
             fetch: None,
+            wants_fetch: false,
             give: None,
             state_version: 0,
             was_in: false,
@@ -392,7 +395,8 @@ impl Member {
     pub fn leave(&mut self, now_us: u64) {
         self.wants_out = true;
         self.attempt = None;
-        self.fetch = None;
+        self.drop_fetch();
+        self.wants_fetch = false;
         self.give = None;
         match self.current.take() {
             Some(link) => self.begin_leaving(now_us, link),

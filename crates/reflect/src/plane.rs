@@ -9,6 +9,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 
 use crate::table::{Change, GroupIndex, Lane, Table};
 
@@ -17,11 +18,13 @@ pub mod kernel;
 mod open;
 mod ring;
 mod sendto;
+pub mod xdp;
 
 pub use batch::Batch;
 pub use open::{PlaneOptions, auto, open};
 pub use ring::Ring;
 pub use sendto::Sendto;
+pub use xdp::Xdp;
 
 /// The ways to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,6 +94,10 @@ pub struct PlaneError {
 /// One portion of copies to make: a datagram, to a range of a lane.
 #[derive(Debug)]
 pub struct Portion<'a> {
+    /// The group.
+    pub group: GroupIndex,
+    /// The number of the lane in it.
+    pub number: u16,
     /// The lane.
     pub lane: &'a Lane,
     /// Positions in it. Gaps are passed over.
@@ -139,6 +146,19 @@ pub enum Origin {
         /// The first position without its copy.
         position: u32,
     },
+}
+
+/// A datagram that a kernel program admitted and could not copy to the end, and that no socket holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rescue {
+    /// The group.
+    pub group: GroupIndex,
+    /// Where to go on.
+    pub origin: Origin,
+    /// Who gets no copy.
+    pub except: Option<SocketAddr>,
+    /// What the copies carry.
+    pub payload: Vec<u8>,
 }
 
 /// What a kernel program did by itself since the last time it was asked.
@@ -191,6 +211,17 @@ pub trait Plane: Send {
     fn origin(&self, mark: u32) -> Origin {
         let _ = mark;
         Origin::Fresh
+    }
+
+    /// The next datagram that a program in the kernel admitted and could not copy to the end, and that no socket holds.
+    /// Those that sockets have received meanwhile are later ones, so these have to be copied first.
+    fn rescue(&mut self) -> Option<Rescue> {
+        None
+    }
+
+    /// What becomes readable when there is something for [`Plane::rescue`].
+    fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     /// A datagram of this group that reached user space although a program in the kernel might have copied it (handed

@@ -34,13 +34,18 @@ pub enum Saved {
 }
 
 /// Keeps checkpoints in a store.
-#[derive(Clone)]
-pub struct Checkpoints<S> {
+pub struct Checkpoints<S: ?Sized> {
     store: Arc<S>,
     prefix: String,
 }
 
-impl<S: ObjectStore> Checkpoints<S> {
+impl<S: ?Sized> Clone for Checkpoints<S> {
+    fn clone(&self) -> Self {
+        Checkpoints { store: self.store.clone(), prefix: self.prefix.clone() }
+    }
+}
+
+impl<S: ObjectStore + ?Sized> Checkpoints<S> {
     /// Checkpoints in the objects whose ids begin with this prefix.
     pub fn new(store: Arc<S>, prefix: impl Into<String>) -> Self {
         Checkpoints { store, prefix: prefix.into() }

@@ -313,6 +313,14 @@ impl Poll {
     }
 }
 
+/// How many bytes of what a socket has sent were not given up by queues and devices yet.
+pub(crate) fn unsent(socket: BorrowedFd<'_>) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one `int`, which lives.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { bytes.max(0) as usize } else { 0 }
+}
+
 /// A UDP socket as the reflector wants it: what is sent is never fragmented, what cannot be sent is told, and what comes
 /// in tells its device, the address that it was sent to, its mark, and how many before it were dropped.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<(SocketAddr, OwnedFd)> {

@@ -65,6 +65,8 @@ counters! {
     StatePartsTaken = "state_parts_taken";
     /// Parts of states given to members.
     StatePartsGiven = "state_parts_given";
+    /// States that were the same as the stored one.
+    StateUnchanged = "state_unchanged";
     /// States that were stored.
     StateStored = "state_stored";
     /// States that were not stored because a newer one was there.

@@ -8,6 +8,7 @@
 //! Memory is bounded: by the states that are being taken at a time, and by the bytes of those that are kept to be handed
 //! out; one that was let go is loaded again when it is asked for.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
@@ -26,6 +27,8 @@ const STORE_RETRY_MS: u64 = 2000;
 const TAKING_MAX: usize = 64;
 /// How long a group waits for its turn to be one of them.
 const TURN_MS: u64 = 100;
+/// Members of a group that are remembered for not having answered.
+const TRIED_MAX: usize = 4096;
 /// Groups that get on with their states in one tick.
 const TURNS_PER_TICK: usize = 256;
 /// Parts that one member may fetch a second: 4 MiB.
@@ -52,15 +55,15 @@ impl Default for StateOptions {
     }
 }
 
-/// What is known of the stored state.
+/// Whether the store is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    /// Nothing: it is to be loaded.
+enum Lookup {
+    /// There is no need to.
     No,
-    /// It is being loaded.
-    Loading,
-    /// All.
-    Yes,
+    /// At the next turn.
+    Wanted,
+    /// It was, and has not answered yet.
+    Underway,
 }
 
 /// A question to a member.
@@ -81,21 +84,31 @@ struct Ask {
 #[derive(Debug)]
 pub(super) struct State {
     options: StateOptions,
-    known: Known,
+    lookup: Lookup,
+    /// The store has answered: what follows is what it had then.
+    known: bool,
     /// The version that the store has, which the next one is based on.
     version: u64,
     /// The size of the state of that version; `None` if there is none.
     size: Option<u32>,
     /// The state itself, unless it was let go.
     bytes: Option<Bytes>,
+    /// The version before, for those who are in the middle of fetching it.
+    previous: Option<(u64, Bytes)>,
     used_ms: u64,
     asks: u32,
     ask: Option<Ask>,
     /// The last question that was answered wholly, and its session.
     answered: Option<(u32, u64)>,
-    /// Sessions that did not answer this time.
-    tried: Vec<u64>,
+    /// Sessions that did not answer, since one did.
+    tried: HashSet<u64>,
+    /// How many of them this time.
+    tried_now: usize,
+    /// When members are asked next.
+    ask_ms: u64,
     storing: Option<Bytes>,
+    /// Times in a row that no member gave anything.
+    idle: u32,
     due_ms: Option<u64>,
 }
 
@@ -103,10 +116,18 @@ impl State {
     /// The version and size that members are told.
     pub(super) fn told(&self) -> (u64, u32, bool) {
         match (self.known, self.size) {
-            (Known::Yes, Some(size)) => (self.version, size, false),
-            (Known::Yes, None) => (0, 0, false),
+            (true, Some(size)) => (self.version, size, false),
+            (true, None) => (0, 0, false),
             _ => (0, 0, true),
         }
+    }
+
+    #[cfg(feature = "testkit")]
+    /// Whether it is being taken or stored, the bytes that it keeps, and when it is due.
+    pub(super) fn account(&self) -> (bool, usize, Option<u64>) {
+        let kept = self.bytes.as_ref().map_or(0, Bytes::len);
+        let previous = self.previous.as_ref().map_or(0, |(_, bytes)| bytes.len());
+        (self.ask.is_some() || self.storing.is_some(), kept + previous, self.due_ms)
     }
 }
 
@@ -120,16 +141,21 @@ impl Control {
             none => {
                 *none = Some(Box::new(State {
                     options,
-                    known: Known::No,
+                    lookup: Lookup::Wanted,
+                    known: false,
                     version: 0,
                     size: None,
                     bytes: None,
+                    previous: None,
                     used_ms: now.ms,
                     asks: 0,
                     ask: None,
                     answered: None,
-                    tried: Vec::new(),
+                    tried: HashSet::new(),
+                    tried_now: 0,
+                    ask_ms: now.ms + options.every_ms,
                     storing: None,
+                    idle: 0,
                     due_ms: None,
                 }));
             }
@@ -141,19 +167,16 @@ impl Control {
     pub fn state_loaded(&mut self, now: Now, id: GroupId, version: u64, bytes: Option<Bytes>) {
         let Some(group) = self.table.find(id) else { return };
         let Some(state) = &mut self.room_mut(group).state else { return };
-        if state.known == Known::Yes && version < state.version {
-            return;
-        }
-        state.known = Known::Yes;
-        state.version = version;
+        state.lookup = Lookup::No;
+        // Something newer may have been stored from here meanwhile.
+        let bytes = if state.known && version < state.version { state.bytes.clone() } else { bytes };
+        state.version = state.version.max(version);
+        state.known = true;
         state.size = bytes.as_ref().map(|bytes| bytes.len() as u32);
-        let due_ms = match (state.ask.is_some() || state.storing.is_some(), state.due_ms) {
-            (true, due_ms) => due_ms,
-            // A state that was just let go is not asked for sooner because it was loaded again.
-            (false, Some(due_ms)) if due_ms > now.ms && due_ms <= now.ms + state.options.every_ms => {
-                Some(due_ms)
-            }
-            (false, _) => Some(now.ms + state.options.every_ms),
+        let due_ms = match (&state.ask, &state.storing) {
+            (Some(_), _) => Some(now.ms),
+            (None, Some(_)) => None,
+            (None, None) => Some(state.ask_ms.max(now.ms)),
         };
         self.schedule(group, due_ms);
         self.keep_state(now, group, bytes);
@@ -164,13 +187,21 @@ impl Control {
         let Some(group) = self.table.find(id) else { return };
         let Some(state) = &mut self.room_mut(group).state else { return };
         let Some(bytes) = state.storing.take() else { return };
+        let before = state.bytes.clone().map(|bytes| (state.version, bytes));
         state.version = version;
         state.size = Some(bytes.len() as u32);
-        let due_ms = now.ms + state.options.every_ms;
+        state.idle = 0;
+        state.ask_ms = now.ms + state.options.every_ms;
+        let due_ms = state.ask_ms;
         self.states_taken -= 1;
         self.count(Counter::StateStored);
         self.schedule(group, Some(due_ms));
         self.keep_state(now, group, Some(bytes));
+        let before_bytes = before.as_ref().map_or(0, |(_, bytes)| bytes.len());
+        if let Some(state) = &mut self.room_mut(group).state {
+            state.previous = before;
+            self.states_bytes += before_bytes;
+        }
     }
 
     /// The state was not stored: the store has a newer one, which is loaded now. Answers [`Event::StoreState`].
@@ -180,7 +211,7 @@ impl Control {
         if state.storing.take().is_none() {
             return;
         }
-        state.known = Known::No;
+        (state.known, state.lookup) = (false, Lookup::Wanted);
         state.version = state.version.max(newer);
         self.states_taken -= 1;
         self.count(Counter::StateConflict);
@@ -193,8 +224,8 @@ impl Control {
         self.count(Counter::StateFailed);
         let Some(group) = self.table.find(id) else { return };
         let Some(state) = &mut self.room_mut(group).state else { return };
-        // It may have been stored all the same: what the store has is asked before anything else.
-        state.known = Known::No;
+        // It may have been stored all the same: the store is asked before anything else.
+        state.lookup = Lookup::Wanted;
         if state.storing.take().is_some() {
             self.states_taken -= 1;
         }
@@ -205,8 +236,9 @@ impl Control {
     pub(super) fn forget_state(&mut self, now: Now, id: GroupId) {
         let Some(group) = self.table.find(id) else { return };
         let Some(state) = &mut self.room_mut(group).state else { return };
-        if state.known == Known::Yes && state.storing.is_none() {
-            state.known = Known::No;
+        state.known = false;
+        if state.lookup == Lookup::No {
+            state.lookup = Lookup::Wanted;
         }
         self.schedule(group, Some(now.ms));
     }
@@ -234,12 +266,13 @@ impl Control {
         let live = self.table.group(group).live;
         let (closing, taking) = (self.closing, self.states_taken);
         let Some(state) = &mut self.room_mut(group).state else { return };
-        if state.known == Known::No {
-            state.known = Known::Loading;
-            return self.tell_surely(Event::LoadState { group: id, name: self.state_name(group) });
-        }
-        if state.known == Known::Loading || state.storing.is_some() {
+        if state.lookup == Lookup::Underway || state.storing.is_some() {
+            // Its answer sets this going again.
             return;
+        }
+        if state.lookup == Lookup::Wanted {
+            state.lookup = Lookup::Underway;
+            return self.tell_surely(Event::LoadState { group: id, name: self.state_name(group) });
         }
         if let Some(ask) = &state.ask {
             let (member, session, number) = (ask.member, ask.session, ask.number);
@@ -261,8 +294,17 @@ impl Control {
         let Some(state) = &mut self.room_mut(group).state else { return };
         match next {
             None => {
-                state.tried.clear();
-                let due_ms = now.ms + state.options.every_ms;
+                // Nobody who was asked knows. The store is asked again, which another reflector may have told meanwhile;
+                // less and less often if there is nobody else to ask.
+                let everybody = state.tried_now == 0;
+                if everybody {
+                    state.tried.clear();
+                    state.idle += 1;
+                }
+                state.tried_now = 0;
+                state.lookup = Lookup::Wanted;
+                state.ask_ms = now.ms + (state.options.every_ms << state.idle.min(4));
+                let due_ms = state.ask_ms;
                 self.schedule(group, Some(due_ms));
             }
             Some((member, session)) => {
@@ -281,7 +323,7 @@ impl Control {
     /// The member to ask next, with its session.
     fn next_to_ask(&self, group: GroupIndex) -> Option<(MemberIndex, u64)> {
         let state = self.room(group).state.as_ref()?;
-        if state.tried.len() >= state.options.members_max {
+        if state.tried_now >= state.options.members_max {
             return None;
         }
         let entries = self.table.group(group).lanes.iter().flat_map(|lane| &lane.entries);
@@ -311,7 +353,11 @@ impl Control {
     fn unanswered(&mut self, group: GroupIndex) {
         let Some(state) = &mut self.room_mut(group).state else { return };
         if let Some(ask) = state.ask.take() {
-            state.tried.push(ask.session);
+            if state.tried.len() >= TRIED_MAX {
+                state.tried.clear();
+            }
+            state.tried.insert(ask.session);
+            state.tried_now += 1;
             self.states_taken -= 1;
             self.count(Counter::StateUnanswered);
         }
@@ -364,9 +410,19 @@ impl Control {
             state.ask = None;
             state.answered = Some((part.ask, session));
             state.tried.clear();
-            state.storing = Some(bytes.clone());
-            self.schedule(group, None);
-            self.tell_surely(Event::StoreState { group: id, name: self.state_name(group), base, bytes });
+            (state.tried_now, state.idle) = (0, 0);
+            if state.known && state.bytes.as_ref() == Some(&bytes) {
+                // Nothing has changed: what is stored is the newest.
+                state.ask_ms = now.ms + state.options.every_ms;
+                let due_ms = state.ask_ms;
+                self.states_taken -= 1;
+                self.count(Counter::StateUnchanged);
+                self.schedule(group, Some(due_ms));
+            } else {
+                state.storing = Some(bytes.clone());
+                self.schedule(group, None);
+                self.tell_surely(Event::StoreState { group: id, name: self.state_name(group), base, bytes });
+            }
         }
         self.count(Counter::StatePartsTaken);
         self.send(local, from, &Answer::StateTaken { session, ask: part.ask, next, later });
@@ -390,30 +446,40 @@ impl Control {
             return self.send(local, from, &none(false));
         };
         state.used_ms = now.ms;
-        let (newest, size, pending) = state.told();
+        let (newest, _, pending) = state.told();
         if newest == 0 {
             return self.send(local, from, &none(pending));
         }
+        if let Some((before, bytes)) = &state.previous
+            && *before == version
+        {
+            let bytes = bytes.clone();
+            return self.give_parts(incoming, get, version, &bytes);
+        }
         let Some(bytes) = state.bytes.clone() else {
-            state.known = Known::No;
-            self.schedule(group, Some(now.ms));
+            if state.lookup == Lookup::No {
+                state.lookup = Lookup::Wanted;
+                self.schedule(group, Some(now.ms));
+            }
             return self.send(local, from, &none(true));
         };
         // Whoever asks for another version gets the newest from its beginning, and finds out by the answer.
-        let offset = if version == 0 || version == newest { offset as usize } else { 0 };
-        for number in 0..usize::from(parts) {
-            let at = offset + number * PART_BYTES;
-            if at >= bytes.len() && !(at == 0 && bytes.is_empty()) {
+        let offset = if version == 0 || version == newest { offset } else { 0 };
+        self.give_parts(incoming, StateGet { offset, ..get }, newest, &bytes);
+    }
+
+    fn give_parts(&mut self, incoming: &Incoming<'_>, get: StateGet, version: u64, state: &Bytes) {
+        let (session, size) = (get.session, state.len() as u32);
+        for number in 0..usize::from(get.parts) {
+            let at = get.offset as usize + number * PART_BYTES;
+            if at >= state.len() && at > 0 {
                 break;
             }
-            let part = &bytes[at..bytes.len().min(at + PART_BYTES)];
-            let (version, offset) = (newest, at as u32);
+            let bytes = &state[at..state.len().min(at + PART_BYTES)];
+            let offset = at as u32;
             self.count(Counter::StatePartsGiven);
-            self.send(
-                local,
-                from,
-                &Answer::State { session, version, size, offset, pending: false, bytes: part },
-            );
+            let answer = Answer::State { session, version, size, offset, pending: false, bytes };
+            self.send(incoming.path.local, incoming.from, &answer);
         }
     }
 
@@ -452,10 +518,11 @@ impl Control {
     }
 
     fn keep_bytes(&mut self, group: GroupIndex, bytes: Option<Bytes>) {
-        let added = bytes.as_ref().map_or(0, Bytes::len);
         let Some(state) = &mut self.room_mut(group).state else { return };
+        let previous = state.previous.take().map_or(0, |(_, bytes)| bytes.len());
         let removed = std::mem::replace(&mut state.bytes, bytes).map_or(0, |bytes| bytes.len());
-        self.states_bytes = self.states_bytes + added - removed;
+        let added = state.bytes.as_ref().map_or(0, Bytes::len);
+        self.states_bytes = self.states_bytes + added - removed - previous;
     }
 
     fn schedule(&mut self, group: GroupIndex, due_ms: Option<u64>) {

@@ -205,8 +205,9 @@ impl Member {
         self.events.push_back(MemberEvent::Joined { target, seen, members, again: self.was_in });
         self.was_in = true;
         self.give = None;
-        self.fetch = None;
-        if self.options.wants_state && (joined.state_version > self.state_version || joined.state_pending) {
+        self.drop_fetch();
+        let news = joined.state_version > self.state_version || joined.state_pending;
+        if self.wants_fetch || self.options.wants_state && news {
             self.fetch_state(now_us);
         }
     }

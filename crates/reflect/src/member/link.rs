@@ -135,7 +135,7 @@ impl Member {
     pub(super) fn lose(&mut self, now_us: u64, turn: usize) {
         let Some(link) = self.current.take() else { return };
         self.events.push_back(MemberEvent::Lost { target: link.target });
-        self.fetch = None;
+        self.drop_fetch();
         self.give = None;
         // Where it was told to move is as good a place to go to now.
         self.begin(now_us, Purpose::Enter, turn);

@@ -44,21 +44,29 @@ pub(super) struct Give {
 }
 
 impl Member {
-    /// Asks the reflector for the newest state: a [`MemberEvent::State`] or [`MemberEvent::NoState`] follows, unless the
-    /// member is not in, or gets lost on the way.
+    /// Fetches the newest state from the reflector, as soon as the member is in: a [`MemberEvent::State`] or
+    /// [`MemberEvent::NoState`] follows.
     pub fn fetch_state(&mut self, now_us: u64) {
-        if self.current.is_some() && self.fetch.is_none() {
-            self.fetch = Some(Fetch {
-                version: 0,
-                bytes: Vec::new(),
-                have: Vec::new(),
-                next: 0,
-                asked: 0,
-                tries: 0,
-                due_us: now_us,
-            });
-            self.fetch_on(now_us);
+        self.wants_fetch = true;
+        if self.current.is_none() || self.fetch.is_some() {
+            return;
         }
+        self.wants_fetch = false;
+        self.fetch = Some(Fetch {
+            version: 0,
+            bytes: Vec::new(),
+            have: Vec::new(),
+            next: 0,
+            asked: 0,
+            tries: 0,
+            due_us: now_us,
+        });
+        self.fetch_on(now_us);
+    }
+
+    /// The reflector that it was fetched from is gone: it is fetched anew from the next one.
+    pub(super) fn drop_fetch(&mut self) {
+        self.wants_fetch |= self.fetch.take().is_some();
     }
 
     /// Answers a [`MemberEvent::StateAsked`]. `None` if there is no state to give.

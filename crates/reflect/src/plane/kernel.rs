@@ -31,7 +31,7 @@ mod layout;
 
 use self::load::Sizes;
 use self::mirror::{Memory, Mirror};
-use self::network::Network;
+use self::network::{Changed, Network};
 use super::{Batch, Done, Kind, Origin, Plane, PlaneError, PlaneOptions, Portion, Progress};
 use crate::forward::Listeners;
 use crate::table::{Change, GroupIndex, Table};
@@ -57,34 +57,8 @@ impl Default for KernelOptions {
     }
 }
 
-/// The plane.
-pub struct Kernel {
-    // The program goes first, then what it works with.
-    programs: Ebpf,
-    attached: HashMap<u32, Option<SchedClassifierLinkId>>,
-    mirror: Mirror,
-    network: Network,
-    /// What makes the copies that are left to user space.
-    inner: Box<dyn Plane>,
-}
-
-impl Kernel {
-    /// Loads the program. `inner` makes the copies that are left to user space.
-    pub fn new(inner: Box<dyn Plane>, options: KernelOptions) -> Result<Self, PlaneError> {
-        let failed = |why: String| PlaneError { plane: Kind::Kernel, what: "be loaded".to_owned(), why };
-        let (mut programs, maps) = load::load(nacre_reflect_bpf::TC, options.sizes).map_err(failed)?;
-        let program = tc(&mut programs).map_err(failed)?;
-        program.load().map_err(|error| {
-            let text = load::chain(&error);
-            failed(format!("{text}{}", load::advice(&text)))
-        })?;
-        let network = Network::new().map_err(|error| failed(format!("cannot watch the network: {error}")))?;
-        let mirror = Mirror::new(maps, BOUND_GROUP, options.bound_total);
-        Ok(Kernel { programs, attached: HashMap::new(), mirror, network, inner })
-    }
-
-    /// Makes the plane for these listeners. What is left to user space is copied by `sendmmsg`.
-    pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
+impl From<&PlaneOptions> for KernelOptions {
+    fn from(options: &PlaneOptions) -> Self {
         let mut own = KernelOptions::default();
         if options.groups_max > 0 {
             own.sizes.groups = options.groups_max;
@@ -92,7 +66,54 @@ impl Kernel {
         if options.members_max > 0 {
             own.sizes.members = options.members_max;
         }
-        Self::new(Box::new(Batch::new(listeners.clone())), own)
+        own
+    }
+}
+
+/// The plane.
+pub struct Kernel {
+    // The program goes first, then what it works with.
+    pub(super) programs: Ebpf,
+    attached: HashMap<u32, Option<SchedClassifierLinkId>>,
+    pub(super) mirror: Mirror,
+    pub(super) network: Network,
+    /// What is not shown yet.
+    changed: Changed,
+    /// What makes the copies that are left to user space.
+    inner: Box<dyn Plane>,
+}
+
+impl Kernel {
+    /// Loads the program. `inner` makes the copies that are left to user space.
+    pub fn new(inner: Box<dyn Plane>, options: KernelOptions) -> Result<Self, PlaneError> {
+        Self::from_object(nacre_reflect_bpf::TC, inner, options, 0, &[]).map_err(|why| PlaneError {
+            plane: Kind::Kernel,
+            what: "be loaded".to_owned(),
+            why,
+        })
+    }
+
+    /// The same with an object file that has other programs too; see [`load::load`].
+    pub(super) fn from_object(
+        object: Result<&[u8], &str>,
+        inner: Box<dyn Plane>,
+        options: KernelOptions,
+        flights: u32,
+        others: &[(&str, u32)],
+    ) -> Result<Self, String> {
+        let (mut programs, maps) = load::load(object, options.sizes, flights, others)?;
+        tc(&mut programs)?.load().map_err(|error| {
+            let text = load::chain(&error);
+            format!("{text}{}", load::advice(&text))
+        })?;
+        let network = Network::new().map_err(|error| format!("cannot watch the network: {error}"))?;
+        let mirror = Mirror::new(maps, BOUND_GROUP, options.bound_total);
+        Ok(Kernel { programs, attached: HashMap::new(), mirror, network, changed: Changed::default(), inner })
+    }
+
+    /// Makes the plane for these listeners. What is left to user space is copied by `sendmmsg`.
+    pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
+        Self::new(Box::new(Batch::new(listeners.clone())), KernelOptions::from(options))
     }
 
     /// What the program's tables look like.
@@ -137,6 +158,23 @@ impl Kernel {
     }
 }
 
+impl Kernel {
+    /// Learns what has changed in the network. It is shown when the plane looks after what ages.
+    fn notice(&mut self) -> Result<(), PlaneError> {
+        let changed = self.network.poll().map_err(network_failed)?;
+        for index in &changed.devices {
+            // The link of a device that is gone went with it; one that is back has another index.
+            if self.network.device(*index).map_err(network_failed)?.is_none() {
+                self.attached.remove(index);
+            }
+        }
+        self.changed.hops.extend(changed.hops);
+        self.changed.devices.extend(changed.devices);
+        self.changed.routes |= changed.routes;
+        Ok(())
+    }
+}
+
 fn tc(programs: &mut Ebpf) -> Result<&mut SchedClassifier, String> {
     programs
         .program_mut("reflect_tc")
@@ -168,6 +206,8 @@ impl Plane for Kernel {
         {
             let device = table.group(member.group).lanes[member.lane as usize].path.device;
             self.attach(device).map_err(network_failed)?;
+            // What is known of devices and routes is to be true of who comes.
+            self.notice()?;
         }
         self.mirror.follow(table, &mut self.network, change).map_err(network_failed)
     }
@@ -187,13 +227,8 @@ impl Plane for Kernel {
 
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
         self.inner.maintain(table)?;
-        let changed = self.network.poll().map_err(network_failed)?;
-        for index in &changed.devices {
-            // The link of a device that is gone went with it; one that is back has another index.
-            if self.network.device(*index).map_err(network_failed)?.is_none() {
-                self.attached.remove(index);
-            }
-        }
+        self.notice()?;
+        let changed = std::mem::take(&mut self.changed);
         self.mirror.refresh(table, &mut self.network, &changed).map_err(network_failed)?;
         self.network.confirm(CONFIRM_AT_ONCE).map_err(network_failed)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::kernel::Kernel;
-use super::{Batch, Kind, Plane, PlaneError, Ring, Sendto};
+use super::{Batch, Kind, Plane, PlaneError, Ring, Sendto, Xdp};
 use crate::forward::Listeners;
 
 /// What planes may be told.
@@ -28,11 +28,7 @@ pub fn open(
         Kind::Batch => Ok(Box::new(Batch::new(listeners.clone()))),
         Kind::Kernel => Ok(Box::new(Kernel::open(listeners, options)?)),
         Kind::Ring => Ok(Box::new(Ring::new(listeners.clone())?)),
-        Kind::Xdp => Err(PlaneError {
-            plane: kind,
-            what: "be made".to_owned(),
-            why: "this program was built without it".to_owned(),
-        }),
+        Kind::Xdp => Ok(Box::new(Xdp::open(listeners, options)?)),
     }
 }
 

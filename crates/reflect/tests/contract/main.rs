@@ -51,4 +51,5 @@ contract! {
     batch = Batch,
     ring = Ring,
     kernel = Kernel,
+    xdp = Xdp,
 }

@@ -4,11 +4,15 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use bytes::Bytes;
+use nacre_object::testkit::{MemoryStore, block_on};
 use nacre_reflect::control::{Control, ControlOptions, Event};
 use nacre_reflect::cookie::Secret;
 use nacre_reflect::forward::{Incoming, Now};
 use nacre_reflect::member::{Member, MemberEvent, MemberOptions, Wanted};
+use nacre_reflect::state::{Checkpoints, Saved};
 use nacre_reflect::table::Path;
 
 /// Numbers from a seed (SplitMix64).
@@ -58,11 +62,23 @@ struct Flying {
 }
 
 /// A member with what has happened to it.
+#[derive(Debug)]
 pub struct Player {
     pub member: Member,
     pub events: Vec<MemberEvent>,
+    /// What it gives when it is asked for the group's state; `None` for no answer at all.
+    pub state: Option<Bytes>,
     /// It crashed: it neither hears nor says anything.
     pub gone: bool,
+}
+
+/// What the server around a reflector has to do with the store.
+struct Job {
+    at_us: u64,
+    reflector: SocketAddr,
+    /// Which start of it: who was killed takes no answers.
+    start: u64,
+    event: Event,
 }
 
 pub struct World {
@@ -72,6 +88,9 @@ pub struct World {
     pub reflectors: BTreeMap<SocketAddr, Control>,
     pub events: Vec<(SocketAddr, Event)>,
     pub players: BTreeMap<SocketAddr, Player>,
+    pub store: Arc<MemoryStore>,
+    starts: BTreeMap<SocketAddr, u64>,
+    jobs: Vec<Job>,
     flying: BinaryHeap<Reverse<Flying>>,
     number: u64,
 }
@@ -95,6 +114,9 @@ impl World {
             reflectors: BTreeMap::new(),
             events: Vec::new(),
             players: BTreeMap::new(),
+            store: Arc::new(MemoryStore::new()),
+            starts: BTreeMap::new(),
+            jobs: Vec::new(),
             flying: BinaryHeap::new(),
             number: 0,
         }
@@ -114,11 +136,25 @@ impl World {
         let mut control = Control::new(options, Secret::new(self.random.bytes()));
         setup(&mut control, self.now());
         self.reflectors.insert(at, control);
+        *self.starts.entry(at).or_default() += 1;
+    }
+
+    /// Kills a reflector.
+    pub fn kill(&mut self, at: SocketAddr) {
+        self.reflectors.remove(&at).unwrap();
+    }
+
+    pub fn checkpoints(&self) -> Checkpoints<MemoryStore> {
+        Checkpoints::new(self.store.clone(), "state/")
+    }
+
+    pub fn player(&mut self, number: u32) -> &mut Player {
+        self.players.get_mut(&home(number)).unwrap()
     }
 
     pub fn play(&mut self, number: u32, wanted: Wanted, options: MemberOptions) {
         let member = Member::new(wanted, options, self.random.bytes());
-        self.players.insert(home(number), Player { member, events: Vec::new(), gone: false });
+        self.players.insert(home(number), Player { member, events: Vec::new(), state: None, gone: false });
     }
 
     /// A datagram sets off.
@@ -138,8 +174,8 @@ impl World {
         }
     }
 
-    /// Lets time pass. `server` takes the events of reflectors, as the server around them would.
-    pub fn run(&mut self, ms: u64, mut server: impl FnMut(&mut Control, Now, &Event)) {
+    /// Lets time pass.
+    pub fn run(&mut self, ms: u64) {
         let end_us = self.now_us + ms * 1000;
         while self.now_us < end_us {
             self.now_us += 5_000;
@@ -152,11 +188,20 @@ impl World {
                 let control = self.reflectors.get_mut(&at).unwrap();
                 control.tick(now);
                 while let Some(event) = control.event() {
-                    server(control, now, &event);
+                    if let Event::LoadState { .. } | Event::StoreState { .. } = event {
+                        let at_us = self.now_us + self.random.below(50_000);
+                        self.jobs.push(Job {
+                            at_us,
+                            reflector: at,
+                            start: self.starts[&at],
+                            event: event.clone(),
+                        });
+                    }
                     self.events.push((at, event));
                 }
                 self.take_out(at);
             }
+            self.work();
             for at in self.players.keys().copied().collect::<Vec<_>>() {
                 let player = self.players.get_mut(&at).unwrap();
                 if !player.gone && player.member.timeout_us().is_some_and(|due_us| due_us <= self.now_us) {
@@ -168,20 +213,44 @@ impl World {
     }
 
     /// Lets time pass until something holds. False if it does not within that time.
-    pub fn run_until(
-        &mut self,
-        ms_max: u64,
-        mut server: impl FnMut(&mut Control, Now, &Event),
-        mut holds: impl FnMut(&World) -> bool,
-    ) -> bool {
+    pub fn run_until(&mut self, ms_max: u64, mut holds: impl FnMut(&World) -> bool) -> bool {
         let end_us = self.now_us + ms_max * 1000;
         while !holds(self) {
             if self.now_us >= end_us {
                 return false;
             }
-            self.run(5, &mut server);
+            self.run(5);
         }
         true
+    }
+
+    /// Does what is to be done at the store.
+    fn work(&mut self) {
+        let (due, later) =
+            std::mem::take(&mut self.jobs).into_iter().partition(|job| job.at_us <= self.now_us);
+        self.jobs = later;
+        let (now, checkpoints) = (self.now(), self.checkpoints());
+        for Job { reflector, start, event, .. } in Vec::<Job>::from(due) {
+            let control = self.reflectors.get_mut(&reflector).filter(|_| self.starts[&reflector] == start);
+            match event {
+                Event::LoadState { group, name } => {
+                    let found = block_on(checkpoints.load(&name)).unwrap();
+                    if let Some(control) = control {
+                        control.state_loaded(now, group, found.version, found.bytes);
+                    }
+                }
+                Event::StoreState { group, name, base, bytes } => {
+                    // Who is killed now may have got through to the store.
+                    let saved = block_on(checkpoints.save(&name, base, &bytes)).unwrap();
+                    match (control, saved) {
+                        (Some(control), Saved::Stored(version)) => control.state_stored(now, group, version),
+                        (Some(control), Saved::Newer(newer)) => control.state_conflict(now, group, newer),
+                        (None, _) => {}
+                    }
+                }
+                Event::Joined { .. } | Event::Left { .. } => unreachable!("not a job"),
+            }
+        }
     }
 
     fn arrive(&mut self, datagram: Flying) {
@@ -211,7 +280,13 @@ impl World {
             out.push(transmit);
         }
         while let Some(event) = player.member.event() {
+            if let (MemberEvent::StateAsked { ask }, Some(state)) = (&event, &player.state) {
+                player.member.give_state(self.now_us, *ask, Some(state.clone()));
+            }
             player.events.push(event);
+        }
+        while let Some(transmit) = player.member.poll() {
+            out.push(transmit);
         }
         if !player.gone {
             for transmit in out {

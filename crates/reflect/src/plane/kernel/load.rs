@@ -41,19 +41,30 @@ pub struct Maps {
 }
 
 /// Loads an object file of `nacre-reflect-bpf`: its maps, made as large as asked for. Its programs are loaded by who knows
-/// their types. What comes back as an error is a sentence.
-pub fn load(object: Result<&[u8], &str>, sizes: Sizes) -> Result<(Ebpf, Maps), String> {
+/// their types. What comes back as an error is a sentence. `flights` are entries for what user space itself wants waited for
+/// before anything is used again, and `others` the sizes of other maps of the file.
+pub fn load(
+    object: Result<&[u8], &str>,
+    sizes: Sizes,
+    flights: u32,
+    others: &[(&str, u32)],
+) -> Result<(Ebpf, Maps), String> {
     let object = object.map_err(str::to_owned)?;
     let cpus = aya::util::nr_cpus().map_err(|(what, error)| format!("cannot read {what}: {error}"))? as u32;
     // A lane's row has up to twice the places it needs, and gaps; some are about to be used again.
     let places = sizes.members.saturating_mul(2).max(8192);
     let lanes = sizes.groups.saturating_mul(2).max(64);
-    let mut programs = EbpfLoader::new()
+    let flights = cpus + flights;
+    let mut loader = EbpfLoader::new();
+    for &(name, entries) in others {
+        loader.map_max_entries(name, entries);
+    }
+    let mut programs = loader
         .map_max_entries("places", places)
         .map_max_entries("lanes", lanes)
         .map_max_entries("groups", sizes.groups.max(1))
         .map_max_entries("senders", sizes.members.max(1))
-        .map_max_entries("flights", cpus)
+        .map_max_entries("flights", flights)
         .load(object)
         .map_err(|error| format!("{}{}", chain(&error), advice(&chain(&error))))?;
     let mut arrays = Vec::new();
@@ -69,7 +80,7 @@ pub fn load(object: Result<&[u8], &str>, sizes: Sizes) -> Result<(Ebpf, Maps), S
     };
     let (places, lanes) = (array("places", places, PLACE_WORDS)?, array("lanes", lanes, LANE_WORDS)?);
     let groups = array("groups", sizes.groups.max(1), GROUP_WORDS)?;
-    let flights = array("flights", cpus, FLIGHT_WORDS)?;
+    let flights = array("flights", flights, FLIGHT_WORDS)?;
     let totals = array("totals", 1, TOTALS_WORDS)?;
     let mut other =
         |name: &str| programs.take_map(name).ok_or_else(|| format!("the program has no map '{name}'"));

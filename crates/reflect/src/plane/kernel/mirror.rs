@@ -211,6 +211,45 @@ impl Mirror {
         }
     }
 
+    /// The places of the only lane of a group that has any, if that is the lane of this number in this generation, and programs
+    /// copy for the group.
+    pub fn only_lane(&self, group: GroupIndex, number: u16, generation: u8) -> Option<Range<u32>> {
+        let shown = self.shown.get(group.0 as usize)?.as_ref()?;
+        let flags = self.maps.groups.entry(shown.slot)[layout::GROUP_FLAGS].load(Relaxed);
+        let mut lanes = shown.lanes.iter().zip(0_u16..).filter(|(lane, _)| lane.len > 0);
+        let (lane, only) = lanes.next()?;
+        let theirs = flags & constant::GROUP_USER == 0 && only == number && lane.generation == generation;
+        (theirs && lanes.next().is_none()).then(|| places(lane))
+    }
+
+    /// True if programs copy for a group that has one lane with places.
+    pub fn has_only_lane(&self, group: GroupIndex) -> bool {
+        let Some(Some(shown)) = self.shown.get(group.0 as usize) else { return false };
+        let lanes = shown.lanes.iter().zip(0_u16..).find(|(lane, _)| lane.len > 0);
+        lanes.is_some_and(|(lane, number)| self.only_lane(group, number, lane.generation).is_some())
+    }
+
+    /// The group that programs know by this number.
+    pub fn group_at(&self, slot: u32) -> Option<GroupIndex> {
+        let at =
+            self.shown.iter().position(|shown| shown.as_ref().is_some_and(|shown| shown.slot == slot))?;
+        Some(GroupIndex(at as u32))
+    }
+
+    /// Makes one of the steps that user space itself is waited for by, which is always under way; see [`super::room`].
+    pub fn step(&self, own: u32) {
+        let first = self.maps.flights.entries() - 2;
+        self.maps.flights.entry(first + own % 2)[0].fetch_add(2, SeqCst);
+    }
+
+    /// Has programs' tables wait for the steps of user space, too.
+    pub fn wait_for_steps(&self) {
+        let end = self.maps.flights.entries();
+        for own in end - 2..end {
+            self.maps.flights.entry(own)[0].store(1, SeqCst);
+        }
+    }
+
     /// How much memory the programs' tables take.
     pub fn memory(&self) -> Memory {
         let maps = &self.maps;

@@ -1,0 +1,411 @@
+//! What an attacker can send, and what comes of it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::Bytes;
+use nacre_reflect::control::{Control, ControlOptions, Counter, Event, StateOptions, check};
+use nacre_reflect::cookie::{COOKIE_LIFE_MS, Secret};
+use nacre_reflect::forward::{Incoming, Now};
+use nacre_reflect::rate::Rate;
+use nacre_reflect::table::{GroupId, GroupOptions, Path};
+use nacre_reflect::token::{Grant, Scope, Token};
+use nacre_reflect::wire::{Answer, Heartbeat, Join, Joined, Reason, Request, StateGet};
+use nacre_wire::ClusterKey;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Honest clients, an attacker, an operator and a store, all at random: the promises hold after every step.
+    #[test]
+    fn no_sequence_of_datagrams_breaks_a_promise(script in vec(any::<u8>(), 0..4000)) {
+        check::run(&script);
+    }
+}
+
+/// The scripts above would prove nothing if they did not get anywhere.
+#[test]
+fn random_scripts_reach_nearly_everything_that_is_counted() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let scripts = vec(any::<u8>(), 3000..4000);
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for _ in 0..400 {
+        let script = scripts.new_tree(&mut runner).unwrap().current();
+        for (counter, count) in check::run(&script).iter() {
+            *counts.entry(counter.name()).or_default() += count;
+        }
+    }
+    let never: Vec<_> = counts.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).collect();
+    // Tests of their own have tokens, fast sources, states and the end of the reflector. Nothing is let pile up here.
+    let apart = [
+        Counter::TokenExpired,
+        Counter::TokenGroup,
+        Counter::TokenAddress,
+        Counter::TokenForged,
+        Counter::TokenMalformed,
+        Counter::OutgoingFull,
+        Counter::EventsFull,
+        Counter::Closing,
+        Counter::SourceBusy,
+        Counter::StateRate,
+        Counter::StateUnchanged,
+    ];
+    let unexpected: Vec<_> =
+        never.iter().filter(|name| apart.iter().all(|counter| counter.name() != **name)).collect();
+    assert!(unexpected.is_empty(), "never counted: {unexpected:?}");
+}
+
+const GROUP: GroupId = GroupId { port: 7400, id: 0 };
+
+/// A control plane on a clock that stands still unless it is moved.
+struct Stage {
+    control: Control,
+    now_ms: u64,
+}
+
+impl Stage {
+    fn new(options: ControlOptions) -> Self {
+        let mut control =
+            Control::new(ControlOptions { own: vec![local()], ..options }, Secret::new([3; 32]));
+        control.set_group(GROUP, GroupOptions::default());
+        Stage { control, now_ms: 50_000 }
+    }
+
+    fn now(&self) -> Now {
+        Now { ms: self.now_ms, ns: self.now_ms * 1_000_000, unix_s: 1_700_000_000 + self.now_ms / 1000 }
+    }
+
+    /// Says something from an address, and gives what came back to it.
+    fn say(&mut self, from: SocketAddr, request: &[u8]) -> Vec<Vec<u8>> {
+        let path = Path { device: 1, local: local() };
+        self.control.handle(self.now(), Incoming { path, from, bytes: request });
+        self.sent().into_iter().filter(|(to, _)| *to == from).map(|(_, bytes)| bytes).collect()
+    }
+
+    fn sent(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
+        std::iter::from_fn(|| self.control.next_outgoing()).map(|out| (out.to, out.bytes)).collect()
+    }
+
+    fn join_bytes(&mut self, from: SocketAddr, group: u32, nonce: u64, token: &[u8]) -> Vec<u8> {
+        let join = Join { group, echo: false, keeps_state: true, nonce, cookie: [0; 16], token };
+        let answers = self.say(from, &Request::Join(join).encode());
+        let Some(Ok(Answer::Challenge { cookie, .. })) = answers.first().map(|bytes| Answer::decode(bytes))
+        else {
+            panic!("no challenge but {answers:?}");
+        };
+        Request::Join(Join { cookie, ..join }).encode()
+    }
+
+    fn join(&mut self, from: SocketAddr, group: u32, nonce: u64, token: &[u8]) -> Result<Joined, Reason> {
+        let request = self.join_bytes(from, group, nonce, token);
+        let answers = self.say(from, &request);
+        match Answer::decode(&answers[0]).unwrap() {
+            Answer::Joined(joined) => Ok(joined),
+            Answer::Refused { reason, .. } => Err(reason),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Lets time pass in small steps, as a server would.
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms / 10 {
+            self.now_ms += 10;
+            self.control.tick(self.now());
+        }
+    }
+
+    fn is_member(&self, from: SocketAddr) -> bool {
+        self.control.table().member_of(GROUP, from).is_some()
+    }
+
+    fn count(&self, counter: Counter) -> u64 {
+        self.control.counters().get(counter)
+    }
+}
+
+fn local() -> SocketAddr {
+    SocketAddr::from(([198, 51, 100, 1], 7400))
+}
+
+fn home(number: u32) -> SocketAddr {
+    let [_, b, c, d] = number.to_be_bytes();
+    SocketAddr::from(([203, b, c, d], 40_000))
+}
+
+fn beat(session: u64, number: u32) -> Vec<u8> {
+    let (client_us, reflector_us, hold_us, state_version) = (1, 0, 0, 0);
+    Request::Heartbeat(Heartbeat {
+        group: 0,
+        number,
+        session,
+        client_us,
+        reflector_us,
+        hold_us,
+        state_version,
+    })
+    .encode()
+}
+
+fn decoded(answers: &[Vec<u8>]) -> Vec<Answer<'_>> {
+    answers.iter().map(|bytes| Answer::decode(bytes).unwrap()).collect()
+}
+
+#[test]
+fn replayed_heartbeats_keep_nobody_alive() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
+    assert!(matches!(decoded(&stage.say(home(1), &beat(joined.session, 5)))[..], [Answer::Pulse(_)]));
+    for _ in 0..20 {
+        stage.pass(1000);
+        assert!(stage.say(home(1), &beat(joined.session, 5)).is_empty() || !stage.is_member(home(1)));
+        let _ = stage.say(home(1), &beat(joined.session, 4));
+    }
+    assert!(!stage.is_member(home(1)));
+    assert!(stage.count(Counter::Replayed) > 0);
+    assert_eq!(stage.count(Counter::Expired), 1);
+}
+
+#[test]
+fn what_is_said_from_elsewhere_does_nothing_and_gets_no_more_than_a_refusal() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
+    let port_changed = SocketAddr::new(home(1).ip(), 40_001);
+    for from in [home(2), port_changed] {
+        let get = StateGet { group: 0, parts: 16, session: joined.session, version: 0, offset: 0 };
+        for request in [
+            beat(joined.session, 9),
+            Request::Leave { group: 0, session: joined.session }.encode(),
+            Request::StateGet(get).encode(),
+        ] {
+            let answers = stage.say(from, &request);
+            let [Answer::Refused { reason: Reason::NotMember, .. }] = decoded(&answers)[..] else { panic!() };
+            assert!(answers[0].len() <= request.len());
+        }
+        assert!(!stage.is_member(from));
+    }
+    // Nor does a session that was guessed, from the right address.
+    assert!(matches!(
+        decoded(&stage.say(home(1), &Request::Leave { group: 0, session: joined.session ^ 1 }.encode()))[..],
+        [Answer::Refused { reason: Reason::NotMember, .. }]
+    ));
+    assert!(stage.is_member(home(1)));
+    // Whoever roams has to prove the new address: the cookie of the old one is worth nothing there.
+    let request = stage.join_bytes(home(3), 0, 7, &[]);
+    assert!(matches!(decoded(&stage.say(home(4), &request))[..], [Answer::Challenge { .. }]));
+    assert!(!stage.is_member(home(4)) && !stage.is_member(home(3)));
+    assert!(stage.join(home(4), 0, 8, &[]).is_ok());
+}
+
+#[test]
+fn a_recorded_join_brings_nobody_back() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let request = stage.join_bytes(home(1), 0, 1, &[]);
+    let answers = stage.say(home(1), &request);
+    let [Answer::Joined(joined)] = decoded(&answers)[..] else { panic!() };
+    // The same again is answered in the same way: the answer may have been lost.
+    assert_eq!(stage.say(home(1), &request), answers);
+    let _ = stage.say(home(1), &Request::Leave { group: 0, session: joined.session }.encode());
+    for _ in 0..40 {
+        assert!(matches!(decoded(&stage.say(home(1), &request))[..], [Answer::Challenge { .. }]));
+        assert!(!stage.is_member(home(1)));
+        stage.pass(500);
+    }
+    // Nor does it end the session of one who came in again by itself.
+    let again = stage.join(home(1), 0, 2, &[]).unwrap();
+    assert!(matches!(decoded(&stage.say(home(1), &request))[..], [Answer::Challenge { .. }]));
+    assert!(matches!(decoded(&stage.say(home(1), &beat(again.session, 1)))[..], [Answer::Pulse(_)]));
+    // A cookie does not last.
+    let late = stage.join_bytes(home(9), 0, 1, &[]);
+    stage.pass(COOKIE_LIFE_MS + 10);
+    assert!(matches!(decoded(&stage.say(home(9), &late))[..], [Answer::Challenge { .. }]));
+}
+
+#[test]
+fn some_addresses_are_never_answered() {
+    let bad = [
+        "224.0.0.1:4000",
+        "255.255.255.255:4000",
+        "0.0.0.0:4000",
+        "0.1.2.3:4000",
+        "127.0.0.1:4000",
+        "203.0.113.1:0",
+        "203.0.113.1:53",
+        "198.51.100.1:7400",
+        "192.0.2.255:4000",
+        "[::]:4000",
+        "[::1]:4000",
+        "[ff02::1]:4000",
+        "[::ffff:224.0.0.1]:4000",
+        "[::ffff:127.0.0.1]:4000",
+        "[2001:db8::1]:443",
+        "[::ffff:198.51.100.1]:7400",
+    ];
+    let options = ControlOptions { broadcast: vec![[192, 0, 2, 255].into()], ..ControlOptions::default() };
+    let mut stage = Stage::new(options);
+    let join = Join { group: 0, echo: false, keeps_state: false, nonce: 1, cookie: [0; 16], token: &[] };
+    for (number, from) in bad.iter().enumerate() {
+        let _ = stage.say(from.parse().unwrap(), &Request::Join(join).encode());
+        assert!(stage.sent().is_empty(), "{from}");
+        assert_eq!(stage.count(Counter::Destination), number as u64 + 1, "{from}");
+    }
+    // What the operator allows is allowed, and no more.
+    let mut stage =
+        Stage::new(ControlOptions { loopback: true, privileged: true, ..ControlOptions::default() });
+    for good in ["127.0.0.1:4000", "203.0.113.1:53", "[::1]:443"] {
+        assert!(stage.join(good.parse().unwrap(), 0, 1, &[]).is_ok(), "{good}");
+    }
+    let _ = stage.say("127.0.0.1:0".parse().unwrap(), &Request::Join(join).encode());
+    assert_eq!(stage.count(Counter::Destination), 1);
+}
+
+#[test]
+fn tokens_that_are_not_right_are_refused_with_the_reason() {
+    let key = ClusterKey::from_bytes([9; 32]);
+    let mut stage = Stage::new(ControlOptions { token_key: Some(key.clone()), ..ControlOptions::default() });
+    let closed = GroupId { port: 7400, id: 2 };
+    stage.control.set_group(closed, GroupOptions { token: true, ..GroupOptions::default() });
+    let now_unix_s = stage.now().unix_s;
+    let ip: IpAddr = home(1).ip();
+    let sign = |key: &ClusterKey, scope: Scope, expires_unix_s, address| {
+        Token::sign(key, &Grant { scope, expires_unix_s, address }).unwrap().as_bytes().to_vec()
+    };
+    let right = sign(&key, Scope::Group(closed), now_unix_s + 60, Some(ip));
+    let mut changed = right.clone();
+    changed[5] ^= 1;
+    let cases = [
+        (vec![], Counter::TokenMissing, Reason::TokenMissing),
+        (right[..59].to_vec(), Counter::TokenMalformed, Reason::TokenMalformed),
+        (changed, Counter::TokenForged, Reason::TokenForged),
+        (
+            sign(&ClusterKey::from_bytes([8; 32]), Scope::Any, now_unix_s + 60, None),
+            Counter::TokenForged,
+            Reason::TokenForged,
+        ),
+        (sign(&key, Scope::Any, now_unix_s, None), Counter::TokenExpired, Reason::TokenExpired),
+        (sign(&key, Scope::Group(GROUP), now_unix_s + 60, None), Counter::TokenGroup, Reason::TokenGroup),
+        (
+            sign(&key, Scope::Any, now_unix_s + 60, Some(home(2).ip())),
+            Counter::TokenAddress,
+            Reason::TokenAddress,
+        ),
+    ];
+    for (nonce, (token, counter, reason)) in cases.into_iter().enumerate() {
+        let before = stage.count(counter);
+        assert_eq!(stage.join(home(1), 2, nonce as u64, &token), Err(reason));
+        assert_eq!(stage.count(counter), before + 1, "{reason}");
+        assert!(stage.control.table().member_of(closed, home(1)).is_none());
+    }
+    assert!(stage.join(home(1), 2, 100, &right).is_ok());
+}
+
+#[test]
+fn forged_joins_cost_no_memory_and_do_not_use_up_what_the_owner_of_the_address_may_do() {
+    let mut stage = Stage::new(ControlOptions {
+        joins_per_source: Rate::per_second(1, 3),
+        answers_per_source: Rate::per_second(100, 1000),
+        ..ControlOptions::default()
+    });
+    let mut join = Join { group: 0, echo: false, keeps_state: false, nonce: 1, cookie: [7; 16], token: &[] };
+    for number in 0..50_000 {
+        join.nonce = u64::from(number);
+        let request = Request::Join(join).encode();
+        let answers = stage.say(home(number), &request);
+        assert!(answers.len() <= 1 && answers.iter().all(|answer| answer.len() <= request.len()));
+    }
+    assert_eq!((stage.control.table().members_len(), stage.control.table().members_end()), (0, 0));
+    assert_eq!(stage.count(Counter::CookieInvalid), 50_000);
+
+    // One address in whose name somebody else asks, within what a source is answered.
+    for _ in 0..500 {
+        let _ = stage.say(home(7), &Request::Join(join).encode());
+    }
+    assert!(stage.join(home(7), 0, 1, &[]).is_ok());
+    // Joins that are proven are limited by source, whatever the port; and beyond the answers a source is not heard.
+    let port = |number: u16| SocketAddr::new(home(7).ip(), 20_000 + number);
+    let refused =
+        (0..10).filter(|number| stage.join(port(*number), 0, 1, &[]) == Err(Reason::TooManyJoins)).count();
+    assert_eq!(refused, 8);
+    for number in 0..1000 {
+        let _ = stage.say(port(number), &Request::Join(join).encode());
+    }
+    assert!(stage.count(Counter::SourceBusy) > 0);
+    // An IPv6 network is one source.
+    let in_network = |number: u16| SocketAddr::from(([0x2001, 0xdb8, 0, 7, number, 0, 0, 1], 4000));
+    let refused = (0..10)
+        .filter(|number| stage.join(in_network(*number), 0, 1, &[]) == Err(Reason::TooManyJoins))
+        .count();
+    assert_eq!(refused, 7);
+}
+
+#[test]
+fn a_group_takes_as_many_as_it_may_and_a_closing_reflector_takes_nobody() {
+    let mut stage = Stage::new(ControlOptions { members_max: 5, ..ControlOptions::default() });
+    stage.control.set_group(GROUP, GroupOptions { members_max: 3, ..GroupOptions::default() });
+    stage.control.set_group(GroupId { id: 1, ..GROUP }, GroupOptions::default());
+    let joins: Vec<_> = (0..4).map(|number| stage.join(home(number), 0, 1, &[]).is_ok()).collect();
+    assert_eq!(joins, [true, true, true, false]);
+    let joins: Vec<_> = (0..4).map(|number| stage.join(home(number), 1, 1, &[]).is_ok()).collect();
+    assert_eq!(joins, [true, true, false, false], "as many as the reflector may take");
+    // Who is in already comes in again.
+    stage.pass(10);
+    assert!(stage.join(home(0), 0, 2, &[]).is_ok());
+    assert!(matches!(stage.join(home(9), 0, 1, &[]), Err(Reason::Full)));
+
+    stage.control.close();
+    let request = Request::Join(Join {
+        group: 0,
+        echo: false,
+        keeps_state: false,
+        nonce: 5,
+        cookie: [0; 16],
+        token: &[],
+    });
+    let answers = stage.say(home(9), &request.encode());
+    assert!(matches!(decoded(&answers)[..], [Answer::Refused { reason: Reason::Closing, .. }]));
+    stage.pass(2000);
+    assert_eq!(stage.control.table().members_len(), 0);
+    let told = stage.sent();
+    let goodbyes = told.iter().filter(|(_, bytes)| {
+        matches!(Answer::decode(bytes), Ok(Answer::Goodbye { reason: Reason::Closing, .. }))
+    });
+    assert_eq!(goodbyes.count(), 5);
+}
+
+#[test]
+fn a_state_is_fetched_no_faster_than_a_member_may() {
+    let mut stage = Stage::new(ControlOptions::default());
+    let now = stage.now();
+    stage.control.set_state(now, GROUP, Some(StateOptions::default()));
+    let joined = stage.join(home(1), 0, 1, &[]).unwrap();
+    stage.pass(10);
+    assert!(matches!(stage.control.events().last(), Some(Event::LoadState { .. })));
+    let now = stage.now();
+    stage.control.state_loaded(now, GROUP, 3, Some(Bytes::from(vec![1; 1 << 20])));
+    let get = StateGet { group: 0, parts: 16, session: joined.session, version: 0, offset: 0 };
+    let request = Request::StateGet(get).encode();
+    let answers: usize = (0..1000).map(|_| stage.say(home(1), &request).len()).sum();
+    assert_eq!(answers, 256);
+    assert_eq!(stage.count(Counter::StateRate), 1000 - 256 / 16);
+}
+
+#[test]
+fn members_expire_bit_by_bit_and_all_of_them() {
+    let mut stage = Stage::new(ControlOptions::default());
+    stage.control.set_group(GROUP, GroupOptions { members_max: 10_000, ..GroupOptions::default() });
+    for number in 0..2000 {
+        assert!(stage.join(home(number), 0, 1, &[]).is_ok());
+    }
+    stage.pass(9_900);
+    assert_eq!(stage.control.table().members_len(), 2000);
+    let mut most = 0;
+    for _ in 0..200 {
+        let before = stage.control.table().members_len();
+        stage.pass(10);
+        most = most.max(before - stage.control.table().members_len());
+    }
+    assert_eq!(stage.control.table().members_len(), 0);
+    assert!(most <= 2000 / 50, "{most} in one tick");
+}

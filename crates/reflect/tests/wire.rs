@@ -1,0 +1,334 @@
+//! The control protocol's bytes: golden vectors, round trips, and datagrams that were tampered with.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use nacre_reflect::wire::{
+    Answer, Heartbeat, Join, Joined, MESSAGE_BYTES_MAX, PART_BYTES, PARTS_MAX, Pulse, REQUEST_BYTES_MIN,
+    Reason, Reflectors, Request, STATE_BYTES_MAX, StateGet, StatePart, WireError, data_head, is_control,
+    length,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn v4() -> SocketAddr {
+    "203.0.113.9:40000".parse().unwrap()
+}
+
+fn v6() -> SocketAddr {
+    "[2001:db8::9]:7400".parse().unwrap()
+}
+
+const COOKIE: [u8; 16] = [0xc0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// One of every kind, with a name.
+fn requests() -> Vec<(&'static str, Request<'static>)> {
+    let (nonce, session) = (0x1122_3344_5566_7788, 0x0102_0304_0506_0708);
+    let join = Join { group: 3, echo: false, keeps_state: false, nonce, cookie: [0; 16], token: b"" };
+    vec![
+        ("join_first", Request::Join(join)),
+        (
+            "join_proven",
+            Request::Join(Join { echo: true, keeps_state: true, cookie: COOKIE, token: b"token", ..join }),
+        ),
+        ("leave", Request::Leave { group: 3, session }),
+        (
+            "heartbeat",
+            Request::Heartbeat(Heartbeat {
+                group: 3,
+                number: 7,
+                session,
+                client_us: 1_000_000,
+                reflector_us: 2_000_000,
+                hold_us: 500,
+                state_version: 4,
+            }),
+        ),
+        ("locate", Request::Locate { nonce, location: "harbour" }),
+        ("state_get", Request::StateGet(StateGet { group: 3, parts: 16, session, version: 4, offset: 2048 })),
+        (
+            "state_part",
+            Request::StatePart(StatePart {
+                group: 3,
+                ask: 5,
+                session,
+                size: Some(1027),
+                offset: 1024,
+                bytes: b"end",
+            }),
+        ),
+        (
+            "state_part_none",
+            Request::StatePart(StatePart { group: 3, ask: 5, session, size: None, offset: 0, bytes: b"" }),
+        ),
+    ]
+}
+
+fn answers() -> Vec<(&'static str, Answer<'static>)> {
+    let (nonce, session) = (0x1122_3344_5566_7788, 0x0102_0304_0506_0708);
+    let joined = Joined {
+        nonce,
+        session,
+        seen: v4(),
+        heartbeat_ms: 3000,
+        expiry_ms: 10_000,
+        members: 90,
+        sequence: true,
+        state_pending: false,
+        state_version: 4,
+        state_bytes: 1027,
+    };
+    vec![
+        ("challenge", Answer::Challenge { nonce, cookie: COOKIE, seen: v4() }),
+        ("joined", Answer::Joined(joined)),
+        ("joined_v6", Answer::Joined(Joined { seen: v6(), sequence: false, state_pending: true, ..joined })),
+        ("refused", Answer::Refused { nonce, reason: Reason::TooManyJoins, retry_ms: 1000 }),
+        ("redirect", Answer::Redirect { nonce, address: v6(), group: 4 }),
+        (
+            "pulse",
+            Answer::Pulse(Pulse {
+                session,
+                number: 7,
+                members: 90,
+                client_us: 1_000_000,
+                reflector_us: 2_000_000,
+                state_version: 4,
+            }),
+        ),
+        (
+            "location",
+            Answer::Location { nonce, group: 3, reflectors: Reflectors::new(&[v4(), v6()]).unwrap() },
+        ),
+        ("state_ask", Answer::StateAsk { session, ask: 5 }),
+        ("state_taken", Answer::StateTaken { session, ask: 5, next: 2048, later: 0b101 }),
+        (
+            "state",
+            Answer::State { session, version: 4, size: 1027, offset: 1024, pending: false, bytes: b"end" },
+        ),
+        ("state_none", Answer::State { session, version: 0, size: 0, offset: 0, pending: true, bytes: b"" }),
+        ("move", Answer::Move { session, address: v4(), group: 4, location: "harbour" }),
+        ("goodbye", Answer::Goodbye { session, reason: Reason::Closing }),
+        ("data", Answer::Data { sequence: 9, payload: b"payload" }),
+    ]
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
+}
+
+#[test]
+fn the_bytes_are_those_of_the_golden_vectors() {
+    let mut found = String::new();
+    for (name, request) in requests() {
+        writeln!(found, "{name} {}", hex(&request.encode())).unwrap();
+    }
+    for (name, answer) in answers() {
+        writeln!(found, "{name} {}", hex(&answer.encode())).unwrap();
+    }
+    let golden = include_str!("golden/reflect_1.txt");
+    assert!(found == golden, "the bytes have changed; they are now\n{found}");
+    // The documentation shows the same ones.
+    let page = include_str!("../../../docs/reflect-wire.md");
+    for line in golden.lines() {
+        let (name, bytes) = line.split_once(' ').unwrap();
+        assert!(page.contains(bytes), "docs/reflect-wire.md does not have the vector of {name}: {bytes}");
+    }
+}
+
+#[test]
+fn what_was_written_is_read_and_nothing_else_is() {
+    for (name, request) in requests() {
+        let bytes = request.encode();
+        assert!(is_control(&bytes));
+        assert_eq!(Request::decode(&bytes), Ok(request), "{name}");
+        assert!(matches!(Answer::decode(&bytes), Err(WireError::Kind(_))), "{name} is no answer");
+        for len in 0..bytes.len() {
+            assert!(Request::decode(&bytes[..len]).is_err(), "{name} cut to {len} bytes");
+        }
+    }
+    for (name, answer) in answers() {
+        let bytes = answer.encode();
+        assert!(is_control(&bytes));
+        assert_eq!(Answer::decode(&bytes), Ok(answer), "{name}");
+        assert!(matches!(Request::decode(&bytes), Err(WireError::Kind(_))), "{name} is no request");
+        // A payload may have any length.
+        if !matches!(answer, Answer::Data { .. }) {
+            for len in 0..bytes.len() {
+                assert!(Answer::decode(&bytes[..len]).is_err(), "{name} cut to {len} bytes");
+            }
+        }
+    }
+}
+
+#[test]
+fn unproven_requests_are_at_least_as_long_as_their_answers() {
+    for (name, request) in requests() {
+        let len = request.encode().len();
+        let answer_max = match request {
+            Request::Join(_) | Request::Locate { .. } => length::ANSWER_MAX,
+            _ => length::REFUSED,
+        };
+        assert!(len >= answer_max && len <= MESSAGE_BYTES_MAX, "{name}: {len}");
+    }
+    for (name, answer) in answers() {
+        let len = answer.encode().len();
+        if matches!(
+            answer,
+            Answer::Challenge { .. }
+                | Answer::Joined(_)
+                | Answer::Refused { .. }
+                | Answer::Redirect { .. }
+                | Answer::Location { .. }
+        ) {
+            assert!(len <= length::ANSWER_MAX, "{name}: {len}");
+        }
+    }
+}
+
+#[test]
+fn a_head_of_payload_is_that_of_a_data_message() {
+    let mut bytes = data_head(9).to_vec();
+    bytes.extend_from_slice(b"payload");
+    assert_eq!(bytes, Answer::Data { sequence: 9, payload: b"payload" }.encode());
+    let long = vec![7; 60_000];
+    let datagram = Answer::Data { sequence: u64::MAX, payload: &long }.encode();
+    assert_eq!(Answer::decode(&datagram), Ok(Answer::Data { sequence: u64::MAX, payload: &long }));
+}
+
+fn address() -> impl Strategy<Value = SocketAddr> {
+    (any::<IpAddr>(), any::<u16>()).prop_map(SocketAddr::from)
+}
+
+fn reason() -> impl Strategy<Value = Reason> {
+    proptest::sample::select(Reason::ALL)
+}
+
+fn location() -> impl Strategy<Value = String> {
+    "[a-zäß€ -~]{1,16}"
+}
+
+/// A state's part: its size, its offset, and its bytes.
+fn part() -> impl Strategy<Value = (u32, u32, Vec<u8>)> {
+    (0..=STATE_BYTES_MAX).prop_flat_map(|size| {
+        (0..size.div_ceil(PART_BYTES).max(1)).prop_map(move |number| {
+            let offset = number * PART_BYTES;
+            let len = PART_BYTES.min(size - offset);
+            (size as u32, offset as u32, vec![number as u8; len])
+        })
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_request_is_read_as_it_was_written(
+        (group, number, session, nonce) in any::<(u32, u32, u64, u64)>(),
+        (echo, keeps_state, cookie) in any::<(bool, bool, [u8; 16])>(),
+        (client_us, reflector_us, hold_us, state_version) in any::<(u64, u64, u32, u64)>(),
+        token in vec(any::<u8>(), 0..=64),
+        location in location(),
+        parts in 1..=PARTS_MAX,
+        offset in 0..1024_u32,
+        (size, at, bytes) in part(),
+    ) {
+        let get = StateGet { group, parts, session, version: state_version, offset: offset * 1024 };
+        let part = StatePart { group, ask: number, session, size: Some(size), offset: at, bytes: &bytes };
+        for request in [
+            Request::Join(Join { group, echo, keeps_state, nonce, cookie, token: &token }),
+            Request::Leave { group, session },
+            Request::Heartbeat(Heartbeat { group, number, session, client_us, reflector_us, hold_us, state_version }),
+            Request::Locate { nonce, location: &location },
+            Request::StateGet(get),
+            Request::StatePart(part),
+        ] {
+            let bytes = request.encode();
+            prop_assert_eq!(Request::decode(&bytes), Ok(request));
+        }
+    }
+
+    #[test]
+    fn any_answer_is_read_as_it_was_written(
+        (nonce, session, version, later) in any::<(u64, u64, u64, u64)>(),
+        (cookie, seen, group) in (any::<[u8; 16]>(), address(), any::<u32>()),
+        (heartbeat_ms, expiry_ms) in (1..=u32::MAX).prop_flat_map(|beat| (Just(beat), beat..=u32::MAX)),
+        (members, sequence, state_pending, retry_ms) in any::<(u32, bool, bool, u32)>(),
+        (ask, next) in any::<(u32, u32)>(),
+        list in vec(address(), 1..=4),
+        reason in reason(),
+        location in location(),
+        (size, offset, bytes) in part(),
+    ) {
+        for answer in [
+            Answer::Challenge { nonce, cookie, seen },
+            Answer::Joined(Joined {
+                nonce, session, seen, heartbeat_ms, expiry_ms, members, sequence, state_pending,
+                state_version: version, state_bytes: size,
+            }),
+            Answer::Refused { nonce, reason, retry_ms },
+            Answer::Redirect { nonce, address: seen, group },
+            Answer::Pulse(Pulse {
+                session, number: ask, members, client_us: nonce, reflector_us: later, state_version: version,
+            }),
+            Answer::Location { nonce, group, reflectors: Reflectors::new(&list).unwrap() },
+            Answer::StateAsk { session, ask },
+            Answer::StateTaken { session, ask, next, later },
+            Answer::State { session, version, size, offset, pending: state_pending, bytes: &bytes },
+            Answer::Move { session, address: seen, group, location: &location },
+            Answer::Goodbye { session, reason },
+            Answer::Data { sequence: version, payload: &bytes },
+        ] {
+            let bytes = answer.encode();
+            prop_assert_eq!(Answer::decode(&bytes), Ok(answer));
+        }
+    }
+
+    /// A sound message of which some bytes were changed is refused, or is another sound message: never a panic.
+    #[test]
+    fn tampered_messages_are_refused_or_sound(
+        which in any::<prop::sample::Index>(),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in any::<prop::sample::Index>(),
+        is_cut in any::<bool>(),
+    ) {
+        let mut all: Vec<Vec<u8>> = requests().iter().map(|(_, request)| request.encode()).collect();
+        all.extend(answers().iter().map(|(_, answer)| answer.encode()));
+        let mut bytes = which.get(&all).clone();
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        if is_cut {
+            bytes.truncate(cut.index(bytes.len() + 1));
+        }
+        if let Ok(request) = Request::decode(&bytes) {
+            let again = request.encode();
+            prop_assert_eq!(Request::decode(&again), Ok(request));
+        }
+        if let Ok(answer) = Answer::decode(&bytes) {
+            let again = answer.encode();
+            prop_assert_eq!(Answer::decode(&again), Ok(answer));
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_sound(mut bytes in vec(any::<u8>(), 0..1500), kind in any::<u8>()) {
+        let _ = (Request::decode(&bytes), Answer::decode(&bytes));
+        let head = data_head(0);
+        for (place, byte) in bytes.iter_mut().zip(&head[..7]) {
+            *place = *byte;
+        }
+        if let Some(place) = bytes.get_mut(7) {
+            *place = kind;
+        }
+        if let Ok(request) = Request::decode(&bytes) {
+            let again = request.encode();
+            prop_assert_eq!(Request::decode(&again), Ok(request));
+        }
+        if let Ok(answer) = Answer::decode(&bytes) {
+            let again = answer.encode();
+            prop_assert_eq!(Answer::decode(&again), Ok(answer));
+        }
+    }
+}
