@@ -7,8 +7,9 @@
  * a number that the sender counts up. The receiver's number is in the last two bytes of its address, plus FIRST.
  * Everything else (the questions for a neighbour's address, above all) passes.
  *
- * Two more programs stand in for a reflector where the cost of everything else is measured: one drops what comes in, one
- * sends it on to a device, straight from the driver.
+ * The same program can count at the reflector's own device instead, so that there are no receivers at all. Two more stand in
+ * for a reflector where the cost of everything else is measured: one drops what comes in, one sends it on to a device,
+ * straight from the driver.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -137,6 +138,14 @@ SEC("classifier")
 int count(struct __sk_buff *skb)
 {
 	return counted((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len) ? TC_ACT_SHOT : TC_ACT_OK;
+}
+
+/* At the egress hook of the reflector's device: copies are counted there, and taken as if the device had sent them. A
+ * program attached the newer way could only drop them, and whoever sent them would be told. */
+SEC("classifier")
+int take(struct __sk_buff *skb)
+{
+	return counted((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len) ? TC_ACT_STOLEN : TC_ACT_OK;
 }
 
 SEC("classifier")

@@ -42,7 +42,7 @@ pub struct Args {
     /// Measure short and seldom: once 100 ms, for a first look
     #[arg(long, help_heading = "Measuring")]
     pub quick: bool,
-    /// How long to send in each repetition of each cell [default: 500ms]
+    /// How long to send in each repetition of each cell [default: 300ms]
     #[arg(long, value_parser = parse_duration, value_name = "TIME", help_heading = "Measuring")]
     pub window: Option<Duration>,
     /// How often to measure each cell [default: 3]
@@ -118,7 +118,7 @@ impl Args {
     }
 
     pub(super) fn window(&self) -> Duration {
-        self.window.unwrap_or(Duration::from_millis(if self.quick { 100 } else { 500 }))
+        self.window.unwrap_or(Duration::from_millis(if self.quick { 100 } else { 300 }))
     }
 
     pub(super) fn repetitions(&self) -> u32 {

@@ -3,7 +3,7 @@
 
 use aya::Ebpf;
 use aya::maps::{Array, Map};
-use aya::programs::tc::SchedClassifierLink;
+use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcError};
 use aya::programs::xdp::{XdpLink, XdpMode};
 use aya::programs::{SchedClassifier, TcAttachType, Xdp};
 
@@ -62,7 +62,7 @@ impl Counting {
     /// Loads the programs.
     pub(super) fn load() -> Result<Self, BenchError> {
         let mut programs = Ebpf::load(nacre_reflect_bpf::COUNT.map_err(failed)?).map_err(failed)?;
-        for name in ["count", "drop"] {
+        for name in ["count", "take", "drop"] {
             classifier(&mut programs, name)?.load().map_err(failed)?;
         }
         if let Some(program) = programs.program_mut("pass_on") {
@@ -83,6 +83,19 @@ impl Counting {
     pub(super) fn count(&mut self, device: &str) -> Result<(), BenchError> {
         classifier(&mut self.programs, "count")?.attach(device, TcAttachType::Ingress).map_err(failed)?;
         Ok(())
+    }
+
+    /// Counts what goes out by a device of the calling thread's namespace, and takes it as if the device had sent it, as long
+    /// as what it returns lives. That has to be dropped in the same namespace.
+    pub(super) fn take_at(&mut self, device: &str) -> Result<SchedClassifierLink, BenchError> {
+        match tc::qdisc_add_clsact(device) {
+            Ok(()) | Err(TcError::AlreadyAttached) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let program = classifier(&mut self.programs, "take")?;
+        let options = TcAttachOptions::Netlink(NlOptions::default());
+        let link = program.attach_with_options(device, TcAttachType::Egress, options).map_err(failed)?;
+        program.take_link(link).map_err(failed)
     }
 
     /// Sends what comes in by a device of the calling thread's namespace on to another one, in the driver, as long as what it returns

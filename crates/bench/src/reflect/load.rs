@@ -128,7 +128,7 @@ impl Load {
             sent.ns = after.wrapping_sub(start) as f64 / per_ns;
         }
         let due = (sent.datagrams * self.wait_for).saturating_sub(lost);
-        while due > 0 {
+        while arrived < due {
             let now = watcher.look();
             if now.wrapping_sub(looked) < look {
                 continue;
@@ -139,8 +139,7 @@ impl Load {
             if arrived > before {
                 progress = now;
                 sent.ns = now.wrapping_sub(start) as f64 / per_ns;
-            }
-            if arrived >= due || now.wrapping_sub(progress) > patience {
+            } else if now.wrapping_sub(progress) > patience {
                 break;
             }
         }

@@ -7,6 +7,8 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
+use serde::Serialize;
+
 use super::arguments::Args;
 use super::measure::Bench;
 use super::point::{Absent, Cell, Contender, Run, Series};
@@ -23,6 +25,18 @@ const LIMITED_WINDOW: Duration = Duration::from_millis(300);
 pub(super) struct Measured {
     pub(super) series: Vec<Series>,
     pub(super) absent: Vec<Absent>,
+    pub(super) receivers: Vec<ReceiverAlone>,
+}
+
+/// What a receiver takes for a copy, without a reflector.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct ReceiverAlone {
+    bytes: usize,
+    receivers: u32,
+    /// One that comes from the network's stack.
+    pub(super) buffer_ns: f64,
+    /// One that a program in the driver sent.
+    pub(super) frame_ns: Option<f64>,
 }
 
 /// Measures all cells of all devices.
@@ -74,26 +88,42 @@ fn of_device(
                         continue;
                     }
                 };
-                for &bytes in &args.bytes {
+                let cells: Vec<Cell> = args.bytes.iter().map(|bytes| cell(*bytes)).collect();
+                let first = fresh.len();
+                for cell in &cells {
+                    let Cell { bytes, .. } = cell;
                     progress.step(&format!("{}, {bytes} bytes to {receivers}", who.name()), repetition);
-                    fresh.push((cell(bytes), bench.run(&cell(bytes), &mut copier)?));
+                    fresh.push((*cell, bench.run(cell, &mut copier)?));
+                }
+                if !limited && !who.sends_frames() {
+                    let to_device = bench.run_to_device(&cells, &mut copier)?;
+                    for ((_, run), busy_ns) in fresh[first..].iter_mut().zip(to_device) {
+                        run.receiver_ns = run.busy_ns - busy_ns;
+                    }
                 }
             }
             // The shares of others are measured right after, with nobody there to copy.
-            let mut receiver_ns = HashMap::new();
+            let mut frame_ns = HashMap::new();
+            let frames = fresh.iter().any(|(cell, _)| cell.who.sends_frames());
             for &bytes in args.bytes.iter().filter(|_| !limited) {
-                receiver_ns.insert((bytes, false), bench.receiver_ns(bytes, receivers)?);
-                if fresh.iter().any(|(cell, _)| cell.who.sends_frames()) {
-                    receiver_ns.insert((bytes, true), bench.receiver_of_frames_ns(bytes, receivers)?);
-                }
+                let buffer = bench.receiver_ns(bytes, receivers)?;
+                let frame = if frames { Some(bench.receiver_of_frames_ns(bytes, receivers)?) } else { None };
+                frame_ns.extend(frame.map(|frame| (bytes, frame)));
+                measured.receivers.push(ReceiverAlone {
+                    bytes,
+                    receivers,
+                    buffer_ns: buffer,
+                    frame_ns: frame,
+                });
             }
             for (cell, mut run) in fresh {
                 if run.copies > 0 && !limited {
                     let per_s = run.datagrams as f64 / run.seconds;
                     let per_copy = run.datagrams as f64 / run.copies as f64;
                     run.sender_ns = bench.sender_ns(cell.bytes, per_s)? * per_copy;
-                    run.receiver_ns =
-                        receiver_ns.get(&(cell.bytes, cell.who.sends_frames())).copied().unwrap_or_default();
+                    if cell.who.sends_frames() {
+                        run.receiver_ns = frame_ns.get(&cell.bytes).copied().unwrap_or_default();
+                    }
                 }
                 runs.entry(cell).or_default().push(run);
             }

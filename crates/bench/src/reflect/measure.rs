@@ -204,6 +204,23 @@ impl Bench {
         })
     }
 
+    /// Repetitions without receivers: copies are counted, and gone, when they have come to the device. Gives the busy time
+    /// of a copy for each size.
+    pub(super) fn run_to_device(
+        &mut self,
+        cells: &[Cell],
+        copier: &mut Copier,
+    ) -> Result<Vec<f64>, BenchError> {
+        let Stage { reflector, counting, .. } = &mut self.stage;
+        let link = reflector.run(|| counting.take_at(&stage::output(0)))?;
+        let runs = cells.iter().map(|cell| Ok(self.run(cell, copier)?.busy_ns)).collect();
+        self.stage.reflector.run(move || {
+            drop(link);
+            Ok(())
+        })?;
+        runs
+    }
+
     fn busy_ns(&self, sent: &Sent) -> f64 {
         match (sent.begun, sent.ended) {
             (Some(from), Some(to)) => self.probe.busy_ns(from, to),
@@ -242,8 +259,8 @@ impl Bench {
         Ok(self.busy_ns(&sent) / sent.datagrams.max(1) as f64)
     }
 
-    /// What a receiver takes for a copy that comes from the network's stack, without a reflector: datagrams from the
-    /// reflector's namespace, once to the end and once only as far as the device.
+    /// What a receiver takes for a copy that comes from the network's stack, alone: datagrams from the reflector's
+    /// namespace, once to the end and once only as far as the device.
     pub(super) fn receiver_ns(&mut self, bytes: usize, receivers: u32) -> Result<f64, BenchError> {
         let from = stage::reflector_address(Some(0), PORT);
         let load = Load { from, ..self.load_to_receivers(bytes, receivers) };
@@ -256,7 +273,7 @@ impl Bench {
         Ok(received - taken)
     }
 
-    /// The same for a copy that a program in the driver sends: datagrams from the sender, which such a program sends
+    /// What it takes for a copy that a program in the driver sends: datagrams from the sender, which such a program sends
     /// straight on, once to the end, and once to a receiver that takes no such frames.
     pub(super) fn receiver_of_frames_ns(&mut self, bytes: usize, receivers: u32) -> Result<f64, BenchError> {
         let from = stage::sender_address(0);

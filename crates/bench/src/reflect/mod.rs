@@ -45,6 +45,7 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
     if all || !(args.validate || args.overload || args.joins) {
         let measured = matrix::measure(args)?;
         (report.series, report.absent) = (measured.series, measured.absent);
+        report.receivers_alone = measured.receivers;
         keep(args, &report)?;
     }
     if args.overload || all {
@@ -84,3 +85,6 @@ fn keep(args: &Args, report: &Report) -> Result<(), BenchError> {
 fn this_program() -> Result<PathBuf, BenchError> {
     std::env::current_exe().map_err(BenchError::io("find the program that runs"))
 }
+
+#[cfg(test)]
+mod tests;

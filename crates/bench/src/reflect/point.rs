@@ -81,7 +81,8 @@ pub(super) struct Run {
     pub(super) busy_ns: f64,
     /// Of this, the sender's share: the same datagrams at the same rate, dropped where the reflector would get them.
     pub(super) sender_ns: f64,
-    /// Of this, the receivers' share, measured alone.
+    /// Of this, the receivers' share: what it is more than without receivers, or, for frames that a driver sends, what
+    /// receivers alone take.
     pub(super) receiver_ns: f64,
     /// Time that the reflector's thread ran, with the interrupts that hit it, for each copy.
     pub(super) process_ns: f64,

@@ -7,16 +7,17 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::joins::{self, Joins};
+use super::matrix::ReceiverAlone;
 use super::overload::{self, Overloads};
 use super::point::{Absent, Series};
 use super::stage::Device;
 use super::system;
 use super::validate::{self, Loop};
-use crate::BenchError;
 use crate::goal::{Goal, Goals};
 use crate::machine::Machine;
 use crate::quantity::grouped;
 use crate::table::Table;
+use crate::{BenchError, Spread};
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Serialize)]
@@ -29,6 +30,8 @@ pub(super) struct Report {
     pub(super) background_percent: Vec<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) series: Vec<Series>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) receivers_alone: Vec<ReceiverAlone>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) absent: Vec<Absent>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -53,6 +56,7 @@ impl Report {
             cycles_per_ns: system::ticks_per_ns(),
             background_percent: Vec::new(),
             series: Vec::new(),
+            receivers_alone: Vec::new(),
             absent: Vec::new(),
             loops: Vec::new(),
             joins: Vec::new(),
@@ -129,6 +133,16 @@ impl fmt::Display for Report {
             );
             writeln!(f, "{}", alarming(&text))?;
         }
+        if !self.receivers_alone.is_empty() {
+            let alone = &self.receivers_alone;
+            let buffer = Spread::of(alone.iter().map(|alone| alone.buffer_ns)).median;
+            write!(f, "A receiver alone takes {buffer:.0} ns for a copy from the network's stack")?;
+            let frames: Vec<f64> = alone.iter().filter_map(|alone| alone.frame_ns).collect();
+            match frames.is_empty() {
+                true => writeln!(f, ".")?,
+                false => writeln!(f, ", {:.0} ns for one from a driver.", Spread::of(frames).median)?,
+            }
+        }
         for absent in &self.absent {
             writeln!(f, "Not measured: {}: {}.", absent.who.name(), absent.why.trim_end_matches('.'))?;
         }
@@ -171,7 +185,7 @@ fn table(series: &[Series]) -> Table {
     for series in series {
         let cell = &series.cell;
         let runs = &series.repetitions;
-        let process = crate::Spread::of(runs.iter().map(|run| run.process_ns));
+        let process = Spread::of(runs.iter().map(|run| run.process_ns));
         let limited = cell.device != Device::Unlimited;
         let number = |value: f64| if limited { "–".to_string() } else { grouped(value) };
         table.row(vec![

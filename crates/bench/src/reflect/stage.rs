@@ -157,7 +157,7 @@ impl Stage {
                     .map(|sender| format!("addr add {}/24 dev s0\n", sender_address(sender).ip()))
                     .collect::<String>(),
             ))
-            .or_else(|error| hint(error))?;
+            .or_else(hint)?;
         reflector.ip(&format!(
             "link set lo up\nlink set {INPUT} up\naddr add 10.63.0.1/24 dev {INPUT}\n\
              route add 10.63.128.0/17 via 10.63.0.2\n"
