@@ -180,12 +180,12 @@ pub fn what_a_driver_refuses_is_not_lost(kind: Kind) {
     });
     assert!(counters.full > 0 || counters.handed > 0, "the device was never full: {counters:?}");
     assert_eq!((counters.undeliverable, counters.handed_lost), (0, 0), "{counters:?}");
+    let neighbours = world.reflector.ip(&["neigh", "show", "dev", "t0"]).unwrap();
+    assert!(neighbours.contains("PERMANENT"), "what was given by hand is left alone: {neighbours}");
     expect.send(counters.admitted * u64::from(RECEIVERS)).unwrap();
     assert_eq!(reader.join().unwrap(), counters.admitted * u64::from(RECEIVERS), "{counters:?}");
     let got = members.iter().map(|member| ordered(&member.rest(), member)).sum::<u64>();
     assert_eq!(got, counters.admitted);
-    let neighbours = world.reflector.ip(&["neigh", "show", "dev", "t0"]).unwrap();
-    assert!(neighbours.contains("PERMANENT"), "what was given by hand is left alone: {neighbours}");
 }
 
 /// Another plane in the midst of it, and back: what waits goes out by the new one.
