@@ -149,28 +149,24 @@ struct frame6 {
 		(void *)(_frame + 1) <= (void *)(long)(ctx)->data_end ? _frame : 0;                                            \
 	})
 
-/* The class of maps for a number of places, 1 to REFLECT_XDP_PLACES_MAX: exact up to 64, then in steps of an eighth. */
+/* The class of maps for a number of places, 1 to REFLECT_XDP_PLACES_MAX: exact up to 128, then in steps of a sixteenth. */
 static __always_inline __u32 class_of(__u32 places)
 {
-	if (places <= 64)
-		return places - 1;
 	if (places <= 128)
-		return 64 + (places - 65) / 8;
+		return places - 1;
 	if (places <= 256)
-		return 72 + (places - 129) / 16;
-	return 80 + (places - 257) / 32;
+		return 128 + (places - 129) / 8;
+	return 144 + (places - 257) / 16;
 }
 
 /* How many entries the maps of a class have. */
 static __always_inline __u32 class_places(__u32 class)
 {
-	if (class < 64)
+	if (class < 128)
 		return class + 1;
-	if (class < 72)
-		return 64 + 8 * (class - 63);
-	if (class < 80)
-		return 128 + 16 * (class - 71);
-	return 256 + 32 * (class - 79);
+	if (class < 144)
+		return 128 + 8 * (class - 127);
+	return 256 + 16 * (class - 143);
 }
 
 static __always_inline struct bulk *this_bulk(void)
@@ -760,12 +756,15 @@ int reflect_xdp_egress(struct xdp_md *ctx)
 
 	if (!input->job) {
 		struct group *group = bpf_map_lookup_elem(&groups, &input->group);
-		struct counters *count = counters();
 
-		if (!group || !count)
+		if (!group)
 			return XDP_DROP;
 		/* Something of the group waits in user space, and this would overtake it. */
 		if (READ_ONCE(group->handed) != READ_ONCE(group->finished)) {
+			struct counters *count = counters();
+
+			if (!count)
+				return XDP_DROP;
 			input->refused = input->counted = 1;
 			input->stop = position;
 			hand_over(group, count, 0, 0, 0);
