@@ -5,12 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::Arguments;
 use crate::room::Room;
-use crate::world::{
-    CELLS, Cell, CellId, FLAGS_MAX, HEIGHT, Ledger, Random, Record, Tile, WIDTH, cell_of,
-};
+use crate::world::{CELLS, Cell, CellId, FLAGS_MAX, HEIGHT, Ledger, Random, Record, Tile, WIDTH, cell_of};
 
 /// What takes longer than this hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A player, and what it knows.
 pub struct Player {
@@ -173,6 +171,7 @@ pub fn bot(arguments: &Arguments) -> Result<(), String> {
     let ledgers = meet(&mut player, arguments, players)?;
     check(&player, &ledgers)?;
     let Statistics { entered, with_state, heard, rejoined } = player.statistics;
+    player.room.leave();
     eprintln!(
         "player {}: entered {entered} cells, {with_state} of them with a state; heard {heard} datagrams; rejoined {rejoined} times",
         arguments.player
@@ -217,7 +216,8 @@ fn meet(
         player.room.listen(arguments.turn(), &mut |datagram| heard.push(datagram.to_vec()))?;
         for datagram in heard {
             let text = String::from_utf8_lossy(&datagram);
-            if let Some(ledger) = Ledger::parse(&text).filter(|ledger| (1..=players).contains(&ledger.player)) {
+            if let Some(ledger) = Ledger::parse(&text).filter(|ledger| (1..=players).contains(&ledger.player))
+            {
                 quiet_since = Instant::now();
                 let known = ledgers.get(&ledger.player).map_or(0, |known| known.level);
                 if ledger.level >= known && ledger.player != arguments.player {
@@ -259,9 +259,13 @@ fn print(ledgers: &BTreeMap<u32, Ledger>) {
 fn check(player: &Player, ledgers: &BTreeMap<u32, BTreeSet<Tile>>) -> Result<(), String> {
     for (id, cell) in &player.cells {
         for record in cell.records.values() {
-            let planted = ledgers.get(&record.player).ok_or_else(|| format!("nobody is {}", record.player))?;
+            let planted =
+                ledgers.get(&record.player).ok_or_else(|| format!("nobody is {}", record.player))?;
             if let Some(flag) = record.flags.iter().find(|flag| !planted.contains(flag)) {
-                return Err(format!("player {} never planted {flag:?}, as was said in {id:?}", record.player));
+                return Err(format!(
+                    "player {} never planted {flag:?}, as was said in {id:?}",
+                    record.player
+                ));
             }
         }
     }

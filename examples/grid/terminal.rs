@@ -90,7 +90,9 @@ fn draw(player: &Player) -> std::io::Result<()> {
                 (true, _, _) => "\x1b[1;32m@\x1b[0m".to_owned(),
                 // Those of other cells were there when this player left.
                 (_, Some(who), _) if here => format!("\x1b[1;3{}m{}\x1b[0m", 1 + who % 6, who % 10),
-                (_, _, Some(owner)) => format!("\x1b[{};3{}mF\x1b[0m", if here { 1 } else { 2 }, 1 + owner % 6),
+                (_, _, Some(owner)) => {
+                    format!("\x1b[{};3{}mF\x1b[0m", if here { 1 } else { 2 }, 1 + owner % 6)
+                }
                 _ if here => ".".to_owned(),
                 _ => "\x1b[2m.\x1b[0m".to_owned(),
             };

@@ -95,7 +95,13 @@ impl Reflector {
     pub fn group_report(&self, id: u32) -> Value {
         let name = format!("{}/{id}", self.address.port());
         let groups = self.get("/groups");
-        groups["groups"].as_array().unwrap().iter().find(|group| group["group"] == name).cloned().unwrap_or(Value::Null)
+        groups["groups"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|group| group["group"] == name)
+            .cloned()
+            .unwrap_or(Value::Null)
     }
 
     /// Waits until a group is as it should be.
@@ -286,7 +292,8 @@ pub fn http(url: &str, method: &str, path: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
-    write!(stream, "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+    write!(stream, "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}")
+        .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -138,9 +138,10 @@ impl Client {
                 return Ok(Some(event));
             }
             let left = until.saturating_duration_since(Instant::now());
-            let due = self.member.timeout_us().map_or(left, |due_us| {
-                Duration::from_micros(due_us.saturating_sub(self.now_us()))
-            });
+            let due = self
+                .member
+                .timeout_us()
+                .map_or(left, |due_us| Duration::from_micros(due_us.saturating_sub(self.now_us())));
             let (readable, woken) = self.wait(left.min(due))?;
             if readable {
                 self.receive()?;

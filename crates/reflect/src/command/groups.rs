@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::http_client::At;
-use super::{Common, CommandError, print};
+use super::{CommandError, Common, print};
 
 /// Show the groups of a running reflector: members, rates, copies, what was refused and why, delays
 ///
@@ -36,7 +36,18 @@ pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
     }
     let rows: Vec<Vec<String>> = list(&answer["groups"]).map(group_row).collect();
     print::table(
-        &["GROUP", "MEMBERS", "IN/S", "COPIES/S", "DATAGRAMS", "COPIES", "REFUSED", "UNDELIVERABLE", "DELAY", "STATE"],
+        &[
+            "GROUP",
+            "MEMBERS",
+            "IN/S",
+            "COPIES/S",
+            "DATAGRAMS",
+            "COPIES",
+            "REFUSED",
+            "UNDELIVERABLE",
+            "DELAY",
+            "STATE",
+        ],
         &rows,
     )?;
     for group in list(&answer["groups"]).filter(|_| args.members) {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::member::{Member, is_final, place};
 use super::settings::Time;
-use super::{Common, CommandError, print};
+use super::{CommandError, Common, print};
 use crate::client::{Client, ClientError, ClientEvent, Waker};
 use crate::member::{MemberEvent, SendError};
 use crate::wire::STATE_BYTES_MAX;
@@ -88,10 +88,9 @@ pub fn run(args: Args, common: Common, complain: &mut dyn FnMut(&str)) -> Result
         }
     }
     match (join.args.count, join.args.timeout) {
-        (Some(count), Some(time)) if join.heard < count && !stop.is_set() => Err(CommandError::Failed(format!(
-            "{} of {count} datagrams came within {:?}",
-            join.heard, time.0
-        ))),
+        (Some(count), Some(time)) if join.heard < count && !stop.is_set() => {
+            Err(CommandError::Failed(format!("{} of {count} datagrams came within {:?}", join.heard, time.0)))
+        }
         _ => Ok(()),
     }
 }
@@ -153,7 +152,11 @@ impl Join {
     }
 
     /// Sends what waits. True if there is nothing left that waits.
-    fn can_send(&mut self, client: &mut Client, complain: &mut dyn FnMut(&str)) -> Result<bool, CommandError> {
+    fn can_send(
+        &mut self,
+        client: &mut Client,
+        complain: &mut dyn FnMut(&str),
+    ) -> Result<bool, CommandError> {
         if client.target().is_none() {
             return Ok(false);
         }
@@ -245,7 +248,9 @@ impl Join {
                     format!("got the state of version {version}, {} bytes", bytes.len()),
                 )
             }
-            MemberEvent::NoState => say(json!({ "event": "no state" }), "the group has no state yet".to_owned()),
+            MemberEvent::NoState => {
+                say(json!({ "event": "no state" }), "the group has no state yet".to_owned())
+            }
             MemberEvent::StateAsked { ask } => {
                 let state = self.args.state.as_deref().map(read_state).transpose();
                 let state = state.unwrap_or_else(|error| {

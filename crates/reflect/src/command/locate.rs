@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::http_client::At;
 use super::store::open_store;
 use super::target::{Target, resolve};
-use super::{Common, CommandError, print};
+use super::{CommandError, Common, print};
 use crate::location::Place;
 use crate::server::{location_map, relocate};
 use crate::wire::Reflectors;

@@ -53,7 +53,9 @@ impl Member {
     /// How it was named.
     pub fn shown(&self) -> String {
         match &self.what {
-            Target::Group { host, group } if host.contains(':') => format!("{}@[{host}]:{}", group.id, group.port),
+            Target::Group { host, group } if host.contains(':') => {
+                format!("{}@[{host}]:{}", group.id, group.port)
+            }
             Target::Group { host, group } => format!("{}@{host}:{}", group.id, group.port),
             Target::Location { name, .. } => format!("location \"{name}\""),
         }

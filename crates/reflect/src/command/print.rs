@@ -56,7 +56,9 @@ pub fn grouped(number: u64) -> String {
 pub fn shown(payload: &[u8]) -> String {
     let payload = payload.strip_suffix(b"\n").unwrap_or(payload);
     let text = String::from_utf8_lossy(payload);
-    text.chars().flat_map(|c| if c.is_control() && c != '\t' { c.escape_default().collect() } else { vec![c] }).collect()
+    text.chars()
+        .flat_map(|c| if c.is_control() && c != '\t' { c.escape_default().collect() } else { vec![c] })
+        .collect()
 }
 
 #[cfg(test)]

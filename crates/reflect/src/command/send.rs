@@ -3,9 +3,9 @@
 use std::io::BufRead;
 use std::time::{Duration, Instant};
 
+use super::CommandError;
 use super::member::{Member, is_final, place};
 use super::settings::Time;
-use super::CommandError;
 use crate::client::{Client, ClientError, ClientEvent};
 use crate::member::MemberEvent;
 

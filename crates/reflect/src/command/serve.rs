@@ -14,7 +14,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::settings::{PlaneChoice, Settings};
 use super::store::open_store;
-use super::{Common, CommandError, print};
+use super::{CommandError, Common, print};
 use crate::control::{ControlOptions, StateOptions};
 use crate::forward::{ForwardError, ForwardOptions};
 use crate::plane::PlaneOptions;
@@ -115,10 +115,8 @@ fn options(settings: &Settings) -> Result<ServerOptions, CommandError> {
         key,
         loopback: settings.allow_loopback,
         http,
-        state: (state_every > Duration::ZERO).then(|| StateOptions {
-            every_ms: state_every.as_millis() as u64,
-            ..StateOptions::default()
-        }),
+        state: (state_every > Duration::ZERO)
+            .then(|| StateOptions { every_ms: state_every.as_millis() as u64, ..StateOptions::default() }),
         standbys: settings.standby.clone(),
         store: settings.store.as_deref().map(|uri| open_store(uri, settings.key.as_deref())).transpose()?,
         shared,

@@ -105,9 +105,8 @@ impl Settings {
             None => return Ok(Settings::default()),
         };
         let shown = path.display();
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            CommandError::Failed(format!("cannot read the settings in {shown}: {error}"))
-        })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| CommandError::Failed(format!("cannot read the settings in {shown}: {error}")))?;
         let file: File = toml::from_str(&text).map_err(|error| {
             let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
             let why = error.message().replace('\n', " ");
@@ -216,7 +215,8 @@ impl Settings {
             let ids: Vec<GroupId> = match setting.group {
                 Named::Others => continue,
                 Named::Full(id) => vec![id],
-                Named::Number(number) => match u16::try_from(number).ok().filter(|port| ports.contains(port)) {
+                Named::Number(number) => match u16::try_from(number).ok().filter(|port| ports.contains(port))
+                {
                     Some(port) => vec![GroupId { port, id: 0 }],
                     None => shared.iter().map(|port| GroupId { port: *port, id: number }).collect(),
                 },
@@ -383,10 +383,13 @@ impl FromStr for GroupSetting {
 fn group_option(text: &str) -> Result<GroupOption, String> {
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
     let wrong = || {
-        format!("'{text}' is not an option of a group: sequence, token, open, members=N, rate=N, group-rate=N")
+        format!(
+            "'{text}' is not an option of a group: sequence, token, open, members=N, rate=N, group-rate=N"
+        )
     };
     let rate = |value: &str| {
-        let (copies, burst) = value.split_once('/').map_or((value, None), |(copies, burst)| (copies, Some(burst)));
+        let (copies, burst) =
+            value.split_once('/').map_or((value, None), |(copies, burst)| (copies, Some(burst)));
         let copies: u64 = copies.parse().map_err(|_| wrong())?;
         // A fifth of a second at once, unless said otherwise.
         let burst = burst.map_or(Ok(copies / 5), |burst| burst.parse().map_err(|_| wrong()))?;
@@ -469,14 +472,16 @@ mod tests {
         let [(id, ninth)] = settings.named_groups(&settings.shared())[..] else { panic!() };
         assert_eq!(id, GroupId { port: PORT_DEFAULT, id: 9 });
         assert!(ninth.sequence && !ninth.token);
-        for wrong in ["", "5", "x:token", "5:colour", "5:members", "5:members=-1", "5:rate=", "5:sequence=1"] {
+        for wrong in ["", "5", "x:token", "5:colour", "5:members", "5:members=-1", "5:rate=", "5:sequence=1"]
+        {
             assert!(wrong.parse::<GroupSetting>().is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn what_others_reach_needs_a_key_or_an_explicit_word() {
-        let listening = |address: &str| Settings { listen: vec![address.parse().unwrap()], ..Settings::default() };
+        let listening =
+            |address: &str| Settings { listen: vec![address.parse().unwrap()], ..Settings::default() };
         assert!(listening("127.0.0.1:0").check().is_ok());
         assert!(listening("[::1]:0").check().is_ok());
         assert!(listening("0.0.0.0:0").check().is_err());

@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn groups_and_locations_are_told_apart() {
-        let group = |host: &str, port, id| Target::Group { host: host.to_owned(), group: GroupId { port, id } };
+        let group =
+            |host: &str, port, id| Target::Group { host: host.to_owned(), group: GroupId { port, id } };
         let location = |name: &str, at: Option<(&str, u16)>| Target::Location {
             name: name.to_owned(),
             reflector: at.map(|(host, port)| (host.to_owned(), port)),
@@ -133,7 +134,9 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
-        for wrong in ["", "@", "@a:1", "5@a:b", "7/5@a:1", "location:", "99999999999@a:1", "x@a:1:b", "70000@a"] {
+        for wrong in
+            ["", "@", "@a:1", "5@a:b", "7/5@a:1", "location:", "99999999999@a:1", "x@a:1:b", "70000@a"]
+        {
             assert!(wrong.parse::<Target>().is_err(), "{wrong}");
         }
     }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::settings::Time;
 use super::target::Target;
-use super::{Common, CommandError, print};
+use super::{CommandError, Common, print};
 use crate::table::GroupId;
 use crate::token::{Grant, Scope, Token};
 

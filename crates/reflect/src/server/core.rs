@@ -112,7 +112,8 @@ impl Core {
             return Err(ForwardError::Plane(why).into());
         }
         tracing::error!(%why, "the {from} plane works no more; going on with the {to} plane");
-        let plane = plane::open(to, self.forwarder.listeners(), &self.plane_options).map_err(ForwardError::Plane)?;
+        let plane =
+            plane::open(to, self.forwarder.listeners(), &self.plane_options).map_err(ForwardError::Plane)?;
         self.plane_reason = format!("the {from} plane worked no more: {why}");
         self.forwarder.set_plane(&mut self.control, plane).map_err(ServerError::from)
     }
@@ -220,10 +221,12 @@ impl Core {
     fn group(&self, index: GroupIndex, group: &Group, counters: Counters, list: Option<u64>) -> GroupReport {
         let table = self.control.table();
         let members = || {
-            let entries = group.lanes.iter().flat_map(|lane| lane.entries.iter().map(move |entry| (lane, entry)));
+            let entries =
+                group.lanes.iter().flat_map(|lane| lane.entries.iter().map(move |entry| (lane, entry)));
             entries.filter_map(|(lane, entry)| Some((lane, table.member(entry.member?))))
         };
-        let mut delays: Vec<u32> = members().map(|(_, member)| member.delay_us).filter(|us| *us > 0).collect();
+        let mut delays: Vec<u32> =
+            members().map(|(_, member)| member.delay_us).filter(|us| *us > 0).collect();
         let middle = delays.len() / 2;
         let delay_us = (!delays.is_empty()).then(|| *delays.select_nth_unstable(middle).1);
         let rate = self.rates.get(&group.id).copied().unwrap_or_default();

@@ -30,11 +30,7 @@ struct Administration {
 }
 
 /// Serves for ever. Without a listener, it serves nobody.
-pub(super) async fn serve(
-    listener: Option<std::net::TcpListener>,
-    tasks: Tasks,
-    locations: Arc<Locations>,
-) {
+pub(super) async fn serve(listener: Option<std::net::TcpListener>, tasks: Tasks, locations: Arc<Locations>) {
     let Some(listener) = listener else { return std::future::pending().await };
     let shared = Administration { tasks, locations };
     let router = Router::new()
@@ -77,7 +73,11 @@ async fn scrape(State(administration): Shared) -> Result<Response, Unavailable> 
 /// Which groups: all, or `?group=PORT/ID`, with its members if `&members=true`.
 fn detail(query: &str) -> Result<Detail, String> {
     let (mut group, mut members) = (None, false);
-    for (name, value) in query.split('&').filter(|part| !part.is_empty()).map(|part| part.split_once('=').unwrap_or((part, ""))) {
+    for (name, value) in query
+        .split('&')
+        .filter(|part| !part.is_empty())
+        .map(|part| part.split_once('=').unwrap_or((part, "")))
+    {
         match name {
             // Some clients escape the slash.
             "group" => group = Some(value.replace("%2F", "/").replace("%2f", "/").parse::<GroupId>()?),
@@ -179,7 +179,8 @@ fn html(report: &Report) -> String {
     groups.sort_by_key(|group| std::cmp::Reverse((group.copies_per_second, group.members)));
     let mut lines = String::new();
     for group in groups.iter().take(SHOWN_MAX) {
-        let delay = group.delay_us.map_or_else(|| "–".to_owned(), |us| format!("{:.2} ms", f64::from(us) / 1000.0));
+        let delay =
+            group.delay_us.map_or_else(|| "–".to_owned(), |us| format!("{:.2} ms", f64::from(us) / 1000.0));
         let _ = writeln!(
             lines,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{delay}</td></tr>",

@@ -66,7 +66,11 @@ pub(super) struct Locations {
 }
 
 impl Locations {
-    pub(super) fn new(store: &Store, tasks: Tasks, standbys: Vec<SocketAddr>) -> Result<Locations, nacre::Error> {
+    pub(super) fn new(
+        store: &Store,
+        tasks: Tasks,
+        standbys: Vec<SocketAddr>,
+    ) -> Result<Locations, nacre::Error> {
         let told = Mutex::new(Snapshot::default());
         Ok(Locations { map: location_map(store)?, tasks, told, standbys })
     }

@@ -60,7 +60,8 @@ impl Collector for Source {
             Some(group.admitted as f64)
         })?;
         let help = "Copies that devices took, by group";
-        encoder.groups("group_copies", help, MetricType::Counter, &groups, |group| Some(group.copies as f64))?;
+        encoder
+            .groups("group_copies", help, MetricType::Counter, &groups, |group| Some(group.copies as f64))?;
         let help = "Datagrams that were refused, by group";
         encoder.groups("group_datagrams_refused", help, MetricType::Counter, &groups, |group| {
             Some(group.refused.values().sum::<u64>() as f64)
@@ -137,7 +138,12 @@ mod tests {
         let mut report = Report::default();
         report.reflector.copies = 7;
         report.reflector.refused.insert("strangers", 3);
-        report.groups.push(GroupReport { group: "7400/5".to_owned(), members: 2, copies: 7, ..Default::default() });
+        report.groups.push(GroupReport {
+            group: "7400/5".to_owned(),
+            members: 2,
+            copies: 7,
+            ..Default::default()
+        });
         let text = text(&report).unwrap();
         for line in [
             "nacre_reflect_copies_total 7",

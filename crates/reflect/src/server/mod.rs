@@ -19,7 +19,7 @@ use nacre::Store;
 use nacre_wire::ClusterKey;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use self::administration::{Tasks, Task};
+use self::administration::{Task, Tasks};
 use self::core::{Core, is_loopback};
 use self::keep::Locations;
 use crate::control::{Control, ControlOptions, Event, StateOptions};
@@ -146,6 +146,11 @@ impl Server {
         let bound: Vec<SocketAddr> = listeners.addresses().collect();
         let shared = &bound[..options.shared.len()];
         let (plane, plane_reason) = match options.plane {
+            // Programs in the kernel sit at devices; on loopback, where everything is one machine, there is none to win at.
+            None if is_loopback(&bound) && options.plane_options.devices.is_empty() => {
+                let plane = plane::open(Kind::Batch, &listeners, &options.plane_options)?;
+                (plane, "all members are on loopback".to_owned())
+            }
             None => plane::auto(&listeners, &options.plane_options)?,
             Some(kind) => {
                 let plane = plane::open(kind, &listeners, &options.plane_options)?;
@@ -176,17 +181,9 @@ impl Server {
         let (sender, receiver) = mpsc::channel::<Task>();
         let tasks = Tasks::new(sender, forwarder.waker());
         let (wanted, wants) = unbounded_channel();
-        let core =
-            Core::new(control, forwarder, options.plane_options.clone(), plane_reason.clone(), wanted);
-        let mut server = Server {
-            addresses: bound,
-            http: None,
-            plane: kind,
-            plane_reason,
-            tasks,
-            data: None,
-            side: None,
-        };
+        let core = Core::new(control, forwarder, options.plane_options.clone(), plane_reason.clone(), wanted);
+        let mut server =
+            Server { addresses: bound, http: None, plane: kind, plane_reason, tasks, data: None, side: None };
         server.start_side(&options, wants)?;
         let thread = std::thread::Builder::new().name("nacre-reflect".to_owned());
         let thread = thread.spawn(move || core.run(&receiver));
@@ -195,7 +192,11 @@ impl Server {
     }
 
     /// The thread for what may wait.
-    fn start_side(&mut self, options: &ServerOptions, wants: UnboundedReceiver<Event>) -> Result<(), ServerError> {
+    fn start_side(
+        &mut self,
+        options: &ServerOptions,
+        wants: UnboundedReceiver<Event>,
+    ) -> Result<(), ServerError> {
         let system = |what| move |why| ServerError::System { what, why };
         let listener = match options.http {
             None => None,
