@@ -12,7 +12,9 @@ use std::time::Instant;
 use harness::reflect::{Joined, Reflector, http, until};
 use harness::{PATIENCE, Random, Server, program, run_with};
 use nacre_reflect::lab::{Lab, Namespace};
-use nacre_reflect::wire::{Answer, COOKIE_BYTES, Heartbeat, Join, MAGIC, Reason, Request, StatePart};
+use nacre_reflect::wire::{
+    Answer, COOKIE_BYTES, Heartbeat, Join, MAGIC, Reason, Request, StateGet, StatePart,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -104,7 +106,7 @@ fn garbage_disturbs_nobody() {
         member.heartbeat(2, session, 1),
         Request::Leave { group: 1, session: 1 }.encode(),
         Request::Locate { nonce: 1, location: "harbour" }.encode(),
-        Request::StateGet { group: 2, parts: 1, session, version: 0, offset: 0 }.encode(),
+        Request::StateGet(StateGet { group: 2, parts: 1, session, version: 0, offset: 0 }).encode(),
         Request::StatePart(StatePart {
             group: 2,
             ask: 1,
@@ -445,7 +447,7 @@ fn forged_addresses_get_no_more_than_was_sent_in_their_name() {
     );
     requests.insert(
         "fetch of a state",
-        Request::StateGet { group: 1, parts: 16, session: 5, version: 0, offset: 0 }.encode(),
+        Request::StateGet(StateGet { group: 1, parts: 16, session: 5, version: 0, offset: 0 }).encode(),
     );
     requests.insert("payload", vec![b'x'; 1000]);
     requests.insert("a cut join", requests["join"][..60].to_vec());

@@ -80,6 +80,7 @@ pub fn host_and_port(text: &str) -> Result<(String, u16), String> {
     };
     match unbracketed(host) {
         "" => Err(wrong()),
+        host if host.contains(':') && host.parse::<IpAddr>().is_err() => Err(wrong()),
         host => Ok((host.to_owned(), port.unwrap_or(PORT_DEFAULT))),
     }
 }
@@ -134,9 +135,18 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
-        for wrong in
-            ["", "@", "@a:1", "5@a:b", "7/5@a:1", "location:", "99999999999@a:1", "x@a:1:b", "70000@a"]
-        {
+        for wrong in [
+            "",
+            "@",
+            "@a:1",
+            "5@a:b",
+            "7/5@a:1",
+            "location:",
+            "99999999999@a:1",
+            "x@a:1:b",
+            "x@a:1:2",
+            "70000@a",
+        ] {
             assert!(wrong.parse::<Target>().is_err(), "{wrong}");
         }
     }
