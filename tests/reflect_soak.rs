@@ -174,18 +174,8 @@ fn members_come_and_go_and_nothing_is_left_of_them() {
         std::env::var("SOAK_SECONDS").map_or(15, |text| text.parse().expect("SOAK_SECONDS is a number"));
     let mut random = Random::from_environment();
     let store = Server::in_memory();
-    let flags = [
-        "--store",
-        &store.uri,
-        "--heartbeat",
-        "300ms",
-        "--expiry",
-        "2s",
-        "--joins-per-second",
-        "1000000",
-        "--log",
-        "warn",
-    ];
+    let flags =
+        ["--store", &store.uri, "--heartbeat", "300ms", "--expiry", "2s", "--joins-per-second", "1000000"];
     let mut reflectors = [Reflector::start(&flags), Reflector::start(&flags)];
     let world = World {
         reflectors: [reflectors[0].address, reflectors[1].address],
