@@ -56,13 +56,17 @@ pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
         print::table(&["MEMBER", "AT", "DEVICE", "HEARD", "DELAY", "ECHO"], &rows)?;
     }
     let reflector = &answer["reflector"];
-    let number = |name: &str| print::grouped(reflector[name].as_u64().unwrap_or(0));
+    let number = |name: &str| reflector[name].as_u64().unwrap_or(0);
     print::line(&format!(
-        "\n{} groups, {} members, {} datagrams admitted, {} copies, by the {} plane",
-        number("groups"),
-        number("members"),
-        number("admitted"),
-        number("copies"),
+        "\n{}, {}, {} admitted, {} by the {} plane",
+        print::count(number("groups"), "group"),
+        print::count(number("members"), "member"),
+        print::count(number("admitted"), "datagram"),
+        // The plural of a copy is not that of a member.
+        match number("copies") {
+            1 => "1 copy".to_owned(),
+            copies => format!("{} copies", print::grouped(copies)),
+        },
         reflector["plane"].as_str().unwrap_or("unknown"),
     ))?;
     let refused: Vec<String> = object(&reflector["refused"])

@@ -214,7 +214,7 @@ impl Join {
                 say(
                     json!({ "event": "joined", "reflector": reflector, "group": target.group, "seen": seen.to_string(),
                         "members": members, "again": again }),
-                    format!("joined {} as {seen}: {members} members", place(target)),
+                    format!("joined {} as {seen}: {}", place(target), print::count(members.into(), "member")),
                 )
             }
             MemberEvent::Lost { target } => say(

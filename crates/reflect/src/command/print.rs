@@ -52,6 +52,11 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// `1 member`, `2 members`.
+pub fn count(number: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
 /// What another program sent, as a line that cannot disturb a terminal.
 pub fn shown(payload: &[u8]) -> String {
     let payload = payload.strip_suffix(b"\n").unwrap_or(payload);
@@ -72,5 +77,6 @@ mod tests {
         assert_eq!(shown(b"\xff"), "\u{fffd}");
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(grouped(12), "12");
+        assert_eq!((count(1, "group"), count(0, "member")), ("1 group".to_owned(), "0 members".to_owned()));
     }
 }

@@ -187,6 +187,17 @@ impl Core {
         Report { reflector, groups }
     }
 
+    /// The name of a device, or its number if it has gone.
+    fn device(&self, index: u32) -> String {
+        let name = self
+            .forwarder
+            .listeners()
+            .sockets()
+            .next()
+            .and_then(|(_, socket)| rustix::net::netdevice::index_to_name(socket, index).ok());
+        name.unwrap_or_else(|| index.to_string())
+    }
+
     fn about(&self, now: Now) -> About {
         let counters = self.forwarder.counters();
         let table = self.control.table();
@@ -249,7 +260,7 @@ impl Core {
                 let report = |(lane, member): (&crate::table::Lane, &crate::table::Member)| MemberReport {
                     address: member.address,
                     at: lane.path.local,
-                    device: lane.path.device,
+                    device: self.device(lane.path.device),
                     heard_ms_ago: now_ms.saturating_sub(member.heard_ms),
                     delay_us: member.delay_us,
                     echo: member.echo,

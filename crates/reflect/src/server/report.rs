@@ -111,8 +111,8 @@ pub struct MemberReport {
     pub address: SocketAddr,
     /// The address of the reflector that it joined at.
     pub at: SocketAddr,
-    /// The number of the network device that it is behind.
-    pub device: u32,
+    /// The network device that it is behind.
+    pub device: String,
     /// When it was last heard of.
     pub heard_ms_ago: u64,
     /// The delay there and back; 0 if not yet known.
