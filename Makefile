@@ -9,6 +9,8 @@ LISTEN ?= 127.0.0.1:6470
 METRICS ?= 127.0.0.1:6471
 # Seconds that `make fuzz` gives to each target.
 FUZZ_SECONDS ?= 600
+# Seconds that `make soak` lets members come and go.
+SOAK_SECONDS ?= 600
 
 # Where `make install` puts the program, its manual pages and completions.
 PREFIX ?= /usr/local
@@ -19,7 +21,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help run test check mpi bench ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help run test check mpi bench soak ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -29,6 +31,7 @@ help:
 	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look)"
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
+	@echo "make soak       two reflectors under members that come, go and crash, for $(SOAK_SECONDS) s"
 	@echo "make release    the program alone: $(NACRE)"
 	@echo "make install    the program, its manual pages and completions, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
@@ -84,6 +87,9 @@ ceph-stop:
 
 fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
+
+soak:
+	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test reflect_soak -- --nocapture
 
 docs:
 	$(CARGO) doc --workspace --no-deps

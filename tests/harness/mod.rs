@@ -6,6 +6,7 @@
 // Every test file uses its own part of this.
 #![allow(dead_code)]
 
+pub mod reflect;
 pub mod tree;
 
 use std::ffi::OsStr;

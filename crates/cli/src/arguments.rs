@@ -77,6 +77,8 @@ pub enum Command {
     Walk(Box<nacre_walk::command::Args>),
     Copy(copy_tree::Args),
     Remove(remove::Args),
+    #[command(subcommand)]
+    Reflect(nacre_reflect::command::Command),
     Keygen(keygen::Args),
     /// Run a study: what coordination costs, measured on this machine
     #[command(subcommand)]

@@ -65,34 +65,36 @@ struct {
 	__uint(max_entries, 4096);
 } xdp_rescues SEC(".maps");
 
-/* A datagram under way on this processor. */
+/* A datagram under way on this processor. What is looked at for each clone stands first. */
 struct input {
 	__u32 number;  /* low bits of how many there were before it */
-	__u32 group;   /* its index */
-	__u32 lane;    /* its number in the group */
-	__u32 count;   /* places */
-	__u64 region;  /* of the lane */
-	__u8 except[16];
+	__u32 flags;
 	__u32 seen;    /* clones that were seen */
-	__u32 clones;  /* that were asked for */
 	__u32 first;   /* the first clone that becomes a copy */
 	__u32 copies;  /* how many do */
-	__u32 cursor;  /* the next place to look at */
+	__u32 cursor;  /* the next place to look at, of all places */
+	__u32 end;     /* after the last */
+	__u32 group;   /* its index */
 	__u32 sum;     /* of all that the UDP checksum is made of, without the destination's address and port */
 	__u32 ip_sum;  /* IPv4: of the IP header without checksum and destination */
-	__u32 stop;    /* where to go on, once `refused` */
-	__u8 refused;  /* No more copies of it are made here. */
-	__u8 counted;  /* It is counted among those handed over. */
-	__u8 told;     /* User space has it. */
-	__u8 job;      /* It comes from user space, which waits for the outcome. */
-	__u8 quiet;    /* It rings no bell. */
-	__u8 ipv6;
-	__u8 no_except;
+	__u32 clones;  /* that were asked for */
 	__be16 except_port;
-	__u32 base;
+	__u16 told;    /* User space has it. */
+	__u8 except[16];
+	__u64 region;  /* of the lane */
+	__u32 lane;    /* its number in the group */
+	__u32 stop;    /* where to go on, once it is refused */
 	struct xdp_rescue rescue;
 	__u8 bytes[2560]; /* REFLECT_XDP_BYTES_MAX, and what the verifier cannot know not to be looked at */
 };
+
+/* input.flags */
+#define INPUT_REFUSED 1   /* No more copies of it are made here. */
+#define INPUT_COUNTED 2   /* It is counted among those handed over. */
+#define INPUT_JOB 4       /* It comes from user space, which waits for the outcome. */
+#define INPUT_QUIET 8     /* It rings no bell. */
+#define INPUT_IPV6 16
+#define INPUT_NO_EXCEPT 32
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -112,7 +114,12 @@ struct {
 struct entry {
 	__u16 slot;
 	__u16 what;
-	__u32 position;
+	__u32 place;
+} __attribute__((aligned(8)));
+
+union entry_word {
+	struct entry entry;
+	__u64 word;
 };
 
 /* What the egress program did with the queue that is being sent on this processor. */
@@ -149,28 +156,24 @@ struct frame6 {
 		(void *)(_frame + 1) <= (void *)(long)(ctx)->data_end ? _frame : 0;                                            \
 	})
 
-/* The class of maps for a number of places, 1 to REFLECT_XDP_PLACES_MAX: exact up to 64, then in steps of an eighth. */
+/* The class of maps for a number of places, 1 to REFLECT_XDP_PLACES_MAX: exact up to 128, then in steps of a sixteenth. */
 static __always_inline __u32 class_of(__u32 places)
 {
-	if (places <= 64)
-		return places - 1;
 	if (places <= 128)
-		return 64 + (places - 65) / 8;
+		return places - 1;
 	if (places <= 256)
-		return 72 + (places - 129) / 16;
-	return 80 + (places - 257) / 32;
+		return 128 + (places - 129) / 8;
+	return 144 + (places - 257) / 16;
 }
 
 /* How many entries the maps of a class have. */
 static __always_inline __u32 class_places(__u32 class)
 {
-	if (class < 64)
+	if (class < 128)
 		return class + 1;
-	if (class < 72)
-		return 64 + 8 * (class - 63);
-	if (class < 80)
-		return 128 + 16 * (class - 71);
-	return 256 + 32 * (class - 79);
+	if (class < 144)
+		return 128 + 8 * (class - 127);
+	return 256 + 16 * (class - 143);
 }
 
 static __always_inline struct bulk *this_bulk(void)
@@ -207,7 +210,7 @@ static __always_inline struct input *input_begin(struct bulk *bulk, struct count
 	if (!input)
 		return 0;
 	/* Clones that were never seen are no longer queued: the device took none at all. It is down, or gone. */
-	if (input->clones && !input->seen && !input->refused && !input->job)
+	if (input->clones && !input->seen && !(input->flags & (INPUT_REFUSED | INPUT_JOB)))
 		count->undeliverable += input->copies;
 	input->clones = 0;
 	return input;
@@ -250,11 +253,11 @@ static __always_inline void tell(struct input *input, struct group *group, struc
 {
 	__u32 zero = 0;
 
-	input->refused = 1;
+	input->flags |= INPUT_REFUSED;
 	if (input->told)
 		return;
 	input->told = 1;
-	if (input->job) {
+	if (input->flags & INPUT_JOB) {
 		struct xdp_outcome *outcome = bpf_map_lookup_elem(&xdp_outcomes, &zero);
 
 		if (outcome) {
@@ -263,10 +266,8 @@ static __always_inline void tell(struct input *input, struct group *group, struc
 		}
 		return;
 	}
-	if (!input->counted) {
-		input->counted = 1;
+	if (!(input->flags & INPUT_COUNTED))
 		hand_over(group, count, 0, 0, 0);
-	}
 	input->rescue.mark = mark_of(input->lane, input->region, input->stop);
 
 	__u32 bytes = input->rescue.bytes;
@@ -408,26 +409,26 @@ static __always_inline int decide(struct xdp_md *ctx, struct xdp_shared *shared,
 
 	/* A rewritten lane shows its new region; what was looked at before is still there. */
 	input->number = bulk->next++;
+	input->flags = (question->ipv6 ? INPUT_IPV6 : 0) |
+		       (judged.sender->flags & REFLECT_SENDER_ECHO ? INPUT_NO_EXCEPT : 0);
 	input->group = index;
 	input->lane = number;
-	input->count = places_count;
 	input->region = region;
-	input->base = region;
-	input->seen = input->cursor = 0;
+	input->seen = 0;
 	input->clones = class_places(class);
 	input->copies = copies;
 	input->first = input->clones - copies;
+	input->cursor = region;
+	input->end = input->cursor + places_count;
 	input->stop = 0;
-	input->refused = input->counted = input->told = input->job = input->quiet = 0;
-	input->ipv6 = question->ipv6;
-	input->no_except = judged.sender->flags & REFLECT_SENDER_ECHO;
+	input->told = 0;
 	input->except_port = question->key.port;
 	__builtin_memcpy(input->except, question->key.address, 16);
 	input->rescue.group = index;
 	input->rescue.device = ctx->ingress_ifindex;
 	input->rescue.bytes = question->payload;
 	input->rescue.except_port = question->key.port;
-	input->rescue.no_except = input->no_except;
+	input->rescue.no_except = !!(input->flags & INPUT_NO_EXCEPT);
 	__builtin_memcpy(input->rescue.except, question->key.address, 16);
 
 	/* It stays behind what waits in user space. */
@@ -623,18 +624,16 @@ int reflect_xdp_job(struct xdp_md *ctx)
 	if (!input)
 		return XDP_DROP;
 	input->number = bulk->next++;
-	input->count = job->count;
-	input->base = job->base;
-	input->region = 0;
-	input->seen = input->cursor = 0;
+	input->flags = INPUT_JOB | (job->quiet ? INPUT_QUIET : 0) | (job->no_except ? INPUT_NO_EXCEPT : 0);
+	input->region = job->base;
+	input->seen = 0;
 	input->clones = class_places(class);
 	input->copies = job->copies;
 	input->first = input->clones - job->copies - 1;
+	input->cursor = job->base;
+	input->end = input->cursor + job->count;
 	input->stop = 0;
-	input->refused = input->counted = input->told = 0;
-	input->job = 1;
-	input->quiet = job->quiet;
-	input->no_except = job->no_except;
+	input->told = 0;
 	input->except_port = job->except_port;
 	__builtin_memcpy(input->except, job->except, 16);
 	outcome->number = job->number;
@@ -647,12 +646,12 @@ int reflect_xdp_job(struct xdp_md *ctx)
 	if (!packet)
 		return XDP_DROP;
 	tag(&packet->ethernet, input->number);
-	input->ipv6 = packet->ethernet.h_proto == bpf_htons(ETH_P_IPV6);
-	if (input->ipv6) {
+	if (packet->ethernet.h_proto == bpf_htons(ETH_P_IPV6)) {
 		struct frame6 *packet6 = FRAME(struct frame6, ctx);
 
 		if (!packet6)
 			return XDP_DROP;
+		input->flags |= INPUT_IPV6;
 		input->sum = packet6->udp.check;
 	} else {
 		const __u32 *words = (const void *)&packet->ip;
@@ -664,7 +663,7 @@ int reflect_xdp_job(struct xdp_md *ctx)
 }
 
 /* Keeps in mind what was done with a clone until its queue has been sent. */
-static __always_inline void note(struct bulk *bulk, __u32 slot, __u32 what, __u32 position)
+static __always_inline void note(struct bulk *bulk, __u32 slot, __u32 what, __u32 place)
 {
 	__u32 at = bulk->logged;
 
@@ -672,9 +671,7 @@ static __always_inline void note(struct bulk *bulk, __u32 slot, __u32 what, __u3
 		return;
 	if (what != LOG_PASSED || (at && bulk->log[0].slot != slot))
 		bulk->odd = 1;
-	bulk->log[at].slot = slot;
-	bulk->log[at].what = what;
-	bulk->log[at].position = position;
+	*(__u64 *)&bulk->log[at] = ((union entry_word){.entry = {.slot = slot, .what = what, .place = place}}).word;
 	bulk->logged = at + 1;
 }
 
@@ -683,7 +680,7 @@ static __always_inline void note(struct bulk *bulk, __u32 slot, __u32 what, __u3
  * nobody takes, from the device to itself, unless a copy is in the same queue. */
 static __always_inline int leave(struct xdp_md *ctx, struct bulk *bulk, struct input *input, __u32 slot, __u32 clone)
 {
-	if (clone + 1 != input->clones || bulk->passed || input->quiet)
+	if (clone + 1 != input->clones || bulk->passed || input->flags & INPUT_QUIET)
 		return XDP_DROP;
 
 	struct frame4 *packet = FRAME(struct frame4, ctx);
@@ -702,24 +699,35 @@ static __always_inline int leave(struct xdp_md *ctx, struct bulk *bulk, struct i
 /* The next place that is somebody's who gets a copy; none if there is no more. */
 static __always_inline struct place *next_place(struct input *input)
 {
+	__u32 end = input->end;
+
 	for (__u32 tries = 0; tries < REFLECT_XDP_PLACES_MAX; tries++) {
-		if (input->cursor >= input->count)
+		__u32 at = input->cursor;
+
+		if (at >= end)
 			return 0;
 
-		__u32 at = input->base + input->cursor;
 		struct place *place = bpf_map_lookup_elem(&places, &at);
 
 		if (!place)
 			return 0;
-		input->cursor++;
+		input->cursor = at + 1;
 		if (!(READ_ONCE(place->hop) >> 48 & REFLECT_PLACE_LIVE))
 			continue;
-		if (place->port != input->except_port || input->no_except ||
+		if (place->port != input->except_port || input->flags & INPUT_NO_EXCEPT ||
 		    ((__u64 *)place->address)[0] != ((__u64 *)input->except)[0] ||
 		    ((__u64 *)place->address)[1] != ((__u64 *)input->except)[1])
 			return place;
 	}
 	return 0;
+}
+
+/* The sum of three 16-bit words at most, as it stands in a header. */
+static __always_inline __u16 complement(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
 }
 
 SEC("xdp/devmap")
@@ -739,50 +747,50 @@ int reflect_xdp_egress(struct xdp_md *ctx)
 		return XDP_DROP;
 
 	__u32 clone = input->seen++;
+	__u32 flags = input->flags;
 
-	if (input->job) {
+	if (flags & INPUT_JOB) {
 		__u32 zero = 0;
 		struct xdp_outcome *outcome = bpf_map_lookup_elem(&xdp_outcomes, &zero);
 
 		if (outcome)
 			outcome->seen = input->seen;
 	}
-
-	if (input->refused || clone - input->first >= input->copies)
+	if (flags & INPUT_REFUSED || clone - input->first >= input->copies)
 		return leave(ctx, bulk, input, slot, clone);
 
 	struct place *place = next_place(input);
 
 	if (!place)
 		return leave(ctx, bulk, input, slot, clone);
-
-	__u32 position = input->cursor - 1;
-
-	if (!input->job) {
+	if (!(flags & INPUT_JOB)) {
 		struct group *group = bpf_map_lookup_elem(&groups, &input->group);
-		struct counters *count = counters();
 
-		if (!group || !count)
+		if (!group)
 			return XDP_DROP;
 		/* Something of the group waits in user space, and this would overtake it. */
 		if (READ_ONCE(group->handed) != READ_ONCE(group->finished)) {
-			input->refused = input->counted = 1;
-			input->stop = position;
+			struct counters *count = counters();
+
+			if (!count)
+				return XDP_DROP;
+			input->flags = flags | INPUT_REFUSED | INPUT_COUNTED;
 			hand_over(group, count, 0, 0, 0);
-			note(bulk, slot, LOG_REFUSED, position);
+			note(bulk, slot, LOG_REFUSED, input->cursor - 1);
 			return leave(ctx, bulk, input, slot, clone);
 		}
 	}
 
 	__u64 hop = READ_ONCE(place->hop);
 	__be16 port = place->port;
-	__u16 check = ~fold((__u64)input->sum + place->sum + port);
+	__u16 address_sum = place->sum;
+	__u16 check = complement(input->sum + address_sum + port);
 
 	if (!check)
 		check = 0xffff;
 	*(__u32 *)packet->ethernet.h_dest = hop;
 	*(__u16 *)(packet->ethernet.h_dest + 4) = hop >> 32;
-	if (input->ipv6) {
+	if (flags & INPUT_IPV6) {
 		struct frame6 *packet6 = FRAME(struct frame6, ctx);
 
 		if (!packet6)
@@ -792,12 +800,12 @@ int reflect_xdp_egress(struct xdp_md *ctx)
 		packet6->udp.check = check;
 	} else {
 		packet->ip.daddr = *(__be32 *)(place->address + 12);
-		packet->ip.check = ~fold((__u64)input->ip_sum + place->sum);
+		packet->ip.check = complement(input->ip_sum + address_sum);
 		packet->udp.dest = port;
 		packet->udp.check = check;
 	}
 	bulk->passed++;
-	note(bulk, slot, LOG_PASSED, position);
+	note(bulk, slot, LOG_PASSED, input->cursor - 1);
 	return XDP_PASS;
 }
 
@@ -806,7 +814,7 @@ static __always_inline void took(struct input *input, struct counters *count, __
 {
 	__u32 zero = 0;
 
-	if (input->job) {
+	if (input->flags & INPUT_JOB) {
 		struct xdp_outcome *outcome = bpf_map_lookup_elem(&xdp_outcomes, &zero);
 
 		if (outcome)
@@ -871,7 +879,7 @@ int reflect_xdp_sent(__u64 *arguments)
 		if (entry.what != LOG_REFUSED && before++ < (__u32)sent) {
 			if (entry.what == LOG_PASSED)
 				took(input, count, 1);
-			else if (input->job)
+			else if (input->flags & INPUT_JOB)
 				bell_rang();
 			continue;
 		}
@@ -882,7 +890,7 @@ int reflect_xdp_sent(__u64 *arguments)
 
 		if (!group)
 			continue;
-		input->stop = entry.position;
+		input->stop = entry.place - (__u32)input->region;
 		tell(input, group, count);
 	}
 	return 0;
@@ -910,7 +918,7 @@ int reflect_xdp_failed(__u64 *arguments)
 
 	if (!group)
 		return 0;
-	input->stop = input->cursor;
+	input->stop = input->cursor - (__u32)input->region;
 	tell(input, group, count);
 	return 0;
 }

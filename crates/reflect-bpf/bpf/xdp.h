@@ -11,7 +11,7 @@
 #define REFLECT_XDP_DEVICES 4
 
 /* The size classes of a device's maps, and the places of the largest: see `class_of`. */
-#define REFLECT_XDP_CLASSES 88
+#define REFLECT_XDP_CLASSES 160
 #define REFLECT_XDP_PLACES_MAX 512
 
 /* The longest payload that is copied here. A clone has one page for headroom, headers and payload. */

@@ -138,6 +138,18 @@ impl Namespace {
             .map_err(|why| LabError(format!("cannot give {device} of {} a queue: {why}", self.name)))
     }
 
+    /// A new device, up and without a queue, whose other end is a file: each read gives a frame that was sent by the device,
+    /// and does not wait for one. While nobody reads, its driver takes `frames` frames and refuses more.
+    pub fn tap(&self, device: &str, frames: u32) -> Result<File, LabError> {
+        let file = self
+            .run(|| system::tap(device))
+            .map_err(|why| LabError(format!("cannot make the device {device} in {}: {why}", self.name)))?;
+        self.ip(&["link", "set", device, "txqueuelen", &frames.to_string()])?;
+        self.ip(&["link", "set", device, "up"])?;
+        self.queue(device, "noqueue")?;
+        Ok(file)
+    }
+
     /// Sets one of the kernel's numbers, by its path, such as `net/ipv4/ip_forward`.
     pub fn sysctl(&self, path: &str, value: &str) -> Result<(), LabError> {
         let path = std::path::Path::new("/proc/sys").join(path);

@@ -6,12 +6,18 @@
 //! - [`forward`] is the way of a datagram through user space: received, admitted or refused, copied, kept while a device
 //!   is full.
 //! - [`plane`] is how datagrams are copied: one trait, several ways, in user space and in the kernel.
+//! - [`control`] is who may come in, and [`member`] its counterpart at the client, both without sockets or clocks.
+//! - [`client`] is a member with a real socket, `server` (feature `server`) a reflector that runs, and `command` (feature
+//!   `command`) is `nacre reflect`.
 //!
 //! A group is a UDP port of the reflector, or an id on a port that several groups share. A datagram that begins with the
 //! magic of the control protocol is for the reflector; any other is payload, and is copied as it is.
 
 #![deny(unsafe_code)]
 
+pub mod client;
+#[cfg(feature = "command")]
+pub mod command;
 pub mod control;
 pub mod cookie;
 pub mod forward;
@@ -21,6 +27,8 @@ pub mod location;
 pub mod member;
 pub mod plane;
 pub mod rate;
+#[cfg(feature = "server")]
+pub mod server;
 pub mod state;
 #[allow(unsafe_code)]
 pub(crate) mod system;

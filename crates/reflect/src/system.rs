@@ -220,6 +220,34 @@ pub(crate) fn device_index(name: &str) -> io::Result<u32> {
     }
 }
 
+/// Makes a device whose other end is a file: what is sent by the device is read from the file, frame by frame.
+#[cfg(feature = "testkit")]
+pub(crate) fn tap(device: &str) -> io::Result<std::fs::File> {
+    const TUNSETIFF: u32 = 0x4004_54ca;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::File::options();
+    let file = options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+    let mut request = request(device)?;
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: the request lives, and is what this call takes.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), TUNSETIFF as _, &raw mut request) })?;
+    Ok(file)
+}
+
+/// A request that names a device.
+#[cfg(feature = "testkit")]
+fn request(device: &str) -> io::Result<libc::ifreq> {
+    if device.len() >= libc::IF_NAMESIZE {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: all bits zero are a valid value of a plain structure.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
 /// Switches receive offload of a device on, and segmentation by it off: with both, at both ends, a pair of `veth` devices
 /// has a ring in each direction.
 #[cfg(feature = "testkit")]
@@ -232,17 +260,10 @@ pub(crate) fn ring(device: &str) -> io::Result<()> {
     }
     const ETHTOOL_SGRO: u32 = 0x2c;
     const ETHTOOL_STSO: u32 = 0x1f;
-    if device.len() >= libc::IF_NAMESIZE {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
     let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     for (command, value) in [(ETHTOOL_STSO, 0), (ETHTOOL_SGRO, 1)] {
         let mut value = Value { command, value };
-        // SAFETY: all bits zero are a valid value of a plain structure.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
-            *to = from as libc::c_char;
-        }
+        let mut request = request(device)?;
         request.ifr_ifru.ifru_data = (&raw mut value).cast();
         // SAFETY: the request and what it points to live, and are what this call takes.
         check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) })?;

@@ -372,6 +372,8 @@ impl Table {
         }
         let lanes = &mut self.groups[group.0 as usize].as_mut().expect("the group was found").lanes;
         let lane = lanes.iter().position(|lane| lane.path == path).unwrap_or_else(|| {
+            // Most groups have one lane: room for more would cost each of their members some bytes.
+            lanes.reserve_exact(1);
             lanes.push(Lane::new(path));
             lanes.len() - 1
         });

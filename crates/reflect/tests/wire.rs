@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use nacre_reflect::wire::{
-    Answer, Heartbeat, Join, Joined, MESSAGE_BYTES_MAX, PART_BYTES, PARTS_MAX, Pulse, REQUEST_BYTES_MIN,
-    Reason, Reflectors, Request, STATE_BYTES_MAX, StateGet, StatePart, WireError, data_head, is_control,
-    length,
+    Answer, Heartbeat, Join, Joined, MESSAGE_BYTES_MAX, PART_BYTES, PARTS_MAX, Pulse, Reason, Reflectors,
+    Request, STATE_BYTES_MAX, StateGet, StatePart, WireError, data_head, is_control, length,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -8,6 +8,7 @@ pub mod keygen;
 pub mod keys;
 pub mod ls;
 pub mod read;
+pub mod reflect;
 pub mod remove;
 pub mod rm;
 pub mod serve;
@@ -31,6 +32,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
         Command::Remove(args) => remove::run(&session, args),
         Command::Keygen(args) => keygen::run(args),
         Command::Walk(args) => walk::run(&session, &args),
+        Command::Reflect(command) => reflect::run(&line.common, command),
         Command::Bench(study) => bench(&line.common, study),
         Command::Tour(args) => tour::run(&session, args),
         Command::TourClient(args) => tour::client(&session, args),
@@ -62,6 +64,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         | Command::Remove(_)
         | Command::Keygen(_)
         | Command::Walk(_)
+        | Command::Reflect(_)
         | Command::Bench(_)
         | Command::Tour(_)
         | Command::TourClient(_)

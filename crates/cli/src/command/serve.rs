@@ -9,6 +9,7 @@ use nacre::ErrorKind;
 use nacre_daemon::{Daemon, ServerOptions};
 use nacre_wire::Address;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::json;
 use tracing_subscriber::EnvFilter;
 
@@ -39,6 +40,9 @@ struct Settings {
     store: Option<String>,
     #[arg(skip)]
     key: Option<PathBuf>,
+    /// Another command's part of the file.
+    #[arg(skip)]
+    reflect: IgnoredAny,
     /// Listen on this address: HOST:PORT, where port 0 is any free one, or unix:PATH; may be given several times. Other
     /// addresses than loopback ones need --key [default: 127.0.0.1:6470]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
@@ -138,6 +142,7 @@ impl Settings {
         Settings {
             store: self.store.or(other.store),
             key: self.key.or(other.key),
+            reflect: IgnoredAny,
             listen: if self.listen.is_empty() { other.listen } else { self.listen },
             metrics: self.metrics.or(other.metrics),
             durability: self.durability.or(other.durability),

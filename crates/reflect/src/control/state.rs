@@ -544,6 +544,11 @@ impl Control {
         }
     }
 
+    /// The version of a group's state as members are told of it; 0 for none.
+    pub fn state_version(&self, group: GroupIndex) -> u64 {
+        self.state_told(group).0
+    }
+
     /// The address of a member that is being asked for a group's state, for those who look on.
     pub fn state_asked_of(&self, id: GroupId) -> Option<SocketAddr> {
         let state = self.room(self.table.find(id)?).state.as_ref()?;

@@ -1,15 +1,17 @@
 //! Many datagrams at once, and queues that are too small for them.
 
 use std::collections::HashMap;
+use std::io::{ErrorKind, Read};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nacre_reflect::forward::ForwardOptions;
-use nacre_reflect::plane::Kind;
+use nacre_reflect::plane::{self, Kind, PlaneOptions};
 use nacre_reflect::rate::Rate;
-use nacre_reflect::table::GroupOptions;
+use nacre_reflect::table::{GroupOptions, Path};
 
-use crate::world::{Member, PATIENCE, World};
+use crate::world::{Member, PATIENCE, PORT, World};
 
 /// A datagram that says who sent it, and as which.
 fn numbered(sender: u32, number: u32, len: usize) -> Vec<u8> {
@@ -121,6 +123,89 @@ pub fn a_full_device_holds_up_no_other(kind: Kind) {
         assert_eq!(read(&members[5].receive()), (0, number));
     }
     assert_eq!(world.counters().copies, 500);
+}
+
+/// A driver without room refuses, behind no queue that could keep anything.
+pub fn what_a_driver_refuses_is_not_lost(kind: Kind) {
+    const RECEIVERS: u16 = 8;
+    let options = ForwardOptions { backlog_datagrams: 300, ..ForwardOptions::default() };
+    let world = World::with_options(kind, 1, options);
+    let mut tap = world.reflector.tap("t0", 8).unwrap();
+    world.reflector.address("t0", "10.78.0.1/24").unwrap();
+    let neighbour = ["neigh", "replace", "10.78.0.2", "lladdr", "02:00:00:00:00:02", "dev", "t0"];
+    world.reflector.ip(&neighbour).unwrap();
+    let device = world.reflector.device("t0").unwrap();
+    let group = world.group(0, unlimited());
+    let members = world.members(group, 2, 4);
+    for port in 0..RECEIVERS {
+        let address = SocketAddr::from(([10, 78, 0, 2], 9000 + port));
+        let path = Path { device, local: SocketAddr::from(([10, 78, 0, 1], PORT)) };
+        world.change(move |table| table.join(group, path, address, false, 0));
+    }
+    // What comes out, by receiver and sender: how many, in order.
+    let (expect, expected) = std::sync::mpsc::channel::<u64>();
+    let reader = std::thread::spawn(move || {
+        let mut frame = [0; 2048];
+        let mut last: HashMap<(u16, u32), u32> = HashMap::new();
+        let (mut count, mut all, from) = (0_u64, None, Instant::now());
+        while all.is_none_or(|all| count < all) && from.elapsed() < PATIENCE {
+            for _ in 0..32 {
+                let len = match tap.read(&mut frame) {
+                    Ok(len) => len,
+                    Err(why) if why.kind() == ErrorKind::WouldBlock => break,
+                    Err(why) => panic!("{why}"),
+                };
+                let frame = &frame[..len];
+                // IPv4 and UDP; the kernel may say other things by itself.
+                if len < 50 || frame[12..14] != [8, 0] || frame[23] != 17 {
+                    continue;
+                }
+                let port = u16::from_be_bytes([frame[36], frame[37]]) - 9000;
+                assert!(port < RECEIVERS);
+                let (sender, number) = read(&frame[42..]);
+                let before = last.insert((port, sender), number);
+                assert!(before.is_none_or(|before| before < number), "{port}: {number} after {before:?}");
+                count += 1;
+            }
+            all = all.or_else(|| expected.try_recv().ok());
+            // The device is slow.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        count
+    });
+    let sent = flood(&members, &[0, 1], 100, Duration::from_millis(500));
+    let counters = world.until("all is admitted or refused, and nothing waits", |counters| {
+        let known = counters.admitted + counters.backlog + counters.socket_full;
+        known == sent && counters.copies == counters.admitted * u64::from(RECEIVERS + 1)
+    });
+    assert!(counters.full > 0 || counters.handed > 0, "the device was never full: {counters:?}");
+    assert_eq!((counters.undeliverable, counters.handed_lost), (0, 0), "{counters:?}");
+    let neighbours = world.reflector.ip(&["neigh", "show", "dev", "t0"]).unwrap();
+    assert!(neighbours.contains("PERMANENT"), "what was given by hand is left alone: {neighbours}");
+    expect.send(counters.admitted * u64::from(RECEIVERS)).unwrap();
+    assert_eq!(reader.join().unwrap(), counters.admitted * u64::from(RECEIVERS), "{counters:?}");
+    let got = members.iter().map(|member| ordered(&member.rest(), member)).sum::<u64>();
+    assert_eq!(got, counters.admitted);
+}
+
+/// Another plane in the midst of it, and back: what waits goes out by the new one.
+pub fn another_plane_takes_over_what_waits(kind: Kind) {
+    let world = World::new(kind, 1);
+    world.sides[0].queue(&world, "tbf rate 2mbit burst 2000 limit 3000");
+    let group = world.group(0, unlimited());
+    let members = world.members(group, 4, 4);
+    let mut number = 0;
+    for other in [Kind::Batch, kind, Kind::Sendto] {
+        for _ in 0..100 {
+            members[0].send(&numbered(0, number, 100));
+            number += 1;
+        }
+        world.with(move |desk, forwarder| {
+            let plane = plane::open(other, forwarder.listeners(), &PlaneOptions::default()).unwrap();
+            forwarder.set_plane(desk, plane).unwrap();
+        });
+    }
+    assert!(settled(&world, &members, u64::from(number)) > 0);
 }
 
 /// Beyond its bounds the backlog takes nothing, and what it refuses it refuses for all.

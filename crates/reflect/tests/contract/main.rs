@@ -38,6 +38,8 @@ macro_rules! contract {
             load {
                 nothing_admitted_is_lost_and_order_is_kept_under_overload,
                 a_full_device_holds_up_no_other,
+                what_a_driver_refuses_is_not_lost,
+                another_plane_takes_over_what_waits,
                 too_much_is_refused_whole,
                 joins_and_leaves_cost_nobody_a_datagram,
             }

@@ -44,6 +44,8 @@ const NDA_LLADDR: u16 = 2;
 const NTF_USE: u8 = 1;
 /// Reachable, stale, delayed, probed, without need of resolution, permanent: the address is known.
 const NUD_KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
+/// Without need of resolution, permanent.
+const NUD_FIXED: u16 = 0x40 | 0x80;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
@@ -95,6 +97,8 @@ pub enum Told {
         address: IpAddr,
         /// Its Ethernet address.
         mac: Option<Mac>,
+        /// It is not looked up: somebody has said it, or nobody needs it.
+        fixed: bool,
     },
     /// A way to an address: by a neighbour, or by the address itself.
     Route {
@@ -171,8 +175,12 @@ impl Netlink {
     }
 
     /// Has the kernel look a neighbour up, or make sure of one that it knows, as if a packet were to be sent there. The answer
-    /// comes with the news.
+    /// comes with the news. An address that somebody has given by hand stays as it is: the kernel would forget it.
     pub fn look_up(&mut self, device: u32, address: IpAddr) -> io::Result<()> {
+        let known = self.ask(RTM_GETNEIGH, 0, neighbour(device, address, 0))?;
+        if let Some(Told::Neighbour { fixed: true, .. }) = known {
+            return Ok(());
+        }
         let body = neighbour(device, address, NTF_USE);
         self.ask(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_ACK, body).map(drop)
     }
@@ -306,7 +314,7 @@ impl Message<'_> {
             RTM_NEWLINK => self.device().map(Told::Device),
             RTM_DELLINK => u32_at(self.body, 4).map(Told::DeviceGone),
             RTM_NEWNEIGH | RTM_DELNEIGH => {
-                let known = self.kind == RTM_NEWNEIGH && u16_at(self.body, 8)? & NUD_KNOWN != 0;
+                let state = if self.kind == RTM_NEWNEIGH { u16_at(self.body, 8)? } else { 0 };
                 let (mut address, mut mac) = (None, None);
                 for (kind, value) in self.attributes(12) {
                     match kind {
@@ -318,7 +326,8 @@ impl Message<'_> {
                 Some(Told::Neighbour {
                     device: u32_at(self.body, 4)?,
                     address: address?,
-                    mac: mac.filter(|_| known),
+                    mac: mac.filter(|_| state & NUD_KNOWN != 0),
+                    fixed: state & NUD_FIXED != 0,
                 })
             }
             RTM_NEWROUTE | RTM_DELROUTE => {

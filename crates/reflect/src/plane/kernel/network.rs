@@ -153,7 +153,7 @@ impl Network {
                     changed.devices.insert(index);
                 }
             }
-            Told::Neighbour { device, address, mac: Some(mac) } => {
+            Told::Neighbour { device, address, mac: Some(mac), .. } => {
                 if let Some(&index) = hop_of.get(&(device, address)) {
                     let hop = &mut hops[index.0 as usize];
                     if hop.mac != Some(mac) {

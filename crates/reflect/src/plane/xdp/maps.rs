@@ -1,7 +1,7 @@
 //! Maps of devices, which the kernel broadcasts through, and the map that finds them. All unsafe code of the plane is here:
 //! four commands of the system call `bpf` that the library for it has not.
 //!
-//! Maps are made for size classes: exact up to 64 places, then in steps of an eighth (`class_of` in `bpf/xdp.c`).
+//! Maps are made for size classes: exact up to 128 places, then in steps of a sixteenth (`class_of` in `bpf/xdp.c`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -19,10 +19,9 @@ const CLASSES: u32 = constant::XDP_CLASSES as u32;
 /// How many entries the maps of a class have: `class_places` in `bpf/xdp.c`.
 pub(super) fn class_places(class: u32) -> u32 {
     match class {
-        0..64 => class + 1,
-        64..72 => 64 + 8 * (class - 63),
-        72..80 => 128 + 16 * (class - 71),
-        _ => 256 + 32 * (class - 79),
+        0..128 => class + 1,
+        128..144 => 128 + 8 * (class - 127),
+        _ => 256 + 16 * (class - 143),
     }
 }
 
@@ -137,4 +136,27 @@ pub(super) fn wait_for_programs(fans: BorrowedFd<'_>, spare: &OwnedFd) -> io::Re
 /// A map to be put where no program looks.
 pub(super) fn spare() -> io::Result<OwnedFd> {
     device_map(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `class_of` of `bpf/xdp.c`.
+    fn class_of(places: u32) -> u32 {
+        match places {
+            ..=128 => places - 1,
+            ..=256 => 128 + (places - 129) / 8,
+            _ => 144 + (places - 257) / 16,
+        }
+    }
+
+    #[test]
+    fn each_number_of_places_has_the_smallest_class_that_holds_it() {
+        for places in 1..=constant::XDP_PLACES_MAX as u32 {
+            let class = class_of(places);
+            assert!(class < CLASSES && class_places(class) >= places, "{places}");
+            assert!(class == 0 || class_places(class - 1) < places, "{places}");
+        }
+    }
 }

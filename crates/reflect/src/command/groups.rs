@@ -1,0 +1,128 @@
+//! `nacre reflect groups`: what a running reflector does.
+
+use serde_json::Value;
+
+use super::http_client::At;
+use super::{CommandError, Common, print};
+
+/// Show the groups of a running reflector: members, rates, copies, what was refused and why, delays
+///
+/// Asks the administration of the reflector over HTTP. Rates are those of the last few seconds; the delay is the median
+/// of what members' heartbeats measured, there and back.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    at: At,
+    /// Show this group only: PORT, or PORT/ID
+    #[arg(value_name = "GROUP")]
+    group: Option<String>,
+    /// Show the members of the group too
+    #[arg(long, requires = "group")]
+    members: bool,
+}
+
+/// Runs it.
+pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
+    let path = match &args.group {
+        None => "/groups".to_owned(),
+        Some(group) => {
+            let id: crate::table::GroupId = group.parse().map_err(CommandError::Usage)?;
+            format!("/groups?group={id}&members={}", args.members)
+        }
+    };
+    let answer = args.at.get(&path)?;
+    if common.json {
+        return print::line(&answer.to_string());
+    }
+    let rows: Vec<Vec<String>> = list(&answer["groups"]).map(group_row).collect();
+    print::table(
+        &[
+            "GROUP",
+            "MEMBERS",
+            "IN/S",
+            "COPIES/S",
+            "DATAGRAMS",
+            "COPIES",
+            "REFUSED",
+            "UNDELIVERABLE",
+            "DELAY",
+            "STATE",
+        ],
+        &rows,
+    )?;
+    for group in list(&answer["groups"]).filter(|_| args.members) {
+        print::line("")?;
+        let rows: Vec<Vec<String>> = list(&group["list"]).map(member_row).collect();
+        print::table(&["MEMBER", "AT", "DEVICE", "HEARD", "DELAY", "ECHO"], &rows)?;
+    }
+    let reflector = &answer["reflector"];
+    let number = |name: &str| reflector[name].as_u64().unwrap_or(0);
+    print::line(&format!(
+        "\n{}, {}, {} admitted, {} by the {} plane",
+        print::count(number("groups"), "group"),
+        print::count(number("members"), "member"),
+        print::count(number("admitted"), "datagram"),
+        // The plural of a copy is not that of a member.
+        match number("copies") {
+            1 => "1 copy".to_owned(),
+            copies => format!("{} copies", print::grouped(copies)),
+        },
+        reflector["plane"].as_str().unwrap_or("unknown"),
+    ))?;
+    let refused: Vec<String> = object(&reflector["refused"])
+        .filter_map(|(reason, count)| {
+            let count = count.as_u64().filter(|count| *count > 0)?;
+            Some(format!("{} {}", print::grouped(count), reason.replace('_', " ")))
+        })
+        .collect();
+    match refused.is_empty() {
+        true => print::line("nothing was refused"),
+        false => print::line(&format!("refused: {}", refused.join(", "))),
+    }
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn object(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flatten()
+}
+
+fn group_row(group: &Value) -> Vec<String> {
+    let number = |name: &str| group[name].as_u64().map_or_else(|| "-".to_owned(), print::grouped);
+    let refused: u64 = object(&group["refused"]).filter_map(|(_, count)| count.as_u64()).sum();
+    vec![
+        group["group"].as_str().unwrap_or_default().to_owned(),
+        number("members"),
+        number("datagrams_per_second"),
+        number("copies_per_second"),
+        number("admitted"),
+        number("copies"),
+        print::grouped(refused),
+        number("undeliverable"),
+        delay(group["delay_us"].as_u64()),
+        group["state_version"].as_u64().map_or_else(|| "-".to_owned(), |version| format!("v{version}")),
+    ]
+}
+
+fn member_row(member: &Value) -> Vec<String> {
+    let text = |name: &str| member[name].as_str().unwrap_or_default().to_owned();
+    vec![
+        text("address"),
+        text("at"),
+        text("device"),
+        format!("{:.1}s ago", member["heard_ms_ago"].as_u64().unwrap_or(0) as f64 / 1000.0),
+        delay(member["delay_us"].as_u64()),
+        if member["echo"] == true { "yes".to_owned() } else { "no".to_owned() },
+    ]
+}
+
+/// A delay for people; 0 and none are not known yet.
+fn delay(us: Option<u64>) -> String {
+    match us.filter(|us| *us > 0) {
+        None => "-".to_owned(),
+        Some(us) if us < 10_000 => format!("{:.2}ms", us as f64 / 1000.0),
+        Some(us) => format!("{:.0}ms", us as f64 / 1000.0),
+    }
+}

@@ -1,0 +1,92 @@
+//! `nacre reflect move`: where a location is.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::http_client::At;
+use super::store::open_store;
+use super::target::{Target, resolve};
+use super::{CommandError, Common, print};
+use crate::location::Place;
+use crate::server::{location_map, relocate};
+use crate::wire::Reflectors;
+
+/// Set where a location is, or move it to another group or reflector; its members are told and move
+///
+/// The map of locations is kept in the store that reflectors share. With --store it is changed there, and every
+/// reflector on that store follows; otherwise the reflector at --http changes it.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// The location: any name
+    #[arg(value_name = "LOCATION")]
+    location: String,
+    /// The group that it is at: ID@HOST:PORT on a shared port, PORT@HOST for a port of its own
+    #[arg(long, value_name = "GROUP@ADDRESS", required_unless_present = "remove")]
+    to: Option<Target>,
+    /// Reflectors that its members may turn to when that one is gone
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    standby: Vec<SocketAddr>,
+    /// Take the location out of the map instead
+    #[arg(long, conflicts_with = "to")]
+    remove: bool,
+    #[command(flatten)]
+    at: At,
+}
+
+/// Runs it.
+pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
+    let place = match &args.to {
+        None => None,
+        Some(Target::Group { host, group }) => Some((resolve(host, group.port)?, group.id)),
+        Some(Target::Location { .. }) => {
+            let text = "--to names a group, such as 5@192.0.2.1:7400, and not another location";
+            return Err(CommandError::Usage(text.to_owned()));
+        }
+    };
+    if let Some(uri) = &common.store {
+        let store = open_store(uri, common.key.as_deref())?;
+        let to = place.map(|(reflector, group)| {
+            let all: Vec<SocketAddr> = [reflector].into_iter().chain(args.standby.iter().copied()).collect();
+            let reflectors = Reflectors::new(&all).ok_or_else(|| {
+                CommandError::Usage(format!("{} reflectors are too many for a location", all.len()))
+            });
+            reflectors.map(|reflectors| Place { reflectors, group })
+        });
+        change_store(&store, &args.location, to.transpose()?)?;
+        return said(&args, &common, place, json!({ "location": args.location }));
+    }
+    let change = json!({
+        "location": args.location,
+        "reflector": place.map(|(reflector, _)| reflector),
+        "group": place.map_or(0, |(_, group)| group),
+        "standbys": args.standby,
+    });
+    let done = args.at.post("/locations", &change)?;
+    said(&args, &common, place, done)
+}
+
+/// Changes the map in the store.
+fn change_store(store: &nacre::Store, name: &str, to: Option<Place>) -> Result<(), CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(CommandError::io("start the program's runtime"))?;
+    let map = location_map(store).map_err(|error| CommandError::Failed(error.message))?;
+    runtime.block_on(relocate(&map, name, to)).map(drop).map_err(CommandError::Failed)
+}
+
+fn said(
+    args: &Args,
+    common: &Common,
+    place: Option<(SocketAddr, u32)>,
+    done: Value,
+) -> Result<(), CommandError> {
+    match common.json {
+        true => print::line(&done.to_string()),
+        false => match place {
+            None => print::line(&format!("location \"{}\" is no more", args.location)),
+            Some((reflector, group)) => {
+                print::line(&format!("location \"{}\" is at {group}@{reflector}", args.location))
+            }
+        },
+    }
+}

@@ -1,0 +1,73 @@
+//! What `join` and `send` have in common: whom they join, and how.
+
+use std::net::SocketAddr;
+
+use super::target::{Target, resolve};
+use super::{CommandError, PORT_DEFAULT};
+use crate::member::{MemberOptions, Target as Place, Wanted};
+use crate::token::Token;
+use crate::wire::Reason;
+
+/// What to join, and how.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Member {
+    /// The group: ID@HOST:PORT on a port that groups share, PORT@HOST or HOST:PORT for a group that is a port; or a
+    /// location, LOCATION@HOST:PORT, whose place that reflector knows
+    #[arg(value_name = "GROUP@ADDRESS|LOCATION")]
+    pub what: Target,
+    /// Reflectors to turn to when the first does not answer; may be given several times
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub standby: Vec<SocketAddr>,
+    /// The operator's permission, from "nacre reflect token"
+    #[arg(long, value_name = "TOKEN", env = "NACRE_TOKEN", hide_env_values = true)]
+    pub token: Option<Token>,
+}
+
+impl Member {
+    /// The same as the member's state machine understands it.
+    pub fn wanted(&self) -> Result<Wanted, CommandError> {
+        match &self.what {
+            Target::Group { host, group } => {
+                let first = resolve(host, group.port)?;
+                let all = [first].into_iter().chain(self.standby.iter().copied());
+                Ok(Wanted::Group(all.map(|reflector| Place { reflector, group: group.id }).collect()))
+            }
+            Target::Location { name, reflector } => {
+                let first = match reflector {
+                    Some((host, port)) => Some(resolve(host, *port)?),
+                    None if self.standby.is_empty() => Some(SocketAddr::from(([127, 0, 0, 1], PORT_DEFAULT))),
+                    None => None,
+                };
+                let reflectors = first.into_iter().chain(self.standby.iter().copied()).collect();
+                Ok(Wanted::Location { name: name.clone(), reflectors })
+            }
+        }
+    }
+
+    /// How to be a member.
+    pub fn options(&self) -> MemberOptions {
+        let token = self.token.map(|token| token.as_bytes().to_vec()).unwrap_or_default();
+        MemberOptions { token, ..MemberOptions::default() }
+    }
+
+    /// How it was named.
+    pub fn shown(&self) -> String {
+        match &self.what {
+            Target::Group { host, group } if host.contains(':') => {
+                format!("{}@[{host}]:{}", group.id, group.port)
+            }
+            Target::Group { host, group } => format!("{}@{host}:{}", group.id, group.port),
+            Target::Location { name, .. } => format!("location \"{name}\""),
+        }
+    }
+}
+
+/// Whether it is of any use to go on trying after a first refusal.
+pub fn is_final(reason: Reason) -> bool {
+    !matches!(reason, Reason::TooManyJoins | Reason::Closing | Reason::NotMember)
+}
+
+/// A group as it is named to join it.
+pub fn place(place: Place) -> String {
+    format!("{}@{}", place.group, place.reflector)
+}

@@ -1,0 +1,86 @@
+//! The command `reflect`: a reflector, its members, and what an operator does with both.
+//!
+//! Every program that has the command gives it what its user said, and reports how it ended.
+
+mod groups;
+mod http_client;
+mod interrupt;
+mod join;
+mod locate;
+mod member;
+mod print;
+mod send;
+mod serve;
+mod settings;
+mod store;
+mod target;
+mod token;
+
+use std::io;
+use std::path::PathBuf;
+
+pub use target::PORT_DEFAULT;
+
+/// Copy what one member of a group sends to all others: a reflector of datagrams
+#[derive(clap::Subcommand, Clone, Debug)]
+#[allow(missing_docs, reason = "each command is described where its flags are")]
+pub enum Command {
+    Serve(Box<serve::Args>),
+    Join(join::Args),
+    Send(send::Args),
+    Groups(groups::Args),
+    Token(token::Args),
+    Move(locate::Args),
+}
+
+/// What goes with every command.
+#[derive(Clone, Debug, Default)]
+pub struct Common {
+    /// The store that was named on the command line.
+    pub store: Option<String>,
+    /// The file with the operator's key.
+    pub key: Option<PathBuf>,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// Why a command did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// It was asked wrongly: exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// It could not: exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// Nobody reads the output any more: exit code 0, and not a word.
+    #[error("nobody reads the output any more")]
+    Unread,
+}
+
+impl CommandError {
+    /// A failure to write to standard output.
+    pub fn output(error: io::Error) -> CommandError {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => CommandError::Unread,
+            _ => CommandError::Failed(format!("cannot write to standard output: {error}")),
+        }
+    }
+
+    /// A failure to do something that the system refuses.
+    fn io(attempted: impl std::fmt::Display) -> impl FnOnce(io::Error) -> CommandError {
+        move |error| CommandError::Failed(format!("cannot {attempted}: {error}"))
+    }
+}
+
+/// Runs a command. `complain` gets lines for standard error.
+pub fn run(command: Command, common: Common, complain: &mut dyn FnMut(&str)) -> Result<(), CommandError> {
+    match command {
+        Command::Serve(args) => serve::run(*args, common),
+        Command::Join(args) => join::run(args, common, complain),
+        Command::Send(args) => send::run(args),
+        Command::Groups(args) => groups::run(args, common),
+        Command::Token(args) => token::run(args, common),
+        Command::Move(args) => locate::run(args, common),
+    }
+}

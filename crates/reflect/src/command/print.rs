@@ -1,0 +1,82 @@
+//! What goes to standard output.
+
+use std::io::{self, Write};
+
+use super::CommandError;
+
+/// Prints a line, at once.
+pub fn line(text: &str) -> Result<(), CommandError> {
+    let mut output = io::stdout().lock();
+    writeln!(output, "{text}").and_then(|()| output.flush()).map_err(CommandError::output)
+}
+
+/// Prints bytes, at once.
+pub fn bytes(bytes: &[u8]) -> Result<(), CommandError> {
+    let mut output = io::stdout().lock();
+    output.write_all(bytes).and_then(|()| output.flush()).map_err(CommandError::output)
+}
+
+/// Prints a table whose columns are as wide as what stands in them; all but the first are flush right.
+pub fn table(heads: &[&str], rows: &[Vec<String>]) -> Result<(), CommandError> {
+    let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().chain([&heads]).filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    let mut text = String::new();
+    for row in [&heads].into_iter().chain(rows) {
+        let mut words = String::new();
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let padding = " ".repeat(width - cell.chars().count());
+            match column {
+                0 => words.extend([cell.as_str(), &padding]),
+                _ => words.extend(["  ", &padding, cell]),
+            }
+        }
+        text.extend([words.trim_end(), "\n"]);
+    }
+    bytes(text.as_bytes())
+}
+
+/// A number with its thousands apart.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `1 member`, `2 members`.
+pub fn count(number: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
+/// What another program sent, as a line that cannot disturb a terminal.
+pub fn shown(payload: &[u8]) -> String {
+    let payload = payload.strip_suffix(b"\n").unwrap_or(payload);
+    let text = String::from_utf8_lossy(payload);
+    text.chars()
+        .flat_map(|c| if c.is_control() && c != '\t' { c.escape_default().collect() } else { vec![c] })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_cannot_disturb_the_terminal() {
+        assert_eq!(shown(b"hello\n"), "hello");
+        assert_eq!(shown(b"a\nb\x1b[2J\x07"), "a\\nb\\u{1b}[2J\\u{7}");
+        assert_eq!(shown(b"\xff"), "\u{fffd}");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(grouped(12), "12");
+        assert_eq!((count(1, "group"), count(0, "member")), ("1 group".to_owned(), "0 members".to_owned()));
+    }
+}

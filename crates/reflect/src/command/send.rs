@@ -1,0 +1,81 @@
+//! `nacre reflect send`: one datagram, or standard input, to a group.
+
+use std::io::BufRead;
+use std::time::{Duration, Instant};
+
+use super::CommandError;
+use super::member::{Member, is_final, place};
+use super::settings::Time;
+use crate::client::{Client, ClientError, ClientEvent};
+use crate::member::MemberEvent;
+
+/// How long the reflector may take to hear that a member leaves.
+const LEAVING: Duration = Duration::from_secs(2);
+
+/// Join a group, send one datagram or the lines of standard input to it, and leave
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    member: Member,
+    /// What to send, as one datagram; without it, each line of standard input is one
+    #[arg(value_name = "TEXT")]
+    text: Option<String>,
+    /// Give up if the reflector does not answer for so long
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    timeout: Time,
+}
+
+impl From<ClientError> for CommandError {
+    fn from(error: ClientError) -> Self {
+        CommandError::Failed(error.to_string())
+    }
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), CommandError> {
+    let mut client = Client::new(args.member.wanted()?, args.member.options())?;
+    enter(&mut client, &args)?;
+    match &args.text {
+        Some(text) => send(&mut client, text.as_bytes(), &args)?,
+        None => {
+            for line in std::io::stdin().lock().split(b'\n') {
+                let line = line.map_err(CommandError::io("read standard input"))?;
+                send(&mut client, &line, &args)?;
+                // Heartbeats and the reflector's answers have their turn between lines.
+                while client.poll(Duration::ZERO)?.is_some() {}
+            }
+        }
+    }
+    client.leave(LEAVING)?;
+    Ok(())
+}
+
+/// Waits until the client is in.
+fn enter(client: &mut Client, args: &Args) -> Result<(), CommandError> {
+    let until = Instant::now() + args.timeout.0;
+    while client.target().is_none() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(CommandError::Failed(format!(
+                "cannot join {}: no reflector answered within {:?}",
+                args.member.shown(),
+                args.timeout.0
+            )));
+        }
+        if let Some(ClientEvent::Member(MemberEvent::Refused { reason, .. })) = client.poll(left)?
+            && is_final(reason)
+        {
+            return Err(CommandError::Failed(format!("cannot join {}: {reason}", args.member.shown())));
+        }
+    }
+    Ok(())
+}
+
+fn send(client: &mut Client, payload: &[u8], args: &Args) -> Result<(), CommandError> {
+    // It may have been lost between two lines: then it comes in again first.
+    enter(client, args)?;
+    client.send(payload).map_err(|error| {
+        let to = client.target().map_or_else(|| args.member.shown(), place);
+        CommandError::Failed(format!("cannot send {} bytes to {to}: {error}", payload.len()))
+    })
+}

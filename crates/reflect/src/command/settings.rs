@@ -1,0 +1,505 @@
+//! What can be set of a reflector: the flags of `serve`, and the same in the `[reflect]` part of `nacre.toml`.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::CommandError;
+use super::target::PORT_DEFAULT;
+use crate::plane::Kind;
+use crate::rate::Rate;
+use crate::table::{GroupId, GroupOptions};
+
+/// Where the administration is served by default, if the reflector listens where it does by default.
+pub const HTTP_DEFAULT: &str = "127.0.0.1:7480";
+
+/// What can be set, on the command line and in the file alike.
+#[derive(clap::Args, Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Settings {
+    // These two are flags of every command.
+    #[arg(skip)]
+    pub store: Option<String>,
+    #[arg(skip)]
+    pub key: Option<PathBuf>,
+    /// Listen on this address; groups with ids share its port. ADDRESS:PORT, where port 0 is any free one; may be given
+    /// several times. An address that others reach needs --key, or --open [default: 127.0.0.1:7400]
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub listen: Vec<SocketAddr>,
+    /// Ports that are groups of their own, on the same addresses
+    #[arg(long, value_name = "PORT[-PORT]", value_delimiter = ',')]
+    pub groups: Vec<Ports>,
+    /// Options of one group: an id on the shared port, a port of --groups, PORT/ID, or * for all others. Options are
+    /// sequence, token, open, members=N, rate=COPIES[/BURST] of each member and group-rate=COPIES[/BURST], a second, with
+    /// 0 for no limit; may be given several times
+    #[arg(long = "group", value_name = "GROUP:OPTION,…")]
+    #[serde(rename = "group")]
+    pub group: Vec<GroupSetting>,
+    /// How many groups there are on the shared port, with the ids from 0 on [default: 1024]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    pub ids: Option<u32>,
+    /// Let anybody who can reach the reflector join, without a token
+    #[arg(long)]
+    pub open: bool,
+    /// How copies are made: sendto, batch, ring, kernel, xdp, or auto for the best that works here [default: auto]
+    #[arg(long, value_name = "PLANE")]
+    pub plane: Option<PlaneChoice>,
+    /// The network devices that members are behind, for planes in the kernel [default: all but loopback]
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
+    pub device: Vec<String>,
+    /// Members send a heartbeat this often [default: 2s]
+    #[arg(long, value_name = "TIME")]
+    pub heartbeat: Option<Time>,
+    /// Members who were not heard of for so long are gone [default: 4 heartbeats]
+    #[arg(long, value_name = "TIME")]
+    pub expiry: Option<Time>,
+    /// Ask a member for the group's state this often; 0s for never [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    pub state_every: Option<Time>,
+    /// How the map of locations calls this reflector, where that is not as it listens; may be given several times
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub advertise: Vec<SocketAddr>,
+    /// A reflector that members of locations here may turn to when this one is gone; may be given several times
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub standby: Vec<SocketAddr>,
+    /// Serve /metrics, /groups, /locations, /healthz and a status page over HTTP on this address, or "none" [default:
+    /// 127.0.0.1:7480 if --listen is not given, else none]
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
+    /// Let members on loopback addresses join [default: only where the reflector listens on nothing else]
+    #[arg(long)]
+    pub allow_loopback: bool,
+    /// Let members with ports below 1024 join
+    #[arg(long)]
+    pub allow_privileged: bool,
+    /// Joins that one address may get done in a second [default: 50]
+    #[arg(long, value_name = "COUNT")]
+    pub joins_per_second: Option<u32>,
+    /// Datagrams of all groups together that may wait for a full device, in bytes [default: 64MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub backlog_bytes: Option<Size>,
+    /// What to log on standard error: error, warn, info, debug, trace, or a filter such as nacre_reflect=debug [default:
+    /// info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+}
+
+/// The whole file: other parts of it are for other commands.
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    reflect: Settings,
+}
+
+impl Settings {
+    /// Reads the file with the settings.
+    pub fn read(path: Option<&Path>) -> Result<Settings, CommandError> {
+        let default = Path::new("nacre.toml");
+        let path = match path {
+            Some(path) => path,
+            None if default.exists() => default,
+            None => return Ok(Settings::default()),
+        };
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| CommandError::Failed(format!("cannot read the settings in {shown}: {error}")))?;
+        let file: File = toml::from_str(&text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            let why = error.message().replace('\n', " ");
+            CommandError::Usage(format!(
+                "line {line} of {shown}: {why}; \"nacre reflect serve --help\" explains the settings"
+            ))
+        })?;
+        Ok(file.reflect)
+    }
+
+    /// These settings, completed by others.
+    pub fn or(self, other: Settings) -> Settings {
+        fn list<T>(first: Vec<T>, second: Vec<T>) -> Vec<T> {
+            if first.is_empty() { second } else { first }
+        }
+        Settings {
+            store: self.store.or(other.store),
+            key: self.key.or(other.key),
+            listen: list(self.listen, other.listen),
+            groups: list(self.groups, other.groups),
+            // Said of different groups, both hold; of the same one, the later does.
+            group: [other.group, self.group].concat(),
+            ids: self.ids.or(other.ids),
+            device: list(self.device, other.device),
+            open: self.open || other.open,
+            plane: self.plane.or(other.plane),
+            heartbeat: self.heartbeat.or(other.heartbeat),
+            expiry: self.expiry.or(other.expiry),
+            state_every: self.state_every.or(other.state_every),
+            advertise: list(self.advertise, other.advertise),
+            standby: list(self.standby, other.standby),
+            http: self.http.or(other.http),
+            allow_loopback: self.allow_loopback || other.allow_loopback,
+            allow_privileged: self.allow_privileged || other.allow_privileged,
+            joins_per_second: self.joins_per_second.or(other.joins_per_second),
+            backlog_bytes: self.backlog_bytes.or(other.backlog_bytes),
+            log: self.log.or(other.log),
+        }
+    }
+
+    /// The addresses with shared ports.
+    pub fn shared(&self) -> Vec<SocketAddr> {
+        match self.listen.is_empty() {
+            true => vec![SocketAddr::from(([127, 0, 0, 1], PORT_DEFAULT))],
+            false => self.listen.clone(),
+        }
+    }
+
+    /// The ports that are groups of their own.
+    pub fn ports(&self) -> BTreeSet<u16> {
+        self.groups.iter().flat_map(|ports| ports.first..=ports.last).collect()
+    }
+
+    /// Where the administration is served, if anywhere.
+    pub fn http(&self) -> Option<&str> {
+        match self.http.as_deref() {
+            // A reflector on an address of its own must not collide with the one on the default address.
+            None if self.listen.is_empty() => Some(HTTP_DEFAULT),
+            None | Some("none") => None,
+            Some(address) => Some(address),
+        }
+    }
+
+    /// Checks what a wrong setting would make unsafe.
+    pub fn check(&self) -> Result<(), CommandError> {
+        let public = self.shared().into_iter().find(|address| !address.ip().is_loopback());
+        if let (Some(address), None, false) = (public, &self.key, self.open) {
+            return Err(CommandError::Usage(format!(
+                "{address} can be reached by others: give the operator's key with --key FILE, for which members need \
+                 tokens, or let anybody join with --open"
+            )));
+        }
+        if let (Some(heartbeat), Some(expiry)) = (self.heartbeat, self.expiry)
+            && expiry.0 < heartbeat.0 * 2
+        {
+            return Err(CommandError::Usage(
+                "--expiry must be at least two heartbeats, or members vanish with one datagram".to_owned(),
+            ));
+        }
+        for (name, time) in [("heartbeat", self.heartbeat), ("expiry", self.expiry)] {
+            if time.is_some_and(|time| time.0 < Duration::from_millis(10)) {
+                return Err(CommandError::Usage(format!("--{name} must be at least 10ms")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The options of the groups that nothing is said of.
+    pub fn default_group(&self) -> GroupOptions {
+        let token = self.key.is_some() && !self.open;
+        let mut options = GroupOptions { token, ..GroupOptions::default() };
+        for setting in &self.group {
+            if setting.group == Named::Others {
+                setting.apply(&mut options);
+            }
+        }
+        options
+    }
+
+    /// The groups that something is said of, on the ports that were found for those given as 0.
+    pub fn named_groups(&self, shared: &[SocketAddr]) -> Vec<(GroupId, GroupOptions)> {
+        let ports = self.ports();
+        let mut found: Vec<(GroupId, GroupOptions)> = Vec::new();
+        let shared: BTreeSet<u16> = shared.iter().map(SocketAddr::port).collect();
+        for setting in &self.group {
+            let ids: Vec<GroupId> = match setting.group {
+                Named::Others => continue,
+                Named::Full(id) => vec![id],
+                Named::Number(number) => match u16::try_from(number).ok().filter(|port| ports.contains(port))
+                {
+                    Some(port) => vec![GroupId { port, id: 0 }],
+                    None => shared.iter().map(|port| GroupId { port: *port, id: number }).collect(),
+                },
+            };
+            for id in ids {
+                match found.iter_mut().find(|(other, _)| *other == id) {
+                    Some((_, options)) => setting.apply(options),
+                    None => {
+                        let mut options = self.default_group();
+                        setting.apply(&mut options);
+                        found.push((id, options));
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+/// A range of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    first: u16,
+    last: u16,
+}
+
+impl FromStr for Ports {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is not a range of ports: PORT, or PORT-PORT");
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let (first, last) = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+        if first == 0 || last < first {
+            return Err(wrong());
+        }
+        Ok(Ports { first, last })
+    }
+}
+
+/// Which plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaneChoice {
+    /// The best that works.
+    Auto,
+    /// This one and no other.
+    Only(Kind),
+}
+
+impl FromStr for PlaneChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(PlaneChoice::Auto),
+            text => text.parse().map(PlaneChoice::Only).map_err(|error: String| format!("{error}, auto")),
+        }
+    }
+}
+
+/// A time, such as `500ms`, `30s` or `10min`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time(pub Duration);
+
+impl FromStr for Time {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is not a time such as 500ms, 30s, 10min, 2h or 7d");
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let number: u64 = digits.parse().map_err(|_| wrong())?;
+        let unit_ms: u64 = match &text[digits.len()..] {
+            "ms" => 1,
+            "s" => 1000,
+            "min" | "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(wrong()),
+        };
+        number.checked_mul(unit_ms).map(|ms| Time(Duration::from_millis(ms))).ok_or_else(wrong)
+    }
+}
+
+/// A size, such as `64KiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is not a size such as 4096, 64KiB or 1MiB");
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let number: u64 = digits.trim_end().parse().map_err(|_| wrong())?;
+        let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kib" => 10,
+            "m" | "mib" => 20,
+            "g" | "gib" => 30,
+            _ => return Err(wrong()),
+        };
+        number.checked_mul(1 << shift).map(Size).ok_or_else(wrong)
+    }
+}
+
+/// Which group a setting is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    /// All that nothing else is said of.
+    Others,
+    /// An id on the shared port, or a port.
+    Number(u32),
+    /// `PORT/ID`.
+    Full(GroupId),
+}
+
+/// What `--group` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSetting {
+    group: Named,
+    options: Vec<GroupOption>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GroupOption {
+    Sequence,
+    Token(bool),
+    Members(u32),
+    Rate(Rate),
+    GroupRate(Rate),
+}
+
+impl GroupSetting {
+    fn apply(&self, options: &mut GroupOptions) {
+        for option in &self.options {
+            match *option {
+                GroupOption::Sequence => options.sequence = true,
+                GroupOption::Token(token) => options.token = token,
+                GroupOption::Members(count) => options.members_max = count,
+                GroupOption::Rate(rate) => options.member_rate = rate,
+                GroupOption::GroupRate(rate) => options.group_rate = rate,
+            }
+        }
+    }
+}
+
+impl FromStr for GroupSetting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (group, options) = text
+            .split_once(':')
+            .ok_or_else(|| format!("'{text}' is not GROUP:OPTION,…, such as 5:sequence,members=100"))?;
+        let group = match group {
+            "*" => Named::Others,
+            group if group.contains('/') => Named::Full(group.parse()?),
+            group => Named::Number(group.parse().map_err(|_| format!("'{group}' is not a group"))?),
+        };
+        let options = options.split(',').map(str::trim).filter(|option| !option.is_empty());
+        Ok(GroupSetting { group, options: options.map(group_option).collect::<Result<_, _>>()? })
+    }
+}
+
+fn group_option(text: &str) -> Result<GroupOption, String> {
+    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+    let wrong = || {
+        format!(
+            "'{text}' is not an option of a group: sequence, token, open, members=N, rate=N, group-rate=N"
+        )
+    };
+    let rate = |value: &str| {
+        let (copies, burst) =
+            value.split_once('/').map_or((value, None), |(copies, burst)| (copies, Some(burst)));
+        let copies: u64 = copies.parse().map_err(|_| wrong())?;
+        // A fifth of a second at once, unless said otherwise.
+        let burst = burst.map_or(Ok(copies / 5), |burst| burst.parse().map_err(|_| wrong()))?;
+        Ok::<_, String>(Rate::per_second(copies, burst))
+    };
+    match (name, value) {
+        ("sequence", None) => Ok(GroupOption::Sequence),
+        ("token", None) => Ok(GroupOption::Token(true)),
+        ("open", None) => Ok(GroupOption::Token(false)),
+        ("members", Some(count)) => count.parse().map(GroupOption::Members).map_err(|_| wrong()),
+        ("rate", Some(value)) => rate(value).map(GroupOption::Rate),
+        ("group-rate", Some(value)) => rate(value).map(GroupOption::GroupRate),
+        _ => Err(wrong()),
+    }
+}
+
+/// Settings are written in the file as on the command line.
+macro_rules! deserialize_as_text {
+    ($($name:ty),*) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Visitor;
+                impl serde::de::Visitor<'_> for Visitor {
+                    type Value = $name;
+
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str("what the flag of the same name takes, as text")
+                    }
+
+                    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<$name, E> {
+                        self.visit_str(&number.to_string())
+                    }
+
+                    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<$name, E> {
+                        text.parse().map_err(E::custom)
+                    }
+                }
+                deserializer.deserialize_any(Visitor)
+            }
+        }
+    )*};
+}
+
+deserialize_as_text!(Ports, PlaneChoice, Time, Size, GroupSetting);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_the_names_of_the_flags_and_the_line_wins() {
+        let file: File = toml::from_str(
+            "store = \"file:x\"\n[reflect]\nlisten = [\"127.0.0.1:1\"]\ngroups = [7500, \"7600-7610\"]\n\
+             group = [\"5:sequence\", \"7600:members=7\"]\nplane = \"batch\"\nheartbeat = \"1s\"\nopen = true",
+        )
+        .unwrap();
+        let line = Settings { plane: Some(PlaneChoice::Auto), ..Settings::default() };
+        let both = line.or(file.reflect);
+        assert_eq!(both.plane, Some(PlaneChoice::Auto));
+        assert_eq!(both.heartbeat, Some(Time(Duration::from_secs(1))));
+        assert_eq!(both.ports().len(), 12);
+        assert!(both.open);
+        let groups = both.named_groups(&both.shared());
+        assert_eq!(groups[0].0, GroupId { port: 1, id: 5 });
+        assert!(groups[0].1.sequence);
+        assert_eq!((groups[1].0, groups[1].1.members_max), (GroupId { port: 7600, id: 0 }, 7));
+        for wrong in ["[reflect]\ncolour = 1", "[reflect]\nplane = \"steam\"", "[reflect]\ngroups = [0]"] {
+            assert!(toml::from_str::<File>(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn groups_are_described_on_the_command_line() {
+        let setting: GroupSetting = "*:sequence,token,members=3,rate=100/7,group-rate=0".parse().unwrap();
+        let settings = Settings { group: vec![setting, "9:open".parse().unwrap()], ..Settings::default() };
+        let others = settings.default_group();
+        assert!(others.sequence && others.token && others.members_max == 3);
+        assert_eq!(others.member_rate, Rate::per_second(100, 7));
+        assert_eq!(others.group_rate, Rate::UNLIMITED);
+        let [(id, ninth)] = settings.named_groups(&settings.shared())[..] else { panic!() };
+        assert_eq!(id, GroupId { port: PORT_DEFAULT, id: 9 });
+        assert!(ninth.sequence && !ninth.token);
+        for wrong in ["", "5", "x:token", "5:colour", "5:members", "5:members=-1", "5:rate=", "5:sequence=1"]
+        {
+            assert!(wrong.parse::<GroupSetting>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_others_reach_needs_a_key_or_an_explicit_word() {
+        let listening =
+            |address: &str| Settings { listen: vec![address.parse().unwrap()], ..Settings::default() };
+        assert!(listening("127.0.0.1:0").check().is_ok());
+        assert!(listening("[::1]:0").check().is_ok());
+        assert!(listening("0.0.0.0:0").check().is_err());
+        let keyed = Settings { key: Some("key".into()), ..listening("192.0.2.1:7400") };
+        assert!(keyed.check().is_ok() && keyed.default_group().token);
+        let open = Settings { open: true, ..listening("[::]:0") };
+        assert!(open.check().is_ok() && !open.default_group().token);
+        let both = Settings { open: true, key: Some("key".into()), ..listening("[::]:0") };
+        assert!(!both.default_group().token);
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!("500ms".parse(), Ok(Time(Duration::from_millis(500))));
+        assert_eq!("2h".parse(), Ok(Time(Duration::from_secs(7200))));
+        assert_eq!("0s".parse(), Ok(Time(Duration::ZERO)));
+        for wrong in ["", "5", "-1s", "1.5s", "s", "99999999999999999d"] {
+            assert!(wrong.parse::<Time>().is_err(), "{wrong}");
+        }
+    }
+}

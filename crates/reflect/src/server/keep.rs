@@ -1,0 +1,204 @@
+//! What the store keeps for a reflector: the states of groups, and the map of locations. All of it waits for the store, on
+//! the thread beside the data thread, which hears by messages what came of it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nacre::{ObjectId, Store};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::JoinSet;
+
+use super::administration::Tasks;
+use crate::control::Event;
+use crate::forward::Now;
+use crate::location::{Changed, LocationMap, ObjectLocationMap, Place, Snapshot};
+use crate::state::{Checkpoints, Saved};
+use crate::table::GroupId;
+use crate::wire::Reflectors;
+
+/// The object with the map of locations.
+pub const LOCATIONS_OBJECT: &str = "reflect/locations";
+/// What the ids of objects with states begin with.
+const STATE_PREFIX: &str = "reflect/state/";
+/// How often the map is looked at. Others may have changed it.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long a map that cannot be read is left alone.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How often a change of the map is tried against others who change the same location.
+const TRIES: usize = 16;
+/// How long states may take to be stored when the reflector ends.
+const LAST: Duration = Duration::from_secs(5);
+
+/// The map of locations in a store.
+pub fn location_map(store: &Store) -> Result<ObjectLocationMap<Store>, nacre::Error> {
+    Ok(ObjectLocationMap::new(Arc::new(store.clone()), ObjectId::try_from(LOCATIONS_OBJECT)?))
+}
+
+/// Puts a location somewhere, or removes it, wherever it is now.
+pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<Place>) -> Result<u64, String> {
+    let failed = |error: nacre::Error| error.message;
+    let mut from = match map.read(0).await.map_err(failed)? {
+        Some(snapshot) => snapshot.places.get(name).copied(),
+        None => None,
+    };
+    if to.is_none() && from.is_none() {
+        return Err(format!("there is no location \"{name}\""));
+    }
+    for _ in 0..TRIES {
+        match map.change(name, from, to).await.map_err(failed)? {
+            Changed::Done { version } => return Ok(version),
+            Changed::Conflict(now) => from = now,
+        }
+    }
+    Err(format!("location \"{name}\" is changed by others all the time; try again"))
+}
+
+/// Keeps the map that this reflector follows.
+pub(super) struct Locations {
+    map: ObjectLocationMap<Store>,
+    tasks: Tasks,
+    /// The map as the control plane was last told of it.
+    told: Mutex<Snapshot>,
+    /// Reflectors that locations here have as standbys, where nobody names others.
+    standbys: Vec<SocketAddr>,
+}
+
+impl Locations {
+    pub(super) fn new(
+        store: &Store,
+        tasks: Tasks,
+        standbys: Vec<SocketAddr>,
+    ) -> Result<Locations, nacre::Error> {
+        let told = Mutex::new(Snapshot::default());
+        Ok(Locations { map: location_map(store)?, tasks, told, standbys })
+    }
+
+    /// The map, as it was last seen.
+    pub(super) async fn snapshot(&self) -> Snapshot {
+        self.told.lock().await.clone()
+    }
+
+    /// Reads the map and tells the control plane what has changed.
+    pub(super) async fn follow(&self) -> Result<(), nacre::Error> {
+        let mut told = self.told.lock().await;
+        let Some(snapshot) = self.map.read(told.version).await? else { return Ok(()) };
+        let gone = told.places.keys().filter(|name| !snapshot.places.contains_key(*name));
+        let mut changes: Vec<(String, Option<Place>)> = gone.map(|name| (name.clone(), None)).collect();
+        changes.extend(
+            snapshot
+                .places
+                .iter()
+                .filter(|(name, place)| told.places.get(*name) != Some(*place))
+                .map(|(name, place)| (name.clone(), Some(*place))),
+        );
+        *told = snapshot;
+        let (done, waiting) = oneshot::channel();
+        self.tasks.give(move |core| {
+            let now = Now::read();
+            for (name, place) in changes {
+                match &place {
+                    Some(place) => tracing::info!(location = name, %place, "a location has its place"),
+                    None => tracing::info!(location = name, "a location is no more"),
+                }
+                core.control.set_location(now, &name, place);
+            }
+            // Whoever waited may have gone.
+            let _ = done.send(());
+        });
+        // If the data thread has ended, nobody follows any more.
+        let _ = waiting.await;
+        Ok(())
+    }
+
+    /// Follows the map for ever.
+    pub(super) async fn keep_following(&self) {
+        let mut failing = false;
+        loop {
+            let wait = match self.follow().await {
+                Ok(()) => {
+                    if std::mem::take(&mut failing) {
+                        tracing::info!("the map of locations can be read again");
+                    }
+                    LOOK
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "the map of locations cannot be read; it stays as it was");
+                    }
+                    LOOK_AGAIN
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Changes the map, and follows that at once.
+    pub(super) async fn relocate(
+        &self,
+        name: &str,
+        to: Option<(SocketAddr, u32, Vec<SocketAddr>)>,
+    ) -> Result<u64, String> {
+        let place = match to {
+            None => None,
+            Some((reflector, group, mut standbys)) => {
+                if standbys.is_empty() {
+                    standbys.extend(self.standbys.iter().filter(|standby| **standby != reflector));
+                }
+                standbys.insert(0, reflector);
+                let reflectors = Reflectors::new(&standbys)
+                    .ok_or_else(|| format!("{} reflectors are too many for a location", standbys.len()))?;
+                Some(Place { reflectors, group })
+            }
+        };
+        let version = relocate(&self.map, name, place).await?;
+        self.follow().await.map_err(|error| error.message)?;
+        Ok(version)
+    }
+}
+
+/// Does what the control plane wants of the store, until that ends.
+pub(super) async fn keep_states(store: Store, tasks: Tasks, mut wanted: UnboundedReceiver<Event>) {
+    let checkpoints = Checkpoints::new(Arc::new(store), STATE_PREFIX);
+    let mut under_way = JoinSet::new();
+    loop {
+        tokio::select! {
+            event = wanted.recv() => match event {
+                None => break,
+                Some(event) => drop(under_way.spawn(serve(checkpoints.clone(), tasks.clone(), event))),
+            },
+            Some(_) = under_way.join_next() => {}
+        }
+    }
+    let rest = async { while under_way.join_next().await.is_some() {} };
+    if tokio::time::timeout(LAST, rest).await.is_err() {
+        tracing::error!("some states were not stored before the end");
+    }
+}
+
+async fn serve(checkpoints: Checkpoints<Store>, tasks: Tasks, event: Event) {
+    match event {
+        Event::LoadState { group, name } => match checkpoints.load(&name).await {
+            Ok(found) => tasks.give(move |core| {
+                core.control.state_loaded(Now::read(), group, found.version, found.bytes);
+            }),
+            Err(error) => failed(&tasks, group, &name, &error),
+        },
+        Event::StoreState { group, name, base, bytes } => match checkpoints.save(&name, base, &bytes).await {
+            Ok(Saved::Stored(version)) => {
+                tasks.give(move |core| core.control.state_stored(Now::read(), group, version));
+            }
+            Ok(Saved::Newer(version)) => {
+                tasks.give(move |core| core.control.state_conflict(Now::read(), group, version));
+            }
+            Err(error) => failed(&tasks, group, &name, &error),
+        },
+        Event::Joined { .. } | Event::Left { .. } => {}
+    }
+}
+
+fn failed(tasks: &Tasks, group: GroupId, name: &str, error: &nacre::Error) {
+    tracing::warn!(%group, name, %error, "a state was neither stored nor loaded; it is tried again");
+    tasks.give(move |core| core.control.state_failed(Now::read(), group));
+}

@@ -1,0 +1,249 @@
+//! Checkpoints and the map of locations, in a store.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use nacre_object::testkit::{MemoryStore, block_on};
+use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
+use nacre_reflect::location::{Changed, LocationMap, ObjectLocationMap, Place};
+use nacre_reflect::state::{Checkpoint, Checkpoints, Saved};
+use nacre_reflect::wire::{Reflectors, STATE_BYTES_MAX};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn id(text: &str) -> ObjectId {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_state_is_kept_under_the_version_that_the_store_gave_it() {
+    let checkpoints = Checkpoints::new(Arc::new(MemoryStore::new()), "state/");
+    let load = || block_on(checkpoints.load("group/7400")).unwrap();
+    let save = |base, state: &Bytes| block_on(checkpoints.save("group/7400", base, state)).unwrap();
+    assert_eq!(load(), Checkpoint { version: 0, bytes: None });
+    let mut base = 0;
+    // Longer, shorter, empty, the longest: the rest of the one before must not shine through.
+    for len in [10, 3, 0, STATE_BYTES_MAX, 7] {
+        let state = Bytes::from(vec![len as u8 | 1; len]);
+        let Saved::Stored(version) = save(base, &state) else { panic!("nobody else is there") };
+        assert!(version > base);
+        assert_eq!(load(), Checkpoint { version, bytes: Some(state.clone()) });
+        // Based on what was there before, it does not replace what is there now.
+        assert_eq!(save(base, &Bytes::from_static(b"older")), Saved::Newer(version));
+        assert_eq!(load(), Checkpoint { version, bytes: Some(state) });
+        base = version;
+    }
+    let long = Bytes::from(vec![0; STATE_BYTES_MAX + 1]);
+    assert_eq!(block_on(checkpoints.save("group/7400", base, &long)).unwrap_err().kind, ErrorKind::Invalid);
+}
+
+#[test]
+fn what_is_no_checkpoint_is_said_to_be_corrupt_and_a_removed_one_is_none() {
+    let store = Arc::new(MemoryStore::new());
+    let checkpoints = Checkpoints::new(store.clone(), "state/");
+    for junk in [&b"x"[..], b"nrstate\x02later", &vec![0; STATE_BYTES_MAX + 100]] {
+        let write = Transaction::new().change(Write::Truncate { fork: Fork::DEFAULT, size: 0 }).write(
+            Fork::DEFAULT,
+            0,
+            junk.to_vec(),
+        );
+        block_on(store.apply(&id("state/junk"), write)).unwrap();
+        let error = block_on(checkpoints.load("junk")).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Corrupt);
+        assert!(error.message.contains("state/junk"), "{error}");
+    }
+    block_on(store.apply(&id("state/junk"), Transaction::new().change(Write::Remove))).unwrap();
+    let gone = block_on(checkpoints.load("junk")).unwrap();
+    assert!(gone.bytes.is_none() && gone.version > 0);
+    let state = Bytes::from_static(b"again");
+    assert!(matches!(block_on(checkpoints.save("junk", 0, &state)).unwrap(), Saved::Newer(_)));
+    assert!(matches!(block_on(checkpoints.save("junk", gone.version, &state)).unwrap(), Saved::Stored(_)));
+}
+
+proptest! {
+    /// Several reflectors, each with its own idea of what is newest: what is stored only ever grows in version, each
+    /// version is one reflector's, and whoever lost is told a version that is newer than its own.
+    #[test]
+    fn reflectors_that_race_never_overwrite_a_newer_state(steps in vec((0..3_usize, any::<bool>(), any::<u8>()), 1..60)) {
+        let checkpoints = Checkpoints::new(Arc::new(MemoryStore::new()), "");
+        let mut bases = [0; 3];
+        let mut newest = Checkpoint { version: 0, bytes: None };
+        for (who, looks, what) in steps {
+            if looks {
+                let found = block_on(checkpoints.load("race")).unwrap();
+                prop_assert_eq!(&found, &newest);
+                bases[who] = found.version;
+                continue;
+            }
+            let state = Bytes::from(vec![what; what.into()]);
+            match block_on(checkpoints.save("race", bases[who], &state)).unwrap() {
+                Saved::Stored(version) => {
+                    prop_assert_eq!(bases[who], newest.version);
+                    prop_assert!(version > newest.version);
+                    bases[who] = version;
+                    newest = Checkpoint { version, bytes: Some(state) };
+                }
+                Saved::Newer(version) => {
+                    prop_assert_ne!(bases[who], newest.version);
+                    prop_assert_eq!(version, newest.version);
+                }
+            }
+        }
+        prop_assert_eq!(block_on(checkpoints.load("race")).unwrap(), newest);
+    }
+}
+
+/// A store whose next answers to transactions that write get lost, after or before they took effect; and that has
+/// something done in between.
+struct Shaky {
+    inner: MemoryStore,
+    lost: AtomicU32,
+    takes_effect: bool,
+    before_read: Box<dyn Fn(&MemoryStore, u32) + Send + Sync>,
+    reads: AtomicU32,
+}
+
+impl Shaky {
+    fn new(
+        lost: u32,
+        takes_effect: bool,
+        before_read: impl Fn(&MemoryStore, u32) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Shaky {
+            inner: MemoryStore::new(),
+            lost: AtomicU32::new(lost),
+            takes_effect,
+            before_read: Box::new(before_read),
+            reads: AtomicU32::new(0),
+        })
+    }
+}
+
+impl ObjectStore for Shaky {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        if transaction.writes.is_empty() {
+            (self.before_read)(&self.inner, self.reads.fetch_add(1, Ordering::Relaxed));
+            return self.inner.apply(object, transaction);
+        }
+        if self.lost.load(Ordering::Relaxed) == 0 {
+            return self.inner.apply(object, transaction);
+        }
+        self.lost.fetch_sub(1, Ordering::Relaxed);
+        if self.takes_effect {
+            block_on(self.inner.apply(object, transaction)).unwrap();
+        }
+        Reply::ready(Err(StoreError::new(ErrorKind::Unknown, "the connection broke")))
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.inner.list(after, limit)
+    }
+}
+
+#[test]
+fn an_answer_of_the_store_that_was_lost_is_found_out() {
+    let state = Bytes::from_static(b"state");
+    let took_effect = Checkpoints::new(Shaky::new(1, true, |_, _| {}), "");
+    let Saved::Stored(version) = block_on(took_effect.save("a", 0, &state)).unwrap() else { panic!() };
+    assert_eq!(block_on(took_effect.load("a")).unwrap(), Checkpoint { version, bytes: Some(state.clone()) });
+
+    let did_not = Checkpoints::new(Shaky::new(1, false, |_, _| {}), "");
+    assert_eq!(block_on(did_not.save("a", 0, &state)).unwrap_err().kind, ErrorKind::Unknown);
+    assert!(matches!(block_on(did_not.save("a", 0, &state)).unwrap(), Saved::Stored(_)));
+
+    // Another one was first.
+    let other = |store: &MemoryStore, _| {
+        let write = Transaction::new().write(Fork::DEFAULT, 0, Bytes::from_static(b"nrstate\x01other"));
+        block_on(store.apply(&id("a"), write)).unwrap();
+    };
+    let raced = Checkpoints::new(Shaky::new(1, false, other), "");
+    assert!(matches!(block_on(raced.save("a", 0, &state)).unwrap(), Saved::Newer(_)));
+}
+
+fn place(port: u16, group: u32) -> Place {
+    let at = |host| SocketAddr::from(([198, 51, 100, host], port));
+    Place { reflectors: Reflectors::new(&[at(1), at(2)]).unwrap(), group }
+}
+
+#[test]
+fn a_place_is_the_same_as_text() {
+    let of_two: Place = "3 198.51.100.1:7400,[2001:db8::1]:7400".parse().unwrap();
+    assert_eq!(of_two.group, 3);
+    assert_eq!(of_two.reflectors.as_slice().len(), 2);
+    assert_eq!(of_two.to_string().parse(), Ok(of_two));
+    for wrong in
+        ["", "3", "x 198.51.100.1:7400", "3 198.51.100.1", "3 198.51.100.1:7400,", "-1 198.51.100.1:7400"]
+    {
+        assert!(wrong.parse::<Place>().unwrap_err().contains("is not a place"), "{wrong}");
+    }
+    let five = format!("3 {}", ["198.51.100.1:7400"; 5].join(","));
+    assert!(five.parse::<Place>().unwrap_err().contains("more than 4 reflectors"));
+}
+
+#[test]
+fn the_map_is_changed_on_condition_and_read_whole() {
+    let map = ObjectLocationMap::new(Arc::new(MemoryStore::new()), id("locations"));
+    let change = |name: &str, from, to| block_on(map.change(name, from, to));
+    let empty = block_on(map.read(0)).unwrap().unwrap();
+    assert!(empty.places.is_empty());
+    // Several pages of it.
+    for number in 0..2500 {
+        let done = change(&format!("cell {number}"), None, Some(place(7400, number))).unwrap();
+        assert!(matches!(done, Changed::Done { .. }));
+    }
+    let snapshot = block_on(map.read(empty.version)).unwrap().unwrap();
+    assert_eq!(snapshot.places.len(), 2500);
+    assert_eq!(snapshot.places["cell 2017"], place(7400, 2017));
+    assert_eq!(block_on(map.read(snapshot.version)).unwrap(), None, "nothing has changed");
+
+    // One of two who move the same location loses, and is told where it is.
+    let (before, to) = (place(7400, 7), place(7500, 7));
+    let Changed::Done { version } = change("cell 7", Some(before), Some(to)).unwrap() else { panic!() };
+    assert!(version > snapshot.version);
+    assert_eq!(change("cell 7", Some(before), Some(place(7600, 7))).unwrap(), Changed::Conflict(Some(to)));
+    assert_eq!(change("cell 7", None, Some(before)).unwrap(), Changed::Conflict(Some(to)));
+    assert!(matches!(change("cell 7", Some(to), None).unwrap(), Changed::Done { .. }));
+    assert_eq!(change("cell 7", Some(to), None).unwrap(), Changed::Conflict(None));
+    let snapshot = block_on(map.read(snapshot.version)).unwrap().unwrap();
+    assert_eq!(snapshot.places.len(), 2499);
+
+    for wrong in ["", &"x".repeat(65)] {
+        assert_eq!(change(wrong, None, Some(to)).unwrap_err().kind, ErrorKind::Invalid);
+    }
+}
+
+#[test]
+fn a_map_that_changes_while_it_is_read_is_read_again() {
+    // After the first page was read, a location on it moves: the whole has to be of one moment.
+    let meddle = |store: &MemoryStore, read| {
+        if read == 1 {
+            let map = Transaction::new().change(Write::RemoveKey { key: "0000".parse().unwrap() }).change(
+                Write::SetKey { key: "zzzz".parse().unwrap(), value: place(7400, 0).to_string().into() },
+            );
+            block_on(store.apply(&id("locations"), map)).unwrap();
+        }
+    };
+    let store = Shaky::new(0, false, meddle);
+    let map = ObjectLocationMap::new(store.clone(), id("locations"));
+    for number in 0..1500 {
+        block_on(map.change(&format!("{number:04}"), None, Some(place(7400, number)))).unwrap();
+    }
+    let snapshot = block_on(map.read(0)).unwrap().unwrap();
+    assert_eq!(snapshot.places.len(), 1500);
+    assert!(!snapshot.places.contains_key("0000") && snapshot.places.contains_key("zzzz"));
+    assert!(store.reads.load(Ordering::Relaxed) > 2);
+}
+
+#[test]
+fn a_map_that_holds_something_else_is_said_to_be_corrupt() {
+    let store = Arc::new(MemoryStore::new());
+    let map = ObjectLocationMap::new(store.clone(), id("locations"));
+    let write =
+        Transaction::new().change(Write::SetKey { key: "here".parse().unwrap(), value: "nowhere".into() });
+    block_on(store.apply(&id("locations"), write)).unwrap();
+    let error = block_on(map.read(0)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Corrupt);
+    assert!(error.message.contains("nowhere"), "{error}");
+}

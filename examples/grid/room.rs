@@ -1,0 +1,149 @@
+//! A group that a player is in: a cell, or the plaza where all meet.
+
+use std::time::{Duration, Instant};
+
+use nacre_reflect::client::{Client, ClientError, ClientEvent};
+use nacre_reflect::member::{MemberEvent, MemberOptions, SendError, Target, Wanted};
+
+use crate::Arguments;
+use crate::world::{CELLS, Cell, CellId};
+
+/// How long a reflector may take to hear that a player leaves.
+const LEAVING: Duration = Duration::from_secs(1);
+
+/// A group that a player is in.
+pub struct Room {
+    client: Client,
+    /// It was taken up.
+    joined: bool,
+    /// It has the state, or knows that there is none.
+    settled: bool,
+    had_state: bool,
+    rejoined: u32,
+}
+
+fn failed(error: ClientError) -> String {
+    error.to_string()
+}
+
+impl Room {
+    /// Begins to enter a cell, or the plaza.
+    pub fn enter(arguments: &Arguments, cell: Option<CellId>) -> Result<Room, String> {
+        let wanted = match (&arguments.locations, cell) {
+            (Some(name), Some((column, row))) => Wanted::Location {
+                name: format!("{name}/{column},{row}"),
+                reflectors: arguments.reflector.clone(),
+            },
+            (Some(name), None) => {
+                Wanted::Location { name: format!("{name}/plaza"), reflectors: arguments.reflector.clone() }
+            }
+            (None, cell) => {
+                let plaza = u32::from(CELLS * CELLS) + 1;
+                let group = cell.map_or(plaza, |(column, row)| u32::from(row * CELLS + column) + 1);
+                let targets =
+                    arguments.reflector.iter().map(|reflector| Target { reflector: *reflector, group });
+                Wanted::Group(targets.collect())
+            }
+        };
+        // A cell has a state; the plaza has none.
+        let options =
+            MemberOptions { keeps_state: cell.is_some(), wants_state: cell.is_some(), ..Default::default() };
+        let client = Client::new(wanted, options).map_err(failed)?;
+        Ok(Room { client, joined: false, settled: cell.is_none(), had_state: false, rejoined: 0 })
+    }
+
+    /// It was taken up, and has the state if there is one.
+    pub fn is_ready(&self) -> bool {
+        self.joined && self.settled
+    }
+
+    /// It was handed a state.
+    pub fn had_state(&self) -> bool {
+        self.had_state
+    }
+
+    /// How often it was lost and found again, since the last call.
+    pub fn take_rejoined(&mut self) -> u32 {
+        std::mem::take(&mut self.rejoined)
+    }
+
+    /// Listens for so long, and gives each datagram.
+    pub fn listen(&mut self, time: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), String> {
+        self.turn(time, &mut |_| None, take)
+    }
+
+    /// Listens for so long, learns what is said of the cell, and gives its state to the reflector when that asks. Gives
+    /// how many datagrams came.
+    pub fn hear(&mut self, time: Duration, cell: &mut Cell) -> Result<u64, String> {
+        let mut heard = 0;
+        let cell = std::cell::RefCell::new(cell);
+        self.turn(
+            time,
+            &mut |state| {
+                state.map_or_else(
+                    || Some(cell.borrow().state()),
+                    |state| {
+                        cell.borrow_mut().learn_text(state);
+                        None
+                    },
+                )
+            },
+            &mut |datagram| {
+                heard += 1;
+                cell.borrow_mut().learn_text(datagram);
+            },
+        )?;
+        Ok(heard)
+    }
+
+    /// `state` gets the state that was handed over, or gives the one that was asked for.
+    fn turn(
+        &mut self,
+        time: Duration,
+        state: &mut dyn FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+        take: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), String> {
+        let until = Instant::now() + time;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.client.poll(left).map_err(failed)? {
+                None if left.is_zero() => return Ok(()),
+                None => {}
+                Some(ClientEvent::Datagram { payload, .. }) => take(&payload),
+                Some(ClientEvent::Member(event)) => match event {
+                    MemberEvent::Joined { again, .. } => {
+                        self.rejoined += u32::from(again);
+                        self.joined = true;
+                        // Those that have a state fetch it now.
+                        self.settled |= self.client.member().state_version() == 0;
+                    }
+                    MemberEvent::State { bytes, .. } => {
+                        state(Some(&bytes));
+                        (self.settled, self.had_state) = (true, true);
+                    }
+                    MemberEvent::NoState => self.settled = true,
+                    MemberEvent::StateAsked { ask } => {
+                        let state = state(None).filter(|_| self.is_ready());
+                        self.client.give_state(ask, state.map(Into::into)).map_err(failed)?;
+                    }
+                    MemberEvent::Refused { reason, last: true } => return Err(reason.to_string()),
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    /// Says something to the others, if it is in; what is said when it is not is said again soon.
+    pub fn say(&mut self, datagram: &[u8]) -> Result<(), String> {
+        match self.client.send(datagram) {
+            Ok(()) | Err(ClientError::Send(SendError::NotJoined)) => Ok(()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Leaves.
+    pub fn leave(self) {
+        // If the reflector does not hear it, it forgets the player soon.
+        let _ = self.client.leave(LEAVING);
+    }
+}

@@ -1,0 +1,359 @@
+//! `nacre reflect`, through the built program, on loopback: members hear each other, groups are apart, locations move,
+//! states are handed over, tokens are asked for, and the administration says what is so.
+
+mod harness;
+
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use harness::reflect::{Joined, Reflector, http, until};
+use harness::{Server, program, run_with};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+#[track_caller]
+fn reflect(words: &[&str]) -> harness::Ended {
+    let mut command = program();
+    command.arg("reflect").args(words);
+    run_with(command, b"")
+}
+
+#[test]
+fn what_one_member_sends_every_other_member_gets() {
+    let reflector = Reflector::start(&[]);
+    let group = reflector.group(5);
+    let mut first = Joined::join(&group, &[]);
+    let mut second = Joined::join(&group, &[]);
+    let mut echoing = Joined::join(&group, &["--echo"]);
+    let stranger = Joined::join(&reflector.group(6), &[]);
+    first.say("from the first");
+    assert_eq!(second.hear(), "from the first");
+    assert_eq!(echoing.hear(), "from the first");
+    second.say("from the second");
+    // Its own are not among what a member hears, unless it asks for them.
+    assert_eq!(first.hear(), "from the second");
+    assert_eq!(echoing.hear(), "from the second");
+    echoing.say("from the third");
+    assert_eq!(echoing.hear(), "from the third");
+    assert_eq!(first.hear(), "from the third");
+    assert_eq!(second.hear(), "from the third");
+
+    let report = reflector.group_report(5);
+    assert_eq!(
+        (&report["members"], &report["admitted"], &report["copies"]),
+        (&json!(3), &json!(3), &json!(7))
+    );
+    let (code, rest) = first.close();
+    assert_eq!(code, 0);
+    assert!(rest.iter().all(|event| event["event"] != "datagram"), "{rest:?}");
+    reflector.until(5, "the first has left", |report| report["members"] == 2);
+    let (_, rest) = stranger.close();
+    assert!(rest.iter().all(|event| event["event"] != "datagram"), "{rest:?}");
+
+    // A plain socket that has not joined is nobody.
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(b"let me in", reflector.address).unwrap();
+    until("the stranger is counted", || {
+        (reflector.report()["refused"]["strangers"].as_u64() == Some(1)).then_some(())
+    });
+    assert_eq!(reflector.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn standard_output_is_what_arrives_and_standard_input_is_sent() {
+    let reflector = Reflector::start(&["--group", "5:sequence"]);
+    let group = reflector.group(5);
+    let listener = |flags: &[&str]| {
+        let mut command = program();
+        command.args(["reflect", "join", &group, "--count", "2", "--timeout", "110s"]).args(flags);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let (text, raw) = (listener(&[]), listener(&["--raw"]));
+    reflector.until(5, "both are in", |report| report["members"] == 2);
+    let mut send = program();
+    send.args(["reflect", "send", &group]);
+    run_with(send, b"one line\nwith \x1b[2Jtricks\n").ok();
+    let (text, raw) = (text.wait_with_output().unwrap(), raw.wait_with_output().unwrap());
+    assert_eq!(text.status.code(), Some(0), "{text:?}");
+    assert_eq!(String::from_utf8(text.stdout).unwrap(), "one line\nwith \\u{1b}[2Jtricks\n");
+    assert_eq!(raw.stdout, b"\x08\0\0\0one line\x0f\0\0\0with \x1b[2Jtricks".to_vec());
+    let said = String::from_utf8(text.stderr).unwrap();
+    assert!(said.contains("joined") && said.contains(&reflector.address.to_string()), "{said}");
+
+    // Nothing more comes: that is a failure, of which the exit code tells.
+    let ended = reflect(&["join", &group, "--count", "1", "--timeout", "200ms"]);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.stderr.contains("200ms"), "{ended:?}");
+}
+
+#[test]
+fn numbered_groups_show_their_numbers_and_others_do_not() {
+    let reflector = Reflector::start(&["--group", "5:sequence"]);
+    for (id, numbered) in [(5, true), (6, false)] {
+        let listener = Joined::join(&reflector.group(id), &[]);
+        let mut sender = Joined::join(&reflector.group(id), &[]);
+        for number in 0..3 {
+            sender.say(&format!("number {number}"));
+        }
+        let events: Vec<Value> = (0..3).map(|_| listener.next("datagram")).collect();
+        for (number, event) in events.iter().enumerate() {
+            assert_eq!(event["text"], format!("number {number}"));
+            match numbered {
+                true => assert_eq!(
+                    event["sequence"].as_u64().unwrap(),
+                    events[0]["sequence"].as_u64().unwrap() + number as u64
+                ),
+                false => assert!(event["sequence"].is_null()),
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_that_are_ports_are_apart() {
+    // Two ports that are free now, next to the shared one: they are bound anew by the reflector.
+    let free: Vec<UdpSocket> = (0..2).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<u16> = free.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
+    drop(free);
+    let list = format!("{},{}", ports[0], ports[1]);
+    let reflector = Reflector::start(&["--groups", &list]);
+    let first = Joined::join(&format!("{}@127.0.0.1", ports[0]), &[]);
+    let second = Joined::join(&format!("127.0.0.1:{}", ports[1]), &[]);
+    reflect(&["send", &format!("{}@127.0.0.1", ports[0]), "to the first"]).ok();
+    reflect(&["send", &format!("{}@127.0.0.1", ports[1]), "to the second"]).ok();
+    assert_eq!(first.hear(), "to the first");
+    assert_eq!(second.hear(), "to the second");
+    let groups = reflector.get("/groups");
+    let names: Vec<&str> =
+        groups["groups"].as_array().unwrap().iter().map(|group| group["group"].as_str().unwrap()).collect();
+    for port in &ports {
+        assert!(names.contains(&port.to_string().as_str()), "{names:?}");
+    }
+}
+
+#[test]
+fn ipv6_is_the_same() {
+    let reflector = Reflector::listen("[::1]:0", &[]);
+    let listener = Joined::join(&reflector.group(1), &[]);
+    reflect(&["send", &reflector.group(1), "over six"]).ok();
+    assert_eq!(listener.hear(), "over six");
+}
+
+#[test]
+fn a_token_is_asked_for_where_there_is_a_key() {
+    let folder = harness::folder();
+    let key = folder.path().join("key");
+    let key = key.to_str().unwrap();
+    run_with(
+        {
+            let mut command = program();
+            command.args(["keygen", key]);
+            command
+        },
+        b"",
+    )
+    .ok();
+    let reflector = Reflector::start(&["--key", key, "--group", "9:open"]);
+    let port = reflector.address.port();
+    let token = |words: &[&str]| reflect(&[&["token", "--key", key], words].concat()).text();
+    let refused = |flags: &[&str], why: &str| {
+        reflect(&[&["send", &reflector.group(5), "x"], flags].concat()).failed(1, &[why]);
+    };
+    refused(&[], "token");
+    refused(&["--token", &token(&["*", "--for", "0s"])], "expired");
+    refused(&["--token", &token(&[&format!("{port}/6")])], "another group");
+    refused(&["--token", &token(&[&format!("{port}/5"), "--address", "192.0.2.1"])], "another address");
+    let mut forged = token(&["*"]);
+    let last = if forged.pop() == Some('A') { 'B' } else { 'A' };
+    forged.insert(20, last);
+    refused(&["--token", &forged], "token");
+
+    let good = token(&[&format!("{port}/5"), "--address", "127.0.0.1"]);
+    let listener = Joined::join(&reflector.group(5), &["--token", &good]);
+    reflect(&["send", &reflector.group(5), "with permission", "--token", &good]).ok();
+    assert_eq!(listener.hear(), "with permission");
+    drop(Joined::join(&reflector.group(9), &[]));
+
+    reflect(&["token", "*"]).failed(2, &["--key"]);
+    let exposed = folder.path().join("exposed");
+    std::fs::copy(key, &exposed).unwrap();
+    std::fs::set_permissions(&exposed, std::fs::Permissions::from_mode(0o644)).unwrap();
+    reflect(&["token", "*", "--key", exposed.to_str().unwrap()]).failed(1, &["chmod 600"]);
+}
+
+#[test]
+fn a_state_is_fetched_from_a_member_and_handed_to_who_joins() {
+    let folder = harness::folder();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    // More than one datagram holds.
+    let state: String = (0..5000).map(|number| format!("tile {number}\n")).collect();
+    std::fs::write(path("first"), &state).unwrap();
+    let reflector = Reflector::start(&["--state-every", "200ms"]);
+    let group = reflector.group(3);
+    let first = Joined::join(&group, &["--state", &path("first")]);
+    reflector.until(3, "the state is fetched", |report| report["state_version"].as_u64() > Some(0));
+    let second = Joined::begin(&group, &["--state", &path("second")]);
+    let event = second.next("state");
+    assert_eq!(event["bytes"], state.len());
+    assert_eq!(std::fs::read_to_string(path("second")).unwrap(), state);
+
+    // The first is gone: the second is asked, and its newer state is what a third one gets.
+    first.close();
+    std::fs::write(path("second"), "a new world").unwrap();
+    let version = event["version"].as_u64().unwrap();
+    reflector
+        .until(3, "the newer state is fetched", |report| report["state_version"].as_u64() > Some(version));
+    until("the third gets the newer state", || {
+        let third = Joined::begin(&group, &["--state", &path("third")]);
+        third.next("state");
+        (std::fs::read_to_string(path("third")).unwrap() == "a new world").then_some(())
+    });
+}
+
+#[test]
+fn a_location_moves_between_two_reflectors_while_members_send() {
+    let store = Server::in_memory();
+    let flags = ["--store", &store.uri];
+    let (here, there) = (Reflector::start(&flags), Reflector::start(&flags));
+    let url = here.http.clone();
+    reflect(&["move", "harbour", "--to", &here.group(1), "--http", &url]).ok();
+    let at = here.address.to_string();
+    let what = format!("harbour@{at}");
+    let mut members: Vec<Joined> = (0..4).map(|_| Joined::join(&what, &[])).collect();
+    here.until(1, "all are here", |report| report["members"] == 4);
+
+    let mut sent = 0;
+    let mut round = |members: &mut Vec<Joined>| {
+        for speaker in 0..members.len() {
+            sent += 1;
+            let line = format!("line {sent}");
+            members[speaker].say(&line);
+            for (number, member) in members.iter().enumerate().filter(|(number, _)| *number != speaker) {
+                assert_eq!(member.hear(), line, "member {number}");
+            }
+        }
+    };
+    round(&mut members);
+    // The store is told, and both reflectors follow it.
+    reflect(&["move", "harbour", "--to", &there.group(2), "--store", &store.uri]).ok();
+    there.until(2, "all have moved", |report| report["members"] == 4);
+    here.until(1, "all have left", |report| report.is_null() || report["members"] == 0);
+    round(&mut members);
+    // Who asks the old reflector is sent to the new one.
+    let mut late = Joined::join(&what, &[]);
+    late.say("found you");
+    for member in &members {
+        assert_eq!(member.hear(), "found you");
+    }
+    for member in members {
+        let (code, rest) = member.close();
+        assert_eq!(code, 0);
+        assert!(rest.iter().all(|event| event["event"] != "lost"), "{rest:?}");
+    }
+    assert_eq!(there.get("/locations")["locations"]["harbour"]["reflectors"][0], there.address.to_string());
+    reflect(&["move", "harbour", "--remove", "--http", &url]).ok();
+    reflect(&["send", &what, "x"]).failed(1, &["no such location"]);
+}
+
+#[test]
+fn members_are_told_when_a_reflector_stops() {
+    let reflector = Reflector::start(&["--heartbeat", "1h"]);
+    let member = Joined::join(&reflector.group(1), &[]);
+    assert_eq!(reflector.stop(Signal::INT).code(), Some(0));
+    // Long before it could have missed a heartbeat: it would take hours.
+    member.next("lost");
+}
+
+#[test]
+fn a_member_of_a_stopped_reflector_joins_the_next_one_at_that_address() {
+    let reflector = Reflector::start(&[]);
+    let address = reflector.address.to_string();
+    let mut first = Joined::join(&reflector.group(1), &[]);
+    let second = Joined::join(&reflector.group(1), &[]);
+    reflector.stop(Signal::TERM);
+    let again = Reflector::listen(&address, &[]);
+    again.until(1, "both are back", |report| report["members"] == 2);
+    first.next("joined");
+    second.next("joined");
+    first.say("still here");
+    assert_eq!(second.hear(), "still here");
+}
+
+#[test]
+fn the_administration_says_what_is_so() {
+    let reflector = Reflector::start(&["--group", "5:members=1"]);
+    let member = Joined::join(&reflector.group(5), &[]);
+    reflect(&["send", &reflector.group(5), "x"]).failed(1, &["full"]);
+    let table = reflect(&["groups", "--http", &reflector.http]).text();
+    let name = format!("{}/5", reflector.address.port());
+    assert!(table.lines().any(|line| line.starts_with(&name)), "{table}");
+    assert!(table.contains("by the batch plane"), "{table}");
+    let one = reflect(&["groups", &name, "--members", "--http", &reflector.http, "--json"]).json();
+    assert_eq!(one["groups"].as_array().unwrap().len(), 1);
+    assert_eq!(one["groups"][0]["list"].as_array().unwrap().len(), 1);
+    reflect(&["groups", "1/1", "--http", &reflector.http]).failed(1, &["there is no group 1/1"]);
+
+    let (status, metrics) = http(&reflector.http, "GET", "/metrics", "");
+    assert_eq!(status, 200);
+    for line in [
+        "nacre_reflect_members 1.0".to_owned(),
+        format!("nacre_reflect_group_members{{group=\"{name}\"}} 1.0"),
+        "nacre_reflect_plane{plane=\"batch\"} 1.0".to_owned(),
+        "# EOF".to_owned(),
+    ] {
+        assert!(metrics.lines().any(|other| other == line), "{line} is not in\n{metrics}");
+    }
+    assert_eq!(http(&reflector.http, "GET", "/healthz", ""), (200, "ok\n".to_owned()));
+    let (status, page) = http(&reflector.http, "GET", "/", "");
+    assert!(status == 200 && page.contains(&name), "{page}");
+    assert_eq!(http(&reflector.http, "GET", "/groups?group=x", "").0, 400);
+    assert_eq!(http(&reflector.http, "POST", "/locations", "{").0, 400);
+    assert_eq!(http(&reflector.http, "GET", "/nothing", "").0, 404);
+    drop(member);
+}
+
+#[test]
+fn settings_come_from_the_file_too() {
+    let folder = harness::folder();
+    let path = folder.path().join("nacre.toml");
+    let text = "[reflect]\nlisten = [\"127.0.0.1:0\"]\ngroup = [\"*:sequence\"]\nplane = \"sendto\"\nhttp = \"127.0.0.1:0\"\n";
+    std::fs::write(&path, text).unwrap();
+    let mut command = program();
+    command.args(["--json", "reflect", "serve", "--config", path.to_str().unwrap()]);
+    let reflector = Reflector::spawn(command);
+    assert_eq!(reflector.ready["plane"], "sendto");
+    let listener = Joined::join(&reflector.group(1), &[]);
+    reflect(&["send", &reflector.group(1), "x"]).ok();
+    assert!(listener.next("datagram")["sequence"].is_u64());
+    std::fs::write(&path, "[reflect]\ncolour = \"red\"\n").unwrap();
+    reflect(&["serve", "--config", path.to_str().unwrap()]).failed(2, &["line 2", "colour"]);
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    reflect(&["serve", "--listen", "0.0.0.0:0"]).failed(2, &["--key", "--open"]);
+    reflect(&["serve", "--listen", "127.0.0.1:0", "--heartbeat", "1s", "--expiry", "1s"])
+        .failed(2, &["--expiry"]);
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    reflect(&["serve", "--listen", &address, "--plane", "batch"]).failed(1, &[&address]);
+    // Nobody answers there: it listens, and says nothing.
+    reflect(&["send", &format!("1@{address}"), "x", "--timeout", "300ms"]).failed(1, &[&address]);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    reflect(&["groups", "--http", &free]).failed(1, &["--http"]);
+    for words in [
+        &["join"][..],
+        &["join", "@"],
+        &["join", "x@127.0.0.1:0:1"],
+        &["serve", "--plane", "steam"],
+        &["serve", "--group", "5"],
+        &["serve", "--groups", "9-8"],
+        &["move", "x"],
+        &["send", "1@127.0.0.1:7400", "x", "--token", "short"],
+    ] {
+        let ended = reflect(words);
+        assert_eq!(ended.code, 2, "{words:?}: {ended:?}");
+    }
+}

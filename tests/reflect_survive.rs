@@ -1,0 +1,579 @@
+//! A reflector where it is made difficult: garbage, replays and forged addresses, which must not make it send more to an
+//! address than came from there; killed and started again; members that vanish; devices that go down.
+//!
+//! Some of it needs network namespaces, and so root and iproute2, and nftables.
+
+mod harness;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::time::Instant;
+
+use harness::reflect::{Joined, Reflector, http, until};
+use harness::{PATIENCE, Random, Server, program, run_with};
+use nacre_reflect::lab::{Lab, Namespace};
+use nacre_reflect::wire::{
+    Answer, COOKIE_BYTES, Heartbeat, Join, MAGIC, Reason, Request, StateGet, StatePart,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Somebody with a plain socket who speaks the protocol by hand.
+struct Hand {
+    socket: UdpSocket,
+    reflector: SocketAddr,
+}
+
+impl Hand {
+    fn new(reflector: SocketAddr) -> Hand {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Hand { socket, reflector }
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        self.socket.send_to(bytes, self.reflector).unwrap();
+    }
+
+    fn join(&self, group: u32, cookie: [u8; COOKIE_BYTES]) -> Vec<u8> {
+        let join = Join { group, echo: false, keeps_state: false, nonce: 7, cookie, token: &[] };
+        Request::Join(join).encode()
+    }
+
+    /// The next datagram.
+    #[track_caller]
+    fn receive(&self) -> Vec<u8> {
+        let mut buffer = [0; 65_536];
+        let (length, from) = self.socket.recv_from(&mut buffer).unwrap();
+        assert_eq!(from, self.reflector);
+        buffer[..length].to_vec()
+    }
+
+    #[track_caller]
+    fn cookie(&self, group: u32) -> [u8; COOKIE_BYTES] {
+        self.send(&self.join(group, [0; COOKIE_BYTES]));
+        loop {
+            // Answers to what was sent before may come first.
+            let answer = self.receive();
+            if let Ok(Answer::Challenge { cookie, nonce: 7, seen }) = Answer::decode(&answer) {
+                assert_eq!(seen, self.socket.local_addr().unwrap());
+                return cookie;
+            }
+        }
+    }
+
+    /// Joins, and gives the session and the datagram that did it.
+    #[track_caller]
+    fn enter(&self, group: u32) -> (u64, Vec<u8>) {
+        let join = self.join(group, self.cookie(group));
+        self.send(&join);
+        let answer = self.receive();
+        let Ok(Answer::Joined(joined)) = Answer::decode(&answer) else { panic!("{answer:?}") };
+        (joined.session, join)
+    }
+
+    fn heartbeat(&self, group: u32, session: u64, number: u32) -> Vec<u8> {
+        Request::Heartbeat(Heartbeat {
+            group,
+            number,
+            session,
+            client_us: 1,
+            reflector_us: 0,
+            hold_us: 0,
+            state_version: 0,
+        })
+        .encode()
+    }
+}
+
+fn counted(reflector: &Reflector, name: &str) -> u64 {
+    reflector.report()["control"][name].as_u64().unwrap_or_else(|| panic!("{name} is counted"))
+}
+
+#[track_caller]
+fn until_counted(reflector: &Reflector, name: &str, at_least: u64) {
+    until(name, || (counted(reflector, name) >= at_least).then_some(()));
+}
+
+#[test]
+fn garbage_disturbs_nobody() {
+    let mut random = Random::from_environment();
+    let mut reflector = Reflector::start(&[]);
+    let mut speaker = Joined::join(&reflector.group(1), &[]);
+    let listener = Joined::join(&reflector.group(1), &[]);
+    let (member, stranger) = (Hand::new(reflector.address), Hand::new(reflector.address));
+    let (session, join) = member.enter(2);
+    let genuine = [
+        join,
+        member.heartbeat(2, session, 1),
+        Request::Leave { group: 1, session: 1 }.encode(),
+        Request::Locate { nonce: 1, location: "harbour" }.encode(),
+        Request::StateGet(StateGet { group: 2, parts: 1, session, version: 0, offset: 0 }).encode(),
+        Request::StatePart(StatePart {
+            group: 2,
+            ask: 1,
+            session,
+            size: Some(9),
+            offset: 0,
+            bytes: b"nonsense!",
+        })
+        .encode(),
+    ];
+    for round in 0..3000 {
+        let mut bytes = match round % 3 {
+            // Genuine, but for some bytes, or for its end.
+            0 => {
+                let mut bytes = genuine[random.below(genuine.len() as u64) as usize].clone();
+                for _ in 0..random.below(4) {
+                    let at = random.below(bytes.len() as u64) as usize;
+                    bytes[at] = random.next() as u8;
+                }
+                bytes
+            }
+            // With the right beginning, and then anything.
+            1 => MAGIC.iter().copied().chain((0..random.below(1400)).map(|_| random.next() as u8)).collect(),
+            _ => (0..random.below(1400)).map(|_| random.next() as u8).collect::<Vec<u8>>(),
+        };
+        if random.below(3) == 0 {
+            bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
+        }
+        // A member's payload may be anything; so only what is for the reflector comes from that socket.
+        match bytes.starts_with(&MAGIC) && random.below(2) == 0 {
+            true => member.send(&bytes),
+            false => stranger.send(&bytes),
+        }
+        if round % 100 == 0 {
+            let line = format!("round {round}");
+            speaker.say(&line);
+            assert_eq!(listener.hear(), line);
+        }
+    }
+    reflector.check_alive();
+    assert!(counted(&reflector, "refused_malformed") > 0);
+    assert!(reflector.report()["refused"]["strangers"].as_u64() > Some(0));
+}
+
+#[test]
+fn replayed_datagrams_are_worth_nothing() {
+    let reflector = Reflector::start(&[]);
+    let hand = Hand::new(reflector.address);
+    let (session, join) = hand.enter(1);
+    reflector.until(1, "it is in", |report| report["members"] == 1);
+
+    // A heartbeat is heard once.
+    for number in [5, 5, 4] {
+        hand.send(&hand.heartbeat(1, session, number));
+    }
+    until_counted(&reflector, "refused_replayed", 2);
+    assert_eq!(counted(&reflector, "heartbeats"), 1);
+
+    // Who has left is not brought back by a recording of how it came.
+    hand.send(&Request::Leave { group: 1, session }.encode());
+    reflector.until(1, "it has left", |report| report["members"] == 0 || report.is_null());
+    hand.send(&join);
+    until_counted(&reflector, "refused_cookie", 1);
+    assert_eq!(reflector.report()["members"], 0);
+
+    // Nor is the recording of use from another address, or for another group.
+    let other = Hand::new(reflector.address);
+    let cookie = hand.cookie(1);
+    other.send(&other.join(1, cookie));
+    until_counted(&reflector, "refused_cookie", 2);
+    hand.send(&hand.join(2, cookie));
+    until_counted(&reflector, "refused_cookie", 3);
+    assert_eq!(reflector.report()["members"], 0);
+}
+
+#[test]
+fn an_address_that_changes_needs_a_new_proof() {
+    let reflector = Reflector::start(&[]);
+    let listener = Joined::join(&reflector.group(1), &[]);
+    let (before, after) = (Hand::new(reflector.address), Hand::new(reflector.address));
+    let (session, _) = before.enter(1);
+    before.send(b"from the old address");
+    assert_eq!(listener.hear(), "from the old address");
+
+    // The session alone is no proof: neither payload nor heartbeats are taken from the new address.
+    after.send(b"from nowhere");
+    after.send(&after.heartbeat(1, session, 1));
+    let answer = after.receive();
+    assert!(
+        matches!(Answer::decode(&answer), Ok(Answer::Refused { reason: Reason::NotMember, .. })),
+        "{answer:?}"
+    );
+    after.send(&Request::Leave { group: 1, session }.encode());
+    after.receive();
+    assert_eq!(reflector.report()["members"], 2);
+
+    after.enter(1);
+    after.send(b"from the new address");
+    assert_eq!(listener.hear(), "from the new address");
+    assert_eq!(reflector.report()["refused"]["strangers"], 1);
+}
+
+#[test]
+fn the_longest_datagrams_pass_and_longer_ones_are_counted() {
+    let reflector = Reflector::start(&["--group", "2:sequence"]);
+    let (speaker, listener) = (Hand::new(reflector.address), Hand::new(reflector.address));
+    speaker.enter(1);
+    listener.enter(1);
+    for length in [0, 1, 1472, 9000, 65_507] {
+        let payload = vec![0x55; length];
+        speaker.send(&payload);
+        assert!(listener.receive() == payload, "{length} bytes");
+    }
+    // With a number before it, the longest does not fit any more.
+    let (speaker, listener) = (Hand::new(reflector.address), Hand::new(reflector.address));
+    speaker.enter(2);
+    listener.enter(2);
+    speaker.send(&vec![0x55; 65_507]);
+    until("it is counted", || (reflector.group_report(2)["refused"]["too_long"] == 1).then_some(()));
+    speaker.send(b"short");
+    let answer = listener.receive();
+    assert!(matches!(Answer::decode(&answer), Ok(Answer::Data { payload: b"short", .. })), "{answer:?}");
+}
+
+#[test]
+fn a_member_that_vanishes_is_forgotten() {
+    let reflector = Reflector::start(&["--heartbeat", "100ms", "--expiry", "400ms"]);
+    let stays = Joined::join(&reflector.group(1), &[]);
+    let vanishes = Joined::join(&reflector.group(1), &[]);
+    vanishes.signal(Signal::KILL);
+    until_counted(&reflector, "expired", 1);
+    reflector.until(1, "one is left", |report| report["members"].as_u64() <= Some(1));
+    // Who stays may have been late itself on a busy machine; it comes back by itself.
+    reflector.until(1, "one is there", |report| report["members"] == 1);
+    drop(stays);
+}
+
+#[test]
+fn a_killed_reflector_is_found_again_with_its_states() {
+    let folder = harness::folder();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("first"), "what the world is like").unwrap();
+    let store = Server::in_memory();
+    let flags = ["--store", &store.uri, "--state-every", "200ms", "--heartbeat", "100ms", "--expiry", "1s"];
+    let reflector = Reflector::start(&flags);
+    let address = reflector.address.to_string();
+    let group = reflector.group(1);
+    let mut first = Joined::join(&group, &["--state", &path("first")]);
+    let mut second = Joined::join(&group, &[]);
+    reflector.until(1, "the state is kept", |report| report["state_version"].as_u64() > Some(0));
+    until("the state is stored", || (counted(&reflector, "state_stored") > 0).then_some(()));
+
+    reflector.kill();
+    let killed = Instant::now();
+    for member in [&first, &second] {
+        assert_eq!(member.next("lost")["reflector"], address);
+    }
+    println!("members noticed after {:?}", killed.elapsed());
+    let again = Reflector::listen(&address, &flags);
+    let up = Instant::now();
+    for member in [&first, &second] {
+        member.next("joined");
+    }
+    println!(
+        "and were back {:?} after it was up again, {:?} after it was killed",
+        up.elapsed(),
+        killed.elapsed()
+    );
+    first.say("still here");
+    assert_eq!(second.hear(), "still here");
+    second.say("so am I");
+    assert_eq!(first.hear(), "so am I");
+    assert_eq!(first.close().0, 0);
+    // Nobody who could be asked for it has the state now: what is handed over comes from the store.
+    let _third = Joined::begin(&group, &["--state", &path("third")]).next("state");
+    assert_eq!(std::fs::read_to_string(path("third")).unwrap(), "what the world is like");
+    drop(again);
+}
+
+#[test]
+fn members_of_a_killed_reflector_turn_to_its_standby() {
+    let folder = harness::folder();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("first"), "what the world is like").unwrap();
+    let store = Server::in_memory();
+    let flags = ["--store", &store.uri, "--state-every", "200ms", "--heartbeat", "100ms", "--expiry", "1s"];
+    let (main, standby) = (Reflector::start(&flags), Reflector::start(&flags));
+    let other = standby.address.to_string();
+    let mut set = program();
+    set.args([
+        "reflect",
+        "move",
+        "harbour",
+        "--to",
+        &main.group(1),
+        "--standby",
+        &other,
+        "--http",
+        &main.http,
+    ]);
+    run_with(set, b"").ok();
+    let what = format!("harbour@{}", main.address);
+    let mut first = Joined::join(&what, &["--state", &path("first")]);
+    let second = Joined::join(&what, &[]);
+    main.until(1, "the state is kept", |report| report["state_version"].as_u64() > Some(0));
+    until("the state is stored", || (counted(&main, "state_stored") > 0).then_some(()));
+
+    main.kill();
+    let killed = Instant::now();
+    for member in [&first, &second] {
+        let joined = member.next("joined");
+        assert_eq!(joined["reflector"], other);
+    }
+    println!("members were at the standby after {:?}", killed.elapsed());
+    first.say("here now");
+    assert_eq!(second.hear(), "here now");
+    first.close();
+    Joined::begin(&standby.group(1), &["--state", &path("third")]).next("state");
+    assert_eq!(std::fs::read_to_string(path("third")).unwrap(), "what the world is like");
+}
+
+/// A reflector in a namespace, between two others.
+struct Between {
+    reflector: Reflector,
+    inside: Namespace,
+    left: Namespace,
+    right: Namespace,
+    /// Goes last.
+    _lab: Lab,
+}
+
+impl Between {
+    fn new(flags: &[&str]) -> Between {
+        let mut lab = Lab::new().unwrap();
+        let inside = lab.namespace("reflector").unwrap();
+        let (left, right) = (lab.namespace("left").unwrap(), lab.namespace("right").unwrap());
+        for (number, outer) in [(1, &left), (2, &right)] {
+            let device = format!("in{number}");
+            lab.link((&inside, &device), (outer, "out")).unwrap();
+            // Nothing but what the test sends: no IPv6, and neighbours that nobody has to ask for.
+            inside.sysctl(&format!("net/ipv6/conf/{device}/disable_ipv6"), "1").unwrap();
+            outer.sysctl("net/ipv6/conf/out/disable_ipv6", "1").unwrap();
+            inside.sysctl(&format!("net/ipv4/conf/{device}/rp_filter"), "0").unwrap();
+            inside.address(&device, &format!("10.77.{number}.1/24")).unwrap();
+            outer.address("out", &format!("10.77.{number}.2/24")).unwrap();
+            outer.ip(&["route", "add", "default", "via", &format!("10.77.{number}.1")]).unwrap();
+            let neighbour = |namespace: &Namespace, address: &str, mac: &str, device: &str| {
+                namespace.ip(&["neigh", "replace", address, "lladdr", mac, "dev", device]).unwrap();
+            };
+            neighbour(&inside, &format!("10.77.{number}.2"), &mac(outer, "out"), &device);
+            neighbour(outer, &format!("10.77.{number}.1"), &mac(&inside, &device), "out");
+        }
+        inside.sysctl("net/ipv4/conf/all/rp_filter", "0").unwrap();
+        let reflector = inside.run(|| Reflector::listen("0.0.0.0:7400", flags));
+        Between { reflector, inside, left, right, _lab: lab }
+    }
+
+    /// What its administration says of it.
+    fn report(&self) -> Value {
+        let (status, body) = self.inside.run(|| http(&self.reflector.http, "GET", "/groups", ""));
+        assert_eq!(status, 200);
+        serde_json::from_str::<Value>(&body).unwrap()["reflector"].clone()
+    }
+
+    fn until(&self, what: &str, holds: impl Fn(&Value) -> bool) {
+        until(what, || holds(&self.report()).then_some(()));
+    }
+
+    fn member(&self, namespace: &Namespace, number: u8) -> Joined {
+        let group = format!("1@10.77.{number}.1:7400");
+        namespace.run(|| Joined::join(&group, &[]))
+    }
+}
+
+/// The hardware address of a device.
+fn mac(namespace: &Namespace, device: &str) -> String {
+    let text = namespace.ip(&["-j", "link", "show", "dev", device]).unwrap();
+    let links: Value = serde_json::from_str(&text).unwrap();
+    links[0]["address"].as_str().unwrap().to_owned()
+}
+
+/// Bytes and packets that came in at a namespace's device, and that went out.
+fn traffic(namespace: &Namespace) -> (u64, u64, u64, u64) {
+    let text = namespace.ip(&["-j", "-s", "link", "show", "dev", "out"]).unwrap();
+    let links: Value = serde_json::from_str(&text).unwrap();
+    let number = |way: &str, what: &str| links[0]["stats64"][way][what].as_u64().unwrap();
+    (number("rx", "bytes"), number("rx", "packets"), number("tx", "bytes"), number("tx", "packets"))
+}
+
+/// An IPv4 datagram with any address as its source.
+fn forged(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
+    let udp_bytes = 8 + payload.len() as u16;
+    let mut packet = vec![0x45, 0];
+    packet.extend((20 + udp_bytes).to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(from.ip().octets());
+    packet.extend(to.ip().octets());
+    // The system sums the header; without a sum of its own, a UDP datagram is taken as it is.
+    for word in [from.port(), to.port(), udp_bytes, 0] {
+        packet.extend(word.to_be_bytes());
+    }
+    packet.extend(payload);
+    packet
+}
+
+#[test]
+fn forged_addresses_get_no_more_than_was_sent_in_their_name() {
+    let between = Between::new(&["--open"]);
+    let _member = between.member(&between.left, 1);
+    let raw = between.left.run(|| {
+        let protocol = Some(socket2::Protocol::from(255));
+        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::RAW, protocol).unwrap()
+    });
+    let reflector = SocketAddrV4::new(Ipv4Addr::new(10, 77, 1, 1), 7400);
+    let mut random = Random::from_environment();
+    let mut requests: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
+    let join = |group, cookie, token: &[u8]| {
+        Request::Join(Join { group, echo: true, keeps_state: true, nonce: 1, cookie, token }).encode()
+    };
+    requests.insert("join", join(1, [0; COOKIE_BYTES], &[]));
+    requests.insert("join with a guessed cookie", join(1, [9; COOKIE_BYTES], &[]));
+    requests.insert("join with a token", join(1, [0; COOKIE_BYTES], &[1; 60]));
+    requests.insert("join of a group that is not there", join(999_999, [0; COOKIE_BYTES], &[]));
+    requests.insert("leave", Request::Leave { group: 1, session: 5 }.encode());
+    requests.insert("locate", Request::Locate { nonce: 1, location: "harbour" }.encode());
+    requests.insert(
+        "heartbeat",
+        Request::Heartbeat(Heartbeat {
+            group: 1,
+            number: 1,
+            session: 5,
+            client_us: 1,
+            reflector_us: 1,
+            hold_us: 1,
+            state_version: 1,
+        })
+        .encode(),
+    );
+    requests.insert(
+        "fetch of a state",
+        Request::StateGet(StateGet { group: 1, parts: 16, session: 5, version: 0, offset: 0 }).encode(),
+    );
+    requests.insert("payload", vec![b'x'; 1000]);
+    requests.insert("a cut join", requests["join"][..60].to_vec());
+    let mut answered = 0;
+    for (number, (name, request)) in (10..).zip(&requests) {
+        // Another victim each time: how much one address is answered is limited, too.
+        let victim = Ipv4Addr::new(10, 77, 2, number);
+        between.right.address("out", &format!("{victim}/24")).unwrap();
+        let right = mac(&between.right, "out");
+        let neighbour = ["neigh", "replace", &victim.to_string(), "lladdr", &right, "dev", "in2"];
+        between.inside.ip(&neighbour).unwrap();
+        let before = traffic(&between.right);
+        let received = between.report()["plane_counters"]["received"].as_u64().unwrap();
+        let mut bytes_in = 0;
+        let count = 500;
+        for _ in 0..count {
+            let from = SocketAddrV4::new(victim, 1024 + random.below(60_000) as u16);
+            let packet = forged(from, reflector, request);
+            bytes_in += 14 + packet.len() as u64;
+            raw.send_to(&packet, &SocketAddr::V4(reflector).into()).unwrap();
+        }
+        // What it received it has answered before it tells of it.
+        between.until("all has arrived", |report| {
+            let dropped = report["refused"]["socket_full"].as_u64().unwrap();
+            report["plane_counters"]["received"].as_u64().unwrap() + dropped >= received + count
+        });
+        let after = traffic(&between.right);
+        let (bytes_out, packets_out) = (after.0 - before.0, after.1 - before.1);
+        println!(
+            "{name}: {bytes_in} bytes in the victim's name, {bytes_out} to the victim, in {packets_out} packets"
+        );
+        assert!(bytes_out <= bytes_in, "{name}");
+        answered += packets_out;
+    }
+    assert!(answered > 0, "a forged request is answered like any other, or this would show nothing");
+    assert_eq!(between.report()["members"], 1, "nobody came in who did not prove its address");
+}
+
+#[test]
+fn a_device_that_goes_down_takes_nobody_else_along() {
+    let mut between = Between::new(&["--open", "--heartbeat", "200ms", "--expiry", "2s"]);
+    let mut left = between.member(&between.left, 1);
+    let right = between.member(&between.right, 2);
+    let also_left = between.member(&between.left, 1);
+    left.say("one");
+    assert_eq!(right.hear(), "one");
+    assert_eq!(also_left.hear(), "one");
+
+    between.inside.ip(&["link", "set", "in2", "down"]).unwrap();
+    left.say("two");
+    assert_eq!(also_left.hear(), "two");
+    between.until("who is behind it has expired", |report| report["members"] == 2);
+    left.say("three");
+    assert_eq!(also_left.hear(), "three");
+
+    between.inside.ip(&["link", "set", "in2", "up"]).unwrap();
+    between.until("it is back", |report| report["members"] == 3);
+    left.say("four");
+    while right.hear() != "four" {}
+    between.reflector.check_alive();
+}
+
+#[test]
+fn a_full_table_of_connections_costs_datagrams_and_not_the_reflector() {
+    let mut between = Between::new(&["--open", "--heartbeat", "200ms", "--expiry", "20s"]);
+    let rules = "table ip t { chain c { type filter hook prerouting priority 0; ct state established accept; }\n\
+                 chain d { type filter hook output priority 0; ct state established accept; }\n}";
+    let nft = |arguments: &[&str]| {
+        let name = between.inside.name().to_owned();
+        let output =
+            std::process::Command::new("ip").args(["netns", "exec", &name, "nft"]).args(arguments).output();
+        let output = output.unwrap();
+        assert!(
+            output.status.success(),
+            "nft failed ({}); apt-get install nftables",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    };
+    nft(&[rules]);
+    let mut left = between.member(&between.left, 1);
+    let listener = between.member(&between.left, 1);
+    left.say("before");
+    assert_eq!(listener.hear(), "before");
+
+    let read = |path: &str| -> u64 {
+        let text = between.inside.run(|| std::fs::read_to_string(path).unwrap());
+        text.trim().parse().unwrap()
+    };
+    let most = read("/proc/sys/net/netfilter/nf_conntrack_max");
+    let raw = between.left.run(|| {
+        let protocol = Some(socket2::Protocol::from(255));
+        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::RAW, protocol).unwrap()
+    });
+    let to = SocketAddrV4::new(Ipv4Addr::new(10, 77, 1, 1), 7400);
+    let join = Request::Join(Join {
+        group: 1,
+        echo: false,
+        keeps_state: false,
+        nonce: 1,
+        cookie: [0; COOKIE_BYTES],
+        token: &[],
+    })
+    .encode();
+    let begun = Instant::now();
+    let mut number = 0_u32;
+    // Each is a connection of its own to the table; answers make it keep them.
+    while read("/proc/sys/net/netfilter/nf_conntrack_count") + 64 < most {
+        for _ in 0..2000 {
+            number += 1;
+            let from = SocketAddrV4::new(
+                Ipv4Addr::from(0x0a4d_0200 + 3 + number / 60_000),
+                (1024 + number % 60_000) as u16,
+            );
+            raw.send_to(&forged(from, to, &join), &SocketAddr::V4(to).into()).unwrap();
+        }
+        assert!(begun.elapsed() < PATIENCE, "the table does not fill: it holds at most {most}");
+    }
+    println!("{number} connections filled the table of {most}");
+    // Those who were there before go on.
+    left.say("while it is full");
+    assert_eq!(listener.hear(), "while it is full");
+    between.reflector.check_alive();
+    nft(&["flush", "ruleset"]);
+    let late = between.member(&between.right, 2);
+    left.say("afterwards");
+    assert_eq!(late.hear(), "afterwards");
+}
