@@ -3,7 +3,7 @@
 
 use aya::Ebpf;
 use aya::maps::{Array, Map};
-use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcError};
+use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::{XdpLink, XdpMode};
 use aya::programs::{SchedClassifier, TcAttachType, Xdp};
 
@@ -85,13 +85,10 @@ impl Counting {
         Ok(())
     }
 
-    /// Counts what goes out by a device of the calling thread's namespace, and takes it as if the device had sent it, as long
-    /// as what it returns lives. That has to be dropped in the same namespace.
+    /// Counts what goes out by a device of the calling thread's namespace, and takes it as if the device had sent it, until
+    /// what it returns is dropped, in the same namespace, and the device's `clsact` is removed.
     pub(super) fn take_at(&mut self, device: &str) -> Result<SchedClassifierLink, BenchError> {
-        match tc::qdisc_add_clsact(device) {
-            Ok(()) | Err(TcError::AlreadyAttached) => {}
-            Err(error) => return Err(failed(error)),
-        }
+        tc::qdisc_add_clsact(device).map_err(failed)?;
         let program = classifier(&mut self.programs, "take")?;
         let options = TcAttachOptions::Netlink(NlOptions::default());
         let link = program.attach_with_options(device, TcAttachType::Egress, options).map_err(failed)?;

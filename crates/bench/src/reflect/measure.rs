@@ -218,6 +218,8 @@ impl Bench {
             drop(link);
             Ok(())
         })?;
+        // An empty hook would still be called for every copy.
+        self.stage.reflector.tc(&format!("qdisc del dev {} clsact\n", stage::output(0)))?;
         runs
     }
 
