@@ -209,10 +209,11 @@ impl Stage {
     /// stack are steered there one by one; what a program in the driver gets, a thread of the kernel's fetches.
     pub(super) fn fetch_on(&self, cpu: usize) -> Result<(), BenchError> {
         self.reflector.set(&format!("{INPUT}/queues/rx-0/rps_cpus"), &mask(cpu))?;
-        let before = kernel_threads(INPUT);
+        let name = format!("napi/{INPUT}-");
+        let before = kernel_threads(&name);
         self.reflector.run(|| poll_for_frames(INPUT, true))?;
         self.reflector.set(&format!("{INPUT}/threaded"), "1")?;
-        for thread in kernel_threads(INPUT).difference(&before) {
+        for thread in kernel_threads(&name).difference(&before) {
             system::pin_process(*thread, cpu)?;
         }
         Ok(())
@@ -225,15 +226,14 @@ fn mask(cpu: usize) -> String {
     words.map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(",")
 }
 
-/// The kernel's threads that fetch frames for a device of this name.
-fn kernel_threads(device: &str) -> BTreeSet<i32> {
-    let name = format!("napi/{device}-");
+/// The kernel's threads whose names begin like this.
+pub(super) fn kernel_threads(name: &str) -> BTreeSet<i32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     numbers
         .filter(|process| {
             let comm = std::fs::read_to_string(format!("/proc/{process}/comm"));
-            comm.is_ok_and(|comm| comm.starts_with(&name))
+            comm.is_ok_and(|comm| comm.starts_with(name))
         })
         .collect()
 }
