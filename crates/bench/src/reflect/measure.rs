@@ -205,23 +205,33 @@ impl Bench {
         })
     }
 
-    /// Repetitions without receivers: copies are counted, and gone, when they have come to the device. Gives the cost
-    /// of a copy for each size.
+    /// Repetitions without receivers: copies are counted, and gone, at the reflector's device, or, if they are frames
+    /// that go from driver to driver, in the driver of the receivers'. Gives the cost of a copy for each size.
     pub(super) fn run_to_device(
         &mut self,
         cells: &[Cell],
         copier: &mut Copier,
     ) -> Result<Vec<Cost>, BenchError> {
-        let Stage { reflector, counting, .. } = &mut self.stage;
+        let frames = cells.iter().any(|cell| cell.who.sends_frames());
+        let each = |bench: &Self, copier: &mut Copier| -> Result<Vec<Cost>, BenchError> {
+            cells.iter().map(|cell| Ok(bench.run(cell, copier)?.busy)).collect()
+        };
+        let Stage { reflector, receivers, counting, .. } = &mut self.stage;
+        if frames {
+            let link = receivers.run(|| counting.take_frames_at("v0"))?;
+            let costs = each(self, copier);
+            drop(link);
+            return costs;
+        }
         let link = reflector.run(|| counting.take_at(&stage::output(0)))?;
-        let runs = cells.iter().map(|cell| Ok(self.run(cell, copier)?.busy)).collect();
+        let costs = each(self, copier);
         self.stage.reflector.run(move || {
             drop(link);
             Ok(())
         })?;
         // An empty hook would still be called for every copy.
         self.stage.reflector.tc(&format!("qdisc del dev {} clsact\n", stage::output(0)))?;
-        runs
+        costs
     }
 
     /// Has it sent, and says what that cost, with a process that copies if there is one.
@@ -283,27 +293,6 @@ impl Bench {
         let taken = self.send_alone(&self.stage.reflector, &load)?;
         drop(link);
         Ok(received.beyond(taken))
-    }
-
-    /// What it takes for a copy that a program in the driver sends: datagrams from the sender, which such a program sends
-    /// straight on, once to the end, and once to a receiver that takes no such frames.
-    pub(super) fn receiver_of_frames_cost(
-        &mut self,
-        bytes: usize,
-        receivers: u32,
-    ) -> Result<Cost, BenchError> {
-        let from = stage::sender_address(0);
-        let load = Load { from, ..self.load_to_receivers(bytes, receivers) };
-        let onward = self.stage.reflector.device(&stage::output(0))?;
-        let Stage { reflector, counting, .. } = &mut self.stage;
-        let link = reflector.run(|| counting.pass_on(INPUT, onward))?;
-        self.send_alone(&self.stage.senders, &load)?;
-        let received = self.send_alone(&self.stage.senders, &load)?;
-        self.stage.take_frames(false)?;
-        let taken = self.send_alone(&self.stage.senders, &load);
-        self.stage.take_frames(true)?;
-        drop(link);
-        Ok(received.beyond(taken?))
     }
 
     fn load_to_receivers(&self, bytes: usize, receivers: u32) -> Load {

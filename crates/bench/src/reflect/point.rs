@@ -103,8 +103,7 @@ pub(super) struct Run {
     pub(super) busy: Cost,
     /// Of this, the sender's share: the same datagrams at the same rate, dropped where the reflector would get them.
     pub(super) sender: Cost,
-    /// Of this, the receivers' share: what it is more than without receivers, or, for frames that a driver sends, what
-    /// receivers alone take.
+    /// Of this, the receivers' share: what it is more than without receivers.
     pub(super) receiver: Cost,
     /// What the forwarder counted.
     pub(super) counted: Option<Counted>,

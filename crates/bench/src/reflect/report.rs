@@ -134,14 +134,8 @@ impl fmt::Display for Report {
             writeln!(f, "{}", alarming(&text))?;
         }
         if !self.receivers_alone.is_empty() {
-            let alone = &self.receivers_alone;
-            let buffer = Spread::of(alone.iter().map(|alone| alone.buffer.probe_ns)).median;
-            write!(f, "A receiver alone takes {buffer:.0} ns for a copy from the network's stack")?;
-            let frames: Vec<f64> = alone.iter().filter_map(|alone| Some(alone.frame?.probe_ns)).collect();
-            match frames.is_empty() {
-                true => writeln!(f, ".")?,
-                false => writeln!(f, ", {:.0} ns for one from a driver.", Spread::of(frames).median)?,
-            }
+            let alone = Spread::of(self.receivers_alone.iter().map(|alone| alone.cost.probe_ns)).median;
+            writeln!(f, "A receiver alone takes {alone:.0} ns for a copy from the network's stack.")?;
         }
         for absent in &self.absent {
             writeln!(f, "Not measured: {}: {}.", absent.who.name(), absent.why.trim_end_matches('.'))?;

@@ -138,7 +138,7 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -
 pub(super) struct Stage {
     pub(super) senders: Network,
     pub(super) reflector: Network,
-    receivers: Network,
+    pub(super) receivers: Network,
     pub(super) devices: Vec<Device>,
     pub(super) counting: Counting,
 }
@@ -190,7 +190,7 @@ impl Stage {
         for device in 0..devices.len() {
             let name = format!("v{device}");
             receivers.run(|| {
-                poll_for_frames(&name, true)?;
+                poll_for_frames(&name)?;
                 counting.count(&name)
             })?;
         }
@@ -199,11 +199,6 @@ impl Stage {
 }
 
 impl Stage {
-    /// Has receivers take frames that programs in the driver send, as they do from the start, or drop them.
-    pub(super) fn take_frames(&self, take: bool) -> Result<(), BenchError> {
-        self.receivers.run(|| poll_for_frames("v0", take))
-    }
-
     /// Has another processor work on what comes in to the reflector, as a network card's interrupts would have it. Else
     /// the sender's does that work, and the sender sends no more than that leaves time for. Buffers of the network's
     /// stack are steered there one by one; what a program in the driver gets, a thread of the kernel's fetches.
@@ -211,7 +206,7 @@ impl Stage {
         self.reflector.set(&format!("{INPUT}/queues/rx-0/rps_cpus"), &mask(cpu))?;
         let name = format!("napi/{INPUT}-");
         let before = kernel_threads(&name);
-        self.reflector.run(|| poll_for_frames(INPUT, true))?;
+        self.reflector.run(|| poll_for_frames(INPUT))?;
         self.reflector.set(&format!("{INPUT}/threaded"), "1")?;
         for thread in kernel_threads(&name).difference(&before) {
             system::pin_process(*thread, cpu)?;
@@ -240,12 +235,9 @@ pub(super) fn kernel_threads(name: &str) -> BTreeSet<i32> {
 
 /// Has a veth device poll a queue for frames, as network cards do. Frames that a program in the driver at its other end
 /// sends can be taken in no other way. Buffers of the network's stack are taken in the usual way all the same.
-fn poll_for_frames(device: &str, poll: bool) -> Result<(), BenchError> {
+fn poll_for_frames(device: &str) -> Result<(), BenchError> {
     let mut command = Command::new("ethtool");
-    command
-        .args(["-K", device, "gro", if poll { "on" } else { "off" }])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
+    command.args(["-K", device, "gro", "on"]).stdin(Stdio::null()).stdout(Stdio::null());
     let output = command.stderr(Stdio::piped()).output().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             BenchError::MissingProgram { program: "ethtool".into(), package: "ethtool" }
