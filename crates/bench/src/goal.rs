@@ -29,6 +29,7 @@ pub(crate) enum Unit {
     Megabytes,
     Mebibytes,
     MebibytesPerSecond,
+    Count,
 }
 
 /// What a number is meant to be.
@@ -74,6 +75,7 @@ impl Unit {
             Unit::Bytes => format!("{number:.1} B"),
             Unit::Megabytes => format!("{number:.3} MB"),
             Unit::Mebibytes => format!("{number:.1} MiB"),
+            Unit::Count => grouped(number),
             Unit::MebibytesPerSecond => format!("{} MiB/s", grouped(number)),
         }
     }

@@ -4,7 +4,7 @@
 //! starts the servers, the client processes and the peers that it needs, and ends them by their process ids. Ratios
 //! between what was measured in one run are worth quoting; absolute figures only with the machine they came from.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod error;
 mod figure;
@@ -15,6 +15,7 @@ mod peer;
 mod process;
 mod progress;
 mod quantity;
+pub mod reflect;
 pub mod rmw;
 mod server;
 mod statistic;
@@ -36,6 +37,11 @@ pub enum Command {
     /// One client process of that study, which gives it its orders
     #[command(hide = true)]
     RmwClient,
+    /// Copy datagrams to groups: the reflector's planes beside each other
+    Reflect(Box<reflect::Args>),
+    /// The reflector of that study, which gives it its orders
+    #[command(hide = true)]
+    ReflectServe,
     /// Walk a large tree: Nacre against find, du, bfs, fd and the system's calls alone
     Walk(Box<walk::Args>),
     /// Make the tree of that study, and leave it there
@@ -62,6 +68,8 @@ pub fn run(command: Command, common: Common) -> Result<(), BenchError> {
             rmw::run(&rmw::Args { store: common.store.or(args.store), print_json: common.json, ..*args })
         }
         Command::RmwClient => rmw::client_main(),
+        Command::Reflect(args) => reflect::run(&reflect::Args { print_json: common.json, ..*args }),
+        Command::ReflectServe => reflect::serve_main(),
         Command::Walk(args) => walk::run(&walk::Args { print_json: common.json, ..*args }),
         Command::WalkTree(args) => walk::make_tree(&walk::TreeArgs { print_json: common.json, ..*args }),
         Command::WalkFloor(args) => walk::floor_main(&args),

@@ -1,0 +1,81 @@
+//! How many clients of a typical game a core can serve, as section 6 of the paper computes it: a client's stream is 8 kbit/s
+//! in datagrams of 100 bytes.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use super::point::{Contender, Series};
+use super::stage::Device;
+use crate::BenchError;
+use crate::quantity::grouped;
+
+const BYTES: usize = 100;
+/// Datagrams of a client in a second.
+const PER_CLIENT: f64 = 8000.0 / (8.0 * BYTES as f64);
+
+/// Writes the page, if there is something to write about, and gives the name of its file.
+pub(super) fn write(series: &[Series], machine: &str, folder: &Path) -> Result<Option<String>, BenchError> {
+    let of: Vec<&Series> = series.iter().filter(|series| series.cell.bytes == BYTES).collect();
+    if !of.iter().any(|series| series.cell.device == Device::Unlimited) {
+        return Ok(None);
+    }
+    let file = folder.join("CAPACITY.md");
+    std::fs::write(&file, page(&of, machine)).map_err(BenchError::io(format!("write {}", file.display())))?;
+    Ok(Some(file.display().to_string()))
+}
+
+fn page(series: &[&Series], machine: &str) -> String {
+    let mut text = format!(
+        "# Clients per core\n\nA client of a typical game, as the paper takes it, sends 8 kbit/s in datagrams of {BYTES} bytes: \
+         {PER_CLIENT:.0} in a second. Written by `nacre bench reflect --out`, from what was measured in one run on: {machine}.\n\n"
+    );
+    let cpu: Vec<&&Series> = series.iter().filter(|series| series.cell.device == Device::Unlimited).collect();
+    let per_s = |series: &Series, each: f64| match series.copy_ns.median {
+        ns if ns > 0.0 => grouped(1e9 / (ns * each)),
+        _ => "–".into(),
+    };
+    text += "## Streams that a core can send\n\nThe paper divides what a device can carry by 8 kbit/s: 7,500 clients on Fast Ethernet, 20,000 to \
+             30,000 on Gigabit Ethernet. A copy to one member is one datagram of one stream. By processor time, one core:\n\n";
+    text += &table(&cpu, |series| per_s(series, PER_CLIENT));
+    text += "\n## Clients who all send\n\nIn a group of N + 1 members who all send, each of a client's datagrams is copied N times. One core serves \
+             so many clients, in as many groups of that size as it takes:\n\n";
+    text += &table(&cpu, |series| per_s(series, PER_CLIENT * f64::from(series.cell.receivers)));
+    let mut limits: Vec<Device> = series.iter().map(|series| series.cell.device).collect();
+    limits.sort();
+    limits.dedup();
+    for device in limits.into_iter().filter(|device| *device != Device::Unlimited) {
+        let of: Vec<&&Series> = series.iter().filter(|series| series.cell.device == device).collect();
+        // Writing to a string does not fail.
+        let _ = write!(text, "\n## Streams that a device of {device} can carry\n\n");
+        text += &table(&of, |series| grouped(series.copies_per_s.median / PER_CLIENT));
+    }
+    text
+}
+
+/// Planes down, receivers across, as Markdown has it.
+fn table(series: &[&&Series], cell: impl Fn(&Series) -> String) -> String {
+    let mut receivers: Vec<u32> = series.iter().map(|series| series.cell.receivers).collect();
+    receivers.sort_unstable();
+    receivers.dedup();
+    let mut planes: Vec<Contender> = Vec::new();
+    for series in series {
+        if !planes.contains(&series.cell.who) {
+            planes.push(series.cell.who);
+        }
+    }
+    let mut text = String::from("| plane |");
+    receivers.iter().for_each(|receivers| text += &format!(" {receivers} receivers |"));
+    text += "\n|---|";
+    receivers.iter().for_each(|_| text += "---:|");
+    text += "\n";
+    for plane in planes {
+        text += &format!("| `{}` |", plane.name());
+        for &receivers in &receivers {
+            let found =
+                series.iter().find(|series| series.cell.who == plane && series.cell.receivers == receivers);
+            text += &found.map_or(" – |".into(), |series| format!(" {} |", cell(series)));
+        }
+        text += "\n";
+    }
+    text
+}

@@ -1,0 +1,105 @@
+//! Figures in the manner of the paper's 4 to 9: the processor time of a copy, and the throughput, over the number of
+//! receivers, for each size of datagram.
+
+use std::path::Path;
+
+use super::point::{Run, Series};
+use super::stage::Device;
+use super::system;
+use crate::BenchError;
+use crate::figure::{Axis, Figure, Line, Scale};
+
+/// Draws what was measured, and gives the names of the files.
+pub(super) fn draw(series: &[Series], machine: &str, folder: &Path) -> Result<Vec<String>, BenchError> {
+    let mut files = Vec::new();
+    let mut devices: Vec<Device> = series.iter().map(|series| series.cell.device).collect();
+    devices.sort();
+    devices.dedup();
+    let mut sizes: Vec<usize> = series.iter().map(|series| series.cell.bytes).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    for device in devices {
+        for &bytes in &sizes {
+            let of: Vec<&Series> = series
+                .iter()
+                .filter(|series| series.cell.device == device && series.cell.bytes == bytes)
+                .collect();
+            if of.is_empty() {
+                continue;
+            }
+            let name = match device {
+                Device::Unlimited => "veth".to_string(),
+                Device::Limited(mbit) => format!("{mbit}mbit"),
+            };
+            let mut write = |kind: &str, figure: &Figure| {
+                let file = folder.join(format!("{kind}-{name}-{bytes}.svg"));
+                std::fs::write(&file, figure.svg()?)
+                    .map_err(BenchError::io(format!("write {}", file.display())))?;
+                files.push(file.display().to_string());
+                Ok::<(), BenchError>(())
+            };
+            if device == Device::Unlimited {
+                write("cpu", &cpu(&of, bytes, machine))?;
+            }
+            write("throughput", &throughput(&of, device, bytes, machine))?;
+        }
+    }
+    Ok(files)
+}
+
+/// In the manner of the paper's figures 4, 5, 6 and 9.
+fn cpu(series: &[&Series], bytes: usize, machine: &str) -> Figure {
+    let lines = lines(series, &|run| run.copy_ns() * system::ticks_per_ns());
+    Figure {
+        title: format!("Processor cycles of a copy, {bytes}-byte datagrams"),
+        subtitle: format!("all that the reflector causes, without senders and receivers; {machine}"),
+        x: receivers(series),
+        y: Axis::holding("cycles", Scale::Decades, values(&lines)),
+        lines,
+    }
+}
+
+/// In the manner of the paper's figures 7 and 8.
+fn throughput(series: &[&Series], device: Device, bytes: usize, machine: &str) -> Figure {
+    let lines = lines(series, &|run| run.copies_per_s() * 8.0 * bytes as f64 / 1e6);
+    let (what, scale) = match device {
+        Device::Unlimited => ("veth without a limit".to_string(), Scale::Decades),
+        Device::Limited(mbit) => (format!("a device of {mbit} Mbit/s with a queue of 100"), Scale::Linear),
+    };
+    Figure {
+        title: format!("Throughput, {bytes}-byte datagrams, {what}"),
+        subtitle: format!("payload of all copies; {machine}"),
+        x: receivers(series),
+        y: Axis::holding("Mbit/s", scale, values(&lines)),
+        lines,
+    }
+}
+
+fn receivers(series: &[&Series]) -> Axis {
+    Axis::holding("receivers", Scale::Linear, series.iter().map(|series| f64::from(series.cell.receivers)))
+}
+
+fn values(lines: &[Line]) -> Vec<f64> {
+    lines.iter().flat_map(|line| line.points.iter().flat_map(|(_, values)| values.iter().copied())).collect()
+}
+
+/// One line for each contender, in the order of the series.
+fn lines(series: &[&Series], value: &dyn Fn(&Run) -> f64) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for series in series {
+        let who = series.cell.who;
+        let point =
+            (f64::from(series.cell.receivers), series.repetitions.iter().map(value).collect::<Vec<f64>>());
+        match lines.iter_mut().find(|line| line.name == who.name()) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Line {
+                name: who.name().into(),
+                points: vec![point],
+                connected: true,
+                note: None,
+                colour: who.colour(),
+            }),
+        }
+    }
+    lines
+}

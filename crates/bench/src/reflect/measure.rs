@@ -1,0 +1,318 @@
+//! One cell at a time: a reflector, a sender, and what the processors did meanwhile.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::load::{Load, Sent, send_all};
+use super::point::{Cell, Contender, Run};
+use super::probe::Probe;
+use super::serve::{Counted, Member, Orders, Reflector};
+use super::stage::{self, Device, INPUT, Network, PORT, Stage};
+use super::system;
+use crate::BenchError;
+
+/// What all measuring is done with.
+pub(super) struct Bench {
+    pub(super) program: PathBuf,
+    pub(super) samplicate: Option<PathBuf>,
+    pub(super) stage: Stage,
+    pub(super) probe: Probe,
+    pub(super) sender_cpu: usize,
+    pub(super) reflector_cpu: usize,
+    pub(super) window: Duration,
+}
+
+/// Somebody who copies, at work.
+pub(super) enum Copier {
+    Reflector(Box<Reflector>),
+    Samplicate(Ended),
+}
+
+/// Another program, ended when this is dropped.
+pub(super) struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Datagrams on their way, at most, where nobody may lose any: as many as the sockets of every contender hold.
+const OUTSTANDING: u64 = 64;
+
+impl Bench {
+    /// Builds the stage.
+    pub(super) fn build(
+        program: PathBuf,
+        samplicate: Option<PathBuf>,
+        devices: &[Device],
+        window: Duration,
+    ) -> Result<Self, BenchError> {
+        let cpus = system::cpus();
+        let (Some(&sender_cpu), Some(&reflector_cpu)) = (cpus.first(), cpus.last()) else {
+            return Err(BenchError::Process("this process may use no processor".into()));
+        };
+        let stage = Stage::build(devices)?;
+        let probe = Probe::start(&cpus)?;
+        Ok(Self { program, samplicate, stage, probe, sender_cpu, reflector_cpu, window })
+    }
+
+    /// Starts who copies from one sender to so many receivers behind the first device.
+    pub(super) fn start(&self, who: Contender, receivers: u32) -> Result<Result<Copier, String>, BenchError> {
+        match who {
+            Contender::Plane(kind) => {
+                let orders = self.orders(kind.name(), self.members(1, &[receivers])?);
+                let started = Reflector::start(&self.program, &self.stage.reflector, &orders)?;
+                Ok(started.map(|reflector| Copier::Reflector(Box::new(reflector))))
+            }
+            Contender::Samplicate => match &self.samplicate {
+                None => Ok(Err("it is not installed; name its program with --samplicate".into())),
+                Some(program) => self.start_samplicate(program, receivers).map(Ok),
+            },
+        }
+    }
+
+    /// What a reflector with these members is told.
+    pub(super) fn orders(&self, plane: &str, members: Vec<Member>) -> Orders {
+        let devices = 0..self.stage.devices.len();
+        let paths = std::iter::once(None).chain(devices.clone().map(Some));
+        Orders {
+            plane: plane.into(),
+            devices: std::iter::once(INPUT.to_string()).chain(devices.map(stage::output)).collect(),
+            listeners: paths.map(|path| stage::reflector_address(path, PORT)).collect(),
+            members,
+            groups: 0,
+            cpu: Some(self.reflector_cpu),
+        }
+    }
+
+    /// Senders, and receivers behind each device, as members of one group.
+    pub(super) fn members(&self, senders: u32, receivers: &[u32]) -> Result<Vec<Member>, BenchError> {
+        let input = self.stage.reflector.device(INPUT)?;
+        let mut members: Vec<Member> = (0..senders)
+            .map(|sender| Member {
+                group: PORT,
+                device: input,
+                local: stage::reflector_address(None, PORT),
+                address: stage::sender_address(sender),
+            })
+            .collect();
+        let mut number = 0;
+        for (device, &many) in receivers.iter().enumerate() {
+            let index = self.stage.reflector.device(&stage::output(device))?;
+            for _ in 0..many {
+                members.push(Member {
+                    group: PORT,
+                    device: index,
+                    local: stage::reflector_address(Some(device), PORT),
+                    address: stage::receiver_address(device, number),
+                });
+                number += 1;
+            }
+        }
+        Ok(members)
+    }
+
+    fn start_samplicate(&self, program: &PathBuf, receivers: u32) -> Result<Copier, BenchError> {
+        let local = stage::reflector_address(None, PORT);
+        let child = self.stage.reflector.run(|| {
+            // Its thread stays where the one that started it was.
+            system::pin(self.reflector_cpu)?;
+            let mut command = Command::new(program);
+            command.arg("-s").arg(local.ip().to_string()).arg("-p").arg(local.port().to_string());
+            for receiver in 0..receivers {
+                let address = stage::receiver_address(0, receiver);
+                command.arg(format!("{}/{}", address.ip(), address.port()));
+            }
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command.spawn().map_err(BenchError::io(format!("start {}", program.display())))
+        })?;
+        let copier = Copier::Samplicate(Ended(child));
+        // It says nothing when it is ready: it is when a datagram comes through.
+        let before = self.stage.counting.copies();
+        for _ in 0..100 {
+            self.send(Load { datagrams: 1, outstanding: None, ..self.load(16, receivers) })?;
+            std::thread::sleep(Duration::from_millis(20));
+            if self.stage.counting.copies() > before {
+                return Ok(copier);
+            }
+        }
+        Err(BenchError::peer("samplicate", "it copies nothing"))
+    }
+
+    /// What the one sender does: datagrams of so many bytes as fast as they are copied.
+    pub(super) fn load(&self, bytes: usize, receivers: u32) -> Load {
+        Load {
+            sender: 0,
+            from: stage::sender_address(0),
+            to: vec![stage::reflector_address(None, PORT)],
+            bytes,
+            datagrams: u64::MAX,
+            copies_max: u64::MAX,
+            window_ns: self.window.as_nanos() as u64,
+            interval_ns: 0.0,
+            outstanding: Some((OUTSTANDING, u64::from(receivers))),
+            wait_for: u64::from(receivers),
+            batch: 1,
+        }
+    }
+
+    /// Has it sent.
+    pub(super) fn send(&self, load: Load) -> Result<Sent, BenchError> {
+        let loads = [(self.sender_cpu, load)];
+        let sent = send_all(&self.stage.senders, &loads, &self.stage.counting, &self.probe)?;
+        sent.into_iter().next().ok_or_else(|| BenchError::Process("nobody sent anything".into()))
+    }
+
+    /// One repetition of a cell, with a copier that is at work. Shares of the sender and of the receivers are not in
+    /// it yet.
+    pub(super) fn run(&self, cell: &Cell, copier: &mut Copier) -> Result<Run, BenchError> {
+        let copies = u64::from(cell.receivers);
+        // The first datagrams wait for the addresses of neighbours, and warm what is cold.
+        self.warm(cell)?;
+        let counters = |copier: &mut Copier| match copier {
+            Copier::Reflector(reflector) => reflector.counters().map(Some),
+            Copier::Samplicate(_) => Ok(None),
+        };
+        let process = match copier {
+            Copier::Reflector(reflector) => reflector.id(),
+            Copier::Samplicate(program) => program.0.id(),
+        };
+        let before: Option<Counted> = counters(copier)?;
+        self.stage.counting.clear();
+        let process_before = thread_ns(process);
+        let sent = self.send(self.load(cell.bytes, cell.receivers))?;
+        let process_ns = thread_ns(process).saturating_sub(process_before);
+        let total = self.stage.counting.total();
+        let disorder =
+            (0..cell.receivers).map(|receiver| self.stage.counting.seat(receiver, 0).disorder).sum();
+        let after = counters(copier)?;
+        let per_copy = |ns: f64| ns / total.copies.max(1) as f64;
+        Ok(Run {
+            datagrams: sent.datagrams,
+            copies_due: sent.datagrams * copies,
+            copies: total.copies,
+            disorder,
+            seconds: sent.ns / 1e9,
+            busy_ns: per_copy(self.busy_ns(&sent)),
+            sender_ns: 0.0,
+            receiver_ns: 0.0,
+            process_ns: per_copy(process_ns as f64),
+            counted: after.zip(before).map(|(after, before)| after.since(&before)),
+        })
+    }
+
+    /// Repetitions without receivers: copies are counted, and gone, when they have come to the device. Gives the busy time
+    /// of a copy for each size.
+    pub(super) fn run_to_device(
+        &mut self,
+        cells: &[Cell],
+        copier: &mut Copier,
+    ) -> Result<Vec<f64>, BenchError> {
+        let Stage { reflector, counting, .. } = &mut self.stage;
+        let link = reflector.run(|| counting.take_at(&stage::output(0)))?;
+        let runs = cells.iter().map(|cell| Ok(self.run(cell, copier)?.busy_ns)).collect();
+        self.stage.reflector.run(move || {
+            drop(link);
+            Ok(())
+        })?;
+        // An empty hook would still be called for every copy.
+        self.stage.reflector.tc(&format!("qdisc del dev {} clsact\n", stage::output(0)))?;
+        runs
+    }
+
+    fn busy_ns(&self, sent: &Sent) -> f64 {
+        match (sent.begun, sent.ended) {
+            (Some(from), Some(to)) => self.probe.busy_ns(from, to),
+            _ => 0.0,
+        }
+    }
+
+    fn warm(&self, cell: &Cell) -> Result<(), BenchError> {
+        let copies = u64::from(cell.receivers);
+        for _ in 0..20 {
+            self.stage.counting.clear();
+            let load = Load { datagrams: 100, ..self.load(cell.bytes, cell.receivers) };
+            let sent = self.send(Load { outstanding: Some((8, copies)), ..load })?;
+            if self.stage.counting.copies() == sent.datagrams * copies {
+                return Ok(());
+            }
+        }
+        // Whoever loses copies now loses them in the measured window too, where it is shown.
+        Ok(())
+    }
+
+    /// What the sender alone takes for a datagram at a rate: nobody is there to copy it.
+    pub(super) fn sender_ns(&mut self, bytes: usize, per_s: f64) -> Result<f64, BenchError> {
+        let Stage { reflector, counting, .. } = &mut self.stage;
+        let link = reflector.run(|| counting.drop_at(INPUT, false))?;
+        let window_ns = (self.window.as_nanos() as u64 / 3).max(20_000_000);
+        let load = Load {
+            window_ns,
+            interval_ns: 1e9 / per_s,
+            outstanding: None,
+            wait_for: 0,
+            ..self.load(bytes, 1)
+        };
+        let sent = self.send(load)?;
+        drop(link);
+        Ok(self.busy_ns(&sent) / sent.datagrams.max(1) as f64)
+    }
+
+    /// What a receiver takes for a copy that comes from the network's stack, alone: datagrams from the reflector's
+    /// namespace, once to the end and once only as far as the device.
+    pub(super) fn receiver_ns(&mut self, bytes: usize, receivers: u32) -> Result<f64, BenchError> {
+        let from = stage::reflector_address(Some(0), PORT);
+        let load = Load { from, ..self.load_to_receivers(bytes, receivers) };
+        self.send_alone(&self.stage.reflector, &load)?;
+        let received = self.send_alone(&self.stage.reflector, &load)?;
+        let Stage { reflector, counting, .. } = &mut self.stage;
+        let link = reflector.run(|| counting.drop_at(&stage::output(0), true))?;
+        let taken = self.send_alone(&self.stage.reflector, &load)?;
+        drop(link);
+        Ok(received - taken)
+    }
+
+    /// What it takes for a copy that a program in the driver sends: datagrams from the sender, which such a program sends
+    /// straight on, once to the end, and once to a receiver that takes no such frames.
+    pub(super) fn receiver_of_frames_ns(&mut self, bytes: usize, receivers: u32) -> Result<f64, BenchError> {
+        let from = stage::sender_address(0);
+        let load = Load { from, ..self.load_to_receivers(bytes, receivers) };
+        let onward = self.stage.reflector.device(&stage::output(0))?;
+        let Stage { reflector, counting, .. } = &mut self.stage;
+        let link = reflector.run(|| counting.pass_on(INPUT, onward))?;
+        self.send_alone(&self.stage.senders, &load)?;
+        let received = self.send_alone(&self.stage.senders, &load)?;
+        self.stage.take_frames(false)?;
+        let taken = self.send_alone(&self.stage.senders, &load);
+        self.stage.take_frames(true)?;
+        drop(link);
+        Ok(received - taken?)
+    }
+
+    fn load_to_receivers(&self, bytes: usize, receivers: u32) -> Load {
+        Load {
+            to: (0..receivers).map(|receiver| stage::receiver_address(0, receiver)).collect(),
+            window_ns: (self.window.as_nanos() as u64 / 5).max(20_000_000),
+            outstanding: None,
+            wait_for: 0,
+            batch: 16,
+            ..self.load(bytes, 1)
+        }
+    }
+
+    /// What a datagram takes, all in all.
+    fn send_alone(&self, network: &Network, load: &Load) -> Result<f64, BenchError> {
+        let loads = [(self.sender_cpu, load.clone())];
+        let sent = send_all(network, &loads, &self.stage.counting, &self.probe)?[0];
+        Ok(self.busy_ns(&sent) / sent.datagrams.max(1) as f64)
+    }
+}
+
+/// Nanoseconds that the first thread of a process has run; nothing if the system does not say.
+fn thread_ns(process: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
+    text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or_default()
+}

@@ -1,0 +1,297 @@
+//! More than can be copied, and more than a device can send: what was admitted arrives all the same, in order.
+//!
+//! - *Overload*: ten times the datagrams that the plane can copy, for millions of copies. What comes in is worked on by
+//!   another processor than the sender's, as a network card's interrupts would be; else the sender would be held up by
+//!   the kernel planes' work, and could not overload them. Copies then meet what comes in, in one queue that is full: the
+//!   kernel's programs are refused copies all the time.
+//! - *Devices*: receivers behind three devices, one of them slow, and a burst that it takes seconds to send. Members
+//!   behind the others get theirs while the slow device's members wait.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::arguments::Args;
+use super::load::{Load, send_all};
+use super::measure::Bench;
+use super::point::{Absent, Contender};
+use super::serve::{Counted, Orders, Reflector};
+use super::stage::{self, Device};
+use crate::BenchError;
+use crate::progress::Progress;
+use crate::quantity::grouped;
+use crate::table::Table;
+
+/// How many times the rate that a plane can copy.
+const TIMES: f64 = 10.0;
+/// Receivers under overload, and behind each device.
+const RECEIVERS: u32 = 90;
+const BEHIND: u32 = 30;
+const BYTES: usize = 100;
+const SENDERS: u32 = 2;
+
+/// How a plane did under overload.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Overload {
+    pub(super) who: Contender,
+    receivers: u32,
+    senders: u32,
+    /// Datagrams in a second that it can copy, and that came.
+    capacity_per_s: f64,
+    offered_per_s: f64,
+    sent: u64,
+    counted: Counted,
+    /// Datagrams that the system dropped before they came to the reflector, as a network card drops what nobody fetches.
+    before: u64,
+    pub(super) copies_due: u64,
+    pub(super) copies: u64,
+    /// Copies that were due and did not arrive, and copies that arrived and were not due.
+    pub(super) lost: i64,
+    pub(super) disorder: u64,
+    /// The most copies that one receiver got more than another: whole datagrams are refused, for everybody.
+    pub(super) uneven: u64,
+    seconds: f64,
+}
+
+/// How a burst went to receivers behind three devices.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Burst {
+    pub(super) who: Contender,
+    datagrams: u64,
+    /// Until it was sent, and until the last copy arrived, by device.
+    sent_s: f64,
+    arrived_s: Vec<f64>,
+    devices: Vec<Device>,
+    counted: Counted,
+    pub(super) lost: i64,
+    pub(super) disorder: u64,
+}
+
+/// Both, of all planes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Overloads {
+    pub(super) overload: Vec<Overload>,
+    pub(super) bursts: Vec<Burst>,
+}
+
+/// Measures both.
+pub(super) fn measure(args: &Args) -> Result<(Overloads, Vec<Absent>), BenchError> {
+    let planes = args.planes();
+    let progress = Progress::new(2 * planes.len() as u64);
+    let (mut results, mut absent) = (Overloads::default(), Vec::<Absent>::new());
+    let window = Duration::from_millis(200);
+    let program = super::this_program()?;
+    let slow = Device::Limited(20);
+    let one = Bench::build(program.clone(), None, &[Device::Unlimited], window)?;
+    one.stage.fetch_on(one.reflector_cpu)?;
+    let three = Bench::build(program, None, &[Device::Unlimited, Device::Unlimited, slow], window)?;
+    for kind in planes {
+        let who = Contender::Plane(kind);
+        progress.step(&format!("{who}, overload", who = who.name()), 0);
+        match overload(&one, who, args.copies)? {
+            Ok(result) => results.overload.push(result),
+            Err(why) => {
+                absent.push(Absent { who, why });
+                continue;
+            }
+        }
+        progress.step(&format!("{who}, three devices", who = who.name()), 0);
+        if let Ok(result) = burst(&three, who)? {
+            results.bursts.push(result);
+        }
+    }
+    progress.finish();
+    Ok((results, absent))
+}
+
+fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overload, String>, BenchError> {
+    let network = &bench.stage.reflector;
+    // The reflector's thread runs where the system lets it.
+    let members = bench.members(SENDERS, &[RECEIVERS])?;
+    let orders = Orders { cpu: None, ..bench.orders(who.name(), members) };
+    let mut reflector = match Reflector::start(&bench.program, network, &orders)? {
+        Ok(reflector) => reflector,
+        Err(why) => return Ok(Err(why)),
+    };
+    let counting = &bench.stage.counting;
+    // How much it can copy, and a warm start.
+    let mut capacity_per_s = 0.0;
+    for _ in 0..2 {
+        let sent = bench.send(bench.load(BYTES, RECEIVERS))?;
+        capacity_per_s = sent.datagrams as f64 * 1e9 / sent.ns;
+    }
+    let before = settled(&mut reflector)?;
+    counting.clear();
+    let load = |sender| {
+        let load = Load {
+            sender,
+            from: stage::sender_address(sender),
+            copies_max: copies,
+            window_ns: 60_000_000_000,
+            interval_ns: 1e9 * f64::from(SENDERS) / (TIMES * capacity_per_s),
+            outstanding: None,
+            wait_for: 0,
+            ..bench.load(BYTES, RECEIVERS)
+        };
+        (bench.sender_cpu, load)
+    };
+    let loads: Vec<_> = (0..SENDERS).map(load).collect();
+    let sent = send_all(&bench.stage.senders, &loads, counting, &bench.probe)?;
+    let counted = settled(&mut reflector)?.since(&before);
+    let datagrams: u64 = sent.iter().map(|sent| sent.datagrams).sum();
+    let ns = sent.iter().map(|sent| sent.ns).fold(0.0, f64::max);
+    let copies_due = counted.admitted * u64::from(RECEIVERS) - counted.undeliverable;
+    let total = counting.total();
+    let got: Vec<u64> = (0..RECEIVERS).map(|receiver| seats(bench, receiver).0).collect();
+    Ok(Ok(Overload {
+        who,
+        receivers: RECEIVERS,
+        senders: SENDERS,
+        capacity_per_s,
+        offered_per_s: datagrams as f64 * 1e9 / ns,
+        sent: datagrams,
+        counted,
+        before: datagrams.saturating_sub(counted.admitted + counted.refused()),
+        copies_due,
+        copies: total.copies,
+        lost: copies_due as i64 - total.copies as i64,
+        disorder: (0..RECEIVERS).map(|receiver| seats(bench, receiver).1).sum(),
+        uneven: got.iter().max().unwrap_or(&0) - got.iter().min().unwrap_or(&0),
+        seconds: ns / 1e9,
+    }))
+}
+
+/// Copies and disorder of a receiver, of all senders.
+fn seats(bench: &Bench, receiver: u32) -> (u64, u64) {
+    let seats = (0..stage::SENDERS_MAX).map(|sender| bench.stage.counting.seat(receiver, sender));
+    seats.fold((0, 0), |(copies, disorder), seat| (copies + seat.copies, disorder + seat.disorder))
+}
+
+/// The counters, when nothing has changed for a while: neither what arrives, nor what the reflector counts.
+fn settled(reflector: &mut Reflector) -> Result<Counted, BenchError> {
+    let mut last = reflector.counters()?;
+    let mut still = Instant::now();
+    // A slow device may take seconds for what waits, but some of it goes out all the time.
+    while still.elapsed() < Duration::from_millis(500) {
+        std::thread::sleep(Duration::from_millis(50));
+        let counted = reflector.counters()?;
+        if counted != last {
+            (last, still) = (counted, Instant::now());
+        }
+    }
+    Ok(last)
+}
+
+fn burst(bench: &Bench, who: Contender) -> Result<Result<Burst, String>, BenchError> {
+    const DATAGRAMS: u64 = 1000;
+    let devices = bench.stage.devices.clone();
+    let behind = vec![BEHIND; devices.len()];
+    let orders = bench.orders(who.name(), bench.members(1, &behind)?);
+    let mut reflector = match Reflector::start(&bench.program, &bench.stage.reflector, &orders)? {
+        Ok(reflector) => reflector,
+        Err(why) => return Ok(Err(why)),
+    };
+    let counting = &bench.stage.counting;
+    let all = BEHIND * devices.len() as u32;
+    let copies_of = |device: usize| -> u64 {
+        let first = device as u32 * BEHIND;
+        (first..first + BEHIND).map(|receiver| counting.seat(receiver, 0).copies).sum()
+    };
+    // Neighbours are found first.
+    let load = Load { interval_ns: 0.0, wait_for: u64::from(all), ..bench.load(BYTES, all) };
+    bench.send(Load { datagrams: 20, outstanding: Some((1, u64::from(all))), ..load.clone() })?;
+    let before = settled(&mut reflector)?;
+    counting.clear();
+    let start = Instant::now();
+    let mut arrived_s = vec![0.0; devices.len()];
+    let sent_s = std::thread::scope(|scope| -> Result<f64, BenchError> {
+        // A thousand datagrams in a fifth of a second: what the fast devices can do by any plane.
+        let load = Load { datagrams: DATAGRAMS, interval_ns: 2e5, outstanding: None, wait_for: 0, ..load };
+        let sender = scope.spawn(move || bench.send(load));
+        let mut last = vec![0; devices.len()];
+        let mut still = Instant::now();
+        while still.elapsed() < Duration::from_secs(1) {
+            for device in 0..devices.len() {
+                let copies = copies_of(device);
+                if copies > last[device] {
+                    (last[device], arrived_s[device], still) =
+                        (copies, start.elapsed().as_secs_f64(), Instant::now());
+                }
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let sent = sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(sent.ns / 1e9)
+    })?;
+    let counted = settled(&mut reflector)?.since(&before);
+    let due = counted.admitted * u64::from(all) - counted.undeliverable;
+    Ok(Ok(Burst {
+        who,
+        datagrams: DATAGRAMS,
+        sent_s,
+        arrived_s,
+        devices,
+        counted,
+        lost: due as i64 - counting.total().copies as i64,
+        disorder: (0..all).map(|receiver| counting.seat(receiver, 0).disorder).sum(),
+    }))
+}
+
+/// For people.
+pub(super) fn tables(results: &Overloads) -> String {
+    let mut overload = Table::new(&[
+        "plane",
+        "offered",
+        "÷ capacity",
+        "sent",
+        "admitted",
+        "refused",
+        "before",
+        "handed",
+        "copies",
+        "lost",
+        "disorder",
+        "uneven",
+        "time",
+    ]);
+    let lost = |lost: i64| if lost == 0 { "0".to_string() } else { format!("LOST {}", grouped(lost as f64)) };
+    let count = |number: u64| grouped(number as f64);
+    for result in &results.overload {
+        let counted = &result.counted;
+        overload.row(vec![
+            result.who.name().into(),
+            format!("{}/s", grouped(result.offered_per_s)),
+            format!("{:.1}", result.offered_per_s / result.capacity_per_s),
+            count(result.sent),
+            count(counted.admitted),
+            count(counted.refused()),
+            count(result.before),
+            count(counted.handed),
+            count(result.copies),
+            lost(result.lost),
+            count(result.disorder),
+            count(result.uneven),
+            format!("{:.1} s", result.seconds),
+        ]);
+    }
+    let devices: Vec<Device> = results.bursts.first().map(|burst| burst.devices.clone()).unwrap_or_default();
+    let heads: Vec<String> = devices.iter().map(|device| format!("all arrived, {device}")).collect();
+    let mut head = vec!["plane", "datagrams", "sent in"];
+    head.extend(heads.iter().map(String::as_str));
+    head.extend(["refused", "handed", "lost", "disorder"]);
+    let mut bursts = Table::new(&head);
+    for burst in &results.bursts {
+        let mut row =
+            vec![burst.who.name().to_string(), count(burst.datagrams), format!("{:.3} s", burst.sent_s)];
+        row.extend(burst.arrived_s.iter().map(|seconds| format!("{seconds:.3} s")));
+        let counted = &burst.counted;
+        row.extend([
+            count(counted.refused()),
+            count(counted.handed),
+            lost(burst.lost),
+            count(burst.disorder),
+        ]);
+        bursts.row(row);
+    }
+    format!("{overload}\n{bursts}")
+}

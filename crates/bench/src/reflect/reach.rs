@@ -1,0 +1,90 @@
+//! What the reflector is meant to reach on a machine of two processors, and what it does reach, side by side.
+
+use nacre_reflect::plane::Kind;
+
+use super::point::{Contender, Run, Series};
+use super::report::Report;
+use super::stage::Device;
+use crate::Spread;
+use crate::goal::{Goal, Unit};
+
+/// The size of datagrams that the goals are about.
+const BYTES: usize = 100;
+
+/// Compares, as far as things were measured.
+pub(super) fn judge(report: &Report) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    let sendto = |receivers| find(report, Contender::Plane(Kind::Sendto), receivers);
+    let mut many: Vec<u32> = report.series.iter().map(|series| series.cell.receivers).collect();
+    many.sort_unstable();
+    many.dedup();
+    for &receivers in &many {
+        let Some(base) = sendto(receivers) else { continue };
+        let ratio = |kind| {
+            let other = find(report, Contender::Plane(kind), receivers)?;
+            Some((kind, ratio(base, other, Run::copy_ns), ratio(base, other, Run::copy_received_ns)))
+        };
+        let best = |kinds: &[Kind]| {
+            // Where the machine was so busy that nothing is left of a cost, nothing can be said of it.
+            let found = kinds.iter().filter_map(|kind| ratio(*kind)).filter(|(_, alone, _)| *alone > 0.0);
+            found.max_by(|one, other| one.1.total_cmp(&other.1))
+        };
+        let mut state = |measure: &str, found: Option<(Kind, f64, f64)>, bound: Option<f64>| {
+            let Some((kind, alone, received)) = found else { return };
+            let measure = format!("sendto ÷ {measure}, {receivers} receivers ({kind})");
+            goals.push(match bound {
+                Some(bound) => Goal::at_least(measure, alone, Unit::Times, bound),
+                None => Goal::open(measure, alone, Unit::Times),
+            });
+            goals.push(Goal::open("  with what receivers take", received, Unit::Times));
+        };
+        let large = receivers >= 30;
+        state("kernel, CPU of a copy", ratio(Kind::Kernel), large.then_some(6.0));
+        state("best plane", best(&Kind::ALL[1..]), large.then_some(10.0));
+        let bound = if large { 2.0 } else { 1.2 };
+        state("best in user space", best(&[Kind::Batch, Kind::Ring]), Some(bound));
+        if let Some(peer) = find(report, Contender::Samplicate, receivers) {
+            let measure = format!("sendto ÷ samplicate, {receivers} receivers");
+            goals.push(Goal::open(measure, self::ratio(base, peer, Run::copy_ns), Unit::Times));
+        }
+    }
+    if let Some(overloads) = &report.overloads {
+        for overload in &overloads.overload {
+            let name = overload.who.name();
+            let copies = overload.copies as f64;
+            goals.push(Goal::at_least(format!("overload, {name}: copies"), copies, Unit::Count, 1e7));
+            let lost = overload.lost.abs() as f64 + overload.uneven as f64;
+            goals.push(Goal::at_most("  lost after admission", lost, Unit::Count, 0.0));
+            goals.push(Goal::at_most("  out of order", overload.disorder as f64, Unit::Count, 0.0));
+        }
+        for burst in &overloads.bursts {
+            let name = burst.who.name();
+            let wrong = burst.lost.abs() as f64 + burst.disorder as f64;
+            let measure = format!("three devices, {name}: lost or out of order");
+            goals.push(Goal::at_most(measure, wrong, Unit::Count, 0.0));
+        }
+    }
+    for joins in &report.joins {
+        let name = joins.who.name();
+        goals.push(Goal::at_least(format!("joins, {name}"), joins.joins_per_s, Unit::PerSecond, 20_000.0));
+        goals.push(Goal::at_most("  memory of a member", joins.bytes_per_member, Unit::Bytes, 512.0));
+    }
+    goals
+}
+
+fn find(report: &Report, who: Contender, receivers: u32) -> Option<&Series> {
+    report.series.iter().find(|series| {
+        let cell = &series.cell;
+        cell.who == who
+            && cell.receivers == receivers
+            && cell.bytes == BYTES
+            && cell.device == Device::Unlimited
+    })
+}
+
+/// How many times as much one takes as the other, repetition by repetition: what disturbs the machine for longer disturbs
+/// both.
+fn ratio(one: &Series, other: &Series, value: fn(&Run) -> f64) -> f64 {
+    let pairs = one.repetitions.iter().zip(&other.repetitions);
+    Spread::of(pairs.map(|(one, other)| value(one) / value(other))).median
+}

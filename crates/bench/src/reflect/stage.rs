@@ -1,0 +1,295 @@
+//! Where the study takes place: three network namespaces, of the senders, of the reflector and of the receivers, with
+//! veth pairs between them.
+//!
+//! The namespaces have no names: they last as long as somebody has them open, so that nothing of them stays behind,
+//! however the study ends.
+//!
+//! ```text
+//!  senders                 reflector                      receivers
+//!  s0 10.63.0.2 …  ──────  in0 10.63.0.1
+//!     10.63.128.0/17
+//!                          out0 10.64.0.1  ─────────────  v0  10.64.128.0/17, all of it local
+//!                          out1 10.65.0.1  ─────────────  v1  10.65.128.0/17
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
+use std::process::{Command, Stdio};
+
+use super::counting::Counting;
+use super::system;
+use crate::BenchError;
+
+/// The port of the first group. The others follow.
+pub(super) const PORT: u16 = 7400;
+
+/// The port that all receivers and senders have.
+pub(super) const MEMBER_PORT: u16 = 9000;
+
+/// The reflector's device towards the senders.
+pub(super) const INPUT: &str = "in0";
+
+/// How fast a device of the reflector's sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Device {
+    /// As fast as the processors.
+    Unlimited,
+    /// So many megabits in a second, with the gaps between frames that Ethernet has, behind a queue of 100 frames.
+    Limited(u32),
+}
+
+/// One network namespace.
+pub(super) struct Network(File);
+
+impl Network {
+    fn new() -> Result<Self, BenchError> {
+        // The thread ends, and the file keeps the namespace.
+        on_own_thread(system::new_network).map(Self)
+    }
+
+    /// Does something in the namespace, on a thread of its own.
+    pub(super) fn run<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T, BenchError> + Send,
+    ) -> Result<T, BenchError> {
+        on_own_thread(|| {
+            self.enter()?;
+            work()
+        })
+    }
+
+    /// Moves the calling thread there, for good.
+    pub(super) fn enter(&self) -> Result<(), BenchError> {
+        system::enter_network(&self.0)
+    }
+
+    /// Where `ip` finds it.
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
+    /// Gives `ip` some commands, one on each line.
+    pub(super) fn ip(&self, lines: &str) -> Result<(), BenchError> {
+        self.batch("ip", lines)
+    }
+
+    /// Gives `tc` some commands, one on each line.
+    pub(super) fn tc(&self, lines: &str) -> Result<(), BenchError> {
+        self.batch("tc", lines)
+    }
+
+    fn batch(&self, program: &'static str, lines: &str) -> Result<(), BenchError> {
+        self.run(|| {
+            let mut command = Command::new(program);
+            command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+            let mut child = command.spawn().map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => {
+                    BenchError::MissingProgram { program: program.into(), package: "iproute2" }
+                }
+                _ => BenchError::io(format!("start {program}"))(error),
+            })?;
+            if let Some(mut input) = child.stdin.take() {
+                // If it does not listen to the end, its own complaint says more.
+                let _ = input.write_all(lines.as_bytes());
+            }
+            let output = child.wait_with_output().map_err(BenchError::io(format!("wait for {program}")))?;
+            match output.status.success() {
+                true => Ok(()),
+                false => {
+                    let complaint = String::from_utf8_lossy(&output.stderr);
+                    Err(BenchError::Process(format!("{program} failed: {}", complaint.trim())))
+                }
+            }
+        })
+    }
+
+    /// Writes to a file of a device, below /sys/class/net.
+    pub(super) fn set(&self, file: &str, value: &str) -> Result<(), BenchError> {
+        self.run(|| {
+            system::show_devices()?;
+            let path = format!("/sys/class/net/{file}");
+            std::fs::write(&path, value).map_err(BenchError::io(format!("write {value} to {path}")))
+        })
+    }
+
+    /// The number of a device.
+    pub(super) fn device(&self, name: &str) -> Result<u32, BenchError> {
+        self.run(|| {
+            system::show_devices()?;
+            let path = format!("/sys/class/net/{name}/ifindex");
+            let text = std::fs::read_to_string(&path).map_err(BenchError::io(format!("read {path}")))?;
+            text.trim().parse().map_err(|_| BenchError::Process(format!("{path} holds no number")))
+        })
+    }
+}
+
+fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -> Result<T, BenchError> {
+    std::thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(done) => done,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+/// All of it.
+pub(super) struct Stage {
+    pub(super) senders: Network,
+    pub(super) reflector: Network,
+    receivers: Network,
+    pub(super) devices: Vec<Device>,
+    pub(super) counting: Counting,
+}
+
+impl Stage {
+    /// Builds it, with these devices towards the receivers.
+    pub(super) fn build(devices: &[Device]) -> Result<Self, BenchError> {
+        let (senders, reflector, receivers) = (Network::new()?, Network::new()?, Network::new()?);
+        senders
+            .ip(&format!(
+                "link set lo up\nlink add s0 type veth peer name {INPUT} netns {}\nlink set s0 up\n\
+             addr add 10.63.0.2/24 dev s0\n{}route add default via 10.63.0.1\n\
+             route add local 10.63.128.0/17 dev lo\n",
+                reflector.path(),
+                (1..SENDERS_MAX)
+                    .map(|sender| format!("addr add {}/24 dev s0\n", sender_address(sender).ip()))
+                    .collect::<String>(),
+            ))
+            .or_else(hint)?;
+        reflector.ip(&format!(
+            "link set lo up\nlink set {INPUT} up\naddr add 10.63.0.1/24 dev {INPUT}\n\
+             route add 10.63.128.0/17 via 10.63.0.2\n"
+        ))?;
+        receivers.ip("link set lo up\n")?;
+        for (device, kind) in devices.iter().enumerate() {
+            let net = 64 + device;
+            // A device that sends at once has no queue; one that takes its time has the queue of the paper's.
+            reflector.ip(&format!(
+                "link add {out} type veth peer name v{device} netns {peer}\nlink set {out} txqueuelen 100\n\
+                 link set {out} up\naddr add 10.{net}.0.1/17 dev {out}\nroute add 10.{net}.128.0/17 dev {out}\n",
+                out = output(device),
+                peer = receivers.path(),
+            ))?;
+            receivers.ip(&format!(
+                "link set v{device} up\naddr add 10.{net}.0.2/17 dev v{device}\n\
+                 route add local 10.{net}.128.0/17 dev lo\n"
+            ))?;
+            if let Device::Limited(mbit) = kind {
+                reflector.tc(&format!(
+                    "qdisc add dev {out} root handle 1: tbf rate {mbit}mbit burst {burst} limit 1000000 overhead 24 \
+                     mpu 84\nqdisc add dev {out} parent 1:1 handle 10: pfifo limit 100\n",
+                    out = output(device),
+                    // What the device sends in a millisecond, as timers are not finer here, and no less than a frame.
+                    burst = (mbit * 125).max(4000),
+                ))?;
+            }
+        }
+        let mut counting = Counting::load()?;
+        for device in 0..devices.len() {
+            let name = format!("v{device}");
+            receivers.run(|| {
+                poll_for_frames(&name, true)?;
+                counting.count(&name)
+            })?;
+        }
+        Ok(Self { senders, reflector, receivers, devices: devices.to_vec(), counting })
+    }
+}
+
+impl Stage {
+    /// Has receivers take frames that programs in the driver send, as they do from the start, or drop them.
+    pub(super) fn take_frames(&self, take: bool) -> Result<(), BenchError> {
+        self.receivers.run(|| poll_for_frames("v0", take))
+    }
+
+    /// Has another processor work on what comes in to the reflector, as a network card's interrupts would have it. Else
+    /// the sender's does that work, and the sender sends no more than that leaves time for. Buffers of the network's
+    /// stack are steered there one by one; what a program in the driver gets, a thread of the kernel's fetches.
+    pub(super) fn fetch_on(&self, cpu: usize) -> Result<(), BenchError> {
+        self.reflector.set(&format!("{INPUT}/queues/rx-0/rps_cpus"), &mask(cpu))?;
+        let before = kernel_threads(INPUT);
+        self.reflector.run(|| poll_for_frames(INPUT, true))?;
+        self.reflector.set(&format!("{INPUT}/threaded"), "1")?;
+        for thread in kernel_threads(INPUT).difference(&before) {
+            system::pin_process(*thread, cpu)?;
+        }
+        Ok(())
+    }
+}
+
+/// A set of one processor, as the system writes sets.
+fn mask(cpu: usize) -> String {
+    let words = (0..=cpu / 32).rev().map(|word| if word == cpu / 32 { 1_u32 << (cpu % 32) } else { 0 });
+    words.map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(",")
+}
+
+/// The kernel's threads that fetch frames for a device of this name.
+fn kernel_threads(device: &str) -> BTreeSet<i32> {
+    let name = format!("napi/{device}-");
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers
+        .filter(|process| {
+            let comm = std::fs::read_to_string(format!("/proc/{process}/comm"));
+            comm.is_ok_and(|comm| comm.starts_with(&name))
+        })
+        .collect()
+}
+
+/// Has a veth device poll a queue for frames, as network cards do. Frames that a program in the driver at its other end
+/// sends can be taken in no other way. Buffers of the network's stack are taken in the usual way all the same.
+fn poll_for_frames(device: &str, poll: bool) -> Result<(), BenchError> {
+    let mut command = Command::new("ethtool");
+    command
+        .args(["-K", device, "gro", if poll { "on" } else { "off" }])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    let output = command.stderr(Stdio::piped()).output().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            BenchError::MissingProgram { program: "ethtool".into(), package: "ethtool" }
+        }
+        _ => BenchError::io("start ethtool")(error),
+    })?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(BenchError::Process(format!("ethtool failed: {}", complaint.trim()))),
+    }
+}
+
+/// What is missing is most often the right to do it.
+fn hint(error: BenchError) -> Result<(), BenchError> {
+    Err(BenchError::Process(format!("{error}; network namespaces need root, and a kernel with veth")))
+}
+
+/// Most senders.
+pub(super) const SENDERS_MAX: u32 = 8;
+
+/// The reflector's device of this number towards receivers.
+pub(super) fn output(device: usize) -> String {
+    format!("out{device}")
+}
+
+/// The address of a sender.
+pub(super) fn sender_address(sender: u32) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::from(0x0a3f_0002 + sender), MEMBER_PORT))
+}
+
+/// The address of one of very many members on the senders' side.
+pub(super) fn member_address(member: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 63, 128, 1)) + member)
+}
+
+/// The address of a receiver behind a device.
+pub(super) fn receiver_address(device: usize, receiver: u32) -> SocketAddr {
+    let net = Ipv4Addr::new(10, 64 + device as u8, 128, 0);
+    SocketAddr::from((Ipv4Addr::from(u32::from(net) + receiver), MEMBER_PORT))
+}
+
+/// The reflector's address towards the senders, or towards the receivers behind a device.
+pub(super) fn reflector_address(device: Option<usize>, port: u16) -> SocketAddr {
+    let net = device.map_or(63, |device| 64 + device as u8);
+    SocketAddr::from((Ipv4Addr::new(10, net, 0, 1), port))
+}

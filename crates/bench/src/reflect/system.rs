@@ -1,0 +1,337 @@
+//! Calls of the system that no safe library offers: namespaces of threads, the lowest class of scheduling, many datagrams
+//! by one call, the processor's clock, and memory that a kernel's program counts in.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::BenchError;
+
+fn check(result: libc::c_int, attempted: &str) -> Result<libc::c_int, BenchError> {
+    match result {
+        -1 => Err(BenchError::io(attempted)(io::Error::last_os_error())),
+        done => Ok(done),
+    }
+}
+
+/// Gives the calling thread a network namespace of its own, which lasts as long as the thread, or as the file does.
+pub(super) fn new_network() -> Result<File, BenchError> {
+    // SAFETY: the call takes no memory, and changes this thread alone.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) }, "make a network namespace (this needs root)")?;
+    File::open("/proc/thread-self/ns/net").map_err(BenchError::io("open a network namespace"))
+}
+
+/// Moves the calling thread into a network namespace.
+pub(super) fn enter_network(network: &File) -> Result<(), BenchError> {
+    // SAFETY: the descriptor is open for as long as the call, which changes this thread alone.
+    check(unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) }, "enter a network namespace")?;
+    Ok(())
+}
+
+/// Shows the calling thread alone the devices of its network namespace under /sys.
+pub(super) fn show_devices() -> Result<(), BenchError> {
+    // SAFETY: the call takes no memory, and changes this thread alone.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "make a mount namespace")?;
+    let mount = |kind: &std::ffi::CStr, target: &std::ffi::CStr, flags| {
+        // SAFETY: all are strings that outlive the call; there are no data for the file system.
+        let done =
+            unsafe { libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) };
+        check(done, "mount /sys for a network namespace")
+    };
+    mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE)?;
+    mount(c"sysfs", c"/sys", 0)?;
+    Ok(())
+}
+
+/// Keeps the calling thread on one processor.
+pub(super) fn pin(cpu: usize) -> Result<(), BenchError> {
+    // 0 is the calling thread.
+    pin_process(0, cpu)
+}
+
+/// Keeps another process, or a thread of the kernel's, on one processor.
+pub(super) fn pin_process(process: i32, cpu: usize) -> Result<(), BenchError> {
+    // SAFETY: a set of processors is plain bits, for which zeros are the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is a local variable; the macro's function checks the number against its size.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set and its size belong together.
+    let done = unsafe { libc::sched_setaffinity(process, size_of_val(&set), &set) };
+    check(done, &format!("stay on processor {cpu}"))?;
+    Ok(())
+}
+
+/// The processors that this process may use.
+pub(super) fn cpus() -> Vec<usize> {
+    // SAFETY: as above.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set and its size belong together, and the call fills it.
+    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
+        return vec![0];
+    }
+    // SAFETY: the set is a local variable, and the numbers are below its size.
+    (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
+}
+
+/// Lets the calling thread run only where nobody else wants to.
+pub(super) fn run_when_idle() -> Result<(), BenchError> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters outlive the call; 0 is the calling thread.
+    let done = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) };
+    check(done, "lower the priority of a thread")?;
+    // The class alone decides who runs. Being nice too, its time is told apart in the system's own figures.
+    // SAFETY: the call takes no memory; 0 is the calling thread.
+    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) }, "lower the priority of a thread")?;
+    Ok(())
+}
+
+/// The processor's own clock, or the system's where there is none.
+#[inline]
+pub(super) fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has this instruction, and Linux lets everybody use it.
+    unsafe {
+        std::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+}
+
+/// Ticks of that clock in a nanosecond.
+pub(super) fn ticks_per_ns() -> f64 {
+    static RATE: OnceLock<f64> = OnceLock::new();
+    *RATE.get_or_init(|| {
+        // The clock is steady on all machines that have namespaces; a twentieth of a second gives five digits.
+        let (time, before) = (Instant::now(), ticks());
+        while time.elapsed() < Duration::from_millis(50) {
+            std::hint::spin_loop();
+        }
+        let after = ticks();
+        (after - before) as f64 / time.elapsed().as_nanos() as f64
+    })
+}
+
+/// Sends many datagrams by one call on a connected socket; all are as long as the first.
+pub(super) struct Batch {
+    // Rows of the datagrams' bytes, which `parts` points into.
+    bytes: Vec<u8>,
+    length: usize,
+    parts: Vec<libc::iovec>,
+    heads: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the pointers lead into vectors that the value owns and that never grow.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    /// `many` datagrams of `length` bytes.
+    pub(super) fn new(many: usize, length: usize) -> Self {
+        let mut bytes = vec![0; many * length];
+        let mut parts: Vec<libc::iovec> = bytes
+            .chunks_exact_mut(length)
+            .map(|row| libc::iovec { iov_base: row.as_mut_ptr().cast(), iov_len: length })
+            .collect();
+        let heads = parts
+            .iter_mut()
+            .map(|part| {
+                // SAFETY: zeros are a header without an address, parts and control data.
+                let mut head: libc::mmsghdr = unsafe { std::mem::zeroed() };
+                head.msg_hdr.msg_iov = part;
+                head.msg_hdr.msg_iovlen = 1;
+                head
+            })
+            .collect();
+        Self { bytes, length, parts, heads }
+    }
+
+    /// How many it holds.
+    pub(super) fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The bytes of one.
+    pub(super) fn row(&mut self, index: usize) -> &mut [u8] {
+        &mut self.bytes[index * self.length..(index + 1) * self.length]
+    }
+
+    /// Sends the first `many`, and says how many the system took.
+    pub(super) fn send(&mut self, socket: BorrowedFd<'_>, many: usize) -> io::Result<usize> {
+        let many = many.min(self.heads.len());
+        // SAFETY: the headers lead to rows of `bytes`; both are owned by this value and outlive the call.
+        let sent =
+            unsafe { libc::sendmmsg(socket.as_raw_fd(), self.heads.as_mut_ptr(), many as libc::c_uint, 0) };
+        match sent {
+            -1 => Err(io::Error::last_os_error()),
+            sent => Ok(sent as usize),
+        }
+    }
+}
+
+/// A socket that sends from many addresses: any that is local.
+pub(super) struct ManySocket(std::net::UdpSocket);
+
+/// Room for one message of control data with an address in it.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+impl ManySocket {
+    /// Bound to a port of all addresses.
+    pub(super) fn bind(port: u16) -> io::Result<Self> {
+        let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+        let on: libc::c_int = 1;
+        // SAFETY: the option is a number, whose address and size are given.
+        let done = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_IP,
+                libc::IP_PKTINFO,
+                (&raw const on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            )
+        };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        socket.set_nonblocking(true)?;
+        Ok(Self(socket))
+    }
+
+    /// Sends from an address.
+    pub(super) fn send(&self, from: Ipv4Addr, to: SocketAddrV4, bytes: &[u8]) -> io::Result<()> {
+        let mut name = address(to);
+        let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut control = Control([0; 64]);
+        // SAFETY: zeros are an empty header.
+        let mut head: libc::msghdr = unsafe { std::mem::zeroed() };
+        head.msg_name = (&raw mut name).cast();
+        head.msg_namelen = size_of_val(&name) as libc::socklen_t;
+        head.msg_iov = &mut part;
+        head.msg_iovlen = 1;
+        head.msg_control = control.0.as_mut_ptr().cast();
+        let info = libc::in_pktinfo {
+            ipi_ifindex: 0,
+            ipi_spec_dst: libc::in_addr { s_addr: u32::from(from).to_be() },
+            ipi_addr: libc::in_addr { s_addr: 0 },
+        };
+        // SAFETY: the control data are aligned and longer than the one message that is written there.
+        unsafe {
+            head.msg_controllen = libc::CMSG_SPACE(size_of_val(&info) as u32) as usize;
+            let message = libc::CMSG_FIRSTHDR(&head);
+            (*message).cmsg_level = libc::IPPROTO_IP;
+            (*message).cmsg_type = libc::IP_PKTINFO;
+            (*message).cmsg_len = libc::CMSG_LEN(size_of_val(&info) as u32) as usize;
+            std::ptr::write_unaligned(libc::CMSG_DATA(message).cast(), info);
+        }
+        // SAFETY: the header leads to local variables, which outlive the call.
+        match unsafe { libc::sendmsg(self.0.as_raw_fd(), &head, 0) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next datagram, its length, and the address that it came to; nothing if none is there.
+    pub(super) fn receive(&self, bytes: &mut [u8]) -> io::Result<Option<(usize, Ipv4Addr)>> {
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut control = Control([0; 64]);
+        // SAFETY: zeros are an empty header.
+        let mut head: libc::msghdr = unsafe { std::mem::zeroed() };
+        head.msg_iov = &mut part;
+        head.msg_iovlen = 1;
+        head.msg_control = control.0.as_mut_ptr().cast();
+        head.msg_controllen = control.0.len();
+        // SAFETY: the header leads to local variables and to `bytes`, which outlive the call.
+        let length = match unsafe { libc::recvmsg(self.0.as_raw_fd(), &mut head, 0) } {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            -1 => return Err(io::Error::last_os_error()),
+            length => length as usize,
+        };
+        // SAFETY: the system wrote the header and whole messages of control data behind it.
+        unsafe {
+            let mut message = libc::CMSG_FIRSTHDR(&head);
+            while let Some(found) = message.as_ref() {
+                if found.cmsg_level == libc::IPPROTO_IP && found.cmsg_type == libc::IP_PKTINFO {
+                    let info: libc::in_pktinfo = std::ptr::read_unaligned(libc::CMSG_DATA(message).cast());
+                    return Ok(Some((length, Ipv4Addr::from(u32::from_be(info.ipi_addr.s_addr)))));
+                }
+                message = libc::CMSG_NXTHDR(&head, message);
+            }
+        }
+        Err(io::Error::other("a datagram came without its address"))
+    }
+}
+
+fn address(to: SocketAddrV4) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: to.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(*to.ip()).to_be() },
+        sin_zero: [0; 8],
+    }
+}
+
+/// Words of 64 bits that the kernel writes and everybody reads.
+pub(super) struct Words {
+    start: NonNull<AtomicU64>,
+    many: usize,
+}
+
+// SAFETY: the memory stays mapped for the life of the value and is only read and written as atomic words.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// Maps an array of the kernel's that was made to be mapped.
+    pub(super) fn map(array: impl AsFd, many: usize) -> Result<Self, BenchError> {
+        // SAFETY: a new mapping at an address of the system's choice, of a length that the kernel checks.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                many * 8,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                array.as_fd().as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(start.cast::<AtomicU64>()) {
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { start, many }),
+            _ => Err(BenchError::io("map an array of the kernel's")(io::Error::last_os_error())),
+        }
+    }
+
+    /// One of them.
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> u64 {
+        self.word(index).load(Ordering::Relaxed)
+    }
+
+    /// Makes all of them zero.
+    pub(super) fn clear(&self) {
+        (0..self.many).for_each(|index| self.word(index).store(0, Ordering::Relaxed));
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.many, "word {index} of {}", self.many);
+        // SAFETY: the index is within the mapping, which is aligned to a page, and atomic words may be shared.
+        unsafe { self.start.add(index).as_ref() }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `map` made, and nothing refers to it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.many * 8) };
+    }
+}

@@ -1,0 +1,98 @@
+//! What follows from measured numbers, with numbers that were made up.
+
+use nacre_reflect::plane::Kind;
+
+use super::point::{Cell, Contender, Run, Series};
+use super::report::Report;
+use super::stage::Device;
+use super::{capacity, figures, reach};
+
+/// A series whose copies cost so much in each repetition, and as much more for the sender and the receivers.
+fn series(who: Contender, receivers: u32, copy_ns: &[f64]) -> Series {
+    let run = |ns: &f64| Run {
+        datagrams: 1000,
+        copies_due: 1000 * u64::from(receivers),
+        copies: 1000 * u64::from(receivers),
+        disorder: 0,
+        seconds: 1.0,
+        busy_ns: ns + 300.0,
+        sender_ns: 100.0,
+        receiver_ns: 200.0,
+        process_ns: 0.0,
+        counted: None,
+    };
+    let cell = Cell { who, device: Device::Unlimited, bytes: 100, receivers };
+    Series::of(cell, copy_ns.iter().map(run).collect(), 2.0)
+}
+
+fn report() -> Report {
+    let mut report = Report::new();
+    report.series = vec![
+        series(Contender::Plane(Kind::Sendto), 90, &[2000.0, 4000.0, 3000.0]),
+        series(Contender::Plane(Kind::Ring), 90, &[1000.0, 1000.0, 1000.0]),
+        series(Contender::Plane(Kind::Kernel), 90, &[250.0, 500.0, 1000.0]),
+        // Nothing is left of this one: the machine was busy.
+        series(Contender::Plane(Kind::Xdp), 90, &[-10.0, -10.0, -10.0]),
+    ];
+    report
+}
+
+#[test]
+fn the_cost_of_a_copy_is_without_the_shares_of_others() {
+    let series = series(Contender::Samplicate, 3, &[700.0, 500.0, 600.0]);
+    assert_eq!(series.copy_ns.median, 600.0);
+    assert_eq!(series.copy_cycles.median, 1200.0);
+    assert_eq!(series.copy_received_ns.median, 800.0);
+    assert_eq!((series.copies_per_s.median, series.megabits_per_s.median), (3000.0, 2.4));
+    assert_eq!(series.lost, 0);
+}
+
+#[test]
+fn ratios_are_of_repetitions_side_by_side() {
+    let goals = serde_json::to_value(reach::judge(&report())).unwrap();
+    let reached = |measure: &str| {
+        let goals = goals.as_array().unwrap();
+        let goal = goals.iter().find(|goal| goal["measure"].as_str().unwrap().starts_with(measure));
+        goal.unwrap_or_else(|| panic!("{measure} is not in {goals:?}"))["reached"].as_f64().unwrap()
+    };
+    // 8, 8 and 3.
+    assert_eq!(reached("sendto ÷ kernel, CPU of a copy, 90 receivers"), 8.0);
+    assert_eq!(reached("sendto ÷ best in user space, 90 receivers (ring)"), 3.0);
+    assert_eq!(reached("sendto ÷ best plane, 90 receivers (kernel)"), 8.0);
+}
+
+#[test]
+fn a_core_serves_as_many_clients_as_it_has_time_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = capacity::write(&report().series, "a machine", folder.path()).unwrap().unwrap();
+    let page = std::fs::read_to_string(file).unwrap();
+    // 2,000,000 copies in a second at 500 ns, ten for each client; and each of those to 90 others.
+    assert!(page.contains("| `kernel` | 200,000 |"), "{page}");
+    assert!(page.contains("| `kernel` | 2,222 |"), "{page}");
+    assert!(page.contains("| `xdp` | – |"), "{page}");
+    assert_eq!(capacity::write(&[], "a machine", folder.path()).unwrap(), None);
+}
+
+#[test]
+fn figures_are_drawn_of_whatever_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = figures::draw(&report().series, "a machine", folder.path()).unwrap();
+    assert_eq!(files.len(), 2, "{files:?}");
+    for file in files {
+        let svg = std::fs::read_to_string(file).unwrap();
+        assert!(roxmltree::Document::parse(&svg).is_ok());
+        assert!(["sendto", "ring", "kernel", "xdp"].iter().all(|name| svg.contains(name)), "{svg}");
+    }
+}
+
+#[test]
+fn losses_are_said_in_capitals() {
+    let mut report = report();
+    assert!(!report.to_string().contains("LOSS"));
+    report.series[0].lost = 5;
+    let text = report.to_string();
+    assert!(
+        text.contains("LOST 5") && text.contains("LOSS: sendto, 100 bytes to 90 by veth: 5 copies"),
+        "{text}"
+    );
+}

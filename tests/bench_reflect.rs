@@ -1,0 +1,113 @@
+//! The study of the reflector through the built program: the reflector's process, the namespaces, the counting receivers.
+//!
+//! What it finds is judged, never how long it takes: other tests run beside it.
+
+mod harness;
+
+use std::path::Path;
+
+use harness::{Ended, program, run_with};
+use serde_json::Value;
+
+fn run(command: std::process::Command) -> Ended {
+    run_with(command, b"")
+}
+
+fn read(file: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+/// `nacre bench reflect` with these words, and its results.
+fn study(words: &str, folder: &Path) -> (String, Value) {
+    let results = folder.join("results.json");
+    let mut command = program();
+    command.args(["bench", "reflect", "--no-peer"]).args(words.split_whitespace());
+    command.arg("--results").arg(&results);
+    let text = run(command).text();
+    (text, read(&results))
+}
+
+/// The study makes network namespaces, and loads a program into the kernel.
+fn is_root() {
+    let root = nix::unistd::geteuid().is_root();
+    assert!(root, "this test makes network namespaces: run it as root, for example with sudo -E cargo test");
+}
+
+#[test]
+fn every_copy_that_is_due_arrives_by_planes_in_user_space_and_in_the_kernel() {
+    is_root();
+    let folder = tempfile::tempdir().unwrap();
+    let words = "--plane sendto,batch,kernel --bytes 50,1000 --receivers 3,20 --repeat 2 --window 40ms";
+    let (text, report) = study(&format!("{words} --out {}", folder.path().display()), folder.path());
+    assert!(text.contains("ns/copy") && !text.contains("LOSS"), "{text}");
+    let series = report["series"].as_array().unwrap();
+    assert_eq!(series.len(), 3 * 2 * 2, "{text}");
+    for series in series {
+        let receivers = series["cell"]["receivers"].as_u64().unwrap();
+        assert_eq!((&series["lost"], &series["disorder"]), (&0.into(), &0.into()), "{series}");
+        for run in series["repetitions"].as_array().unwrap() {
+            let number = |name: &str| run[name].as_u64().unwrap();
+            assert!(number("datagrams") > 0, "{run}");
+            assert_eq!(number("copies"), number("datagrams") * receivers, "{run}");
+            assert_eq!(run["counted"]["admitted"].as_u64().unwrap(), number("datagrams"), "{run}");
+            assert_eq!(run["counted"]["copies"].as_u64().unwrap(), number("copies"), "{run}");
+        }
+    }
+    // A program in the kernel keeps datagrams from user space.
+    let kernel: Vec<&Value> = series.iter().filter(|series| series["cell"]["who"] == "kernel").collect();
+    let received = |series: &&Value| series["repetitions"][0]["counted"]["received"].as_u64().unwrap();
+    assert!(kernel.iter().all(|series| received(series) == 0), "{kernel:?}");
+    for figure in ["cpu-veth-50.svg", "throughput-veth-1000.svg"] {
+        let svg = std::fs::read_to_string(folder.path().join(figure)).unwrap();
+        assert!(svg.contains("receivers") && svg.contains("kernel"), "{figure}");
+    }
+}
+
+#[test]
+fn nothing_that_was_admitted_is_lost_under_overload() {
+    is_root();
+    let folder = tempfile::tempdir().unwrap();
+    let (text, report) = study("--overload --copies 60000 --plane batch,kernel", folder.path());
+    for overload in report["overload"].as_array().unwrap() {
+        assert!(overload["copies"].as_u64().unwrap() >= 60_000, "{overload}");
+        for none in ["lost", "disorder", "uneven"] {
+            assert_eq!(overload[none], 0, "{none}: {text}");
+        }
+    }
+    let bursts = report["bursts"].as_array().unwrap();
+    assert_eq!(bursts.len(), 2, "{text}");
+    for burst in bursts {
+        assert_eq!((&burst["lost"], &burst["disorder"]), (&0.into(), &0.into()), "{text}");
+        // Only members behind the slow device wait for it.
+        let arrived: Vec<f64> =
+            burst["arrived_s"].as_array().unwrap().iter().map(|seconds| seconds.as_f64().unwrap()).collect();
+        assert!(arrived[0] < arrived[2] && arrived[1] < arrived[2], "{text}");
+    }
+}
+
+#[test]
+fn members_join_by_the_thousand() {
+    is_root();
+    let folder = tempfile::tempdir().unwrap();
+    let (text, report) = study("--joins --quick --plane batch", folder.path());
+    let joins = &report["joins"][0];
+    assert_eq!((&joins["groups"], &joins["members"]), (&1000.into(), &10_000.into()), "{text}");
+    assert!(joins["bytes_per_member"].as_f64().unwrap() > 0.0, "{text}");
+}
+
+#[test]
+fn wrong_words_are_explained_before_anything_is_built() {
+    for (words, complaint) in [
+        ("--bytes 8", "16 to 1400 bytes"),
+        ("--receivers 0", "1 to 4096 receivers"),
+        ("--plane pigeon", "'pigeon' is not a plane"),
+        ("--device slow", "no number of megabits"),
+        ("--out /nonexistent", "is not a folder"),
+    ] {
+        let mut command = program();
+        command.args(["bench", "reflect"]).args(words.split_whitespace());
+        let ended = run(command);
+        assert_eq!(ended.code, 2, "{words}: {ended:?}");
+        assert!(ended.stderr.contains(complaint), "{words}: {ended:?}");
+    }
+}
