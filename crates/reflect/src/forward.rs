@@ -270,7 +270,8 @@ impl Forwarder {
     /// Takes another plane, which is told of the whole table: each group as added, and each member as joined, in the order
     /// of their places, between which there may be gaps. What waits stays, and goes out by the new plane. One in the kernel
     /// would overtake it: so before it begins, what the sockets hold is taken, and a second at most is waited for the devices.
-    /// Only what comes in the very moment of the change may then be overtaken.
+    /// Only what comes in the very moment of the change may then be overtaken, and what a device's queue still holds by a
+    /// plane that goes past it.
     pub fn set_plane(&mut self, host: &mut dyn Host, plane: Box<dyn Plane>) -> Result<(), ForwardError> {
         // Changes that were not followed yet are part of the state that the new plane is told of.
         let _ = self.follow_changes(host);

@@ -102,7 +102,8 @@ impl Kernel {
         others: &[(&str, u32)],
     ) -> Result<Self, String> {
         let (mut programs, maps) = load::load(object, options.sizes, flights, others)?;
-        tc(&mut programs)?.load().map_err(|error| {
+        let program = tc(&mut programs)?;
+        load::again(|| program.load()).map_err(|error| {
             let text = load::chain(&error);
             format!("{text}{}", load::advice(&text))
         })?;

@@ -30,7 +30,7 @@ use aya::{Btf, Ebpf};
 use nacre_reflect_bpf::constant;
 
 use self::frame::Job;
-use super::kernel::load::{advice, chain};
+use super::kernel::load::{advice, again, chain};
 use super::kernel::mapped::Mapped;
 use super::kernel::netlink::Framing;
 use super::kernel::{Kernel, KernelOptions, origin};
@@ -112,7 +112,8 @@ impl Xdp {
         kernel.mirror.wait_for_steps();
         let programs = &mut kernel.programs;
         for name in ["reflect_xdp", "reflect_xdp_job", "reflect_xdp_egress"] {
-            program(programs, name)?.load().map_err(told)?;
+            let program = program(programs, name)?;
+            again(|| program.load()).map_err(told)?;
         }
         let btf = Btf::from_sys_fs()
             .map_err(|error| format!("the kernel does not describe its own types: {}", chain(&error)))?;
@@ -123,7 +124,7 @@ impl Xdp {
                 .program_mut(name)
                 .and_then(|program| program.try_into().ok())
                 .ok_or_else(|| format!("there is no program {name} in its object file"))?;
-            program.load(tracepoint, &btf).map_err(told)?;
+            again(|| program.load(tracepoint, &btf)).map_err(told)?;
             program.attach().map_err(told)?;
         }
         let mut array = |name: &str, bytes: u64| match programs.take_map(name) {
