@@ -187,6 +187,7 @@ impl Forwarder {
     pub fn poll(&mut self, host: &mut dyn Host, timeout: Duration) -> Result<(), ForwardError> {
         self.follow(host)?;
         let now = Now::read();
+        self.take_rescues(host, now)?;
         let soon = self.backlog.next_ns().map_or(u64::MAX, |next_ns| next_ns.saturating_sub(now.ns));
         let soon = soon.min(self.maintain_ms.saturating_sub(now.ms) * 1_000_000);
         self.ready.clear();
@@ -284,7 +285,8 @@ impl Forwarder {
             now = Now::read();
         }
         self.refresh();
-        // A plane that goes takes what it told of with it.
+        // Those that it cannot copy any more wait for the new one.
+        let _ = self.take_rescues(host, Now::read());
         self.plane = plane;
         self.plane.bound(self.options.backlog_datagrams);
         if let Some(ready) = self.plane.rescue_ready() {

@@ -12,7 +12,7 @@
 //!
 //! docs/reflect-xdp.md has the facts about the kernel that this is built on.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,6 +65,8 @@ pub struct Xdp {
     kernel: Kernel,
     listeners: Arc<Listeners>,
     rescues: RingBuf<MapData>,
+    /// What was taken out of the ring before it was asked for.
+    told: VecDeque<Rescue>,
     fans: OwnedFd,
     shared: Mapped,
     outcomes: Mapped,
@@ -148,6 +150,7 @@ impl Xdp {
             kernel,
             listeners: listeners.clone(),
             rescues,
+            told: VecDeque::new(),
             fans,
             shared,
             outcomes,
@@ -398,6 +401,34 @@ impl Xdp {
         Ok(progress)
     }
 
+    /// The next of the ring.
+    fn next_rescue(&mut self) -> Option<Rescue> {
+        loop {
+            let item = self.rescues.next()?;
+            let (head, payload) = item.split_at_checked(constant::XDP_RESCUE_BYTES as usize)?;
+            let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+            let (mark, slot, device, bytes) = (word(0), word(4), word(8), word(12) as usize);
+            let ip: [u8; 16] = std::array::from_fn(|at| head[16 + at]);
+            let port = u16::from_be_bytes([head[32], head[33]]);
+            let no_except = head[34] != 0;
+            let except = match Ipv6Addr::from(ip).to_canonical() {
+                IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                    SocketAddr::V6(SocketAddrV6::new(ip, port, 0, device))
+                }
+                ip => SocketAddr::new(ip, port),
+            };
+            // A group that was removed meanwhile has nobody to copy to.
+            if let Some(group) = self.kernel.mirror.group_at(slot) {
+                return Some(Rescue {
+                    group,
+                    origin: origin(mark),
+                    except: (!no_except).then_some(except),
+                    payload: payload[..bytes.min(payload.len())].to_vec(),
+                });
+            }
+        }
+    }
+
     /// Finishes what waited for sockets, if these have sent everything.
     fn finish_late(&mut self) {
         if self.sockets.is_empty() {
@@ -494,6 +525,15 @@ impl Plane for Xdp {
                 tracing::info!(why, "the program at the traffic-control hook copies for this device");
             }
         }
+        if let Change::GroupRemoved(group) = change {
+            // Its number will be another's. Nobody is left who would get anything.
+            self.told.retain(|rescue| rescue.group != group);
+            while let Some(rescue) = self.next_rescue() {
+                if rescue.group != group {
+                    self.told.push_back(rescue);
+                }
+            }
+        }
         self.kernel.follow(table, change)
     }
 
@@ -507,30 +547,7 @@ impl Plane for Xdp {
 
     fn rescue(&mut self) -> Option<Rescue> {
         self.finish_late();
-        loop {
-            let item = self.rescues.next()?;
-            let (head, payload) = item.split_at_checked(constant::XDP_RESCUE_BYTES as usize)?;
-            let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-            let (mark, slot, device, bytes) = (word(0), word(4), word(8), word(12) as usize);
-            let ip: [u8; 16] = std::array::from_fn(|at| head[16 + at]);
-            let port = u16::from_be_bytes([head[32], head[33]]);
-            let no_except = head[34] != 0;
-            let except = match Ipv6Addr::from(ip).to_canonical() {
-                IpAddr::V6(ip) if ip.is_unicast_link_local() => {
-                    SocketAddr::V6(SocketAddrV6::new(ip, port, 0, device))
-                }
-                ip => SocketAddr::new(ip, port),
-            };
-            // A group that was removed meanwhile has nobody to copy to.
-            if let Some(group) = self.kernel.mirror.group_at(slot) {
-                return Some(Rescue {
-                    group,
-                    origin: origin(mark),
-                    except: (!no_except).then_some(except),
-                    payload: payload[..bytes.min(payload.len())].to_vec(),
-                });
-            }
-        }
+        self.told.pop_front().or_else(|| self.next_rescue())
     }
 
     fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {
