@@ -301,6 +301,9 @@ impl Forwarder {
                 }
             }
         }
+        for group in self.backlog.all_handed() {
+            self.plane.waits(group);
+        }
         Ok(())
     }
 

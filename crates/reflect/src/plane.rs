@@ -237,6 +237,12 @@ pub trait Plane: Send {
         let _ = group;
     }
 
+    /// A datagram of this group waits in user space since before there was this plane. It is finished like one that a
+    /// program in the kernel handed over, and until then nothing may overtake it.
+    fn waits(&mut self, group: GroupIndex) {
+        let _ = group;
+    }
+
     /// Looks after what ages: neighbours, routes, devices, credits. Called several times a second.
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
         let _ = table;

@@ -226,6 +226,10 @@ impl Plane for Kernel {
         self.mirror.finished(group);
     }
 
+    fn waits(&mut self, group: GroupIndex) {
+        self.mirror.waits(group);
+    }
+
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
         self.inner.maintain(table)?;
         self.notice()?;

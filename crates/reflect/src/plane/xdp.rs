@@ -429,12 +429,17 @@ impl Xdp {
         }
     }
 
+    /// True if sockets have sent something that is not out yet.
+    fn unsent(&self) -> bool {
+        self.listeners.sockets().any(|(_, socket)| system::unsent(socket) > 0)
+    }
+
     /// Finishes what waited for sockets, if these have sent everything.
     fn finish_late(&mut self) {
         if self.sockets.is_empty() {
             return;
         }
-        if self.listeners.sockets().all(|(_, socket)| system::unsent(socket) == 0) {
+        if !self.unsent() {
             self.sockets.clear();
             for group in self.late.drain(..) {
                 self.kernel.finished(group);
@@ -534,7 +539,15 @@ impl Plane for Xdp {
                 }
             }
         }
-        self.kernel.follow(table, change)
+        self.kernel.follow(table, change)?;
+        // Sockets may have sent something to a group that is new here only, which a device's queue still holds.
+        if let Change::GroupAdded(group) = change
+            && self.unsent()
+        {
+            self.waits(group);
+            self.late.push(group);
+        }
+        Ok(())
     }
 
     fn bound(&mut self, datagrams: usize) {
@@ -562,6 +575,11 @@ impl Plane for Xdp {
         } else {
             self.kernel.finished(group);
         }
+    }
+
+    fn waits(&mut self, group: GroupIndex) {
+        self.sockets.insert(group);
+        self.kernel.waits(group);
     }
 
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
