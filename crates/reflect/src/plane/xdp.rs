@@ -17,11 +17,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::xdp::XdpLinkId;
@@ -30,6 +26,7 @@ use aya::{Btf, Ebpf};
 use nacre_reflect_bpf::constant;
 
 use self::frame::Job;
+use self::grace::Grace;
 use super::kernel::load::{advice, again, chain};
 use super::kernel::mapped::Mapped;
 use super::kernel::netlink::Framing;
@@ -40,6 +37,7 @@ use crate::system;
 use crate::table::{Change, GroupIndex, Table};
 
 mod frame;
+mod grace;
 #[expect(unsafe_code, reason = "maps of devices are made by system calls")]
 mod maps;
 
@@ -48,8 +46,6 @@ const JOB_COPIES: usize = 128;
 /// What datagrams that one processor has under way take in the ring at most: four devices' queues of 16, and one more.
 const UNDER_WAY_BYTES: usize =
     68 * (constant::XDP_RESCUE_BYTES as usize + constant::XDP_BYTES_MAX as usize + 16);
-/// How often programs are waited for, so that what they may still look at is used again at last.
-const GRACE: Duration = Duration::from_millis(100);
 
 /// A device that the program is at.
 struct Device {
@@ -598,42 +594,5 @@ impl Plane for Xdp {
 
     fn done(&mut self) -> Done {
         self.kernel.done()
-    }
-}
-
-/// Waits for programs again and again, on a thread of its own, and counts. Programs count when they begin and end, but the
-/// kernel still holds on to what they ordered then; it lets go before it takes the next packets.
-struct Grace {
-    count: Arc<AtomicU64>,
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Grace {
-    fn begin(fans: &OwnedFd) -> io::Result<Grace> {
-        let fans = own(fans.as_fd())?;
-        let spare = maps::spare()?;
-        maps::wait_for_programs(fans.as_fd(), &spare)?;
-        let count = Arc::new(AtomicU64::new(0));
-        let (end, ended) = channel();
-        let counting = count.clone();
-        let thread = std::thread::Builder::new().name("reflect-grace".to_owned()).spawn(move || {
-            while ended.recv_timeout(GRACE) == Err(RecvTimeoutError::Timeout) {
-                if maps::wait_for_programs(fans.as_fd(), &spare).is_ok() {
-                    counting.fetch_add(1, Release);
-                }
-            }
-        })?;
-        Ok(Grace { count, end: Some(end), thread: Some(thread) })
-    }
-}
-
-impl Drop for Grace {
-    fn drop(&mut self) {
-        self.end = None;
-        if let Some(thread) = self.thread.take() {
-            // It does nothing that could panic.
-            let _ = thread.join();
-        }
     }
 }
