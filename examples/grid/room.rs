@@ -69,61 +69,40 @@ impl Room {
 
     /// Listens for so long, and gives each datagram.
     pub fn listen(&mut self, time: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), String> {
-        self.turn(time, &mut |_| None, take)
+        self.turn(time, &mut Plaza(take))
     }
 
     /// Listens for so long, learns what is said of the cell, and gives its state to the reflector when that asks. Gives
     /// how many datagrams came.
     pub fn hear(&mut self, time: Duration, cell: &mut Cell) -> Result<u64, String> {
-        let mut heard = 0;
-        let cell = std::cell::RefCell::new(cell);
-        self.turn(
-            time,
-            &mut |state| {
-                state.map_or_else(
-                    || Some(cell.borrow().state()),
-                    |state| {
-                        cell.borrow_mut().learn_text(state);
-                        None
-                    },
-                )
-            },
-            &mut |datagram| {
-                heard += 1;
-                cell.borrow_mut().learn_text(datagram);
-            },
-        )?;
-        Ok(heard)
+        let mut learner = Learner { cell, heard: 0 };
+        self.turn(time, &mut learner)?;
+        Ok(learner.heard)
     }
 
-    /// `state` gets the state that was handed over, or gives the one that was asked for.
-    fn turn(
-        &mut self,
-        time: Duration,
-        state: &mut dyn FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
-        take: &mut dyn FnMut(&[u8]),
-    ) -> Result<(), String> {
+    fn turn(&mut self, time: Duration, ear: &mut dyn Ear) -> Result<(), String> {
         let until = Instant::now() + time;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.client.poll(left).map_err(failed)? {
                 None if left.is_zero() => return Ok(()),
                 None => {}
-                Some(ClientEvent::Datagram { payload, .. }) => take(&payload),
+                Some(ClientEvent::Datagram { payload, .. }) => ear.datagram(&payload),
                 Some(ClientEvent::Member(event)) => match event {
                     MemberEvent::Joined { again, .. } => {
                         self.rejoined += u32::from(again);
                         self.joined = true;
-                        // Those that have a state fetch it now.
+                        // Where there is a state it is being fetched now.
                         self.settled |= self.client.member().state_version() == 0;
                     }
                     MemberEvent::State { bytes, .. } => {
-                        state(Some(&bytes));
+                        ear.state(&bytes);
                         (self.settled, self.had_state) = (true, true);
                     }
                     MemberEvent::NoState => self.settled = true,
                     MemberEvent::StateAsked { ask } => {
-                        let state = state(None).filter(|_| self.is_ready());
+                        // Who does not know the cell yet has no state to give.
+                        let state = ear.asked().filter(|_| self.is_ready());
                         self.client.give_state(ask, state.map(Into::into)).map_err(failed)?;
                     }
                     MemberEvent::Refused { reason, last: true } => return Err(reason.to_string()),
@@ -145,5 +124,49 @@ impl Room {
     pub fn leave(self) {
         // If the reflector does not hear it, it forgets the player soon.
         let _ = self.client.leave(LEAVING);
+    }
+}
+
+/// Who takes what comes.
+trait Ear {
+    /// Another player said this.
+    fn datagram(&mut self, bytes: &[u8]);
+
+    /// The reflector handed over this state.
+    fn state(&mut self, _bytes: &[u8]) {}
+
+    /// The reflector asks for the state.
+    fn asked(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+}
+
+/// Takes datagrams only.
+struct Plaza<'a>(&'a mut dyn FnMut(&[u8]));
+
+impl Ear for Plaza<'_> {
+    fn datagram(&mut self, bytes: &[u8]) {
+        (self.0)(bytes);
+    }
+}
+
+/// Learns of a cell.
+struct Learner<'a> {
+    cell: &'a mut Cell,
+    heard: u64,
+}
+
+impl Ear for Learner<'_> {
+    fn datagram(&mut self, bytes: &[u8]) {
+        self.heard += 1;
+        self.cell.learn_text(bytes);
+    }
+
+    fn state(&mut self, bytes: &[u8]) {
+        self.cell.learn_text(bytes);
+    }
+
+    fn asked(&mut self) -> Option<Vec<u8>> {
+        Some(self.cell.state())
     }
 }

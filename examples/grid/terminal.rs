@@ -35,7 +35,7 @@ pub fn play(arguments: &Arguments) -> Result<(), String> {
     print!("\x1b[2J\x1b[?25l");
     let (keys, pressed) = mpsc::channel();
     std::thread::spawn(move || {
-        for byte in std::io::stdin().bytes().map_while(Result::ok) {
+        for byte in std::io::stdin().lock().bytes().map_while(Result::ok) {
             if keys.send(byte).is_err() {
                 break;
             }

@@ -60,8 +60,9 @@ impl Record {
         let mut words = line.split_ascii_whitespace();
         let player = number(&mut words, "player")?;
         let turn = number(&mut words, "turn")?;
-        let at = (words.next()? == "at").then_some(())?;
-        let () = at;
+        if words.next()? != "at" {
+            return None;
+        }
         let at = match words.next()? {
             "-" => None,
             word => Some(tile(word)?),

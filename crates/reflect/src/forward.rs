@@ -14,17 +14,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plane::{Done, Origin, Plane, PlaneError, Portion, Rescue};
+use crate::plane::{Origin, Plane, PlaneError, Portion, Rescue};
 use crate::system::message::{HEADROOM, Inbox, Received};
 use crate::system::{self, Poll};
 use crate::table::{Change, GroupIndex, Path, Table};
 use crate::wire;
 
 mod backlog;
+mod counter;
 mod listen;
 
 use backlog::{Backlog, Place};
 
+pub use counter::Counters;
 pub use listen::Listeners;
 
 /// A datagram for the reflector itself.
@@ -115,47 +117,6 @@ pub enum ForwardError {
     Plane(#[from] PlaneError),
 }
 
-/// What happened, since the forwarder was made. Every datagram that came for a group is admitted, or refused for one of the
-/// reasons; every copy of one that was admitted is taken by a device, undeliverable, waiting, or no longer wanted, as its
-/// member has left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Datagrams that came to user space.
-    pub received: u64,
-    /// Of these, for the reflector itself.
-    pub control: u64,
-    /// Datagrams admitted, in user space and in the kernel.
-    pub admitted: u64,
-    /// Bytes of payload in them.
-    pub admitted_bytes: u64,
-    /// Copies that devices took.
-    pub copies: u64,
-    /// Copies that can never be sent: no route, or too long for the path.
-    pub undeliverable: u64,
-    /// Refused: from addresses that are no members.
-    pub strangers: u64,
-    /// Refused: beyond a member's or a group's rate.
-    pub over_rate: u64,
-    /// Refused: too much waits already.
-    pub backlog: u64,
-    /// Refused: longer than a datagram may be, once it has its header.
-    pub too_long: u64,
-    /// Refused: the sockets were full.
-    pub socket_full: u64,
-    /// Datagrams that a kernel program handed to user space.
-    pub handed: u64,
-    /// Datagrams that a kernel program handed over and that never arrived.
-    pub handed_lost: u64,
-    /// How often a device was full.
-    pub full: u64,
-    /// Datagrams of the reflector itself that were sent.
-    pub outgoing: u64,
-    /// Datagrams of the reflector itself that could not be sent.
-    pub outgoing_failed: u64,
-    /// Errors that the network reported (unreachable ports and hosts).
-    pub reported: u64,
-}
-
 /// What waiting tells apart: the waker, and the sockets after it.
 const WAKE: u64 = u64::MAX;
 const RESCUE: u64 = u64::MAX - 1;
@@ -163,6 +124,8 @@ const RESCUE: u64 = u64::MAX - 1;
 const BATCHES: usize = 4;
 /// How many places of a queue are worked on before others have their turn.
 const PLACES: usize = 256;
+/// How long a plane that goes may take to send what it has.
+const HAND_ON_MS: u64 = 1000;
 /// The longest payload of UDP over IPv4.
 const PAYLOAD_MAX: usize = 65_507;
 
@@ -224,6 +187,7 @@ impl Forwarder {
     pub fn poll(&mut self, host: &mut dyn Host, timeout: Duration) -> Result<(), ForwardError> {
         self.follow(host)?;
         let now = Now::read();
+        self.take_rescues(host, now)?;
         let soon = self.backlog.next_ns().map_or(u64::MAX, |next_ns| next_ns.saturating_sub(now.ns));
         let soon = soon.min(self.maintain_ms.saturating_sub(now.ms) * 1_000_000);
         self.ready.clear();
@@ -253,7 +217,8 @@ impl Forwarder {
         if now.ms >= self.maintain_ms {
             self.maintain_ms = now.ms + self.options.maintain_ms;
             self.plane.maintain(host.table())?;
-            self.refresh();
+            // The sockets tell by what they receive; to ask thousands of them each time would cost more than it says.
+            self.counters.did(self.plane.done());
         }
         Ok(())
     }
@@ -275,26 +240,7 @@ impl Forwarder {
 
     /// Asks the plane and the sockets what they did by themselves. The plane is asked in turns, too.
     pub fn refresh(&mut self) {
-        let Done {
-            datagrams,
-            bytes,
-            copies,
-            strangers,
-            over_rate,
-            backlog,
-            undeliverable,
-            handed,
-            handed_lost,
-        } = self.plane.done();
-        self.counters.admitted += datagrams;
-        self.counters.admitted_bytes += bytes;
-        self.counters.copies += copies;
-        self.counters.strangers += strangers;
-        self.counters.over_rate += over_rate;
-        self.counters.backlog += backlog;
-        self.counters.undeliverable += undeliverable;
-        self.counters.handed += handed;
-        self.counters.handed_lost += handed_lost;
+        self.counters.did(self.plane.done());
         for (at, (_, socket)) in self.listeners.sockets().enumerate() {
             if let Some(dropped) = system::dropped(socket) {
                 self.counters.dropped(&mut self.dropped[at], dropped);
@@ -323,12 +269,24 @@ impl Forwarder {
     }
 
     /// Takes another plane, which is told of the whole table: each group as added, and each member as joined, in the order
-    /// of their places, between which there may be gaps. What waits stays, and goes out by the new plane.
+    /// of their places, between which there may be gaps. What waits stays, and goes out by the new plane. One in the kernel
+    /// would overtake it: so before it begins, what the sockets hold is taken, and a second at most is waited for the devices.
+    /// Only what comes in the very moment of the change may then be overtaken, and what a device's queue still holds by a
+    /// plane that goes past it.
     pub fn set_plane(&mut self, host: &mut dyn Host, plane: Box<dyn Plane>) -> Result<(), ForwardError> {
         // Changes that were not followed yet are part of the state that the new plane is told of.
         let _ = self.follow_changes(host);
+        let from = Now::read();
+        let mut now = from;
+        while self.hand_on(host, now, plane.kind().in_kernel()).is_ok_and(|done| !done)
+            && now.ms < from.ms + HAND_ON_MS
+        {
+            std::thread::sleep(Duration::from_millis(1));
+            now = Now::read();
+        }
         self.refresh();
-        // A plane that goes takes what it told of with it.
+        // Those that it cannot copy any more wait for the new one.
+        let _ = self.take_rescues(host, Now::read());
         self.plane = plane;
         self.plane.bound(self.options.backlog_datagrams);
         if let Some(ready) = self.plane.rescue_ready() {
@@ -343,7 +301,31 @@ impl Forwarder {
                 }
             }
         }
+        for group in self.backlog.all_handed() {
+            self.plane.waits(group);
+        }
         Ok(())
+    }
+
+    /// Empties the plane, which is to go, as far as devices have room; says whether that is done. A plane that fails has
+    /// nothing that could be had from it.
+    fn hand_on(&mut self, host: &mut dyn Host, now: Now, backlog: bool) -> Result<bool, ForwardError> {
+        self.take_rescues(host, now)?;
+        if backlog {
+            let received = self.counters.received;
+            for socket in 0..self.dropped.len() {
+                self.receive(host, socket, now)?;
+            }
+            for queue in 0..self.backlog.queues_len() {
+                if self.backlog.due(queue, now.ns) {
+                    self.drain(host, queue, now)?;
+                }
+            }
+            if self.counters.received != received {
+                return Ok(false);
+            }
+        }
+        Ok(self.plane.flush(&mut self.counters.copies) && !(backlog && self.backlog.next_ns().is_some()))
     }
 
     /// Lets the plane follow the table, then sends what the host wants sent.
@@ -613,23 +595,6 @@ fn spread(
         plane.finished(index);
     }
     failed.map_or(Ok(()), |error| Err(error.into()))
-}
-
-impl Counters {
-    fn took(&mut self, progress: crate::plane::Progress) {
-        self.copies += u64::from(progress.copies);
-        self.undeliverable += u64::from(progress.undeliverable);
-        self.full += u64::from(progress.full);
-    }
-
-    /// A socket says how many it has dropped so far. What a datagram tells may be older than what the socket told before.
-    fn dropped(&mut self, last: &mut u32, dropped: u32) {
-        let more = dropped.wrapping_sub(*last);
-        if more < 1 << 31 {
-            self.socket_full += u64::from(more);
-            *last = dropped;
-        }
-    }
 }
 
 /// Ends the waiting of a [`Forwarder`].

@@ -198,6 +198,8 @@ pub struct Member {
     current: Option<Link>,
     /// It is trying to come in here.
     attempt: Option<Attempt>,
+    /// Rounds through all places since it was last let in somewhere.
+    rounds: u32,
     /// It is leaving these.
     leaving: Vec<Leaving>,
     fetch: Option<Fetch>,
@@ -235,6 +237,7 @@ impl Member {
             places: Vec::new(),
             current: None,
             attempt: None,
+            rounds: 0,
             leaving: Vec::new(),
             fetch: None,
             wants_fetch: false,
@@ -412,6 +415,7 @@ impl Member {
         };
         self.wanted = wanted;
         self.wants_out = false;
+        self.rounds = 0;
         self.begin(now_us, Purpose::Enter, 0);
     }
 

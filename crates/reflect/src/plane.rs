@@ -224,9 +224,22 @@ pub trait Plane: Send {
         None
     }
 
+    /// Sends copies that the plane has taken and still keeps itself, adds to `copies` how many a device took, and says whether
+    /// all are gone. Does not wait.
+    fn flush(&mut self, copies: &mut u64) -> bool {
+        let _ = copies;
+        true
+    }
+
     /// A datagram of this group that reached user space although a program in the kernel might have copied it (handed
     /// over, or following one that was) has been copied to everybody, or refused.
     fn finished(&mut self, group: GroupIndex) {
+        let _ = group;
+    }
+
+    /// A datagram of this group waits in user space since before there was this plane. It is finished like one that a
+    /// program in the kernel handed over, and until then nothing may overtake it.
+    fn waits(&mut self, group: GroupIndex) {
         let _ = group;
     }
 

@@ -95,13 +95,16 @@ proptest! {
     }
 }
 
+/// What is done before a reading, which is counted.
+type Meddle = dyn Fn(&MemoryStore, u32) + Send + Sync;
+
 /// A store whose next answers to transactions that write get lost, after or before they took effect; and that has
 /// something done in between.
 struct Shaky {
     inner: MemoryStore,
     lost: AtomicU32,
     takes_effect: bool,
-    before_read: Box<dyn Fn(&MemoryStore, u32) + Send + Sync>,
+    before_read: Box<Meddle>,
     reads: AtomicU32,
 }
 

@@ -79,15 +79,18 @@ impl Control {
             self.count(counter);
             return self.send(incoming.path.local, from, &refused(reason, retry_ms));
         }
+        // What a member may send and fetch is not filled up by joining again.
+        let (bucket_ns, state_bucket_ns) = known
+            .map_or((0, 0), |index| (self.table.member(index).bucket_ns, self.seat(index).state_bucket_ns));
         let index = self.table.join(group, incoming.path, from, join.echo, now.ms);
         let member = self.table.member_mut(index);
-        (member.heartbeat, member.delay_us) = (0, 0);
+        (member.heartbeat, member.delay_us, member.bucket_ns) = (0, 0, bucket_ns);
         self.joins += 1;
         let session = self.secret.session(id, from, self.joins);
         let joined_ms = made_ms.max(now.ms);
         self.seat_for(
             index,
-            Seat { session, nonce, joined_ms, state_bucket_ns: 0, keeps_state: join.keeps_state },
+            Seat { session, nonce, joined_ms, state_bucket_ns, keeps_state: join.keeps_state },
         );
         if known.is_some() {
             self.count(Counter::Rejoined);

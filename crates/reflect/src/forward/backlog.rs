@@ -179,6 +179,17 @@ impl Backlog {
         }
     }
 
+    /// Has the plane told of the end of all that waits, and gives their groups: one for each datagram.
+    pub(super) fn all_handed(&mut self) -> Vec<GroupIndex> {
+        let waiting = self.datagrams.iter_mut().filter(|datagram| datagram.places > 0);
+        waiting
+            .map(|datagram| {
+                datagram.handed = true;
+                datagram.group
+            })
+            .collect()
+    }
+
     /// A group was removed: nobody waits for its datagrams. Says how many of them the plane wants to be told of.
     pub(super) fn removed(&mut self, group: GroupIndex) -> usize {
         let mut gone = Vec::new();

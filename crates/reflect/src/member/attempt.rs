@@ -136,8 +136,8 @@ impl Member {
             (Wanted::Location { reflectors, .. }, Question::Locate(_)) => reflectors.len(),
             _ => self.places.len(),
         };
-        let rounds = turn / places.max(1);
-        let round_is_over = turn % places.max(1) == 0;
+        let round_is_over = turn.is_multiple_of(places.max(1));
+        self.rounds += u32::from(round_is_over);
         if round_is_over
             && let (Wanted::Location { .. }, Question::Join(_)) = (&self.wanted, attempt.question)
         {
@@ -145,7 +145,7 @@ impl Member {
             self.places.clear();
         }
         self.begin(now_us, Purpose::Enter, turn);
-        let wait_ms = (self.options.retry_ms << rounds.min(16)).min(self.options.retry_max_ms);
+        let wait_ms = (self.options.retry_ms << self.rounds.min(16)).min(self.options.retry_max_ms);
         let wait_us = if round_is_over { self.random.around(wait_ms * 1000) } else { 0 };
         if let Some(attempt) = &mut self.attempt {
             attempt.due_us = (now_us + wait_us).max(not_before_us.unwrap_or(0));
@@ -191,6 +191,7 @@ impl Member {
             return;
         };
         self.attempt = None;
+        self.rounds = 0;
         let link = Link::new(now_us, target, &joined);
         if let Some(last) = self.current.replace(link)
             && last.target != target

@@ -102,7 +102,8 @@ impl Kernel {
         others: &[(&str, u32)],
     ) -> Result<Self, String> {
         let (mut programs, maps) = load::load(object, options.sizes, flights, others)?;
-        tc(&mut programs)?.load().map_err(|error| {
+        let program = tc(&mut programs)?;
+        load::again(|| program.load()).map_err(|error| {
             let text = load::chain(&error);
             format!("{text}{}", load::advice(&text))
         })?;
@@ -223,6 +224,10 @@ impl Plane for Kernel {
 
     fn finished(&mut self, group: GroupIndex) {
         self.mirror.finished(group);
+    }
+
+    fn waits(&mut self, group: GroupIndex) {
+        self.mirror.waits(group);
     }
 
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {

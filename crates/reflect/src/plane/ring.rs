@@ -252,6 +252,16 @@ impl Plane for Ring {
         Ok(())
     }
 
+    fn flush(&mut self, copies: &mut u64) -> bool {
+        let mut all = true;
+        for sender in self.senders.values_mut().flatten() {
+            let (sent, kicked) = sender.xsk.kick();
+            *copies += u64::from(sent);
+            all &= kicked != Kicked::Full;
+        }
+        all
+    }
+
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
         let failed = |why: std::io::Error| PlaneError {
             plane: Kind::Ring,

@@ -12,16 +12,12 @@
 //!
 //! docs/reflect-xdp.md has the facts about the kernel that this is built on.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
 
 use aya::maps::{Map, MapData, RingBuf};
 use aya::programs::xdp::XdpLinkId;
@@ -30,7 +26,8 @@ use aya::{Btf, Ebpf};
 use nacre_reflect_bpf::constant;
 
 use self::frame::Job;
-use super::kernel::load::{advice, chain};
+use self::grace::Grace;
+use super::kernel::load::{advice, again, chain};
 use super::kernel::mapped::Mapped;
 use super::kernel::netlink::Framing;
 use super::kernel::{Kernel, KernelOptions, origin};
@@ -40,6 +37,7 @@ use crate::system;
 use crate::table::{Change, GroupIndex, Table};
 
 mod frame;
+mod grace;
 #[expect(unsafe_code, reason = "maps of devices are made by system calls")]
 mod maps;
 
@@ -48,8 +46,6 @@ const JOB_COPIES: usize = 128;
 /// What datagrams that one processor has under way take in the ring at most: four devices' queues of 16, and one more.
 const UNDER_WAY_BYTES: usize =
     68 * (constant::XDP_RESCUE_BYTES as usize + constant::XDP_BYTES_MAX as usize + 16);
-/// How often programs are waited for, so that what they may still look at is used again at last.
-const GRACE: Duration = Duration::from_millis(100);
 
 /// A device that the program is at.
 struct Device {
@@ -65,6 +61,8 @@ pub struct Xdp {
     kernel: Kernel,
     listeners: Arc<Listeners>,
     rescues: RingBuf<MapData>,
+    /// What was taken out of the ring before it was asked for.
+    told: VecDeque<Rescue>,
     fans: OwnedFd,
     shared: Mapped,
     outcomes: Mapped,
@@ -112,7 +110,8 @@ impl Xdp {
         kernel.mirror.wait_for_steps();
         let programs = &mut kernel.programs;
         for name in ["reflect_xdp", "reflect_xdp_job", "reflect_xdp_egress"] {
-            program(programs, name)?.load().map_err(told)?;
+            let program = program(programs, name)?;
+            again(|| program.load()).map_err(told)?;
         }
         let btf = Btf::from_sys_fs()
             .map_err(|error| format!("the kernel does not describe its own types: {}", chain(&error)))?;
@@ -123,7 +122,7 @@ impl Xdp {
                 .program_mut(name)
                 .and_then(|program| program.try_into().ok())
                 .ok_or_else(|| format!("there is no program {name} in its object file"))?;
-            program.load(tracepoint, &btf).map_err(told)?;
+            again(|| program.load(tracepoint, &btf)).map_err(told)?;
             program.attach().map_err(told)?;
         }
         let mut array = |name: &str, bytes: u64| match programs.take_map(name) {
@@ -147,6 +146,7 @@ impl Xdp {
             kernel,
             listeners: listeners.clone(),
             rescues,
+            told: VecDeque::new(),
             fans,
             shared,
             outcomes,
@@ -397,12 +397,45 @@ impl Xdp {
         Ok(progress)
     }
 
+    /// The next of the ring.
+    fn next_rescue(&mut self) -> Option<Rescue> {
+        loop {
+            let item = self.rescues.next()?;
+            let (head, payload) = item.split_at_checked(constant::XDP_RESCUE_BYTES as usize)?;
+            let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+            let (mark, slot, device, bytes) = (word(0), word(4), word(8), word(12) as usize);
+            let ip: [u8; 16] = std::array::from_fn(|at| head[16 + at]);
+            let port = u16::from_be_bytes([head[32], head[33]]);
+            let no_except = head[34] != 0;
+            let except = match Ipv6Addr::from(ip).to_canonical() {
+                IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                    SocketAddr::V6(SocketAddrV6::new(ip, port, 0, device))
+                }
+                ip => SocketAddr::new(ip, port),
+            };
+            // A group that was removed meanwhile has nobody to copy to.
+            if let Some(group) = self.kernel.mirror.group_at(slot) {
+                return Some(Rescue {
+                    group,
+                    origin: origin(mark),
+                    except: (!no_except).then_some(except),
+                    payload: payload[..bytes.min(payload.len())].to_vec(),
+                });
+            }
+        }
+    }
+
+    /// True if sockets have sent something that is not out yet.
+    fn unsent(&self) -> bool {
+        self.listeners.sockets().any(|(_, socket)| system::unsent(socket) > 0)
+    }
+
     /// Finishes what waited for sockets, if these have sent everything.
     fn finish_late(&mut self) {
         if self.sockets.is_empty() {
             return;
         }
-        if self.listeners.sockets().all(|(_, socket)| system::unsent(socket) == 0) {
+        if !self.unsent() {
             self.sockets.clear();
             for group in self.late.drain(..) {
                 self.kernel.finished(group);
@@ -493,7 +526,24 @@ impl Plane for Xdp {
                 tracing::info!(why, "the program at the traffic-control hook copies for this device");
             }
         }
-        self.kernel.follow(table, change)
+        if let Change::GroupRemoved(group) = change {
+            // Its number will be another's. Nobody is left who would get anything.
+            self.told.retain(|rescue| rescue.group != group);
+            while let Some(rescue) = self.next_rescue() {
+                if rescue.group != group {
+                    self.told.push_back(rescue);
+                }
+            }
+        }
+        self.kernel.follow(table, change)?;
+        // Sockets may have sent something to a group that is new here only, which a device's queue still holds.
+        if let Change::GroupAdded(group) = change
+            && self.unsent()
+        {
+            self.waits(group);
+            self.late.push(group);
+        }
+        Ok(())
     }
 
     fn bound(&mut self, datagrams: usize) {
@@ -506,30 +556,7 @@ impl Plane for Xdp {
 
     fn rescue(&mut self) -> Option<Rescue> {
         self.finish_late();
-        loop {
-            let item = self.rescues.next()?;
-            let (head, payload) = item.split_at_checked(constant::XDP_RESCUE_BYTES as usize)?;
-            let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-            let (mark, slot, device, bytes) = (word(0), word(4), word(8), word(12) as usize);
-            let ip: [u8; 16] = std::array::from_fn(|at| head[16 + at]);
-            let port = u16::from_be_bytes([head[32], head[33]]);
-            let no_except = head[34] != 0;
-            let except = match Ipv6Addr::from(ip).to_canonical() {
-                IpAddr::V6(ip) if ip.is_unicast_link_local() => {
-                    SocketAddr::V6(SocketAddrV6::new(ip, port, 0, device))
-                }
-                ip => SocketAddr::new(ip, port),
-            };
-            // A group that was removed meanwhile has nobody to copy to.
-            if let Some(group) = self.kernel.mirror.group_at(slot) {
-                return Some(Rescue {
-                    group,
-                    origin: origin(mark),
-                    except: (!no_except).then_some(except),
-                    payload: payload[..bytes.min(payload.len())].to_vec(),
-                });
-            }
-        }
+        self.told.pop_front().or_else(|| self.next_rescue())
     }
 
     fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {
@@ -544,6 +571,11 @@ impl Plane for Xdp {
         } else {
             self.kernel.finished(group);
         }
+    }
+
+    fn waits(&mut self, group: GroupIndex) {
+        self.sockets.insert(group);
+        self.kernel.waits(group);
     }
 
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
@@ -562,42 +594,5 @@ impl Plane for Xdp {
 
     fn done(&mut self) -> Done {
         self.kernel.done()
-    }
-}
-
-/// Waits for programs again and again, on a thread of its own, and counts. Programs count when they begin and end, but the
-/// kernel still holds on to what they ordered then; it lets go before it takes the next packets.
-struct Grace {
-    count: Arc<AtomicU64>,
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Grace {
-    fn begin(fans: &OwnedFd) -> io::Result<Grace> {
-        let fans = own(fans.as_fd())?;
-        let spare = maps::spare()?;
-        maps::wait_for_programs(fans.as_fd(), &spare)?;
-        let count = Arc::new(AtomicU64::new(0));
-        let (end, ended) = channel();
-        let counting = count.clone();
-        let thread = std::thread::Builder::new().name("reflect-grace".to_owned()).spawn(move || {
-            while ended.recv_timeout(GRACE) == Err(RecvTimeoutError::Timeout) {
-                if maps::wait_for_programs(fans.as_fd(), &spare).is_ok() {
-                    counting.fetch_add(1, Release);
-                }
-            }
-        })?;
-        Ok(Grace { count, end: Some(end), thread: Some(thread) })
-    }
-}
-
-impl Drop for Grace {
-    fn drop(&mut self) {
-        self.end = None;
-        if let Some(thread) = self.thread.take() {
-            // It does nothing that could panic.
-            let _ = thread.join();
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! The contract of the planes: one suite, and every plane has to pass it. It needs root and iproute2, for its network
 //! namespaces.
 
+mod frames;
 mod load;
 mod plain;
 mod world;

@@ -17,7 +17,7 @@ use nacre_reflect::wire;
 /// The port of every group here.
 pub const PORT: u16 = 7400;
 /// How long something may take that has to happen. It is never waited for as long as that if it does.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A table, and what came for the reflector itself.
 #[derive(Default)]

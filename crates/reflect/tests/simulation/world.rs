@@ -230,7 +230,7 @@ impl World {
             std::mem::take(&mut self.jobs).into_iter().partition(|job| job.at_us <= self.now_us);
         self.jobs = later;
         let (now, checkpoints) = (self.now(), self.checkpoints());
-        for Job { reflector, start, event, .. } in Vec::<Job>::from(due) {
+        for Job { reflector, start, event, .. } in due {
             let control = self.reflectors.get_mut(&reflector).filter(|_| self.starts[&reflector] == start);
             match event {
                 Event::LoadState { group, name } => {

@@ -36,6 +36,7 @@ pub(super) const GROUP_COPIES: usize = 19;
 pub(super) const TOTALS_FINISHED: usize = 0;
 pub(super) const TOTALS_BOUND: usize = 1;
 pub(super) const TOTALS_INCOMPLETE: usize = 2;
+pub(super) const TOTALS_HANDED: usize = 8;
 
 /// Bytes of the hashes' keys and values.
 pub(super) type SenderKey = [u8; constant::SENDER_KEY_BYTES as usize];

@@ -1,8 +1,10 @@
 //! Programs and their arrays, brought into the kernel.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::{HashMap, Map, MapData, PerCpuArray};
+use aya::programs::ProgramError;
 use aya::{Ebpf, EbpfLoader};
 
 use super::layout::{
@@ -92,13 +94,33 @@ pub fn load(
     Ok((programs, maps))
 }
 
+/// How often a program is loaded again.
+const AGAIN: usize = 8;
+
 fn fd(map: &MapData) -> BorrowedFd<'_> {
     map.fd().as_fd()
 }
 
-/// An error with its causes, in one line.
+/// Loads a program. The kernel gives up checking one when a signal comes for this process, and wants to be asked again.
+pub fn again(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
+    for _ in 0..AGAIN {
+        match load() {
+            Err(ProgramError::LoadError { io_error, .. }) if io_error.kind() == io::ErrorKind::WouldBlock => {
+            }
+            done => return done,
+        }
+    }
+    load()
+}
+
+/// An error with its causes, in one line. Of what the kernel's checker wrote, which may be very long, the end says why.
 pub fn chain(error: &dyn std::error::Error) -> String {
+    const END: usize = 400;
     let mut text = error.to_string();
+    if let Some((what, log)) = text.split_once("Verifier output:") {
+        let end: Vec<char> = log.trim().chars().rev().take(END).collect();
+        text = format!("{what}The end of what the checker wrote: {}", end.iter().rev().collect::<String>());
+    }
     let mut next = error.source();
     while let Some(cause) = next {
         let cause_text = cause.to_string();

@@ -155,6 +155,14 @@ impl Mirror {
         self.bound_group = datagrams;
     }
 
+    /// A datagram of this group waits in user space, as if it had been handed over.
+    pub fn waits(&mut self, group: GroupIndex) {
+        if let Some(Some(shown)) = self.shown.get(group.0 as usize) {
+            self.maps.groups.entry(shown.slot)[layout::GROUP_HANDED].fetch_add(1, SeqCst);
+        }
+        self.maps.totals.entry(0)[layout::TOTALS_HANDED].fetch_add(1, SeqCst);
+    }
+
     /// A datagram of this group that was handed to user space is done with.
     pub fn finished(&mut self, group: GroupIndex) {
         if let Some(Some(shown)) = self.shown.get(group.0 as usize) {

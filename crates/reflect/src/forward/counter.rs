@@ -1,0 +1,85 @@
+//! What happened, by reason.
+
+use crate::plane::{Done, Progress};
+
+/// What happened, since the forwarder was made. Every datagram that came for a group is admitted, or refused for one of the
+/// reasons; every copy of one that was admitted is taken by a device, undeliverable, waiting, or no longer wanted, as its
+/// member has left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Datagrams that came to user space.
+    pub received: u64,
+    /// Of these, for the reflector itself.
+    pub control: u64,
+    /// Datagrams admitted, in user space and in the kernel.
+    pub admitted: u64,
+    /// Bytes of payload in them.
+    pub admitted_bytes: u64,
+    /// Copies that devices took.
+    pub copies: u64,
+    /// Copies that can never be sent: no route, or too long for the path.
+    pub undeliverable: u64,
+    /// Refused: from addresses that are no members.
+    pub strangers: u64,
+    /// Refused: beyond a member's or a group's rate.
+    pub over_rate: u64,
+    /// Refused: too much waits already.
+    pub backlog: u64,
+    /// Refused: longer than a datagram may be, once it has its header.
+    pub too_long: u64,
+    /// Refused: the sockets were full.
+    pub socket_full: u64,
+    /// Datagrams that a kernel program handed to user space.
+    pub handed: u64,
+    /// Datagrams that a kernel program handed over and that never arrived.
+    pub handed_lost: u64,
+    /// How often a device was full.
+    pub full: u64,
+    /// Datagrams of the reflector itself that were sent.
+    pub outgoing: u64,
+    /// Datagrams of the reflector itself that could not be sent.
+    pub outgoing_failed: u64,
+    /// Errors that the network reported (unreachable ports and hosts).
+    pub reported: u64,
+}
+
+impl Counters {
+    pub(super) fn took(&mut self, progress: Progress) {
+        self.copies += u64::from(progress.copies);
+        self.undeliverable += u64::from(progress.undeliverable);
+        self.full += u64::from(progress.full);
+    }
+
+    /// A socket says how many it has dropped so far. What a datagram tells may be older than what the socket told before.
+    pub(super) fn dropped(&mut self, last: &mut u32, dropped: u32) {
+        let more = dropped.wrapping_sub(*last);
+        if more < 1 << 31 {
+            self.socket_full += u64::from(more);
+            *last = dropped;
+        }
+    }
+
+    /// A plane tells what it did by itself.
+    pub(super) fn did(&mut self, done: Done) {
+        let Done {
+            datagrams,
+            bytes,
+            copies,
+            strangers,
+            over_rate,
+            backlog,
+            undeliverable,
+            handed,
+            handed_lost,
+        } = done;
+        self.admitted += datagrams;
+        self.admitted_bytes += bytes;
+        self.copies += copies;
+        self.strangers += strangers;
+        self.over_rate += over_rate;
+        self.backlog += backlog;
+        self.undeliverable += undeliverable;
+        self.handed += handed;
+        self.handed_lost += handed_lost;
+    }
+}
