@@ -98,7 +98,7 @@ static __always_inline struct total *total_here(void)
 }
 
 /* True if it is a datagram to be counted, and to be dropped then. */
-static __always_inline int counted(void *data, void *end, __u32 length)
+static __always_inline int counted(void *data, void *end)
 {
 	__u32 receiver = 0;
 	struct udphdr *udp = udp_of(data, end, &receiver);
@@ -129,14 +129,14 @@ static __always_inline int counted(void *data, void *end, __u32 length)
 		seat->disorder++;
 	}
 	total->copies++;
-	total->bytes += length - ((void *)mark - data);
+	total->bytes += bpf_ntohs(udp->len) - sizeof(*udp);
 	return 1;
 }
 
 SEC("classifier")
 int count(struct __sk_buff *skb)
 {
-	return counted((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len) ? TC_ACT_SHOT : TC_ACT_OK;
+	return counted((void *)(long)skb->data, (void *)(long)skb->data_end) ? TC_ACT_SHOT : TC_ACT_OK;
 }
 
 /* At the egress hook of the reflector's device: copies are counted there, and taken as if the device had sent them. A
@@ -144,7 +144,7 @@ int count(struct __sk_buff *skb)
 SEC("classifier")
 int take(struct __sk_buff *skb)
 {
-	return counted((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len) ? TC_ACT_STOLEN : TC_ACT_OK;
+	return counted((void *)(long)skb->data, (void *)(long)skb->data_end) ? TC_ACT_STOLEN : TC_ACT_OK;
 }
 
 SEC("classifier")
@@ -166,9 +166,7 @@ int drop(struct __sk_buff *skb)
 SEC("xdp")
 int take_frame(struct xdp_md *xdp)
 {
-	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
-
-	return counted(data, end, end - data) ? XDP_DROP : XDP_PASS;
+	return counted((void *)(long)xdp->data, (void *)(long)xdp->data_end) ? XDP_DROP : XDP_PASS;
 }
 
 char _license[] SEC("license") = "Apache-2.0";
