@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::arguments::Args;
-use super::load::{Load, send_all};
+use super::load::{Load, Sent, send_all};
 use super::measure::Bench;
 use super::point::{Absent, Contender};
 use super::serve::{Counted, Orders, Reflector};
@@ -127,7 +127,7 @@ fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overloa
             sender,
             from: stage::sender_address(sender),
             copies_max: copies,
-            window_ns: 60_000_000_000,
+            window_ns: 100_000_000_000,
             interval_ns: 1e9 * f64::from(SENDERS) / (TIMES * capacity_per_s),
             outstanding: None,
             wait_for: 0,
@@ -204,9 +204,16 @@ fn burst(bench: &Bench, who: Contender) -> Result<Result<Burst, String>, BenchEr
     counting.clear();
     let start = Instant::now();
     let mut arrived_s = vec![0.0; devices.len()];
-    let sent_s = std::thread::scope(|scope| -> Result<f64, BenchError> {
+    let sent = std::thread::scope(|scope| -> Result<Sent, BenchError> {
         // A thousand datagrams in a fifth of a second: what the fast devices can do by any plane.
-        let load = Load { datagrams: DATAGRAMS, interval_ns: 2e5, outstanding: None, wait_for: 0, ..load };
+        let load = Load {
+            datagrams: DATAGRAMS,
+            window_ns: 10_000_000_000,
+            interval_ns: 2e5,
+            outstanding: None,
+            wait_for: 0,
+            ..load
+        };
         let sender = scope.spawn(move || bench.send(load));
         let mut last = vec![0; devices.len()];
         let mut still = Instant::now();
@@ -220,15 +227,14 @@ fn burst(bench: &Bench, who: Contender) -> Result<Result<Burst, String>, BenchEr
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        let sent = sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(sent.ns / 1e9)
+        sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
     let counted = settled(&mut reflector)?.since(&before);
     let due = counted.admitted * u64::from(all) - counted.undeliverable;
     Ok(Ok(Burst {
         who,
-        datagrams: DATAGRAMS,
-        sent_s,
+        datagrams: sent.datagrams,
+        sent_s: sent.ns / 1e9,
         arrived_s,
         devices,
         counted,
