@@ -42,6 +42,10 @@ const CONFIRM_AT_ONCE: usize = 32;
 /// How many datagrams of one group may be on their way through user space. Beyond, they are refused.
 const BOUND_GROUP: u32 = 1024;
 
+/// What a socket's buffer is charged for a datagram that fits an Ethernet frame, at most; and as much again for those that
+/// come to it beside what is handed over.
+const DATAGRAM_BYTES: usize = 2 * 4096;
+
 /// What may be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelOptions {
@@ -54,6 +58,17 @@ pub struct KernelOptions {
 impl Default for KernelOptions {
     fn default() -> Self {
         KernelOptions { sizes: Sizes::default(), bound_total: 8192 }
+    }
+}
+
+impl KernelOptions {
+    /// Hands over no more than these sockets hold.
+    pub(super) fn for_sockets(mut self, listeners: &Listeners) -> Self {
+        for (_, socket) in listeners.sockets() {
+            let bytes = rustix::net::sockopt::socket_recv_buffer_size(socket).unwrap_or_default();
+            self.bound_total = self.bound_total.min((bytes / DATAGRAM_BYTES) as u64).max(1);
+        }
+        self
     }
 }
 
@@ -114,7 +129,8 @@ impl Kernel {
 
     /// Makes the plane for these listeners. What is left to user space is copied by `sendmmsg`.
     pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
-        Self::new(Box::new(Batch::new(listeners.clone())), KernelOptions::from(options))
+        let own = KernelOptions::from(options).for_sockets(listeners);
+        Self::new(Box::new(Batch::new(listeners.clone())), own)
     }
 
     /// What the program's tables look like.
@@ -222,6 +238,18 @@ impl Plane for Kernel {
         origin(mark)
     }
 
+    fn hold(&mut self) {
+        self.mirror.hold();
+    }
+
+    fn arrived(&mut self, group: GroupIndex) {
+        self.mirror.arrived(group);
+    }
+
+    fn settle(&mut self) {
+        self.mirror.settle();
+    }
+
     fn finished(&mut self, group: GroupIndex) {
         self.mirror.finished(group);
     }
@@ -261,6 +289,7 @@ pub fn origin(mark: u32) -> Origin {
         return Origin::Fresh;
     }
     Origin::Handed {
+        group: (mark >> constant::MARK_GROUP_SHIFT & constant::MARK_GROUP_MASK) as u16,
         lane: (mark >> constant::MARK_LANE_SHIFT & constant::MARK_LANE_MASK) as u16,
         generation: (mark >> constant::MARK_GENERATION_SHIFT & constant::MARK_GENERATION_MASK) as u8,
         position: (mark & constant::MARK_POSITION_MASK) as u32,
@@ -270,6 +299,7 @@ pub fn origin(mark: u32) -> Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::GENERATION_BITS;
 
     #[test]
     fn programs_and_user_space_agree_on_what_is_for_the_reflector() {
@@ -280,7 +310,11 @@ mod tests {
     fn a_mark_says_where_to_go_on() {
         assert_eq!(origin(0), Origin::Fresh);
         assert_eq!(origin(7), Origin::Fresh);
-        let mark = 1 << 31 | 5 << 27 | 77 << 20 | 4095;
-        assert_eq!(origin(mark), Origin::Handed { lane: 5, generation: 77, position: 4095 });
+        let mark = 1 << 31 | 5 << 28 | 33 << 22 | 1000 << 12 | 4095;
+        assert_eq!(origin(mark), Origin::Handed { group: 1000, lane: 5, generation: 33, position: 4095 });
+        assert_eq!(constant::MARK_GROUP_MASK, (1 << Origin::GROUP_BITS) - 1);
+        assert_eq!(constant::MARK_GENERATION_MASK, (1 << GENERATION_BITS) - 1);
+        assert_eq!(constant::MARK_POSITION_MASK, constant::PLACES_MAX - 1);
+        assert_eq!(constant::MARK_LANE_MASK, constant::LANES_MAX - 1);
     }
 }

@@ -45,6 +45,9 @@ struct Shown {
     lanes: Vec<ShownLane>,
     /// It has a lane that could not be shown.
     short: bool,
+    /// How many datagrams that were handed over have arrived, and how many had been handed over when all was settled last.
+    arrived: u64,
+    settled: u64,
 }
 
 /// How much memory the programs' tables take.
@@ -71,6 +74,10 @@ pub struct Mirror {
     bound_group: u32,
     /// What was counted when `done` was last asked.
     counted: [u64; layout::COUNTERS],
+    /// How many datagrams that were handed over were lost, since `done` was last asked.
+    lost: u64,
+    /// How many had been handed over in all, when nothing was on its way at the last settling.
+    idle: Option<u64>,
 }
 
 impl Mirror {
@@ -87,6 +94,8 @@ impl Mirror {
             unknown_senders: HashMap::new(),
             bound_group,
             counted: [0; layout::COUNTERS],
+            lost: 0,
+            idle: None,
         }
     }
 
@@ -157,18 +166,67 @@ impl Mirror {
 
     /// A datagram of this group waits in user space, as if it had been handed over.
     pub fn waits(&mut self, group: GroupIndex) {
-        if let Some(Some(shown)) = self.shown.get(group.0 as usize) {
+        if let Some(Some(shown)) = self.shown.get_mut(group.0 as usize) {
+            shown.arrived += 1;
             self.maps.groups.entry(shown.slot)[layout::GROUP_HANDED].fetch_add(1, SeqCst);
+            self.maps.totals.entry(0)[layout::TOTALS_HANDED].fetch_add(1, SeqCst);
         }
-        self.maps.totals.entry(0)[layout::TOTALS_HANDED].fetch_add(1, SeqCst);
     }
 
     /// A datagram of this group that was handed to user space is done with.
     pub fn finished(&mut self, group: GroupIndex) {
+        // What another program handed over, which is gone, is none of this one's.
+        if self.waiting(group) == 0 {
+            return;
+        }
         if let Some(Some(shown)) = self.shown.get(group.0 as usize) {
             self.maps.groups.entry(shown.slot)[layout::GROUP_FINISHED].fetch_add(1, Release);
         }
         self.maps.totals.entry(0)[layout::TOTALS_FINISHED].fetch_add(1, Release);
+    }
+
+    /// Everything is handed over until sockets were found empty.
+    pub fn hold(&mut self) {
+        // What is settled first may be what was in the sockets before.
+        self.maps.totals.entry(0)[layout::TOTALS_HOLD].store(2, SeqCst);
+    }
+
+    /// A datagram of this group that was handed to user space has arrived there.
+    pub fn arrived(&mut self, group: GroupIndex) {
+        if let Some(Some(shown)) = self.shown.get_mut(group.0 as usize) {
+            let handed = self.maps.groups.entry(shown.slot)[layout::GROUP_HANDED].load(Acquire);
+            // One that another program handed over, which is gone, is none of these.
+            shown.arrived += u64::from(shown.arrived < handed);
+        }
+    }
+
+    /// All that was handed over before the last call of this must have arrived. What has not is lost on the way (a firewall, a
+    /// full socket, a sender who has left), and is not waited for any more.
+    ///
+    /// Later ones may have arrived too, and hide as many that are lost: these are found when fewer come.
+    pub fn settle(&mut self) {
+        let totals = self.maps.totals.entry(0);
+        let hold = totals[layout::TOTALS_HOLD].load(Relaxed);
+        totals[layout::TOTALS_HOLD].store(hold.saturating_sub(1), SeqCst);
+        let mut waiting = false;
+        for shown in self.shown.iter_mut().flatten() {
+            let words = self.maps.groups.entry(shown.slot);
+            let lost = shown.settled.saturating_sub(shown.arrived);
+            if lost > 0 {
+                shown.arrived += lost;
+                self.lost += lost;
+                words[layout::GROUP_FINISHED].fetch_add(lost, Release);
+                totals[layout::TOTALS_FINISHED].fetch_add(lost, Release);
+            }
+            shown.settled = words[layout::GROUP_HANDED].load(Acquire);
+            waiting |= shown.settled != words[layout::GROUP_FINISHED].load(Acquire);
+        }
+        // What was on its way when its group was removed is in no group's count.
+        let handed = totals[layout::TOTALS_HANDED].load(Acquire);
+        if !waiting && self.idle == Some(handed) {
+            totals[layout::TOTALS_FINISHED].store(handed, Release);
+        }
+        self.idle = (!waiting).then_some(handed);
     }
 
     /// How many datagrams of a group were handed over and are not finished.
@@ -215,7 +273,7 @@ impl Mirror {
             backlog,
             undeliverable,
             handed,
-            handed_lost: 0,
+            handed_lost: std::mem::take(&mut self.lost),
         }
     }
 
@@ -283,7 +341,9 @@ impl Mirror {
             for word in self.maps.groups.entry(slot) {
                 word.store(0, Relaxed);
             }
-            self.shown[index.0 as usize] = Some(Shown { slot, lanes: Vec::new(), short: false });
+            self.maps.groups.entry(slot)[layout::GROUP_NUMBER].store(u64::from(index.0), Relaxed);
+            self.shown[index.0 as usize] =
+                Some(Shown { slot, lanes: Vec::new(), short: false, arrived: 0, settled: 0 });
         }
         if let Some(shown) = &self.shown[index.0 as usize] {
             let options = &group.options;
