@@ -75,14 +75,19 @@ fn checksums_are_right_whoever_completes_them() {
 /// Whose Ethernet address is not known yet gets everything too, from user space; then the program takes over.
 #[test]
 fn user_space_serves_until_neighbours_are_known() {
-    for version in [4, 6] {
+    /// True if user space served first: a quick kernel has asked a quick neighbour before the first datagram is sent.
+    fn try_it(version: u8) -> bool {
         let world = World::new(Kind::Kernel, 2);
         let group = world.group(0, unlimited());
         let members: Vec<_> = (0..4).map(|at| world.sides[at % 2].member(version)).collect();
         world.until("all have been heard", |counters| counters.control == 4);
-        for device in ["d0", "d1"] {
-            world.reflector.ip(&["-4", "neigh", "flush", "dev", device]).unwrap();
-            world.reflector.ip(&["-6", "neigh", "flush", "dev", device]).unwrap();
+        // Both ends forget each other, so that neither asks before there is a datagram to send.
+        for family in ["-4", "-6"] {
+            for (number, side) in world.sides.iter().enumerate() {
+                side.namespace.ip(&[family, "neigh", "flush", "dev", "e0", "nud", "all"]).unwrap();
+                let device = format!("d{number}");
+                world.reflector.ip(&[family, "neigh", "flush", "dev", &device, "nud", "all"]).unwrap();
+            }
         }
         for member in &members {
             world.join(group, member, false);
@@ -98,7 +103,6 @@ fn user_space_serves_until_neighbours_are_known() {
             number += 1;
             let counters = world.until("it was copied", |counters| counters.copies == 3 * number as u64);
             if counters.received == before.received {
-                assert!(number > 1, "it was known from the start");
                 break;
             }
             assert!(from.elapsed() < PATIENCE, "the program never takes over: {counters:?}");
@@ -106,6 +110,10 @@ fn user_space_serves_until_neighbours_are_known() {
         for member in &members {
             assert!(member.rest().is_empty());
         }
+        number > 1
+    }
+    for version in [4, 6] {
+        assert!((0..10).any(|_| try_it(version)), "neighbours were known from the start, again and again");
     }
 }
 
