@@ -11,6 +11,7 @@ use nacre_reflect::lab::{Lab, Namespace, socket};
 use nacre_reflect::plane::kernel::Kernel;
 use nacre_reflect::plane::{self, Kind, PlaneOptions};
 use nacre_reflect::table::{GroupId, GroupOptions, Path};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::world::{Desk, PATIENCE, PORT};
 
@@ -126,22 +127,29 @@ fn a_killed_daemon_leaves_nothing_behind() {
     }
 }
 
-/// Who may not gets a sentence that says what is missing.
-#[test]
-fn without_rights_it_says_what_it_needs() {
+/// Opens the plane in a thread that has these rights only. What comes back is why it could not.
+fn open_with(rights: CapabilitySet) -> Option<String> {
+    // The loader finds out once in a process what the kernel can do, which is not for a thread without rights to try.
+    aya::features();
     let listeners = Listeners::open(&["127.0.0.1:0".parse().unwrap()]).unwrap();
-    let error = std::thread::spawn(move || {
-        use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    let thread = std::thread::spawn(move || {
         let none = CapabilitySet::empty();
-        // Of this thread only.
-        set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
-            .unwrap();
+        let rights = CapabilitySets { effective: rights, permitted: rights, inheritable: none };
+        set_capabilities(None, rights).unwrap();
         Kernel::open(&listeners, &PlaneOptions::default()).err().map(|error| error.to_string())
     });
-    let error = error.join().unwrap().expect("it cannot work without rights");
+    thread.join().unwrap()
+}
+
+/// Who may not gets a sentence that says what is missing; who has what it names may.
+#[test]
+fn without_rights_it_says_what_it_needs() {
+    let error = open_with(CapabilitySet::empty()).expect("it cannot work without rights");
     assert!(error.starts_with("the kernel plane cannot be loaded: "), "{error}");
     assert!(error.contains("root, or the capabilities CAP_BPF"), "{error}");
     assert!(!error.contains('\n'), "{error}");
+    let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON;
+    assert_eq!(open_with(needed), None);
 }
 
 /// What the tables take for each of a hundred thousand members.
