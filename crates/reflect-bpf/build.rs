@@ -21,7 +21,7 @@ fn main() {
     for (name, constant, what) in [
         ("tc", "TC", "The `kernel` plane's program, `reflect_tc`."),
         ("xdp", "XDP", "The `xdp` plane's programs."),
-        ("count", "COUNT", "Receivers that count, for the study: `count`, `take`, `drop` and `pass_on`."),
+        ("count", "COUNT", "Receivers that count, for the study: `count`, `take`, `take_frame` and `drop`."),
     ] {
         let source = format!("bpf/{name}.c");
         let object = out.join(format!("{name}.o"));

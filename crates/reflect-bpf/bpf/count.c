@@ -7,9 +7,8 @@
  * a number that the sender counts up. The receiver's number is in the last two bytes of its address, plus FIRST.
  * Everything else (the questions for a neighbour's address, above all) passes.
  *
- * The same program can count at the reflector's own device instead, so that there are no receivers at all. Two more stand in
- * for a reflector where the cost of everything else is measured: one drops what comes in, one sends it on to a device,
- * straight from the driver.
+ * Two more count where a copy is not the receivers' affair yet, so that there are no receivers at all, and one drops what
+ * comes in, so that there is no reflector.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -99,7 +98,7 @@ static __always_inline struct total *total_here(void)
 }
 
 /* True if it is a datagram to be counted, and to be dropped then. */
-static __always_inline int counted(void *data, void *end, __u32 length)
+static __always_inline int counted(void *data, void *end)
 {
 	__u32 receiver = 0;
 	struct udphdr *udp = udp_of(data, end, &receiver);
@@ -130,14 +129,14 @@ static __always_inline int counted(void *data, void *end, __u32 length)
 		seat->disorder++;
 	}
 	total->copies++;
-	total->bytes += length - ((void *)mark - data);
+	total->bytes += bpf_ntohs(udp->len) - sizeof(*udp);
 	return 1;
 }
 
 SEC("classifier")
 int count(struct __sk_buff *skb)
 {
-	return counted((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len) ? TC_ACT_SHOT : TC_ACT_OK;
+	return counted((void *)(long)skb->data, (void *)(long)skb->data_end) ? TC_ACT_SHOT : TC_ACT_OK;
 }
 
 /* At the egress hook of the reflector's device: copies are counted there, and taken as if the device had sent them. A
@@ -145,7 +144,7 @@ int count(struct __sk_buff *skb)
 SEC("classifier")
 int take(struct __sk_buff *skb)
 {
-	return counted((void *)(long)skb->data, (void *)(long)skb->data_end, skb->len) ? TC_ACT_STOLEN : TC_ACT_OK;
+	return counted((void *)(long)skb->data, (void *)(long)skb->data_end) ? TC_ACT_STOLEN : TC_ACT_OK;
 }
 
 SEC("classifier")
@@ -162,23 +161,12 @@ int drop(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
-/* The device that datagrams are sent on to. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} onward SEC(".maps");
-
+/* In the driver of the receivers' device, for frames that came from a driver: they are counted, and gone, before the
+ * network's stack makes buffers of them. */
 SEC("xdp")
-int pass_on(struct xdp_md *xdp)
+int take_frame(struct xdp_md *xdp)
 {
-	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
-	__u32 receiver, zero = 0, *device = bpf_map_lookup_elem(&onward, &zero);
-
-	if (!device || !udp_of(data, end, &receiver))
-		return XDP_PASS;
-	return bpf_redirect(*device, 0);
+	return counted((void *)(long)xdp->data, (void *)(long)xdp->data_end) ? XDP_DROP : XDP_PASS;
 }
 
 char _license[] SEC("license") = "Apache-2.0";

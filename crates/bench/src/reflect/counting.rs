@@ -2,7 +2,7 @@
 //! (`count.c` of `nacre-reflect-bpf`), and its counters, which this process shares with it.
 
 use aya::Ebpf;
-use aya::maps::{Array, Map};
+use aya::maps::Map;
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions};
 use aya::programs::xdp::{XdpLink, XdpMode};
 use aya::programs::{SchedClassifier, TcAttachType, Xdp};
@@ -65,10 +65,7 @@ impl Counting {
         for name in ["count", "take", "drop"] {
             classifier(&mut programs, name)?.load().map_err(failed)?;
         }
-        if let Some(program) = programs.program_mut("pass_on") {
-            let program: &mut Xdp = program.try_into().map_err(failed)?;
-            program.load().map_err(failed)?;
-        }
+        driver_program(&mut programs)?.load().map_err(failed)?;
         let words = |name: &str, many| match programs.map(name) {
             Some(Map::Array(map)) => Words::map(map.fd(), many),
             _ => Err(failed(format!("there is no array {name}"))),
@@ -95,15 +92,9 @@ impl Counting {
         program.take_link(link).map_err(failed)
     }
 
-    /// Sends what comes in by a device of the calling thread's namespace on to another one, in the driver, as long as what it returns
-    /// lives.
-    pub(super) fn pass_on(&mut self, device: &str, onward: u32) -> Result<XdpLink, BenchError> {
-        let map = self.programs.map_mut("onward").ok_or_else(|| failed("there is no array onward"))?;
-        let mut array = Array::<_, u32>::try_from(map).map_err(failed)?;
-        array.set(0, onward, 0).map_err(failed)?;
-        let program = self.programs.program_mut("pass_on");
-        let program: &mut Xdp =
-            program.ok_or_else(|| failed("there is no program pass_on"))?.try_into().map_err(failed)?;
+    /// Counts frames in the driver of a device of the calling thread's namespace, and drops them there, as long as what it returns lives.
+    pub(super) fn take_frames_at(&mut self, device: &str) -> Result<XdpLink, BenchError> {
+        let program = driver_program(&mut self.programs)?;
         let link = program.attach(device, XdpMode::Driver).map_err(failed)?;
         program.take_link(link).map_err(failed)
     }
@@ -150,4 +141,9 @@ impl Counting {
 fn classifier<'a>(programs: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier, BenchError> {
     let program = programs.program_mut(name).ok_or_else(|| failed(format!("there is no program {name}")))?;
     program.try_into().map_err(failed)
+}
+
+fn driver_program(programs: &mut Ebpf) -> Result<&mut Xdp, BenchError> {
+    let program = programs.program_mut("take_frame");
+    program.ok_or_else(|| failed("there is no program take_frame"))?.try_into().map_err(failed)
 }

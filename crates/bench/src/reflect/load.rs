@@ -44,6 +44,8 @@ pub(super) struct Sent {
     /// Just before that, and just after it.
     pub(super) begun: Option<Moment>,
     pub(super) ended: Option<Moment>,
+    /// Processor time of the sender's thread, without its waiting.
+    pub(super) thread_ns: f64,
     /// Times that copies did not arrive for so long that the sender went on without them.
     pub(super) given_up: u64,
     /// Datagrams that the sender's own system did not take.
@@ -69,6 +71,7 @@ impl Load {
         let interval = self.interval_ns * per_ns * batch.len() as f64;
         let copies_before = counting.copies();
         let mut watcher = probe.watcher();
+        let thread_ns = system::thread_ns();
         let mut sent = Sent { begun: Some(probe.now()), ..Sent::default() };
         let mut turn = 0;
         let start = watcher.worked();
@@ -144,6 +147,7 @@ impl Load {
             }
         }
         sent.ended = Some(probe.now());
+        sent.thread_ns = (system::thread_ns() - thread_ns) as f64 - watcher.waited_ns();
         Ok(sent)
     }
 

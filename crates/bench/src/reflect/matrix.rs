@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::arguments::Args;
 use super::measure::Bench;
-use super::point::{Absent, Cell, Contender, Run, Series};
+use super::point::{Absent, Cell, Contender, Cost, Run, Series};
 use super::stage::Device;
 use super::system;
 use crate::BenchError;
@@ -28,15 +28,12 @@ pub(super) struct Measured {
     pub(super) receivers: Vec<ReceiverAlone>,
 }
 
-/// What a receiver takes for a copy, without a reflector.
+/// What a receiver takes for a copy that comes from the network's stack, without a reflector.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct ReceiverAlone {
     bytes: usize,
     receivers: u32,
-    /// One that comes from the network's stack.
-    pub(super) buffer_ns: f64,
-    /// One that a program in the driver sent.
-    pub(super) frame_ns: Option<f64>,
+    pub(super) cost: Cost,
 }
 
 /// Measures all cells of all devices.
@@ -95,35 +92,23 @@ fn of_device(
                     progress.step(&format!("{}, {bytes} bytes to {receivers}", who.name()), repetition);
                     fresh.push((*cell, bench.run(cell, &mut copier)?));
                 }
-                if !limited && !who.sends_frames() {
+                if !limited {
                     let to_device = bench.run_to_device(&cells, &mut copier)?;
-                    for ((_, run), busy_ns) in fresh[first..].iter_mut().zip(to_device) {
-                        run.receiver_ns = run.busy_ns - busy_ns;
+                    for ((_, run), busy) in fresh[first..].iter_mut().zip(to_device) {
+                        run.receiver = run.busy.beyond(busy);
                     }
                 }
             }
             // The shares of others are measured right after, with nobody there to copy.
-            let mut frame_ns = HashMap::new();
-            let frames = fresh.iter().any(|(cell, _)| cell.who.sends_frames());
             for &bytes in args.bytes.iter().filter(|_| !limited) {
-                let buffer = bench.receiver_ns(bytes, receivers)?;
-                let frame = if frames { Some(bench.receiver_of_frames_ns(bytes, receivers)?) } else { None };
-                frame_ns.extend(frame.map(|frame| (bytes, frame)));
-                measured.receivers.push(ReceiverAlone {
-                    bytes,
-                    receivers,
-                    buffer_ns: buffer,
-                    frame_ns: frame,
-                });
+                let cost = bench.receiver_cost(bytes, receivers)?;
+                measured.receivers.push(ReceiverAlone { bytes, receivers, cost });
             }
             for (cell, mut run) in fresh {
                 if run.copies > 0 && !limited {
                     let per_s = run.datagrams as f64 / run.seconds;
                     let per_copy = run.datagrams as f64 / run.copies as f64;
-                    run.sender_ns = bench.sender_ns(cell.bytes, per_s)? * per_copy;
-                    if cell.who.sends_frames() {
-                        run.receiver_ns = frame_ns.get(&cell.bytes).copied().unwrap_or_default();
-                    }
+                    run.sender = bench.sender_cost(cell.bytes, per_s)?.each(1.0 / per_copy);
                 }
                 runs.entry(cell).or_default().push(run);
             }

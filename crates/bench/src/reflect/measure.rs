@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::load::{Load, Sent, send_all};
-use super::point::{Cell, Contender, Run};
+use super::point::{Cell, Contender, Cost, Run};
 use super::probe::Probe;
 use super::serve::{Counted, Member, Orders, Reflector};
 use super::stage::{self, Device, INPUT, Network, PORT, Stage};
@@ -21,6 +21,8 @@ pub(super) struct Bench {
     pub(super) sender_cpu: usize,
     pub(super) reflector_cpu: usize,
     pub(super) window: Duration,
+    /// The kernel's threads that work after interrupts, where there is too much for the interrupts themselves.
+    after_interrupts: Vec<u32>,
 }
 
 /// Somebody who copies, at work.
@@ -56,7 +58,9 @@ impl Bench {
         };
         let stage = Stage::build(devices)?;
         let probe = Probe::start(&cpus)?;
-        Ok(Self { program, samplicate, stage, probe, sender_cpu, reflector_cpu, window })
+        let after_interrupts = stage::kernel_threads("ksoftirqd/").into_iter().map(|thread| thread as u32);
+        let after_interrupts = after_interrupts.collect();
+        Ok(Self { program, samplicate, stage, probe, sender_cpu, reflector_cpu, window, after_interrupts })
     }
 
     /// Starts who copies from one sender to so many receivers behind the first device.
@@ -182,52 +186,68 @@ impl Bench {
         };
         let before: Option<Counted> = counters(copier)?;
         self.stage.counting.clear();
-        let process_before = thread_ns(process);
-        let sent = self.send(self.load(cell.bytes, cell.receivers))?;
-        let process_ns = thread_ns(process).saturating_sub(process_before);
+        let load = self.load(cell.bytes, cell.receivers);
+        let (sent, cost) = self.cost(&self.stage.senders, load, Some(process))?;
         let total = self.stage.counting.total();
         let disorder =
             (0..cell.receivers).map(|receiver| self.stage.counting.seat(receiver, 0).disorder).sum();
         let after = counters(copier)?;
-        let per_copy = |ns: f64| ns / total.copies.max(1) as f64;
         Ok(Run {
             datagrams: sent.datagrams,
             copies_due: sent.datagrams * copies,
             copies: total.copies,
             disorder,
             seconds: sent.ns / 1e9,
-            busy_ns: per_copy(self.busy_ns(&sent)),
-            sender_ns: 0.0,
-            receiver_ns: 0.0,
-            process_ns: per_copy(process_ns as f64),
+            busy: cost.each(total.copies.max(1) as f64),
+            sender: Cost::default(),
+            receiver: Cost::default(),
             counted: after.zip(before).map(|(after, before)| after.since(&before)),
         })
     }
 
-    /// Repetitions without receivers: copies are counted, and gone, when they have come to the device. Gives the busy time
-    /// of a copy for each size.
+    /// Repetitions without receivers: copies are counted, and gone, at the reflector's device, or, if they are frames
+    /// that go from driver to driver, in the driver of the receivers'. Gives the cost of a copy for each size.
     pub(super) fn run_to_device(
         &mut self,
         cells: &[Cell],
         copier: &mut Copier,
-    ) -> Result<Vec<f64>, BenchError> {
-        let Stage { reflector, counting, .. } = &mut self.stage;
+    ) -> Result<Vec<Cost>, BenchError> {
+        let frames = cells.iter().any(|cell| cell.who.sends_frames());
+        let each = |bench: &Self, copier: &mut Copier| -> Result<Vec<Cost>, BenchError> {
+            cells.iter().map(|cell| Ok(bench.run(cell, copier)?.busy)).collect()
+        };
+        let Stage { reflector, receivers, counting, .. } = &mut self.stage;
+        if frames {
+            let link = receivers.run(|| counting.take_frames_at("v0"))?;
+            let costs = each(self, copier);
+            drop(link);
+            return costs;
+        }
         let link = reflector.run(|| counting.take_at(&stage::output(0)))?;
-        let runs = cells.iter().map(|cell| Ok(self.run(cell, copier)?.busy_ns)).collect();
+        let costs = each(self, copier);
         self.stage.reflector.run(move || {
             drop(link);
             Ok(())
         })?;
         // An empty hook would still be called for every copy.
         self.stage.reflector.tc(&format!("qdisc del dev {} clsact\n", stage::output(0)))?;
-        runs
+        costs
     }
 
-    fn busy_ns(&self, sent: &Sent) -> f64 {
-        match (sent.begun, sent.ended) {
+    /// Has it sent, and says what that cost, with a process that copies if there is one.
+    fn cost(&self, network: &Network, load: Load, process: Option<u32>) -> Result<(Sent, Cost), BenchError> {
+        let tasks = || {
+            let copier = process.map_or(0, thread_ns);
+            copier + self.after_interrupts.iter().map(|thread| thread_ns(*thread)).sum::<u64>()
+        };
+        let before = tasks();
+        let sent = send_all(network, &[(self.sender_cpu, load)], &self.stage.counting, &self.probe)?[0];
+        let task_ns = sent.thread_ns + tasks().saturating_sub(before) as f64;
+        let probe_ns = match (sent.begun, sent.ended) {
             (Some(from), Some(to)) => self.probe.busy_ns(from, to),
             _ => 0.0,
-        }
+        };
+        Ok((sent, Cost { probe_ns, task_ns }))
     }
 
     fn warm(&self, cell: &Cell) -> Result<(), BenchError> {
@@ -245,7 +265,7 @@ impl Bench {
     }
 
     /// What the sender alone takes for a datagram at a rate: nobody is there to copy it.
-    pub(super) fn sender_ns(&mut self, bytes: usize, per_s: f64) -> Result<f64, BenchError> {
+    pub(super) fn sender_cost(&mut self, bytes: usize, per_s: f64) -> Result<Cost, BenchError> {
         let Stage { reflector, counting, .. } = &mut self.stage;
         let link = reflector.run(|| counting.drop_at(INPUT, false))?;
         let window_ns = (self.window.as_nanos() as u64 / 3).max(20_000_000);
@@ -256,14 +276,14 @@ impl Bench {
             wait_for: 0,
             ..self.load(bytes, 1)
         };
-        let sent = self.send(load)?;
+        let (sent, cost) = self.cost(&self.stage.senders, load, None)?;
         drop(link);
-        Ok(self.busy_ns(&sent) / sent.datagrams.max(1) as f64)
+        Ok(cost.each(sent.datagrams.max(1) as f64))
     }
 
     /// What a receiver takes for a copy that comes from the network's stack, alone: datagrams from the reflector's
     /// namespace, once to the end and once only as far as the device.
-    pub(super) fn receiver_ns(&mut self, bytes: usize, receivers: u32) -> Result<f64, BenchError> {
+    pub(super) fn receiver_cost(&mut self, bytes: usize, receivers: u32) -> Result<Cost, BenchError> {
         let from = stage::reflector_address(Some(0), PORT);
         let load = Load { from, ..self.load_to_receivers(bytes, receivers) };
         self.send_alone(&self.stage.reflector, &load)?;
@@ -272,24 +292,7 @@ impl Bench {
         let link = reflector.run(|| counting.drop_at(&stage::output(0), true))?;
         let taken = self.send_alone(&self.stage.reflector, &load)?;
         drop(link);
-        Ok(received - taken)
-    }
-
-    /// What it takes for a copy that a program in the driver sends: datagrams from the sender, which such a program sends
-    /// straight on, once to the end, and once to a receiver that takes no such frames.
-    pub(super) fn receiver_of_frames_ns(&mut self, bytes: usize, receivers: u32) -> Result<f64, BenchError> {
-        let from = stage::sender_address(0);
-        let load = Load { from, ..self.load_to_receivers(bytes, receivers) };
-        let onward = self.stage.reflector.device(&stage::output(0))?;
-        let Stage { reflector, counting, .. } = &mut self.stage;
-        let link = reflector.run(|| counting.pass_on(INPUT, onward))?;
-        self.send_alone(&self.stage.senders, &load)?;
-        let received = self.send_alone(&self.stage.senders, &load)?;
-        self.stage.take_frames(false)?;
-        let taken = self.send_alone(&self.stage.senders, &load);
-        self.stage.take_frames(true)?;
-        drop(link);
-        Ok(received - taken?)
+        Ok(received.beyond(taken))
     }
 
     fn load_to_receivers(&self, bytes: usize, receivers: u32) -> Load {
@@ -304,10 +307,9 @@ impl Bench {
     }
 
     /// What a datagram takes, all in all.
-    fn send_alone(&self, network: &Network, load: &Load) -> Result<f64, BenchError> {
-        let loads = [(self.sender_cpu, load.clone())];
-        let sent = send_all(network, &loads, &self.stage.counting, &self.probe)?[0];
-        Ok(self.busy_ns(&sent) / sent.datagrams.max(1) as f64)
+    fn send_alone(&self, network: &Network, load: &Load) -> Result<Cost, BenchError> {
+        let (sent, cost) = self.cost(network, load.clone(), None)?;
+        Ok(cost.each(sent.datagrams.max(1) as f64))
     }
 }
 

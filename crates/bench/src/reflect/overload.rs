@@ -2,8 +2,8 @@
 //!
 //! - *Overload*: ten times the datagrams that the plane can copy, for millions of copies. What comes in is worked on by
 //!   another processor than the sender's, as a network card's interrupts would be; else the sender would be held up by
-//!   the kernel planes' work, and could not overload them. Copies then meet what comes in, in one queue that is full: the
-//!   kernel's programs are refused copies all the time.
+//!   the kernel planes' work, and could not overload them. What nobody fetches in time is lost before it is admitted, as it
+//!   would be in a card.
 //! - *Devices*: receivers behind three devices, one of them slow, and a burst that it takes seconds to send. Members
 //!   behind the others get theirs while the slow device's members wait.
 

@@ -65,6 +65,28 @@ pub(super) struct Cell {
     pub(super) receivers: u32,
 }
 
+/// Processor time, counted in two ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Cost {
+    /// What was not idle on any processor, by the probe.
+    pub(super) probe_ns: f64,
+    /// What the system booked to the sender (but for its waiting), to the reflector's thread and to the kernel's threads
+    /// for work after interrupts. Such work that hit another process is not in it; nor is anything that another process did.
+    pub(super) task_ns: f64,
+}
+
+impl Cost {
+    /// The cost of one of many.
+    pub(super) fn each(self, many: f64) -> Self {
+        Self { probe_ns: self.probe_ns / many, task_ns: self.task_ns / many }
+    }
+
+    /// What is more here than there.
+    pub(super) fn beyond(self, other: Self) -> Self {
+        Self { probe_ns: self.probe_ns - other.probe_ns, task_ns: self.task_ns - other.task_ns }
+    }
+}
+
 /// One repetition of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Run {
@@ -77,15 +99,12 @@ pub(super) struct Run {
     pub(super) disorder: u64,
     /// From the first datagram to the arrival of the last copy.
     pub(super) seconds: f64,
-    /// Time that all processors were busy, for each copy: with the sender, the reflector and the receivers.
-    pub(super) busy_ns: f64,
+    /// Processor time of each copy: the sender's, the reflector's and the receivers'.
+    pub(super) busy: Cost,
     /// Of this, the sender's share: the same datagrams at the same rate, dropped where the reflector would get them.
-    pub(super) sender_ns: f64,
-    /// Of this, the receivers' share: what it is more than without receivers, or, for frames that a driver sends, what
-    /// receivers alone take.
-    pub(super) receiver_ns: f64,
-    /// Time that the reflector's thread ran, with the interrupts that hit it, for each copy.
-    pub(super) process_ns: f64,
+    pub(super) sender: Cost,
+    /// Of this, the receivers' share: what it is more than without receivers.
+    pub(super) receiver: Cost,
     /// What the forwarder counted.
     pub(super) counted: Option<Counted>,
 }
@@ -93,12 +112,21 @@ pub(super) struct Run {
 impl Run {
     /// What a copy costs the reflector.
     pub(super) fn copy_ns(&self) -> f64 {
-        self.busy_ns - self.sender_ns - self.receiver_ns
+        self.cost().probe_ns
+    }
+
+    /// The same by the other way to count.
+    pub(super) fn copy_task_ns(&self) -> f64 {
+        self.cost().task_ns
+    }
+
+    fn cost(&self) -> Cost {
+        self.busy.beyond(self.sender).beyond(self.receiver)
     }
 
     /// With what a receiver takes.
     pub(super) fn copy_received_ns(&self) -> f64 {
-        self.busy_ns - self.sender_ns
+        self.busy.beyond(self.sender).probe_ns
     }
 
     pub(super) fn copies_per_s(&self) -> f64 {
@@ -117,7 +145,9 @@ pub(super) struct Series {
     pub(super) cell: Cell,
     /// Processor time of a copy, without the sender's and the receivers' share.
     pub(super) copy_ns: Spread,
-    /// The same in cycles of the processor's clock.
+    /// The same as the system books it: to compare, and for machines that are not quiet.
+    pub(super) copy_task_ns: Spread,
+    /// The first in cycles of the processor's clock.
     pub(super) copy_cycles: Spread,
     /// With the receivers' share.
     pub(super) copy_received_ns: Spread,
@@ -138,6 +168,7 @@ impl Series {
         Self {
             cell,
             copy_ns: spread(&Run::copy_ns),
+            copy_task_ns: spread(&Run::copy_task_ns),
             copy_cycles: spread(&|run| cycles_per_ns * run.copy_ns()),
             copy_received_ns: spread(&Run::copy_received_ns),
             copies_per_s: spread(&Run::copies_per_s),

@@ -53,6 +53,11 @@ impl Watcher {
         now
     }
 
+    /// How long it was idle, in nanoseconds.
+    pub(super) fn waited_ns(&self) -> f64 {
+        self.sum as f64 / system::ticks_per_ns()
+    }
+
     /// Says that the time up to now was not idle.
     #[inline]
     pub(super) fn worked(&mut self) -> u64 {

@@ -113,7 +113,7 @@ impl fmt::Display for Report {
         let background = self.background_percent.iter().copied().fold(0.0, f64::max);
         if background > BACKGROUND_MAX {
             let text = format!(
-                "NOT QUIET: other things took {background:.0} % of a processor. Processor times here are of no use."
+                "NOT QUIET: other things took {background:.0} % of a processor. Of processor times, only those by tasks are of use."
             );
             writeln!(f, "{}", alarming(&text))?;
         }
@@ -134,14 +134,8 @@ impl fmt::Display for Report {
             writeln!(f, "{}", alarming(&text))?;
         }
         if !self.receivers_alone.is_empty() {
-            let alone = &self.receivers_alone;
-            let buffer = Spread::of(alone.iter().map(|alone| alone.buffer_ns)).median;
-            write!(f, "A receiver alone takes {buffer:.0} ns for a copy from the network's stack")?;
-            let frames: Vec<f64> = alone.iter().filter_map(|alone| alone.frame_ns).collect();
-            match frames.is_empty() {
-                true => writeln!(f, ".")?,
-                false => writeln!(f, ", {:.0} ns for one from a driver.", Spread::of(frames).median)?,
-            }
+            let alone = Spread::of(self.receivers_alone.iter().map(|alone| alone.cost.probe_ns)).median;
+            writeln!(f, "A receiver alone takes {alone:.0} ns for a copy from the network's stack.")?;
         }
         for absent in &self.absent {
             writeln!(f, "Not measured: {}: {}.", absent.who.name(), absent.why.trim_end_matches('.'))?;
@@ -178,14 +172,13 @@ fn table(series: &[Series]) -> Table {
         "most",
         "cycles",
         "with receiver",
-        "process",
+        "by tasks",
         "copies",
         "lost",
     ]);
     for series in series {
         let cell = &series.cell;
         let runs = &series.repetitions;
-        let process = Spread::of(runs.iter().map(|run| run.process_ns));
         let limited = cell.device != Device::Unlimited;
         let number = |value: f64| if limited { "–".to_string() } else { grouped(value) };
         table.row(vec![
@@ -200,7 +193,7 @@ fn table(series: &[Series]) -> Table {
             number(series.copy_ns.max),
             number(series.copy_cycles.median),
             grouped(series.copy_received_ns.median),
-            grouped(process.median),
+            number(series.copy_task_ns.median),
             grouped(runs.iter().map(|run| run.copies).sum::<u64>() as f64),
             match series.lost {
                 0 => "0".into(),

@@ -138,7 +138,7 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -
 pub(super) struct Stage {
     pub(super) senders: Network,
     pub(super) reflector: Network,
-    receivers: Network,
+    pub(super) receivers: Network,
     pub(super) devices: Vec<Device>,
     pub(super) counting: Counting,
 }
@@ -189,8 +189,9 @@ impl Stage {
         let mut counting = Counting::load()?;
         for device in 0..devices.len() {
             let name = format!("v{device}");
+            reflector.run(|| poll_for_frames(&output(device)))?;
             receivers.run(|| {
-                poll_for_frames(&name, true)?;
+                poll_for_frames(&name)?;
                 counting.count(&name)
             })?;
         }
@@ -199,53 +200,43 @@ impl Stage {
 }
 
 impl Stage {
-    /// Has receivers take frames that programs in the driver send, as they do from the start, or drop them.
-    pub(super) fn take_frames(&self, take: bool) -> Result<(), BenchError> {
-        self.receivers.run(|| poll_for_frames("v0", take))
-    }
-
-    /// Has another processor work on what comes in to the reflector, as a network card's interrupts would have it. Else
-    /// the sender's does that work, and the sender sends no more than that leaves time for. Buffers of the network's
-    /// stack are steered there one by one; what a program in the driver gets, a thread of the kernel's fetches.
+    /// Has another processor work on what comes in to the reflector, as a network card's interrupts would have it: a thread
+    /// of the kernel's fetches it from a ring. Else the sender's does that work, and the sender sends no more than that
+    /// leaves time for. The devices towards receivers get the queue of the paper's.
     pub(super) fn fetch_on(&self, cpu: usize) -> Result<(), BenchError> {
-        self.reflector.set(&format!("{INPUT}/queues/rx-0/rps_cpus"), &mask(cpu))?;
-        let before = kernel_threads(INPUT);
-        self.reflector.run(|| poll_for_frames(INPUT, true))?;
+        self.senders.run(|| poll_for_frames("s0"))?;
+        let name = format!("napi/{INPUT}-");
+        let before = kernel_threads(&name);
+        self.reflector.run(|| poll_for_frames(INPUT))?;
         self.reflector.set(&format!("{INPUT}/threaded"), "1")?;
-        for thread in kernel_threads(INPUT).difference(&before) {
+        for thread in kernel_threads(&name).difference(&before) {
             system::pin_process(*thread, cpu)?;
+        }
+        for device in 0..self.devices.len() {
+            self.reflector.tc(&format!("qdisc add dev {} root pfifo limit 100\n", output(device)))?;
         }
         Ok(())
     }
 }
 
-/// A set of one processor, as the system writes sets.
-fn mask(cpu: usize) -> String {
-    let words = (0..=cpu / 32).rev().map(|word| if word == cpu / 32 { 1_u32 << (cpu % 32) } else { 0 });
-    words.map(|word| format!("{word:08x}")).collect::<Vec<_>>().join(",")
-}
-
-/// The kernel's threads that fetch frames for a device of this name.
-fn kernel_threads(device: &str) -> BTreeSet<i32> {
-    let name = format!("napi/{device}-");
+/// The kernel's threads whose names begin like this.
+pub(super) fn kernel_threads(name: &str) -> BTreeSet<i32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     numbers
         .filter(|process| {
             let comm = std::fs::read_to_string(format!("/proc/{process}/comm"));
-            comm.is_ok_and(|comm| comm.starts_with(&name))
+            comm.is_ok_and(|comm| comm.starts_with(name))
         })
         .collect()
 }
 
-/// Has a veth device poll a queue for frames, as network cards do. Frames that a program in the driver at its other end
-/// sends can be taken in no other way. Buffers of the network's stack are taken in the usual way all the same.
-fn poll_for_frames(device: &str, poll: bool) -> Result<(), BenchError> {
+/// Has a veth device take what comes in from a ring, as network cards do. Both ends have to be told. Without it frames that a
+/// program in the driver at the other end sends are not taken at all, and buffers of the network's stack go by a queue of
+/// the processor that sends them, so that what two processors send is in no order.
+fn poll_for_frames(device: &str) -> Result<(), BenchError> {
     let mut command = Command::new("ethtool");
-    command
-        .args(["-K", device, "gro", if poll { "on" } else { "off" }])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
+    command.args(["-K", device, "gro", "on", "tso", "off"]).stdin(Stdio::null()).stdout(Stdio::null());
     let output = command.stderr(Stdio::piped()).output().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
             BenchError::MissingProgram { program: "ethtool".into(), package: "ethtool" }

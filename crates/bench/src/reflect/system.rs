@@ -92,6 +92,12 @@ pub(super) fn run_when_idle() -> Result<(), BenchError> {
     Ok(())
 }
 
+/// Nanoseconds that the calling thread has run.
+pub(super) fn thread_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// The processor's own clock, or the system's where there is none.
 #[inline]
 pub(super) fn ticks() -> u64 {

@@ -2,7 +2,7 @@
 
 use nacre_reflect::plane::Kind;
 
-use super::point::{Cell, Contender, Run, Series};
+use super::point::{Cell, Contender, Cost, Run, Series};
 use super::report::Report;
 use super::stage::Device;
 use super::{capacity, figures, reach};
@@ -15,10 +15,9 @@ fn series(who: Contender, receivers: u32, copy_ns: &[f64]) -> Series {
         copies: 1000 * u64::from(receivers),
         disorder: 0,
         seconds: 1.0,
-        busy_ns: ns + 300.0,
-        sender_ns: 100.0,
-        receiver_ns: 200.0,
-        process_ns: 0.0,
+        busy: Cost { probe_ns: ns + 300.0, task_ns: ns + 30.0 },
+        sender: Cost { probe_ns: 100.0, task_ns: 10.0 },
+        receiver: Cost { probe_ns: 200.0, task_ns: 20.0 },
         counted: None,
     };
     let cell = Cell { who, device: Device::Unlimited, bytes: 100, receivers };
@@ -42,6 +41,7 @@ fn the_cost_of_a_copy_is_without_the_shares_of_others() {
     let series = series(Contender::Samplicate, 3, &[700.0, 500.0, 600.0]);
     assert_eq!(series.copy_ns.median, 600.0);
     assert_eq!(series.copy_cycles.median, 1200.0);
+    assert_eq!(series.copy_task_ns.median, 600.0);
     assert_eq!(series.copy_received_ns.median, 800.0);
     assert_eq!((series.copies_per_s.median, series.megabits_per_s.median), (3000.0, 2.4));
     assert_eq!(series.lost, 0);
