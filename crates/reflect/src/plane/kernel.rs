@@ -28,6 +28,7 @@ pub mod network;
 pub mod room;
 
 mod layout;
+mod places;
 
 use self::load::Sizes;
 use self::mirror::{Memory, Mirror};
@@ -90,6 +91,8 @@ pub struct Kernel {
     // The program goes first, then what it works with.
     pub(super) programs: Ebpf,
     attached: HashMap<u32, Option<SchedClassifierLinkId>>,
+    /// The devices that the program may be put on; any if none is named.
+    devices: Vec<String>,
     pub(super) mirror: Mirror,
     pub(super) network: Network,
     /// What is not shown yet.
@@ -124,13 +127,23 @@ impl Kernel {
         })?;
         let network = Network::new().map_err(|error| format!("cannot watch the network: {error}"))?;
         let mirror = Mirror::new(maps, BOUND_GROUP, options.bound_total);
-        Ok(Kernel { programs, attached: HashMap::new(), mirror, network, changed: Changed::default(), inner })
+        Ok(Kernel {
+            programs,
+            attached: HashMap::new(),
+            devices: Vec::new(),
+            mirror,
+            network,
+            changed: Changed::default(),
+            inner,
+        })
     }
 
     /// Makes the plane for these listeners. What is left to user space is copied by `sendmmsg`.
     pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
         let own = KernelOptions::from(options).for_sockets(listeners);
-        Self::new(Box::new(Batch::new(listeners.clone())), own)
+        let mut plane = Self::new(Box::new(Batch::new(listeners.clone())), own)?;
+        plane.devices.clone_from(&options.devices);
+        Ok(plane)
     }
 
     /// What the program's tables look like.
@@ -157,6 +170,10 @@ impl Kernel {
         let Some(name) = self.network.device(device)?.map(|device| device.name.clone()) else {
             return Ok(());
         };
+        if !self.devices.is_empty() && !self.devices.contains(&name) {
+            self.attached.insert(device, None);
+            return Ok(());
+        }
         let attached = tc(&mut self.programs).and_then(|program| {
             let options = TcAttachOptions::TcxOrder(LinkOrder::default());
             program
