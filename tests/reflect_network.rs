@@ -35,6 +35,9 @@ impl Between {
         for (number, outer) in [(1, &left), (2, &right)] {
             let device = format!("in{number}");
             lab.link((&inside, &device), (outer, "out")).unwrap();
+            // Devices with rings, as cables have; programs in the driver need them.
+            inside.ring(&device).unwrap();
+            outer.ring("out").unwrap();
             // Nothing but what the test sends: no IPv6, and neighbours that nobody has to ask for.
             inside.sysctl(&format!("net/ipv6/conf/{device}/disable_ipv6"), "1").unwrap();
             outer.sysctl("net/ipv6/conf/out/disable_ipv6", "1").unwrap();
@@ -109,6 +112,11 @@ fn forged_addresses_get_no_more_than_was_sent_in_their_name() {
 #[test]
 fn forged_addresses_get_no_more_from_a_plane_in_the_kernel() {
     forge("kernel");
+}
+
+#[test]
+fn forged_addresses_get_no_more_from_a_plane_in_the_driver() {
+    forge("xdp");
 }
 
 fn forge(plane: &str) {
