@@ -14,7 +14,8 @@ fn main() {
         .iter()
         .map(|header| fs::read_to_string(header).expect("the crate contains its headers"))
         .collect();
-    fs::write(out.join("constants.rs"), constants(&headers)).expect("cargo's output directory can be written");
+    fs::write(out.join("constants.rs"), constants(&headers))
+        .expect("cargo's output directory can be written");
 
     let mut programs = String::new();
     for (name, constant, what) in [

@@ -47,13 +47,16 @@
 #define REFLECT_SENDER_ECHO 1 /* It wants copies of its own datagrams too. */
 
 /* The mark of a datagram that was admitted and handed to user space: this bit, the lane's number, the low bits of the lane's
- * generation, and the position where to go on. */
+ * generation, the low bits of the group's number (its sender may have another group by then), and the position where to go
+ * on. */
 #define REFLECT_MARK_HANDED 0x80000000
-#define REFLECT_MARK_LANE_SHIFT 27
-#define REFLECT_MARK_LANE_MASK 15
-#define REFLECT_MARK_GENERATION_SHIFT 20
-#define REFLECT_MARK_GENERATION_MASK 127
-#define REFLECT_MARK_POSITION_MASK 1048575
+#define REFLECT_MARK_LANE_SHIFT 28
+#define REFLECT_MARK_LANE_MASK 7
+#define REFLECT_MARK_GENERATION_SHIFT 22
+#define REFLECT_MARK_GENERATION_MASK 63
+#define REFLECT_MARK_GROUP_SHIFT 12
+#define REFLECT_MARK_GROUP_MASK 1023
+#define REFLECT_MARK_POSITION_MASK 4095
 
 /* lane.region: the first place, how many, and the low 8 bits of the generation. */
 #define REFLECT_REGION_COUNT_SHIFT 32
@@ -108,7 +111,8 @@ struct group {
 	__u64 member_burst_ns;
 	__u32 lane[REFLECT_LANES_MAX]; /* indexes of lanes */
 	__u64 finished;                /* how many of those handed over user space is done with */
-	__u64 spare[5];
+	__u64 number;                  /* the group's number in user space */
+	__u64 spare[4];
 	/* From here on a cache line that the programs write. */
 	__u64 bucket_ns; /* when the group's bucket is full again */
 	__u64 handed;    /* how many datagrams were handed over */
@@ -165,7 +169,8 @@ struct totals {
 	__u64 finished; /* user space's: the sum over groups */
 	__u64 bound;    /* user space's: how many may be under way to it, for the socket to hold them */
 	__u64 incomplete; /* user space's: not 0 while some members are not in `senders`, and strangers are for it to judge */
-	__u64 spare[5];
+	__u64 hold; /* user space's: not 0 while sockets may hold datagrams that none may overtake: all are handed over */
+	__u64 spare[4];
 	__u64 handed; /* the kernel's: the sum over groups */
 	__u64 spares[7];
 };

@@ -214,9 +214,9 @@ static __always_inline enum verdict judge(struct sender_key *key, __u32 device, 
 	if (!(flags & REFLECT_GROUP_LIVE))
 		return PASS_UP;
 
-	__u64 waiting = READ_ONCE(group->handed) - READ_ONCE(group->finished);
+	__s64 waiting = READ_ONCE(group->handed) - READ_ONCE(group->finished);
 
-	if (waiting >= group->bound || READ_ONCE(total->handed) - READ_ONCE(total->finished) >= total->bound) {
+	if (waiting >= (__s64)group->bound || (__s64)(READ_ONCE(total->handed) - READ_ONCE(total->finished)) >= (__s64)READ_ONCE(total->bound)) {
 		count->backlog++;
 		return REFUSE;
 	}
@@ -241,7 +241,7 @@ static __always_inline enum verdict judge(struct sender_key *key, __u32 device, 
 	__sync_fetch_and_add(&group->datagrams, 1);
 	judged->group = group;
 	judged->sender = sender;
-	return waiting || flags & REFLECT_GROUP_USER || !(flags & REFLECT_GROUP_IPV6) == ipv6 ? HAND : COPY;
+	return waiting > 0 || READ_ONCE(total->hold) || flags & REFLECT_GROUP_USER || !(flags & REFLECT_GROUP_IPV6) == ipv6 ? HAND : COPY;
 }
 
 /* The first lane's region, for the mark of a datagram of which nothing was copied. */
@@ -253,7 +253,7 @@ static __always_inline __u64 first_region(struct group *group)
 	return lane ? READ_ONCE(lane->region) : 0;
 }
 
-/* The mark of a datagram that goes on in user space at a position of a lane. */
+/* The mark of a datagram that goes on in user space at a position of a lane, but for its group. */
 static __always_inline __u32 mark_of(__u32 lane, __u64 region, __u32 position)
 {
 	return REFLECT_MARK_HANDED | (lane & REFLECT_MARK_LANE_MASK) << REFLECT_MARK_LANE_SHIFT |
@@ -271,7 +271,8 @@ static __always_inline __u32 hand_over(struct group *group, struct counters *cou
 	if (total)
 		__sync_fetch_and_add(&total->handed, 1);
 	count->handed++;
-	return mark_of(lane, region, position);
+	return mark_of(lane, region, position) |
+	       (READ_ONCE(group->number) & REFLECT_MARK_GROUP_MASK) << REFLECT_MARK_GROUP_SHIFT;
 }
 
 #endif

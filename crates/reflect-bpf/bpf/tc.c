@@ -292,6 +292,11 @@ static __always_inline bool parse4(struct __sk_buff *skb, struct parsed *parsed)
 	return true;
 }
 
+static __always_inline bool is_mapped(const struct in6_addr *address)
+{
+	return !address->s6_addr32[0] && !address->s6_addr32[1] && address->s6_addr32[2] == bpf_htonl(0xffff);
+}
+
 static __always_inline bool parse6(struct __sk_buff *skb, struct parsed *parsed)
 {
 	const struct headers6 *saved = &parsed->saved.six;
@@ -308,8 +313,7 @@ static __always_inline bool parse6(struct __sk_buff *skb, struct parsed *parsed)
 	/* A datagram over IPv6 has a checksum. IPv4 addresses have no business in such a header. */
 	if (saved->ip.version != 6 || saved->ip.nexthdr != IPPROTO_UDP || udp < sizeof(saved->udp) ||
 	    parsed->length != sizeof(saved->ip) + udp || !saved->udp.check ||
-	    (!saved->ip.saddr.s6_addr32[0] && !saved->ip.saddr.s6_addr32[1] &&
-	     saved->ip.saddr.s6_addr32[2] == bpf_htonl(0xffff)))
+	    is_mapped(&saved->ip.saddr) || is_mapped(&saved->ip.daddr))
 		return false;
 	parsed->payload = udp - sizeof(saved->udp);
 	parsed->check = saved->udp.check;
@@ -334,6 +338,7 @@ static __always_inline bool begin4(struct work *work, const struct parsed *parse
 	address_from(ETHERNET(packet), lane);
 	packet->ip.ttl = REFLECT_TTL;
 	packet->ip.tos = 0;
+	packet->ip.frag_off = bpf_htons(0x4000);
 	packet->ip.saddr = *(__be32 *)(lane->address + 12);
 	packet->udp.source = lane->port;
 

@@ -130,29 +130,26 @@ impl Client {
             return Ok(Some(event));
         }
         let until = Instant::now() + timeout;
+        let mut woken = false;
         loop {
+            let over = woken || Instant::now() >= until;
+            // What came while nobody looked comes before what did not come in that time.
+            self.receive()?;
             let now_us = self.now_us();
             self.member.tick(now_us);
             self.flush()?;
             if let Some(event) = self.take_event() {
                 return Ok(Some(event));
             }
+            if over {
+                return Ok(None);
+            }
             let left = until.saturating_duration_since(Instant::now());
             let due = self
                 .member
                 .timeout_us()
                 .map_or(left, |due_us| Duration::from_micros(due_us.saturating_sub(self.now_us())));
-            let (readable, woken) = self.wait(left.min(due))?;
-            if readable {
-                self.receive()?;
-                self.flush()?;
-            }
-            if let Some(event) = self.take_event() {
-                return Ok(Some(event));
-            }
-            if woken || until <= Instant::now() {
-                return Ok(None);
-            }
+            woken = self.wait(left.min(due))?;
         }
     }
 
@@ -238,16 +235,16 @@ impl Client {
         }
     }
 
-    /// Waits. Gives whether there are datagrams, and whether it was woken.
-    fn wait(&self, timeout: Duration) -> Result<(bool, bool), ClientError> {
+    /// Waits for datagrams, or to be woken. Gives whether it was.
+    fn wait(&self, timeout: Duration) -> Result<bool, ClientError> {
         let mut files = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&*self.wake.0, PollFlags::IN)];
         wait_for(&mut files, timeout).map_err(system("wait for datagrams"))?;
-        let [readable, woken] = files.map(|file| !file.revents().is_empty());
+        let woken = !files[1].revents().is_empty();
         if woken {
             // Whoever wakes it now wakes it for what is looked at next.
             let _ = rustix::io::read(&*self.wake.0, &mut [0; 8]);
         }
-        Ok((readable, woken))
+        Ok(woken)
     }
 
     fn receive(&mut self) -> Result<(), ClientError> {

@@ -14,10 +14,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::plane::{Origin, Plane, PlaneError, Portion, Rescue};
+use crate::plane::{Origin, Plane, PlaneError, Portion, Rescue, kernel};
 use crate::system::message::{HEADROOM, Inbox, Received};
 use crate::system::{self, Poll};
-use crate::table::{Change, GroupIndex, Path, Table};
+use crate::table::{Change, GroupIndex, MemberIndex, Path, Table};
 use crate::wire;
 
 mod backlog;
@@ -142,6 +142,10 @@ pub struct Forwarder {
     by_group: Vec<Counters>,
     /// What each socket had dropped, when it last said so.
     dropped: Vec<u32>,
+    /// Whether all sockets were found empty in one turn, since the plane was last told that they were.
+    emptied: bool,
+    /// A plane in the kernel was here before: its marks are in the sockets.
+    marks: bool,
     ready: Vec<(u64, bool, bool)>,
     maintain_ms: u64,
 }
@@ -165,6 +169,8 @@ impl Forwarder {
         }
         Ok(Forwarder {
             dropped: vec![0; listeners.addresses().count()],
+            emptied: false,
+            marks: false,
             listeners,
             plane,
             options,
@@ -194,6 +200,8 @@ impl Forwarder {
         let ready = self.poll.wait(timeout.min(Duration::from_nanos(soon)));
         self.ready.extend(ready.map_err(ForwardError::Wait)?);
         let now = Now::read();
+        // Sockets that are not told of are empty, unless there were too many to tell of.
+        let mut emptied = self.ready.len() < system::READY_MAX;
         for at in 0..self.ready.len() {
             match self.ready[at] {
                 (WAKE, ..) => system::lower(self.wake.as_fd()),
@@ -204,11 +212,12 @@ impl Forwarder {
                         self.take_reports(socket);
                     }
                     if readable {
-                        self.receive(host, socket, now)?;
+                        emptied &= self.receive(host, socket, now)?;
                     }
                 }
             }
         }
+        self.emptied |= emptied;
         for queue in 0..self.backlog.queues_len() {
             if self.backlog.due(queue, now.ns) {
                 self.drain(host, queue, now)?;
@@ -217,6 +226,10 @@ impl Forwarder {
         if now.ms >= self.maintain_ms {
             self.maintain_ms = now.ms + self.options.maintain_ms;
             self.plane.maintain(host.table())?;
+            if self.emptied {
+                self.plane.settle();
+                self.emptied = false;
+            }
             // The sockets tell by what they receive; to ask thousands of them each time would cost more than it says.
             self.counters.did(self.plane.done());
         }
@@ -287,22 +300,28 @@ impl Forwarder {
         self.refresh();
         // Those that it cannot copy any more wait for the new one.
         let _ = self.take_rescues(host, Now::read());
+        // A plane that goes takes what it told of with it; what its program marked is still to come out of the sockets.
+        self.marks |= self.plane.kind().in_kernel();
         self.plane = plane;
+        self.emptied = false;
+        let waiting = self.backlog.all_handed();
         self.plane.bound(self.options.backlog_datagrams);
         if let Some(ready) = self.plane.rescue_ready() {
             self.poll.add(ready, RESCUE).map_err(ForwardError::Wait)?;
         }
+        self.plane.hold();
         let table = host.table();
         for (index, group) in table.groups() {
             self.plane.follow(table, Change::GroupAdded(index))?;
+            // Before its members, so that the plane has no time to let anything overtake it.
+            for _ in 0..waiting.get(&index).copied().unwrap_or_default() {
+                self.plane.waits(index);
+            }
             for entry in group.lanes.iter().flat_map(|lane| &lane.entries) {
                 if let Some(member) = entry.member {
                     self.plane.follow(table, Change::Joined(member))?;
                 }
             }
-        }
-        for group in self.backlog.all_handed() {
-            self.plane.waits(group);
         }
         Ok(())
     }
@@ -371,13 +390,15 @@ impl Forwarder {
         followed
     }
 
-    /// Takes what has come to a socket.
-    fn receive(&mut self, host: &mut dyn Host, socket: usize, now: Now) -> Result<(), ForwardError> {
+    /// Takes what has come to a socket. True if that was all.
+    fn receive(&mut self, host: &mut dyn Host, socket: usize, now: Now) -> Result<bool, ForwardError> {
         for _ in 0..BATCHES {
             let (local, fd) = self.listeners.get(socket);
             let count = match self.inbox.receive(fd, local) {
                 Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(true);
+                }
                 // What the network reported is told once in place of a datagram.
                 Err(_) => continue,
             };
@@ -402,10 +423,10 @@ impl Forwarder {
                 }
             }
             if count < system::message::BATCH {
-                break;
+                return Ok(true);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Admits or refuses a datagram, and copies it as far as it can be.
@@ -416,10 +437,17 @@ impl Forwarder {
         received: Received,
         now: Now,
     ) -> Result<(), ForwardError> {
-        let Forwarder { plane, backlog, inbox, counters, by_group, options, .. } = self;
+        let Forwarder { plane, backlog, inbox, counters, by_group, options, marks, .. } = self;
         let table = host.table();
-        let Some(sender) = table.sender(received.path.local.port(), received.from) else {
-            counters.strangers += 1;
+        let origin = match plane.origin(received.mark) {
+            Origin::Fresh if *marks => kernel::origin(received.mark),
+            origin => origin,
+        };
+        let handed = matches!(origin, Origin::Handed { .. });
+        // What a program admitted is of the group that its sender sent to at that time.
+        let of = |&index: &MemberIndex| origin.may_be(table.member(index).group);
+        let Some(sender) = table.senders(received.path.local.port(), received.from).find(of) else {
+            counters.strangers += u64::from(!handed);
             return Ok(());
         };
         let (index, echo, member_bucket) = {
@@ -428,8 +456,6 @@ impl Forwarder {
         };
         let group = table.group(index);
         let of_group = &mut by_group[index.0 as usize];
-        let origin = plane.origin(received.mark);
-        let handed = matches!(origin, Origin::Handed { .. });
         let head = if group.options.sequence { wire::DATA_HEAD_BYTES } else { 0 };
         if !handed {
             if received.len + head > PAYLOAD_MAX {
@@ -556,9 +582,12 @@ fn spread(
     now: Now,
 ) -> Result<(), ForwardError> {
     let handed = matches!(origin, Origin::Handed { .. });
+    if handed {
+        plane.arrived(index);
+    }
     let (first, position) = match origin {
         Origin::Fresh => (0, 0),
-        Origin::Handed { lane, generation, position } => {
+        Origin::Handed { lane, generation, position, .. } => {
             let position = position as usize;
             let known = table.group(index).lanes.get(usize::from(lane));
             (lane, known.and_then(|lane| lane.position_now(generation, position)).unwrap_or(position))

@@ -150,6 +150,13 @@ impl Namespace {
         Ok(file)
     }
 
+    /// Has a device complete the checksums of what goes out by it, as cards do, or the kernel before it gets there. It has no
+    /// ring any more.
+    pub fn checksums(&self, device: &str, by_device: bool) -> Result<(), LabError> {
+        self.run(|| system::checksums(device, by_device))
+            .map_err(|why| LabError(format!("cannot set checksums of {device} of {}: {why}", self.name)))
+    }
+
     /// Sets one of the kernel's numbers, by its path, such as `net/ipv4/ip_forward`.
     pub fn sysctl(&self, path: &str, value: &str) -> Result<(), LabError> {
         let path = std::path::Path::new("/proc/sys").join(path);

@@ -139,9 +139,11 @@ pub enum Origin {
     /// positions of `lane` from `position` on, in that lane's `generation`. One that the program has admitted and left
     /// alone, as it may not overtake another, is at the first position of the first lane, in any generation.
     Handed {
+        /// The low bits of the group's index ([`Origin::GROUP_BITS`]): its sender may have joined another group meanwhile.
+        group: u16,
         /// The lane, by number.
         lane: u16,
-        /// The generation of the lane that `position` is of.
+        /// The low bits ([`crate::table::GENERATION_BITS`]) of the generation of the lane that `position` is of.
         generation: u8,
         /// The first position without its copy.
         position: u32,
@@ -159,6 +161,19 @@ pub struct Rescue {
     pub except: Option<SocketAddr>,
     /// What the copies carry.
     pub payload: Vec<u8>,
+}
+
+impl Origin {
+    /// How many bits of a group's index there are in [`Origin::Handed`].
+    pub const GROUP_BITS: u32 = 10;
+
+    /// True if a datagram may be of this group, as far as its origin tells.
+    pub fn may_be(self, group: GroupIndex) -> bool {
+        match self {
+            Origin::Fresh => true,
+            Origin::Handed { group: low, .. } => group.0 & ((1 << Self::GROUP_BITS) - 1) == u32::from(low),
+        }
+    }
 }
 
 /// What a kernel program did by itself since the last time it was asked.
@@ -230,6 +245,19 @@ pub trait Plane: Send {
         let _ = copies;
         true
     }
+
+    /// This plane takes over from another, and sockets may still hold datagrams: until they were found empty, a program in
+    /// the kernel lets user space copy what comes after them.
+    fn hold(&mut self) {}
+
+    /// A datagram of this group that a program in the kernel handed over has arrived in user space.
+    fn arrived(&mut self, group: GroupIndex) {
+        let _ = group;
+    }
+
+    /// All datagrams that came before the last call of this have been received since: what a program in the kernel handed
+    /// over until then and has not arrived is lost.
+    fn settle(&mut self) {}
 
     /// A datagram of this group that reached user space although a program in the kernel might have copied it (handed
     /// over, or following one that was) has been copied to everybody, or refused.

@@ -252,23 +252,39 @@ fn request(device: &str) -> io::Result<libc::ifreq> {
 /// has a ring in each direction.
 #[cfg(feature = "testkit")]
 pub(crate) fn ring(device: &str) -> io::Result<()> {
-    /// What both commands take.
+    const ETHTOOL_STSO: u32 = 0x1f;
+    offload(device, ETHTOOL_STSO, false)?;
+    offload(device, ETHTOOL_SGRO, true)
+}
+
+/// The number of the command that switches receive offload.
+#[cfg(feature = "testkit")]
+const ETHTOOL_SGRO: u32 = 0x2c;
+
+/// Has a device complete the checksums of what goes out by it, or the kernel before. What comes in by it is taken as it is,
+/// without receive offload, which would look at checksums and say that they need not be looked at again.
+#[cfg(feature = "testkit")]
+pub(crate) fn checksums(device: &str, by_device: bool) -> io::Result<()> {
+    const ETHTOOL_STXCSUM: u32 = 0x17;
+    offload(device, ETHTOOL_SGRO, false)?;
+    offload(device, ETHTOOL_STXCSUM, by_device)
+}
+
+/// Switches something on that a device does in the kernel's stead, or off.
+#[cfg(feature = "testkit")]
+fn offload(device: &str, command: u32, on: bool) -> io::Result<()> {
+    /// What such commands take.
     #[repr(C)]
     struct Value {
         command: u32,
         value: u32,
     }
-    const ETHTOOL_SGRO: u32 = 0x2c;
-    const ETHTOOL_STSO: u32 = 0x1f;
     let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
-    for (command, value) in [(ETHTOOL_STSO, 0), (ETHTOOL_SGRO, 1)] {
-        let mut value = Value { command, value };
-        let mut request = request(device)?;
-        request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // SAFETY: the request and what it points to live, and are what this call takes.
-        check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) })?;
-    }
-    Ok(())
+    let mut value = Value { command, value: u32::from(on) };
+    let mut request = request(device)?;
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: the request and what it points to live, and are what this call takes.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) }).map(drop)
 }
 
 /// Takes the calling thread into a network namespace.
@@ -277,6 +293,9 @@ pub(crate) fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no pointers are passed; a thread may change its namespace at any time.
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
 }
+
+/// How many files are told of at once.
+pub(crate) const READY_MAX: usize = 64;
 
 /// Waits for several files at once.
 pub(crate) struct Poll {
@@ -288,7 +307,7 @@ impl Poll {
     pub(crate) fn new() -> io::Result<Poll> {
         // SAFETY: no pointers are passed.
         let epoll = own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        Ok(Poll { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; 64] })
+        Ok(Poll { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; READY_MAX] })
     }
 
     /// Waits for this file to be readable, too.

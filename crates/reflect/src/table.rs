@@ -116,16 +116,19 @@ pub struct Lane {
 /// names a position by an older generation is on its way for milliseconds.
 const REWRITINGS: usize = 8;
 
+/// How many of a generation's bits are enough to name it, on the way from the kernel.
+pub const GENERATION_BITS: u32 = 6;
+
 impl Lane {
     /// A lane without members.
     pub fn new(path: Path) -> Lane {
         Lane { path, generation: 0, entries: Vec::new(), live: 0, left_out: VecDeque::new() }
     }
 
-    /// Where a position of an earlier generation is now, or that of the next member if it was a gap. `None` if it was too
+    /// Where a position of an earlier generation, of which the low [`GENERATION_BITS`] are given, is now, or that of the next member if it was a gap. `None` if it was too
     /// long ago. All positions but 0 may have moved.
     pub fn position_now(&self, generation: u8, position: usize) -> Option<usize> {
-        let behind = usize::from(self.generation.wrapping_sub(generation));
+        let behind = usize::from(self.generation.wrapping_sub(generation) & ((1 << GENERATION_BITS) - 1));
         let first = self.left_out.len().checked_sub(behind);
         match (position, first) {
             (0, _) => Some(0),
@@ -309,18 +312,15 @@ impl Table {
         self.senders.get(&(port, address)).copied()
     }
 
+    /// All members for which an address sends to a port, the newest first.
+    pub fn senders(&self, port: u16, address: SocketAddr) -> impl Iterator<Item = MemberIndex> {
+        std::iter::successors(self.sender(port, address), |&index| self.member(index).older)
+    }
+
     /// The member of a group with this address.
     pub fn member_of(&self, id: GroupId, address: SocketAddr) -> Option<MemberIndex> {
         let group = self.find(id)?;
-        let mut next = self.sender(id.port, address);
-        while let Some(index) = next {
-            let member = self.member(index);
-            if member.group == group {
-                return Some(index);
-            }
-            next = member.older;
-        }
-        None
+        self.senders(id.port, address).find(|&index| self.member(index).group == group)
     }
 
     /// Makes a group, or changes the options of one.

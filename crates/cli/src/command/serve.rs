@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn the_file_has_the_names_of_the_flags_and_the_line_wins() {
         let file: Settings = toml::from_str(
-            "listen = [\"127.0.0.1:1\"]\nstore = \"file:x\"\nsegment-bytes = \"64KiB\"\nsnapshot-bytes = 1024\nno-pacing = true\nlog = \"warn\"",
+            "listen = [\"127.0.0.1:1\"]\nstore = \"file:x\"\nsegment-bytes = \"64KiB\"\nsnapshot-bytes = 1024\nno-pacing = true\nlog = \"warn\"\n[reflect]\nopen = true",
         )
         .unwrap();
         let line = Settings { log: Some("debug".into()), ..Settings::default() };

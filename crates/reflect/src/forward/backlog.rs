@@ -5,7 +5,7 @@
 //! - A datagram goes once nobody waits for it any more; then its buffer is used again.
 //! - Positions in queues are always of the present generation of their lanes.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use crate::table::{GroupIndex, Table};
@@ -179,15 +179,14 @@ impl Backlog {
         }
     }
 
-    /// Has the plane told of the end of all that waits, and gives their groups: one for each datagram.
-    pub(super) fn all_handed(&mut self) -> Vec<GroupIndex> {
-        let waiting = self.datagrams.iter_mut().filter(|datagram| datagram.places > 0);
+    /// Has the plane told of the end of all that waits, and says how many datagrams of each group do.
+    pub(super) fn all_handed(&mut self) -> HashMap<GroupIndex, u64> {
+        let mut waiting = HashMap::new();
+        for datagram in self.datagrams.iter_mut().filter(|datagram| datagram.places > 0) {
+            datagram.handed = true;
+            *waiting.entry(datagram.group).or_default() += 1;
+        }
         waiting
-            .map(|datagram| {
-                datagram.handed = true;
-                datagram.group
-            })
-            .collect()
     }
 
     /// A group was removed: nobody waits for its datagrams. Says how many of them the plane wants to be told of.

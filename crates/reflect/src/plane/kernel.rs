@@ -28,6 +28,7 @@ pub mod network;
 pub mod room;
 
 mod layout;
+mod places;
 
 use self::load::Sizes;
 use self::mirror::{Memory, Mirror};
@@ -42,6 +43,10 @@ const CONFIRM_AT_ONCE: usize = 32;
 /// How many datagrams of one group may be on their way through user space. Beyond, they are refused.
 const BOUND_GROUP: u32 = 1024;
 
+/// What a socket's buffer is charged for a datagram that fits an Ethernet frame, at most; and as much again for those that
+/// come to it beside what is handed over.
+const DATAGRAM_BYTES: usize = 2 * 4096;
+
 /// What may be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelOptions {
@@ -54,6 +59,17 @@ pub struct KernelOptions {
 impl Default for KernelOptions {
     fn default() -> Self {
         KernelOptions { sizes: Sizes::default(), bound_total: 8192 }
+    }
+}
+
+impl KernelOptions {
+    /// Hands over no more than these sockets hold.
+    pub(super) fn for_sockets(mut self, listeners: &Listeners) -> Self {
+        for (_, socket) in listeners.sockets() {
+            let bytes = rustix::net::sockopt::socket_recv_buffer_size(socket).unwrap_or_default();
+            self.bound_total = self.bound_total.min((bytes / DATAGRAM_BYTES) as u64).max(1);
+        }
+        self
     }
 }
 
@@ -75,6 +91,8 @@ pub struct Kernel {
     // The program goes first, then what it works with.
     pub(super) programs: Ebpf,
     attached: HashMap<u32, Option<SchedClassifierLinkId>>,
+    /// The devices that the program may be put on; any if none is named.
+    devices: Vec<String>,
     pub(super) mirror: Mirror,
     pub(super) network: Network,
     /// What is not shown yet.
@@ -109,12 +127,23 @@ impl Kernel {
         })?;
         let network = Network::new().map_err(|error| format!("cannot watch the network: {error}"))?;
         let mirror = Mirror::new(maps, BOUND_GROUP, options.bound_total);
-        Ok(Kernel { programs, attached: HashMap::new(), mirror, network, changed: Changed::default(), inner })
+        Ok(Kernel {
+            programs,
+            attached: HashMap::new(),
+            devices: Vec::new(),
+            mirror,
+            network,
+            changed: Changed::default(),
+            inner,
+        })
     }
 
     /// Makes the plane for these listeners. What is left to user space is copied by `sendmmsg`.
     pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
-        Self::new(Box::new(Batch::new(listeners.clone())), KernelOptions::from(options))
+        let own = KernelOptions::from(options).for_sockets(listeners);
+        let mut plane = Self::new(Box::new(Batch::new(listeners.clone())), own)?;
+        plane.devices.clone_from(&options.devices);
+        Ok(plane)
     }
 
     /// What the program's tables look like.
@@ -141,6 +170,10 @@ impl Kernel {
         let Some(name) = self.network.device(device)?.map(|device| device.name.clone()) else {
             return Ok(());
         };
+        if !self.devices.is_empty() && !self.devices.contains(&name) {
+            self.attached.insert(device, None);
+            return Ok(());
+        }
         let attached = tc(&mut self.programs).and_then(|program| {
             let options = TcAttachOptions::TcxOrder(LinkOrder::default());
             program
@@ -222,6 +255,18 @@ impl Plane for Kernel {
         origin(mark)
     }
 
+    fn hold(&mut self) {
+        self.mirror.hold();
+    }
+
+    fn arrived(&mut self, group: GroupIndex) {
+        self.mirror.arrived(group);
+    }
+
+    fn settle(&mut self) {
+        self.mirror.settle();
+    }
+
     fn finished(&mut self, group: GroupIndex) {
         self.mirror.finished(group);
     }
@@ -261,6 +306,7 @@ pub fn origin(mark: u32) -> Origin {
         return Origin::Fresh;
     }
     Origin::Handed {
+        group: (mark >> constant::MARK_GROUP_SHIFT & constant::MARK_GROUP_MASK) as u16,
         lane: (mark >> constant::MARK_LANE_SHIFT & constant::MARK_LANE_MASK) as u16,
         generation: (mark >> constant::MARK_GENERATION_SHIFT & constant::MARK_GENERATION_MASK) as u8,
         position: (mark & constant::MARK_POSITION_MASK) as u32,
@@ -270,6 +316,7 @@ pub fn origin(mark: u32) -> Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::GENERATION_BITS;
 
     #[test]
     fn programs_and_user_space_agree_on_what_is_for_the_reflector() {
@@ -280,7 +327,11 @@ mod tests {
     fn a_mark_says_where_to_go_on() {
         assert_eq!(origin(0), Origin::Fresh);
         assert_eq!(origin(7), Origin::Fresh);
-        let mark = 1 << 31 | 5 << 27 | 77 << 20 | 4095;
-        assert_eq!(origin(mark), Origin::Handed { lane: 5, generation: 77, position: 4095 });
+        let mark = 1 << 31 | 5 << 28 | 33 << 22 | 1000 << 12 | 4095;
+        assert_eq!(origin(mark), Origin::Handed { group: 1000, lane: 5, generation: 33, position: 4095 });
+        assert_eq!(constant::MARK_GROUP_MASK, (1 << Origin::GROUP_BITS) - 1);
+        assert_eq!(constant::MARK_GENERATION_MASK, (1 << GENERATION_BITS) - 1);
+        assert_eq!(constant::MARK_POSITION_MASK, constant::PLACES_MAX - 1);
+        assert_eq!(constant::MARK_LANE_MASK, constant::LANES_MAX - 1);
     }
 }

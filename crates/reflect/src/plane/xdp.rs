@@ -105,8 +105,13 @@ impl Xdp {
         let under_way = cpus * UNDER_WAY_BYTES;
         let ring = (2 * under_way).next_power_of_two().max(1 << 20);
         let inner = Box::new(Batch::new(listeners.clone()));
-        let mut kernel =
-            Kernel::from_object(nacre_reflect_bpf::XDP, inner, options, 2, &[("xdp_rescues", ring as u32)])?;
+        let mut kernel = Kernel::from_object(
+            nacre_reflect_bpf::XDP,
+            inner,
+            options.for_sockets(listeners),
+            2,
+            &[("xdp_rescues", ring as u32)],
+        )?;
         kernel.mirror.wait_for_steps();
         let programs = &mut kernel.programs;
         for name in ["reflect_xdp", "reflect_xdp_job", "reflect_xdp_egress"] {
@@ -552,6 +557,18 @@ impl Plane for Xdp {
 
     fn origin(&self, mark: u32) -> Origin {
         self.kernel.origin(mark)
+    }
+
+    fn hold(&mut self) {
+        self.kernel.hold();
+    }
+
+    fn arrived(&mut self, group: GroupIndex) {
+        self.kernel.arrived(group);
+    }
+
+    fn settle(&mut self) {
+        self.kernel.settle();
     }
 
     fn rescue(&mut self) -> Option<Rescue> {

@@ -11,7 +11,7 @@ mod keep;
 mod metrics;
 pub mod report;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
@@ -50,7 +50,7 @@ pub struct ServerOptions {
     pub plane_options: PlaneOptions,
     /// What the forwarder is told.
     pub forward: ForwardOptions,
-    /// What the control plane is told. Its own addresses are filled in.
+    /// What the control plane is told. The reflector's own addresses, and broadcast ones, are filled in.
     pub control: ControlOptions,
     /// The operator's key.
     pub key: Option<ClusterKey>,
@@ -121,6 +121,13 @@ pub enum ServerError {
     Panicked,
 }
 
+/// The broadcast addresses of the networks that this machine is in.
+fn broadcast() -> Result<Vec<Ipv4Addr>, ServerError> {
+    let devices = nix::ifaddrs::getifaddrs()
+        .map_err(|errno| ServerError::System { what: "list network devices", why: errno.into() })?;
+    Ok(devices.filter_map(|device| Some(device.broadcast?.as_sockaddr_in()?.ip())).collect())
+}
+
 /// A running reflector. Dropping it stops it too, but tells nobody what went wrong.
 pub struct Server {
     addresses: Vec<SocketAddr>,
@@ -166,6 +173,7 @@ impl Server {
             ControlOptions {
                 loopback: options.loopback || is_loopback(&bound),
                 own: bound.clone(),
+                broadcast: broadcast()?,
                 group_default: Some(options.group),
                 state_default: options.state,
                 token_key: options.key.clone(),

@@ -28,6 +28,7 @@ pub(super) const GROUP_MEMBERS: usize = 1;
 pub(super) const GROUP_RATES: usize = 2;
 pub(super) const GROUP_LANES: usize = 6;
 pub(super) const GROUP_FINISHED: usize = 10;
+pub(super) const GROUP_NUMBER: usize = 11;
 pub(super) const GROUP_HANDED: usize = 17;
 pub(super) const GROUP_DATAGRAMS: usize = 18;
 pub(super) const GROUP_COPIES: usize = 19;
@@ -36,6 +37,7 @@ pub(super) const GROUP_COPIES: usize = 19;
 pub(super) const TOTALS_FINISHED: usize = 0;
 pub(super) const TOTALS_BOUND: usize = 1;
 pub(super) const TOTALS_INCOMPLETE: usize = 2;
+pub(super) const TOTALS_HOLD: usize = 3;
 pub(super) const TOTALS_HANDED: usize = 8;
 
 /// Bytes of the hashes' keys and values.

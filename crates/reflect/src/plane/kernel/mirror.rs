@@ -16,28 +16,16 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use nacre_reflect_bpf::constant;
 
-use super::layout::{self, PLACE_HOP, PLACE_WORDS};
+use super::layout::{self, PLACE_HOP};
 use super::load::Maps;
-use super::netlink::Framing;
-use super::network::{Changed, HopIndex, Network};
+use super::network::{Changed, Network};
+use super::places::{
+    GAP, ShownLane, make_gap, places, read_place, release_hops, route_again, show_device, show_hops,
+    show_place,
+};
 use super::room::{Region, Regions, Slots};
 use crate::plane::Done;
-use crate::table::{Change, Entry, Group, GroupIndex, Lane, Path, Table};
-
-/// In place of a next hop: nobody is here, or there is no way to who is.
-const GAP: u32 = u32::MAX;
-const NOWHERE: u32 = u32::MAX - 1;
-
-/// What is shown of a lane.
-struct ShownLane {
-    slot: u32,
-    path: Path,
-    region: Option<Region>,
-    len: u32,
-    generation: u8,
-    /// How many of its members have no Ethernet address yet, or no way to them.
-    unresolved: u32,
-}
+use crate::table::{Change, Group, GroupIndex, Lane, Path, Table};
 
 /// What is shown of a group.
 struct Shown {
@@ -45,6 +33,9 @@ struct Shown {
     lanes: Vec<ShownLane>,
     /// It has a lane that could not be shown.
     short: bool,
+    /// How many datagrams that were handed over have arrived, and how many had been handed over when all was settled last.
+    arrived: u64,
+    settled: u64,
 }
 
 /// How much memory the programs' tables take.
@@ -71,6 +62,10 @@ pub struct Mirror {
     bound_group: u32,
     /// What was counted when `done` was last asked.
     counted: [u64; layout::COUNTERS],
+    /// How many datagrams that were handed over were lost, since `done` was last asked.
+    lost: u64,
+    /// How many had been handed over in all, when nothing was on its way at the last settling.
+    idle: Option<u64>,
 }
 
 impl Mirror {
@@ -87,6 +82,8 @@ impl Mirror {
             unknown_senders: HashMap::new(),
             bound_group,
             counted: [0; layout::COUNTERS],
+            lost: 0,
+            idle: None,
         }
     }
 
@@ -157,18 +154,67 @@ impl Mirror {
 
     /// A datagram of this group waits in user space, as if it had been handed over.
     pub fn waits(&mut self, group: GroupIndex) {
-        if let Some(Some(shown)) = self.shown.get(group.0 as usize) {
+        if let Some(Some(shown)) = self.shown.get_mut(group.0 as usize) {
+            shown.arrived += 1;
             self.maps.groups.entry(shown.slot)[layout::GROUP_HANDED].fetch_add(1, SeqCst);
+            self.maps.totals.entry(0)[layout::TOTALS_HANDED].fetch_add(1, SeqCst);
         }
-        self.maps.totals.entry(0)[layout::TOTALS_HANDED].fetch_add(1, SeqCst);
     }
 
     /// A datagram of this group that was handed to user space is done with.
     pub fn finished(&mut self, group: GroupIndex) {
+        // What another program handed over, which is gone, is none of this one's.
+        if self.waiting(group) == 0 {
+            return;
+        }
         if let Some(Some(shown)) = self.shown.get(group.0 as usize) {
             self.maps.groups.entry(shown.slot)[layout::GROUP_FINISHED].fetch_add(1, Release);
         }
         self.maps.totals.entry(0)[layout::TOTALS_FINISHED].fetch_add(1, Release);
+    }
+
+    /// Everything is handed over until sockets were found empty.
+    pub fn hold(&mut self) {
+        // What is settled first may be what was in the sockets before.
+        self.maps.totals.entry(0)[layout::TOTALS_HOLD].store(2, SeqCst);
+    }
+
+    /// A datagram of this group that was handed to user space has arrived there.
+    pub fn arrived(&mut self, group: GroupIndex) {
+        if let Some(Some(shown)) = self.shown.get_mut(group.0 as usize) {
+            let handed = self.maps.groups.entry(shown.slot)[layout::GROUP_HANDED].load(Acquire);
+            // One that another program handed over, which is gone, is none of these.
+            shown.arrived += u64::from(shown.arrived < handed);
+        }
+    }
+
+    /// All that was handed over before the last call of this must have arrived. What has not is lost on the way (a firewall, a
+    /// full socket, a sender who has left), and is not waited for any more.
+    ///
+    /// Later ones may have arrived too, and hide as many that are lost: these are found when fewer come.
+    pub fn settle(&mut self) {
+        let totals = self.maps.totals.entry(0);
+        let hold = totals[layout::TOTALS_HOLD].load(Relaxed);
+        totals[layout::TOTALS_HOLD].store(hold.saturating_sub(1), SeqCst);
+        let mut waiting = false;
+        for shown in self.shown.iter_mut().flatten() {
+            let words = self.maps.groups.entry(shown.slot);
+            let lost = shown.settled.saturating_sub(shown.arrived);
+            if lost > 0 {
+                shown.arrived += lost;
+                self.lost += lost;
+                words[layout::GROUP_FINISHED].fetch_add(lost, Release);
+                totals[layout::TOTALS_FINISHED].fetch_add(lost, Release);
+            }
+            shown.settled = words[layout::GROUP_HANDED].load(Acquire);
+            waiting |= shown.settled != words[layout::GROUP_FINISHED].load(Acquire);
+        }
+        // What was on its way when its group was removed is in no group's count.
+        let handed = totals[layout::TOTALS_HANDED].load(Acquire);
+        if !waiting && self.idle == Some(handed) {
+            totals[layout::TOTALS_FINISHED].store(handed, Release);
+        }
+        self.idle = (!waiting).then_some(handed);
     }
 
     /// How many datagrams of a group were handed over and are not finished.
@@ -215,7 +261,7 @@ impl Mirror {
             backlog,
             undeliverable,
             handed,
-            handed_lost: 0,
+            handed_lost: std::mem::take(&mut self.lost),
         }
     }
 
@@ -283,7 +329,9 @@ impl Mirror {
             for word in self.maps.groups.entry(slot) {
                 word.store(0, Relaxed);
             }
-            self.shown[index.0 as usize] = Some(Shown { slot, lanes: Vec::new(), short: false });
+            self.maps.groups.entry(slot)[layout::GROUP_NUMBER].store(u64::from(index.0), Relaxed);
+            self.shown[index.0 as usize] =
+                Some(Shown { slot, lanes: Vec::new(), short: false, arrived: 0, settled: 0 });
         }
         if let Some(shown) = &self.shown[index.0 as usize] {
             let options = &group.options;
@@ -507,113 +555,4 @@ fn user_copies(group: &Group, shown: &Shown, ipv6: bool) -> bool {
             .iter()
             .zip(&group.lanes)
             .any(|(lane, of)| lane.unresolved > 0 || (lane.region.is_none() && of.live > 0))
-}
-
-/// Writes a lane's device as it is now.
-fn show_device(maps: &Maps, lane: &mut ShownLane, network: &mut Network) -> io::Result<()> {
-    let index = lane.path.device;
-    let words = maps.lanes.entry(lane.slot);
-    let (mtu, mac) = match network.device(index)? {
-        Some(device) if device.up && device.framing != Framing::Other => (device.mtu, device.mac),
-        _ => (0, [0; 6]),
-    };
-    words[layout::LANE_MAC].store(layout::lane_mac(mac, layout::canonical(lane.path.local)), Relaxed);
-    words[layout::LANE_DEVICE].store(layout::device(index, mtu), SeqCst);
-    Ok(())
-}
-
-/// Writes a place. Returns 1 if its member cannot be reached from the kernel now.
-fn show_place(maps: &Maps, network: &mut Network, path: Path, at: u32, entry: &Entry) -> io::Result<u32> {
-    let address = layout::canonical(entry.address);
-    if entry.member.is_none() {
-        write_place(maps, at, layout::place(address, GAP, 0));
-        return Ok(0);
-    }
-    let local = layout::canonical(path.local);
-    let hop = network.hop(path.device, local.ip(), address.ip())?;
-    let mac = hop.and_then(|hop| network.mac(hop));
-    write_place(maps, at, layout::place(address, hop.map_or(NOWHERE, |hop| hop.0), layout::hop(mac)));
-    Ok(u32::from(mac.is_none()))
-}
-
-/// A place's last word is the one that programs look at first.
-fn write_place(maps: &Maps, at: u32, words: [u64; PLACE_WORDS]) {
-    let place = maps.places.entry(at);
-    for (word, value) in place.iter().zip(words).take(PLACE_HOP) {
-        word.store(value, Relaxed);
-    }
-    place[PLACE_HOP].store(words[PLACE_HOP], Release);
-}
-
-fn read_place(maps: &Maps, at: u32) -> [u64; PLACE_WORDS] {
-    let words = maps.places.entry(at);
-    std::array::from_fn(|at| words[at].load(Relaxed))
-}
-
-/// Nobody is here any more. The address stays: a program may be just about to use it.
-fn make_gap(maps: &Maps, at: u32, network: &mut Network) {
-    let place = read_place(maps, at);
-    let words = maps.places.entry(at);
-    words[PLACE_HOP].store(0, SeqCst);
-    set_entry(maps, at, GAP);
-    if layout::entry(&place) < NOWHERE {
-        network.release(HopIndex(layout::entry(&place)));
-    }
-}
-
-/// Changes the next hop of a place, which programs do not look at; port and sum stand in the same word, and stay.
-fn set_entry(maps: &Maps, at: u32, entry: u32) {
-    let word = &maps.places.entry(at)[layout::PLACE_ENTRY];
-    word.store(word.load(Relaxed) & u64::from(u32::MAX) | u64::from(entry) << 32, Relaxed);
-}
-
-fn places(lane: &ShownLane) -> Range<u32> {
-    lane.region.map_or(0..0, |region| region.base..region.base + lane.len)
-}
-
-/// A row of places is given up: so are its next hops.
-fn release_hops(maps: &Maps, lane: &ShownLane, network: &mut Network) {
-    for at in places(lane) {
-        let entry = layout::entry(&read_place(maps, at));
-        if entry < NOWHERE {
-            network.release(HopIndex(entry));
-        }
-    }
-}
-
-/// Asks for the way to each member of a lane again.
-fn route_again(maps: &Maps, lane: &ShownLane, of: &Lane, network: &mut Network) -> io::Result<()> {
-    let local = layout::canonical(lane.path.local);
-    for (at, entry) in places(lane).zip(&of.entries) {
-        let old = layout::entry(&read_place(maps, at));
-        if old == GAP || entry.member.is_none() {
-            continue;
-        }
-        let new = network.hop(lane.path.device, local.ip(), layout::canonical(entry.address).ip())?;
-        if old < NOWHERE {
-            // While a device is down there are no routes; the old way is as good as any then.
-            let Some(new) = new else { continue };
-            network.release(HopIndex(old));
-            set_entry(maps, at, new.0);
-        } else if let Some(new) = new {
-            set_entry(maps, at, new.0);
-        }
-    }
-    Ok(())
-}
-
-/// Writes the Ethernet addresses of those hops that changed.
-fn show_hops(maps: &Maps, lane: &mut ShownLane, network: &Network, changed: impl Fn(HopIndex) -> bool) {
-    for at in places(lane) {
-        let place = read_place(maps, at);
-        let hop = HopIndex(layout::entry(&place));
-        if hop.0 < NOWHERE && changed(hop) {
-            let word = layout::hop(network.mac(hop));
-            // An address that was known once is used until another is.
-            if word != 0 && word != place[PLACE_HOP] {
-                lane.unresolved -= u32::from(place[PLACE_HOP] == 0);
-                maps.places.entry(at)[PLACE_HOP].store(word, Release);
-            }
-        }
-    }
 }

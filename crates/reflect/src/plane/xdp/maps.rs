@@ -146,7 +146,7 @@ mod tests {
     fn class_of(places: u32) -> u32 {
         match places {
             ..=128 => places - 1,
-            ..=256 => 128 + (places - 129) / 8,
+            129..=256 => 128 + (places - 129) / 8,
             _ => 144 + (places - 257) / 16,
         }
     }
