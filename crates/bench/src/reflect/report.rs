@@ -88,7 +88,7 @@ impl Report {
 }
 
 /// More than this, in percent of a processor, is more than interrupts of an idle machine.
-const BACKGROUND_MAX: f64 = 4.0;
+const BACKGROUND_MAX: f64 = 8.0;
 
 /// Words that nobody is to overlook.
 pub(super) fn alarming(text: &str) -> String {
