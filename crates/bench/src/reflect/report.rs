@@ -192,7 +192,7 @@ fn table(series: &[Series]) -> Table {
             number(series.copy_ns.min),
             number(series.copy_ns.max),
             number(series.copy_cycles.median),
-            grouped(series.copy_received_ns.median),
+            number(series.copy_received_ns.median),
             number(series.copy_task_ns.median),
             grouped(runs.iter().map(|run| run.copies).sum::<u64>() as f64),
             match series.lost {
