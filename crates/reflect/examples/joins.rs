@@ -77,7 +77,7 @@ fn main() {
         sessions.push(joined.session);
     }
     let took = start.elapsed();
-    assert_eq!(control.counters().get(Counter::Joined), MEMBERS.into());
+    assert_eq!(control.counters().get(Counter::Joined), u64::from(MEMBERS));
     let own = sessions.capacity() * size_of::<u64>();
     let bytes = (ALLOCATED.load(Ordering::Relaxed) - before) as usize - own;
     println!(
