@@ -118,7 +118,9 @@ struct group {
 	__u64 handed;    /* how many datagrams were handed over */
 	__u64 datagrams; /* how many the kernel admitted */
 	__u64 copies;    /* how many copies devices took */
-	__u64 spares[4];
+	__u64 over_rate; /* how many datagrams were refused because of rates */
+	__u64 backlog;   /* how many because too many waited */
+	__u64 spares[2];
 };
 
 /* Who sends: the key of the hash of senders. */

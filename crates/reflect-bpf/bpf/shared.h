@@ -218,6 +218,7 @@ static __always_inline enum verdict judge(struct sender_key *key, __u32 device, 
 
 	if (waiting >= (__s64)group->bound || (__s64)(READ_ONCE(total->handed) - READ_ONCE(total->finished)) >= (__s64)READ_ONCE(total->bound)) {
 		count->backlog++;
+		__sync_fetch_and_add(&group->backlog, 1);
 		return REFUSE;
 	}
 
@@ -228,12 +229,14 @@ static __always_inline enum verdict judge(struct sender_key *key, __u32 device, 
 		price--;
 	if (!bucket_take(&sender->bucket_ns, now, group->member_copy_ns, group->member_burst_ns, price)) {
 		count->over_rate++;
+		__sync_fetch_and_add(&group->over_rate, 1);
 		return REFUSE;
 	}
 	if (!bucket_take(&group->bucket_ns, now, group->group_copy_ns, group->group_burst_ns, price)) {
 		if (group->member_copy_ns)
 			__sync_fetch_and_add(&sender->bucket_ns, -(group->member_copy_ns * price));
 		count->over_rate++;
+		__sync_fetch_and_add(&group->over_rate, 1);
 		return REFUSE;
 	}
 	count->datagrams++;

@@ -246,9 +246,11 @@ impl Forwarder {
         self.counters
     }
 
-    /// What one group's datagrams came to, as far as user space knows.
+    /// What one group's datagrams came to, but for their bytes in the kernel.
     pub fn group_counters(&self, group: GroupIndex) -> Counters {
-        self.by_group.get(group.0 as usize).copied().unwrap_or_default()
+        let mut counters = self.by_group.get(group.0 as usize).copied().unwrap_or_default();
+        counters.did(self.plane.group_done(group));
+        counters
     }
 
     /// Asks the plane and the sockets what they did by themselves. The plane is asked in turns, too.
@@ -302,6 +304,9 @@ impl Forwarder {
         let _ = self.take_rescues(host, Now::read());
         // A plane that goes takes what it told of with it; what its program marked is still to come out of the sockets.
         self.marks |= self.plane.kind().in_kernel();
+        for (counters, group) in self.by_group.iter_mut().zip(0..) {
+            counters.did(self.plane.group_done(GroupIndex(group)));
+        }
         self.plane = plane;
         self.emptied = false;
         let waiting = self.backlog.all_handed();

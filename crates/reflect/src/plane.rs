@@ -281,4 +281,10 @@ pub trait Plane: Send {
     fn done(&mut self) -> Done {
         Done::default()
     }
+
+    /// What came of a group's datagrams without user space since the group was made: those admitted, copies, and refusals.
+    fn group_done(&self, group: GroupIndex) -> Done {
+        let _ = group;
+        Done::default()
+    }
 }

@@ -283,6 +283,10 @@ impl Plane for Kernel {
         self.network.confirm(CONFIRM_AT_ONCE).map_err(network_failed)
     }
 
+    fn group_done(&self, group: GroupIndex) -> Done {
+        self.mirror.group_done(group)
+    }
+
     fn done(&mut self) -> Done {
         let mut done = self.inner.done();
         let kernel = self.mirror.done();

@@ -609,6 +609,10 @@ impl Plane for Xdp {
         Ok(())
     }
 
+    fn group_done(&self, group: GroupIndex) -> Done {
+        self.kernel.group_done(group)
+    }
+
     fn done(&mut self) -> Done {
         self.kernel.done()
     }

@@ -31,6 +31,8 @@ pub fn everybody_but_the_sender_gets_one_copy(kind: Kind) {
         for member in &members {
             assert_eq!(member.rest(), Vec::<Vec<u8>>::new());
         }
+        let counters = world.with(move |_, forwarder| forwarder.group_counters(group));
+        assert_eq!((counters.admitted, counters.copies), (18, 18 * 6), "{counters:?}");
     }
     let counters = world.counters();
     assert_eq!((counters.admitted, counters.copies), (36, 36 * 6), "{counters:?}");

@@ -32,6 +32,8 @@ pub(super) const GROUP_NUMBER: usize = 11;
 pub(super) const GROUP_HANDED: usize = 17;
 pub(super) const GROUP_DATAGRAMS: usize = 18;
 pub(super) const GROUP_COPIES: usize = 19;
+pub(super) const GROUP_OVER_RATE: usize = 20;
+pub(super) const GROUP_BACKLOG: usize = 21;
 
 /// Words of the totals.
 pub(super) const TOTALS_FINISHED: usize = 0;

@@ -229,14 +229,17 @@ impl Mirror {
         }
     }
 
-    /// How many datagrams of a group the programs admitted, and how many copies of them devices took.
-    pub fn group_counts(&self, group: GroupIndex) -> (u64, u64) {
-        match self.shown.get(group.0 as usize) {
-            Some(Some(shown)) => {
-                let words = self.maps.groups.entry(shown.slot);
-                (words[layout::GROUP_DATAGRAMS].load(Relaxed), words[layout::GROUP_COPIES].load(Relaxed))
-            }
-            _ => (0, 0),
+    /// What programs did with a group's datagrams since the group was made.
+    pub fn group_done(&self, group: GroupIndex) -> Done {
+        let Some(Some(shown)) = self.shown.get(group.0 as usize) else { return Done::default() };
+        let words = self.maps.groups.entry(shown.slot);
+        let count = |word: usize| words[word].load(Relaxed);
+        Done {
+            datagrams: count(layout::GROUP_DATAGRAMS),
+            copies: count(layout::GROUP_COPIES),
+            over_rate: count(layout::GROUP_OVER_RATE),
+            backlog: count(layout::GROUP_BACKLOG),
+            ..Done::default()
         }
     }
 
