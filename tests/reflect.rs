@@ -357,3 +357,14 @@ fn what_is_wrong_is_said() {
         assert_eq!(ended.code, 2, "{words:?}: {ended:?}");
     }
 }
+
+#[test]
+fn whoever_waits_in_vain_is_told() {
+    // A socket that never answers: its port is nobody else's.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let group = format!("5@{}", silent.local_addr().unwrap());
+    let ended = reflect(&["join", &group, "--timeout", "3500ms"]);
+    assert_eq!(ended.code, 1);
+    assert!(ended.stderr.contains("no answer from"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("nobody answered within 3.5s"), "{}", ended.stderr);
+}

@@ -19,7 +19,7 @@ use crate::wire::STATE_BYTES_MAX;
 
 const AFTER_HELP: &str = "\
 Ends with the end of standard input, which --listen does not read (an empty one does not count where --count or --timeout \
-is given), after --count datagrams, after --timeout, or with Ctrl-C. Exit codes: 0 done; 1 refused, or --count datagrams did not come in time; 2 wrong usage.";
+is given), after --count datagrams, after --timeout, or with Ctrl-C. Exit codes: 0 done; 1 refused, nobody answered in time, or --count datagrams did not come in time; 2 wrong usage.";
 
 /// How long the reflector may take to hear that a member leaves.
 const LEAVING: Duration = Duration::from_secs(2);
@@ -65,6 +65,9 @@ enum Input {
     Failed(io::Error),
 }
 
+/// How long nobody has to answer before that is said.
+const SILENCE: Duration = Duration::from_secs(3);
+
 /// Runs it.
 pub fn run(args: Args, common: Common, complain: &mut dyn FnMut(&str)) -> Result<(), CommandError> {
     let mut options = args.member.options();
@@ -91,6 +94,10 @@ pub fn run(args: Args, common: Common, complain: &mut dyn FnMut(&str)) -> Result
         (Some(count), Some(time)) if join.heard < count && !stop.is_set() => {
             Err(CommandError::Failed(format!("{} of {count} datagrams came within {:?}", join.heard, time.0)))
         }
+        (_, Some(time)) if !join.was_in && !stop.is_set() => {
+            let shown = join.args.member.shown();
+            Err(CommandError::Failed(format!("cannot join {shown}: nobody answered within {:?}", time.0)))
+        }
         _ => Ok(()),
     }
 }
@@ -116,10 +123,19 @@ impl Join {
         let mut input_open = true;
         // The end of an input that never held anything, such as /dev/null, is no wish to leave.
         let mut input_used = false;
+        let mut silent_until = Some(Instant::now() + SILENCE);
         loop {
             let left = until.map_or(TURN, |until| until.saturating_duration_since(Instant::now()).min(TURN));
             if left.is_zero() || stop.is_set() {
                 return Ok(());
+            }
+            if !self.was_in && silent_until.is_some_and(|until| until <= Instant::now()) {
+                silent_until = None;
+                let text = format!("no answer from {} yet; trying on", self.args.member.shown());
+                match self.json {
+                    true => print::line(&json!({ "event": "waiting" }).to_string())?,
+                    false => complain(&text),
+                }
             }
             match client.poll(left)? {
                 None => {}
