@@ -72,6 +72,9 @@ impl Waker {
     }
 }
 
+/// Room for datagrams that were not taken yet.
+const RECEIVE_BYTES: usize = 4 << 20;
+
 /// A member with a socket.
 #[derive(Debug)]
 pub struct Client {
@@ -93,6 +96,9 @@ impl Client {
             false => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
         let socket = UdpSocket::bind(any).map_err(system("open a socket"))?;
+        // Many members may send at once, and what finds no room is lost. The system cuts it to its own limit.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BYTES)
+            .map_err(|errno| system("give a socket room")(errno.into()))?;
         socket.set_nonblocking(true).map_err(system("set up a socket"))?;
         let mut seed = [0; 32];
         rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
