@@ -57,7 +57,17 @@ impl Member {
                 format!("{}@[{host}]:{}", group.id, group.port)
             }
             Target::Group { host, group } => format!("{}@{host}:{}", group.id, group.port),
-            Target::Location { name, .. } => format!("location \"{name}\""),
+            Target::Location { name, reflector: Some((host, port)) } if host.contains(':') => {
+                format!("location \"{name}\" at [{host}]:{port}")
+            }
+            Target::Location { name, reflector: Some((host, port)) } => {
+                format!("location \"{name}\" at {host}:{port}")
+            }
+            // The standbys are asked, or this machine.
+            Target::Location { name, reflector: None } => match self.standby.first() {
+                Some(standby) => format!("location \"{name}\" at {standby}"),
+                None => format!("location \"{name}\" at 127.0.0.1:{PORT_DEFAULT}"),
+            },
         }
     }
 }
