@@ -13,6 +13,7 @@
 
 #![deny(unsafe_code)]
 
+mod discard;
 mod error;
 mod known;
 mod name;
@@ -23,6 +24,7 @@ mod record;
 mod reply;
 mod request;
 mod script;
+mod snapshot;
 mod store;
 #[allow(unsafe_code)]
 mod sys;
