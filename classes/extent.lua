@@ -192,6 +192,11 @@ local function fork_of(name)
   return fork_record(key, find(objclass.map_get_val, key))
 end
 
+-- The version that a range of a fork has where there is no extent. A range of no bytes has none of the fork's.
+local function floor_of(fork, length)
+  return length > 0 and math.max(header.floor, fork.base) or header.floor
+end
+
 local function extent_of(key, value, base)
   if #value ~= 28 or unpack("<I4", value, 25) ~= checksum(sub(value, 1, 24)) then corrupt(key) end
   local version, start, place, kind, form = unpack("<i8i8I4BB", value)
@@ -230,7 +235,7 @@ end
 local function range_answer(fork, from, length, budget)
   local to = from + length
   local record = fork_of(fork)
-  local size, floor = record.size or 0, math.max(header.floor, record.base)
+  local size, floor = record.size or 0, floor_of(record, length)
   local version = floor
   local found, parts, count, cut = {}, {}, 0, nil
   -- The last extent of the answer so far, kept open until what follows is known not to belong to it.
@@ -336,7 +341,7 @@ local function check_guards(count)
     elseif tag == 2 or tag == 3 then
       local fork, from, length, version = take("<s2"), take("<i8"), take("<i8"), take("<i8")
       local limit, record = tag == 2 and version or version - 1, fork_of(fork)
-      local over = math.max(header.floor, record.base) > limit
+      local over = floor_of(record, length) > limit
       if not over then
         each_extent(record, from, from + length, function(extent)
           over = extent.version > limit

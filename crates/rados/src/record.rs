@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(hex(&old.encode()), golden);
         let header = Header { author: Author::Token(*b"sixteen letters!"), ..old };
         let golden = "0201000001000000070000000000000000000000000000000000000000000000001000000a000000\
-                      00000000000000000a00000000000000000000007369787465656e206c65747465727321GOLDEN";
+                      00000000000000000a00000000000000000000007369787465656e206c65747465727321ecb0af1b";
         assert_eq!(hex(&header.encode()), golden);
         let later = sealed::<72>(&[&[3][..], &[9; 67]].concat());
         assert_eq!(Header::decode(&later), Err(NoHeader::Newer(3)));

@@ -198,7 +198,9 @@ impl Snapshot<'_> {
                 ForkRecord::decode(&fork_key, &value).ok_or_else(|| self.corrupt(&fork_key))?
             }
         };
-        let (size, floor) = (record.size.unwrap_or(0), self.header.floor.max(record.base));
+        let size = record.size.unwrap_or(0);
+        // A range of no bytes has none of the fork's.
+        let floor = if range.len > 0 { self.header.floor.max(record.base) } else { self.header.floor };
         let entries = self.extents(&record, range).await?;
         let mut found = native::range_read(floor, &entries, range, size);
         let mut end = range.end();

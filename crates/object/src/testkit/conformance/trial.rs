@@ -1,6 +1,6 @@
 //! One run of one case: a store, the model beside it, and the words in which cases are written.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use ::bytes::Bytes;
@@ -89,8 +89,11 @@ pub(in crate::testkit) fn brief(value: &(impl fmt::Debug + ?Sized)) -> String {
 
 /// What a case works with.
 pub struct Trial<'a> {
-    /// The store under test.
+    /// The store under test, by the first connection.
     pub store: &'a dyn ObjectStore,
+    connections: &'a [&'a dyn ObjectStore],
+    /// The connection that the next transaction takes.
+    turn: Cell<usize>,
     /// How often to repeat what may be repeated.
     pub effort: Effort,
     prefix: String,
@@ -98,9 +101,26 @@ pub struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    /// Makes a trial whose objects' ids begin with `prefix`.
-    pub fn new(store: &'a dyn ObjectStore, prefix: &str, effort: Effort) -> Self {
-        Self { store, effort, prefix: prefix.to_string(), model: RefCell::default() }
+    /// Makes a trial of the store that all connections, at least one, are to; its objects' ids begin with `prefix`.
+    pub fn new(connections: &'a [&'a dyn ObjectStore], prefix: &str, effort: Effort) -> Self {
+        let (store, turn) = (connections[0], Cell::new(0));
+        Self { store, connections, turn, effort, prefix: prefix.to_string(), model: RefCell::default() }
+    }
+
+    /// How many connections there are.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// The connection of a client.
+    pub fn connection(&self, client: usize) -> &'a dyn ObjectStore {
+        self.connections[client % self.connections.len()]
+    }
+
+    /// The connection whose turn it is.
+    pub fn next_connection(&self) -> &'a dyn ObjectStore {
+        self.turn.set(self.turn.get().wrapping_add(1));
+        self.connection(self.turn.get())
     }
 
     /// The id of an object of this case.
@@ -116,7 +136,7 @@ impl<'a> Trial<'a> {
 
     /// Applies a transaction to the store alone.
     pub fn apply_alone(&self, object: &ObjectId, transaction: Transaction) -> Result<Outcome, StoreError> {
-        block_on(self.store.apply(object, transaction))
+        block_on(self.next_connection().apply(object, transaction))
     }
 
     /// Applies a transaction to the store and to the model, and fails unless they agree.
