@@ -29,7 +29,7 @@ const ATTEMPTS_MAX: u32 = 50;
 const PAGE: u64 = 512;
 
 /// Why the reading of a state came to an end before its time.
-enum Stop {
+pub(crate) enum Stop {
     /// The object is in another state by now.
     Changed,
     Failed(StoreError),
@@ -64,11 +64,11 @@ impl Inner {
 }
 
 /// One state of an object.
-struct Snapshot<'a> {
-    inner: &'a Inner,
-    object: &'a ObjectId,
-    name: &'a CStr,
-    header: Header,
+pub(crate) struct Snapshot<'a> {
+    pub(crate) inner: &'a Inner,
+    pub(crate) object: &'a ObjectId,
+    pub(crate) name: &'a CStr,
+    pub(crate) header: Header,
 }
 
 impl Snapshot<'_> {
@@ -140,7 +140,7 @@ impl Snapshot<'_> {
     }
 
     /// Runs steps of a read on the object in this state; their answers, without that of the comparison.
-    async fn read(&self, steps: Vec<ReadStep<'_>>) -> Result<Vec<sys::Answer>, Stop> {
+    pub(crate) async fn read(&self, steps: Vec<ReadStep<'_>>) -> Result<Vec<sys::Answer>, Stop> {
         if self.header == Header::default() {
             // There was no object: there was nothing in it.
             return Ok(Vec::new());
@@ -164,6 +164,39 @@ impl Snapshot<'_> {
         let answers = self.read(vec![ReadStep::OmapKey(key)]).await?;
         let pairs = answers.into_iter().next().map(|answer| answer.into_pairs().0).unwrap_or_default();
         Ok(pairs.into_iter().next().map(|(_, value)| value))
+    }
+
+    /// Checks every entry of the omap, and the length of the byte stream. Gives the bytes looked at.
+    pub(crate) async fn check_all(&self) -> Result<u64, Stop> {
+        let (mut after, mut bytes) = (Vec::new(), 0);
+        loop {
+            let (page, more) = self.page(&after, b"").await?;
+            for (key, value) in &page {
+                bytes += (key.len() + value.len()) as u64;
+                let sound = match key.first() {
+                    Some(b'x') => Placed::decode(key, value, &self.header).is_some(),
+                    Some(b'f') => ForkRecord::decode(key, value).is_some(),
+                    Some(b'k' | b'a') => {
+                        key.get(1..).and_then(unescaped).is_some() && decode_value(value).is_some()
+                    }
+                    Some(b'g') => true,
+                    _ => false,
+                };
+                if !sound {
+                    return Err(self.corrupt(key));
+                }
+            }
+            match page.last() {
+                Some((key, _)) if more => after = key.to_vec(),
+                _ => break,
+            }
+        }
+        if !self.inner.has_bytes_up_to(self, self.header.tail).await? {
+            let text = format!("its byte stream is shorter than {} bytes", self.header.tail);
+            let error = StoreError::new(ErrorKind::Corrupt, text);
+            return Err(self.inner.context(error, self.object).into());
+        }
+        Ok(bytes)
     }
 
     /// The entries of the omap after a key that begin with a prefix, and whether there are more.

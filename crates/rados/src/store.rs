@@ -23,6 +23,7 @@ use crate::native;
 use crate::record::{Author, Changed, Token};
 use crate::reply::{self, corrupt};
 use crate::request;
+use crate::scrub::ScrubReport;
 use crate::script::{self, Routine, Section, Sections};
 use crate::sys::{Connection, Library, Operation, Pool, ReadStep, flag};
 use crate::uri::Location;
@@ -124,6 +125,12 @@ impl RadosStore {
     pub async fn discard_damaged(&self, object: &ObjectId) -> Result<bool, StoreError> {
         let inner = self.0.inner().connected().await?;
         inner.discard_damaged(object, inner.tokens.next()).await
+    }
+
+    /// Looks at every object: whether its header and its index are sound. `progress` is told how many of how many are
+    /// done.
+    pub async fn scrub(&self, progress: impl FnMut(u64, u64)) -> Result<ScrubReport, StoreError> {
+        self.0.inner().connected().await?.scrub(progress).await
     }
 
     /// Where the store is.
@@ -568,7 +575,7 @@ impl Inner {
     }
 
     /// The ids of all objects of ours, removed or not, in no order. librados lists by blocking, so this has a thread.
-    async fn names(&self) -> Result<Vec<ObjectId>, StoreError> {
+    pub(crate) async fn names(&self) -> Result<Vec<ObjectId>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         let pool = self.pool.clone();
         std::thread::spawn(move || {
