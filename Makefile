@@ -9,7 +9,7 @@ LISTEN ?= 127.0.0.1:6470
 METRICS ?= 127.0.0.1:6471
 # Seconds that `make fuzz` gives to each target.
 FUZZ_SECONDS ?= 600
-# Seconds that `make soak` lets members come and go.
+# Seconds that `make soak` gives to each of its parts.
 SOAK_SECONDS ?= 600
 
 # Where `make install` puts the program, its manual pages and completions.
@@ -31,7 +31,7 @@ help:
 	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look)"
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
-	@echo "make soak       two reflectors under members that come, go and crash, for $(SOAK_SECONDS) s"
+	@echo "make soak       for $(SOAK_SECONDS) s each: reflectors under members that come and crash, clients on Ceph while its parts are killed"
 	@echo "make release    the program alone: $(NACRE)"
 	@echo "make install    the program, its manual pages and completions, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
@@ -90,6 +90,7 @@ fuzz:
 
 soak:
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test reflect_soak -- --nocapture
+	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-rados --test soak -- --nocapture
 
 docs:
 	$(CARGO) doc --workspace --no-deps

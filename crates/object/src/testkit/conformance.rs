@@ -33,7 +33,7 @@ use std::task::{Poll, Waker};
 
 pub use differential::{compare, probes};
 pub(super) use trial::brief;
-pub use trial::{Failure, Trial};
+pub use trial::{Connections, Failure, Trial};
 
 use crate::ObjectStore;
 

@@ -33,10 +33,10 @@ fn known_blocks(t: &Trial<'_>, object: &ObjectId) -> Result<[(ByteRange, u64); 2
         t.done(object, tx().write(D, block.offset, vec![1; 64]))?;
     }
     let mut versions = [0; 2];
-    for connection in 0..t.connections() {
+    for connection in 0..t.connections.count() {
         for _ in 0..3 {
             for (index, block) in blocks.into_iter().enumerate() {
-                versions[index] = read(t.connection(connection), object, block)?.version;
+                versions[index] = read(t.connections.of(connection), object, block)?.version;
             }
         }
     }
@@ -62,7 +62,7 @@ fn behind_a_lost_write(t: &Trial<'_>) -> Result<(), Failure> {
         let a = t.object(&format!("{len}"));
         let [(first, first_version), (second, second_version)] = known_blocks(t, &a)?;
         let (first, second) = (ByteRange::new(first.offset, len), ByteRange::new(second.offset, len));
-        let (knowing, unknowing) = (t.connection(1), t.connection(0));
+        let (knowing, unknowing) = (t.connections.of(1), t.connections.of(0));
         let write = tx().if_version(D, first, first_version).write(D, first.offset, vec![7; len as usize]);
         let Outcome::Done(stranger) = block_on(knowing.apply(&a, write))? else {
             return Err(Failure::new("a write that nobody raced with was refused"));
@@ -81,8 +81,8 @@ fn behind_a_lost_write(t: &Trial<'_>) -> Result<(), Failure> {
                 return Err(Failure::new(format!("a write over a newer one: {}", brief(&outcome))));
             }
         }
-        for connection in 0..t.connections() {
-            let found = read(t.connection(connection), &a, first)?;
+        for connection in 0..t.connections.count() {
+            let found = read(t.connections.of(connection), &a, first)?;
             same!(&found.data[..], &vec![7; len as usize][..], "an acknowledged update is not lost");
             same!(found.version, stranger.version, "nor is its version another one");
         }
@@ -96,7 +96,7 @@ fn read_behind_a_lost_write(t: &Trial<'_>) -> Result<(), Failure> {
         let a = t.object(&format!("{len}"));
         let [(first, first_version), (second, second_version)] = known_blocks(t, &a)?;
         let (first, second) = (ByteRange::new(first.offset, len), ByteRange::new(second.offset, len));
-        let (knowing, unknowing) = (t.connection(1), t.connection(0));
+        let (knowing, unknowing) = (t.connections.of(1), t.connections.of(0));
         let write = tx().if_version(D, second, second_version).write(D, second.offset, vec![7; len as usize]);
         ensure!(matches!(block_on(knowing.apply(&a, write))?, Outcome::Done(_)), "nobody raced with it");
         let own = tx().if_version(D, first, first_version).write(D, first.offset, vec![2; len as usize]);
@@ -115,13 +115,13 @@ fn read_behind_a_lost_write(t: &Trial<'_>) -> Result<(), Failure> {
 
 fn counting(t: &Trial<'_>) -> Result<(), Failure> {
     let race = Race::new((0..2).map(|index| t.object(&format!("{index}"))).collect(), 4);
-    let clients = t.connections().max(2);
+    let clients = t.connections.count().max(2);
     let increments = 4 * t.effort.increments;
     let results: Vec<Result<u64, String>> = thread::scope(|scope| {
         let race = &race;
         let threads: Vec<_> = (0..clients)
             .map(|number| {
-                let store = t.connection(number);
+                let store = t.connections.of(number);
                 let stop = move |acknowledged| acknowledged >= increments;
                 scope.spawn(move || race.run_client(store, 1 + number as u64, WINDOW, &[], stop))
             })
@@ -132,8 +132,8 @@ fn counting(t: &Trial<'_>) -> Result<(), Failure> {
     for result in results {
         result.map_err(Failure::new)?;
     }
-    for connection in 0..t.connections() {
-        race.check(t.connection(connection)).map_err(Failure::new)?;
+    for connection in 0..t.connections.count() {
+        race.check(t.connections.of(connection)).map_err(Failure::new)?;
     }
     Ok(())
 }
@@ -148,9 +148,9 @@ fn linearizable(t: &Trial<'_>) -> Result<(), Failure> {
     for (name, shape) in shapes {
         let object = t.object(name);
         let results: Vec<Result<(), StoreError>> = thread::scope(|scope| {
-            let threads: Vec<_> = (0..t.connections().max(2))
+            let threads: Vec<_> = (0..t.connections.count().max(2))
                 .map(|number| {
-                    let (store, shape, object) = (t.connection(number), shape.clone(), object.clone());
+                    let (store, shape, object) = (t.connections.of(number), shape.clone(), object.clone());
                     let (recorder, effort) = (recorder.clone(), t.effort);
                     scope.spawn(move || {
                         let seed = effort.seed.wrapping_mul(2000) + number as u64;

@@ -87,11 +87,28 @@ pub(in crate::testkit) fn brief(value: &(impl fmt::Debug + ?Sized)) -> String {
     cut.0
 }
 
+/// Connections to one store.
+#[derive(Clone, Copy)]
+pub struct Connections<'a>(&'a [&'a dyn ObjectStore]);
+
+impl<'a> Connections<'a> {
+    /// How many there are.
+    pub fn count(self) -> usize {
+        self.0.len()
+    }
+
+    /// The connection of a client.
+    pub fn of(self, client: usize) -> &'a dyn ObjectStore {
+        self.0[client % self.0.len()]
+    }
+}
+
 /// What a case works with.
 pub struct Trial<'a> {
     /// The store under test, by the first connection.
     pub store: &'a dyn ObjectStore,
-    connections: &'a [&'a dyn ObjectStore],
+    /// All connections to it: clients that are at work at once have one each.
+    pub connections: Connections<'a>,
     /// The connection that the next transaction takes.
     turn: Cell<usize>,
     /// How often to repeat what may be repeated.
@@ -103,24 +120,14 @@ pub struct Trial<'a> {
 impl<'a> Trial<'a> {
     /// Makes a trial of the store that all connections, at least one, are to; its objects' ids begin with `prefix`.
     pub fn new(connections: &'a [&'a dyn ObjectStore], prefix: &str, effort: Effort) -> Self {
-        let (store, turn) = (connections[0], Cell::new(0));
+        let (store, turn, connections) = (connections[0], Cell::new(0), Connections(connections));
         Self { store, connections, turn, effort, prefix: prefix.to_string(), model: RefCell::default() }
-    }
-
-    /// How many connections there are.
-    pub fn connections(&self) -> usize {
-        self.connections.len()
-    }
-
-    /// The connection of a client.
-    pub fn connection(&self, client: usize) -> &'a dyn ObjectStore {
-        self.connections[client % self.connections.len()]
     }
 
     /// The connection whose turn it is.
     pub fn next_connection(&self) -> &'a dyn ObjectStore {
         self.turn.set(self.turn.get().wrapping_add(1));
-        self.connection(self.turn.get())
+        self.connections.of(self.turn.get())
     }
 
     /// The id of an object of this case.
