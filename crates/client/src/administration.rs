@@ -150,7 +150,7 @@ async fn administer_rados(
         "scrub" => {
             let look = |done, all| progress(serde_json::json!({ "bytes": done, "total_bytes": all }));
             let report = store.scrub(look).await?;
-            let finding = |(object, error): &(ObjectId, StoreError)| {
+            let finding = |(object, error): &(nacre_object::ObjectId, StoreError)| {
                 serde_json::json!({
                     "file": format!("nacre.{object}"),
                     "offset": 0,
