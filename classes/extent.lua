@@ -51,7 +51,7 @@ end
 
 -- What a call may do in all, in steps of some 40 ns: about as much as the limits of the model allow one transaction to
 -- ask for, and far from what an OSD takes for a hang. Each loop pays for every round before it makes it.
-local purse = 1 << 26
+local purse = 1 << 25
 local function spend(steps)
   purse = purse - steps
   if purse < 0 then fail(EXHAUSTED) end
@@ -92,7 +92,7 @@ local function find(method, name)
   local ok, result = pcall(method, name)
   if ok then
     local text = result:str()
-    spend(#text >> 7)
+    spend(#text >> 8)
     return text
   end
   if result == -2 or result == -61 then return nil end
@@ -273,7 +273,7 @@ local function range_answer(fork, from, length, budget)
     if wanted > budget then ends = from + budget end
     bytes = math.max(math.min(ends, size) - from, 0)
     -- Parts that lie side by side in the byte stream are read together.
-    spend(bytes >> 7)
+    spend(bytes >> 8)
     local i = 1
     while i <= #parts do
       local a, b, place = parts[i][1], parts[i][2], parts[i][3]
@@ -380,7 +380,7 @@ local function key_page(after, before, prefix, limit, values, first, budget)
         return entries, false, budget
       end
       local value = values and found[key]:str() or ""
-      spend(#value >> 7)
+      spend(#value >> 8)
       local bytes = unescaped_bytes(key) + math.max(#value - 5, 0)
       if #entries == limit or bytes > budget and not (first and #entries == 0) then
         return entries, true, budget
@@ -841,7 +841,7 @@ local function compact()
     local extent = moves[i]
     local length = extent.stop - extent.start
     if extent.target > filled then pieces:append(("\0"):rep(extent.target - filled)) end
-    spend(length >> 7)
+    spend(length >> 8)
     local data = objclass.read(extent.place, length):str()
     if #data ~= length then corrupt(extent.key .. " (its bytes)") end
     pieces:append(data)
