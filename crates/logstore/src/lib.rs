@@ -42,6 +42,7 @@ mod segment;
 pub mod sim;
 pub mod snapshot;
 mod superblock;
+mod unproven;
 
 use std::fmt;
 use std::path::Path;

@@ -163,7 +163,14 @@ impl Engine {
             Some(spare) => self.disk.rename(&spare.name, &name).map(|()| Arc::clone(&spare.file)),
             None => self.disk.create(&name, capacity),
         };
-        let file = result.and_then(|file| self.disk.sync_names().map(|()| file)).map_err(|error| {
+        let named = result.and_then(|file| {
+            self.disk.sync_names().map(|()| file).inspect_err(|_| {
+                // The name may never become durable, whatever a later sync says: nothing is written to this file.
+                let _ = self.disk.remove(&name);
+                work.next_segment += 1;
+            })
+        });
+        let file = named.map_err(|error| {
             let kind = match error.kind() {
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::OutOfSpace,
                 _ => ErrorKind::Io,

@@ -4,6 +4,8 @@
 //! dropped, from the first record on that is missing or unsound. A record that is known to have been synced (because
 //! another one says so) is never dropped: if its head is damaged its tail stands in, and if both are, opening fails
 //! and names the place. Damage to its payload is left for readers to find by its checksum.
+//!
+//! What is not known to have been synced is written again before anybody is told of it; see module `unproven`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +27,7 @@ use crate::segment::{
 };
 use crate::snapshot::{Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
 use crate::superblock::Superblock;
-use crate::{Opened, Options};
+use crate::{Opened, Options, unproven};
 
 /// A segment that is replayed.
 struct Part {
@@ -44,6 +46,8 @@ struct Replay {
     end: Option<(usize, usize)>,
     /// The number of the next record.
     sequence: u64,
+    /// The last record that is known to have been synced.
+    synced: u64,
 }
 
 /// Opens the store on a disk, making one if the disk is empty.
@@ -68,6 +72,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     segments.sort_unstable();
     numbers.sort_unstable();
     let (loaded, mut state) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
+    unproven::rename_snapshots(&*disk, &numbers, &mut state)?;
     let header = loaded.as_ref().map(|snapshot| snapshot.header);
     let start = header.map_or(Position { segment: 0, offset: 0 }, |header| header.position);
 
@@ -83,15 +88,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     let mut replay = read_log(&*disk, &table, &segments, start, &superblock)?;
     replay.sequence = header.map_or(1, |header| header.sequence);
     find_end(&*disk, &mut replay, &mut opened)?;
-    // What the process before this one wrote may still be on its way; records from now on may say it is synced.
-    for part in &replay.parts {
-        if let Some(segment) = table.get(part.id) {
-            segment
-                .file
-                .sync()
-                .map_err(|error| io(&format!("sync {}", disk.describe(&segment.name)), error))?;
-        }
-    }
+    replay.rewrite_unproven(&*disk, &table, start.segment)?;
 
     let tail = match replay.end {
         Some((index, end)) => table.get(replay.parts[index].id).map(|segment| (segment, end as u64)),
@@ -251,7 +248,9 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
         Item::Record { record, .. } => Some(record.synced),
         Item::Gap { .. } => None,
     });
-    let synced = synced.max().unwrap_or(0);
+    // A snapshot is written when everything before its position is synced.
+    let synced = synced.max().unwrap_or(0).max(replay.sequence - 1);
+    replay.synced = synced;
     replay.end = replay.parts.first().map(|part| (0, part.from));
     let mut sound_items = 0;
     for (index, (part, item)) in replay.items.iter().enumerate() {
@@ -282,6 +281,29 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
     let dropped = replay.items.drain(sound_items..);
     opened.torn_records = dropped.filter(|(_, item)| matches!(item, Item::Record { .. })).count() as u64;
     Ok(())
+}
+
+impl Replay {
+    /// Makes durable what is replayed: everything that nothing proves to be on the device is written again. `start` is
+    /// the segment in which replay begins behind a snapshot's position.
+    fn rewrite_unproven(&self, disk: &dyn Disk, table: &SegmentTable, start: u32) -> Result<(), StoreError> {
+        let Some((last, last_end)) = self.end else { return Ok(()) };
+        for (index, part) in self.parts.iter().enumerate().take(last + 1) {
+            let Some(segment) = table.get(part.id) else { continue };
+            let end = if index == last { last_end } else { part.bytes.len() };
+            // The end of what is proven in this segment. Where that is nothing, its header is not proven either.
+            let mut from = if part.id == start { part.from } else { 0 };
+            for (_, item) in self.items.iter().filter(|(part, _)| *part == index) {
+                if let Item::Record { at, record, .. } = item
+                    && record.sequence <= self.synced
+                {
+                    from = at + record.record_bytes as usize;
+                }
+            }
+            unproven::rewrite(disk, &segment, from as u64, part.bytes.slice(from.min(end)..end))?;
+        }
+        Ok(())
+    }
 }
 
 fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> bool {
@@ -378,6 +400,7 @@ impl Engine {
         let mut torn = false;
         for segment in self.table.all().into_iter().rev().filter(|segment| segment.id > tail) {
             self.table.remove(segment.id);
+            unproven::clear_header(&*self.disk, &segment)?;
             torn |= self.disk.remove(&segment.name).is_ok();
         }
         if torn {
