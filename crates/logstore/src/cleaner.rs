@@ -336,12 +336,12 @@ impl<'a> Heads<'a> {
     /// The record at `at`, if its head is sound.
     fn head(&self) -> std::io::Result<Option<Record>> {
         let guess = self.read(self.at, HEAD_GUESS_BYTES)?;
-        let bytes = match record::head_bytes(&guess) {
+        let bytes = match record::head_bytes(&guess, self.segment.binding) {
             Some(len) if len as u64 > HEAD_GUESS_BYTES => self.read(self.at, len as u64)?,
             Some(_) => guess,
             None => return Ok(None),
         };
-        Ok(match record::decode(&bytes, self.segment.id) {
+        Ok(match record::decode(&bytes, self.segment.binding, self.at) {
             Some(Found::Head(record)) if self.at + u64::from(record.record_bytes) <= self.end => Some(record),
             _ => None,
         })
@@ -363,7 +363,7 @@ impl Iterator for Heads<'_> {
                     return Some(Ok((at, record)));
                 }
                 Ok(None) => match self.read(0, self.end) {
-                    Ok(bytes) => self.scan = Some(Scan::new(bytes, self.segment.id, self.at as usize)),
+                    Ok(bytes) => self.scan = Some(Scan::new(bytes, self.segment.binding, self.at as usize)),
                     Err(error) => return self.stop(error),
                 },
                 Err(error) => return self.stop(error),

@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod binding;
 pub mod cleaner;
 mod codec;
 pub mod disk;

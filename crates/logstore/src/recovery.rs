@@ -11,9 +11,10 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 
+use crate::binding::Binding;
 use crate::cleaner::CleanerState;
 use crate::codec::crc32c;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Place};
 use crate::log::{Committer, Log, Position};
@@ -75,7 +76,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     for (id, size) in &segments {
         let name = segment_name(*id);
         let file = disk.open(&name).map_err(|error| io(&format!("open {}", disk.describe(&name)), error))?;
-        let segment = Segment::new(*id, *size, file);
+        let segment = Segment::new(*id, binding(&*file, *id, &superblock), *size, file);
         segment.sealed.store(true, Ordering::Relaxed);
         segment.end.store(*size, Ordering::Relaxed);
         table.insert(Arc::new(segment));
@@ -126,6 +127,15 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     Ok((engine, opened))
 }
 
+/// What a segment's records are bound to. One without a header was never used, or its header is torn off.
+fn binding(file: &dyn DiskFile, id: u32, superblock: &Superblock) -> Binding {
+    let mut bytes = [0; SEGMENT_HEAD_BYTES as usize];
+    let header = file.read_at(0, &mut bytes).ok().and_then(|()| SegmentHeader::decode(&bytes));
+    let own = header.filter(|header| header.id == id && header.store == superblock.store);
+    let format = own.map_or(FORMAT_VERSION, |header| header.format);
+    Binding::new(format, &superblock.store, id)
+}
+
 /// The newest sound snapshot, and which ones there are.
 fn load_snapshot(
     disk: &dyn Disk,
@@ -141,7 +151,7 @@ fn load_snapshot(
         let path = disk.describe(&name);
         let bytes = read_file(disk, &name)
             .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}")))?;
-        match decode_snapshot(bytes) {
+        match decode_snapshot(bytes, &superblock.store) {
             Ok(snapshot) if snapshot.header.format > FORMAT_VERSION => {
                 return Err(newer(&path, snapshot.header.format));
             }
@@ -238,7 +248,8 @@ fn read_log(
         return Err(StoreError::new(ErrorKind::Corrupt, text));
     }
     for (index, part) in replay.parts.iter().enumerate() {
-        let scan = Scan::new(part.bytes.clone(), part.id, part.from);
+        let Some(segment) = table.get(part.id) else { continue };
+        let scan = Scan::new(part.bytes.clone(), segment.binding, part.from);
         replay.items.extend(scan.map(|item| (index, item)));
     }
     Ok(replay)

@@ -118,7 +118,7 @@ impl Engine {
         match read_file(&*self.disk, &name) {
             Ok(bytes) => {
                 report.bytes += bytes.len() as u64;
-                if let Err(damage) = decode_snapshot(bytes) {
+                if let Err(damage) = decode_snapshot(bytes, &self.identity) {
                     report.add(
                         &file,
                         damage.offset,
@@ -152,7 +152,7 @@ impl Engine {
                 );
             }
         }
-        for item in Scan::new(bytes.clone(), segment.id, head) {
+        for item in Scan::new(bytes.clone(), segment.binding, head) {
             match item {
                 Item::Gap { at, len } => {
                     report.add(&file, at as u64, len as u64, "records, heads and tails both".into());
@@ -215,7 +215,7 @@ impl Engine {
             report.add(file, offset as u64, (tail - offset) as u64, "padding".into());
         }
         let sound = matches!(
-            record::decode(&bytes.slice(tail..), segment.id),
+            record::decode(&bytes.slice(tail..), segment.binding, tail as u64),
             Some(Found::Tail(copy, _)) if copy == *record
         );
         if !sound {
