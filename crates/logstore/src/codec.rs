@@ -48,14 +48,12 @@ impl RangeChecksums {
 
     /// The CRC of a range of fewer than 2^32 bytes, which must lie within the bytes.
     pub fn of(&self, range: std::ops::Range<usize>) -> u32 {
-        let shift = range
-            .len()
-            .to_le_bytes()
-            .into_iter()
-            .zip(&self.powers)
-            .fold(self.before(range.start), |crc, (digit, table)| {
+        let shift = range.len().to_le_bytes().into_iter().zip(&self.powers).fold(
+            self.before(range.start),
+            |crc, (digit, table)| {
                 if digit == 0 { crc } else { multiply(crc, table[usize::from(digit)]) }
-            });
+            },
+        );
         self.before(range.end) ^ shift
     }
 

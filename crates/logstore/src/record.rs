@@ -142,6 +142,23 @@ pub struct Record {
     pub body: Body,
 }
 
+impl Body {
+    /// Bytes of payload that the record carries, without padding.
+    pub fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Transaction { effects, .. } => effects
+                .iter()
+                .map(|effect| match effect {
+                    Effect::Chunk { len, .. } => *len as usize,
+                    _ => 0,
+                })
+                .sum(),
+            Self::Moves(moves) => moves.iter().map(|moved| moved.len as usize).sum(),
+            Self::Mark => 0,
+        }
+    }
+}
+
 impl Effect {
     /// Splits a transaction's writes into effects, and their payload into chunks, with its checksums.
     pub fn from_writes(writes: Vec<Write>) -> (Vec<Effect>, Vec<Bytes>) {
@@ -433,6 +450,17 @@ pub fn damaged_lengths(bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> {
         let all = std::iter::once((record_bytes, body_bytes)).chain(flips).chain(more);
         all.map(|(record_bytes, body_bytes)| (record_bytes as usize, body_bytes as usize))
     })
+}
+
+/// The object that a record whose head and tail are damaged is about, as far as what stands there still tells: for a
+/// person to look at, and for nothing else.
+pub fn damaged_object(bytes: &[u8]) -> Option<ObjectId> {
+    let body = bytes.get(HEAD_BYTES_MIN..(HEAD_BYTES_MIN + (4 << 10)).min(bytes.len()))?;
+    let mut reader = Reader::new(Bytes::copy_from_slice(body));
+    match reader.u8()? {
+        BODY_TRANSACTION => ObjectId::new(reader.bytes()?).ok(),
+        _ => None,
+    }
 }
 
 fn word(fixed: &[u8; HEAD_BYTES_MIN], at: usize) -> u32 {

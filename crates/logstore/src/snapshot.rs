@@ -24,7 +24,7 @@ use crate::record::CHUNK_BYTES_MAX;
 use crate::segment::FORMAT_VERSION;
 
 /// Snapshots kept.
-const KEPT: usize = 2;
+pub const KEPT: usize = 2;
 /// A frame is closed when it has grown to this.
 const FRAME_BYTES: usize = 64 << 10;
 /// No frame is longer: the largest value of a key, and room for what stands around it.
@@ -331,6 +331,78 @@ pub fn decode_snapshot(bytes: Bytes, store: &[u8; 16]) -> Result<Snapshot, Damag
     }
 }
 
+/// What is sound of a damaged snapshot.
+#[derive(Default)]
+pub struct Remains {
+    /// Its header.
+    pub header: Option<SnapshotHeader>,
+    /// Where the log left the segments before its position.
+    pub segment_ends: Vec<(u32, u64)>,
+    /// The objects that are there whole.
+    pub objects: Vec<(ObjectId, Node)>,
+    /// The objects of which a part is missing.
+    pub broken: Vec<ObjectId>,
+    /// Whether nothing at all is missing.
+    pub whole: bool,
+}
+
+/// Reads what is sound of a snapshot: the objects that no unsound frame has a part of.
+pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
+    let binding = FrameBinding::new(store);
+    let mut loader = Loader::default();
+    let mut offset = 0;
+    let mut whole = true;
+    while offset < bytes.len() {
+        let frame = decode_frame(bytes, offset, binding).or_else(|| decode_frame_1(bytes, offset));
+        if let Some((kind, body, next)) = frame
+            && loader.frame(kind, body).is_some()
+        {
+            offset = next;
+            continue;
+        }
+        whole = false;
+        loader.break_off();
+        match next_frame(bytes, offset, binding) {
+            Some(next) => offset = next,
+            None => break,
+        }
+    }
+    loader.finish_fork();
+    if !loader.ended {
+        loader.break_off();
+    }
+    if loader.is_broken {
+        loader.objects.pop();
+    }
+    Remains {
+        header: loader.header,
+        segment_ends: loader.segment_ends,
+        objects: loader.objects,
+        broken: loader.broken,
+        whole: whole && loader.ended,
+    }
+}
+
+/// Where the next sound frame begins behind one that is not.
+fn next_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<usize> {
+    // What the unsound one says of its length may be right; in format 1 there is nothing else to go by.
+    let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word) as usize);
+    let by_length = [word(at + 8).map(|len| at + 12 + len), word(at).map(|len| at + 8 + len)];
+    let sound = |next: usize| {
+        decode_frame(bytes, next, binding).is_some()
+            || next < bytes.len() && decode_frame_1(bytes, next).is_some()
+    };
+    let found = by_length.into_iter().flatten().find(|next| sound(*next));
+    found.or_else(|| {
+        let magic = binding.magic().to_le_bytes();
+        let mut starts = bytes[at..].windows(magic.len()).enumerate().skip(1);
+        starts.find_map(|(skipped, window)| {
+            let next = at + skipped;
+            (window == magic && decode_frame(bytes, next, binding).is_some()).then_some(next)
+        })
+    })
+}
+
 /// Decodes the body of a frame of items alone; gives the objects that begin in it.
 #[cfg(feature = "sim")]
 pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
@@ -381,22 +453,46 @@ struct Loader {
     entries: ForkNode,
     items: u64,
     ended: bool,
+    /// Whether items are missing since the last object began, which is then a stand-in that takes up what belongs to
+    /// whichever object those were of.
+    is_broken: bool,
+    /// The objects that lost items.
+    broken: Vec<ObjectId>,
+    /// Whether frames are missing, the first or the last among them perhaps.
+    is_partial: bool,
 }
 
 impl Loader {
+    /// Goes on behind items that are missing: what comes before the next object is of no use.
+    fn break_off(&mut self) {
+        self.is_partial = true;
+        self.finish_fork();
+        if let Some((id, _)) = self.objects.pop()
+            && !self.is_broken
+        {
+            self.broken.push(id);
+        }
+        // Any name will do.
+        if let Ok(id) = ObjectId::try_from("damaged") {
+            self.objects.push((id, Node::default()));
+            self.fork = Some(Fork::DEFAULT);
+            self.is_broken = true;
+        }
+    }
+
     fn frame(&mut self, kind: u8, body: Bytes) -> Option<()> {
         match (kind, self.header.is_some(), self.ended) {
             (FRAME_HEADER, false, false) => self.header = Some(SnapshotHeader::decode(body)?),
-            (FRAME_ITEMS, true, false) => {
+            (FRAME_ITEMS, has_header, false) if has_header || self.is_partial => {
                 let mut reader = Reader::new(body);
                 while reader.remaining() > 0 {
                     self.item(&mut reader)?;
                     self.items += 1;
                 }
             }
-            (FRAME_END, true, false) => {
+            (FRAME_END, has_header, false) if has_header || self.is_partial => {
                 let items = u64::from_le_bytes(*body.first_chunk()?);
-                if items != self.items {
+                if items != self.items && !self.is_partial {
                     return None;
                 }
                 self.finish_fork();
@@ -418,6 +514,9 @@ impl Loader {
         match reader.u8()? {
             ITEM_OBJECT => {
                 self.finish_fork();
+                if std::mem::take(&mut self.is_broken) {
+                    self.objects.pop();
+                }
                 let id = ObjectId::new(own(reader.bytes()?)).ok()?;
                 let node = Node {
                     exists: reader.u8()? != 0,
@@ -452,7 +551,7 @@ impl Loader {
             kind @ (ITEM_DATA | ITEM_HOLE) => {
                 self.fork.as_ref()?;
                 let entry = decode_entry(kind, reader)?;
-                if !self.entries.map.push(entry) {
+                if !self.entries.map.push(entry) && !self.is_broken {
                     return None;
                 }
             }
