@@ -11,9 +11,10 @@ use futures::channel::oneshot;
 use nacre_object::{ErrorKind, StoreError};
 use parking_lot::{Condvar, Mutex};
 
+use crate::binding::Binding;
 use crate::cleaner::CleanerState;
 use crate::engine::Engine;
-use crate::segment::{SEGMENT_HEAD_BYTES, Segment, segment_name};
+use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, segment_name};
 
 /// What the maintenance of one store has to do, and what it knows.
 #[derive(Default)]
@@ -183,7 +184,8 @@ impl Engine {
         })?;
         self.maintenance.count_spare(work);
         work.next_segment += 1;
-        let segment = Arc::new(Segment::new(id, capacity, file));
+        let binding = Binding::new(FORMAT_VERSION, &self.identity, id);
+        let segment = Arc::new(Segment::new(id, binding, capacity, file));
         self.table.insert(Arc::clone(&segment));
         if let Some(too_small) = self.log.set_ready(segment) {
             self.table.remove(too_small.id);
