@@ -51,6 +51,14 @@ impl Session {
         self.open_at(&self.uri, Folder::Existing)
     }
 
+    /// The store's folder, if it is in one that is there, as a uri.
+    pub fn folder(&self) -> Result<Option<nacre::Uri>, Failure> {
+        let uri: nacre::Uri =
+            self.uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+        let is_there = matches!(&uri.engine, nacre::Engine::Folder(path) if path.exists());
+        Ok(is_there.then_some(uri))
+    }
+
     /// Opens a store that the command line names otherwise than by `--store`.
     pub fn open_at(&self, uri: &str, folder: Folder) -> Result<Store, Failure> {
         let mut uri: nacre::Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;

@@ -45,7 +45,7 @@ impl Opened {
     }
 }
 
-fn log_options(options: &Options) -> nacre_logstore::Options {
+pub(crate) fn log_options(options: &Options) -> nacre_logstore::Options {
     let mut log = nacre_logstore::Options::default();
     if let Some(durability) = options.durability {
         log.durability = match durability {

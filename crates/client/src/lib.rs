@@ -56,7 +56,7 @@ mod store;
 mod transfer;
 mod uri;
 
-pub use administration::Report;
+pub use administration::{Report, repair_folder, scrub_folder};
 pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore};
 pub use nacre_object::copy::Copied;
 pub use nacre_object::{

@@ -108,6 +108,14 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     log.count_replayed(opened.replayed_bytes);
     state.next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
     let engine = Engine::new(Arc::clone(&disk), options, superblock.store, true, log, table);
+    // A file below the snapshot's position that it does not know was kept to be used again.
+    let spare: Vec<u32> = loaded
+        .iter()
+        .flat_map(|snapshot| {
+            let below = segments.iter().map(|(id, _)| *id).filter(|id| *id < start.segment);
+            below.filter(|id| snapshot.segment_ends.iter().all(|(known, _)| known != id))
+        })
+        .collect();
     if let Some(snapshot) = loaded {
         engine.load(snapshot.segment_ends, snapshot.objects);
     }
@@ -125,7 +133,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
             segment.end.store(end as u64, Ordering::Relaxed);
         }
     }
-    engine.settle_after_replay(tail.map_or(0, |(segment, _)| segment.id), &mut state, &mut opened)?;
+    engine.settle_after_replay(tail.map_or(0, |(segment, _)| segment.id), &spare, &mut state, &mut opened)?;
     engine.maintenance.counters.snapshots.store(state.snapshots.len() as u64, Ordering::Relaxed);
     *engine.maintenance.work.lock() = state;
     Ok((engine, opened))
@@ -409,6 +417,7 @@ impl Engine {
     fn settle_after_replay(
         &self,
         tail: u32,
+        spare: &[u32],
         state: &mut CleanerState,
         opened: &mut Opened,
     ) -> Result<(), StoreError> {
@@ -447,7 +456,7 @@ impl Engine {
             self.disk.sync_names().map_err(io)?;
         }
         for segment in self.table.all() {
-            let pinned = state.pins(segment.id) && segment.id < tail;
+            let pinned = state.pins(segment.id) && segment.id < tail && !spare.contains(&segment.id);
             if segment.live_bytes() == 0 && segment.id != tail && !pinned {
                 self.table.remove(segment.id);
                 self.discard(state, segment);

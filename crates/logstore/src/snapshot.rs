@@ -14,7 +14,7 @@ use nacre_object::{ByteRange, ErrorKind, Fork, Key, ObjectId, StoreError};
 
 use crate::binding::FrameBinding;
 use crate::cleaner::CleanerState;
-use crate::codec::{Reader, crc32c, put_bytes, put_varint};
+use crate::codec::{Reader, crc32c, flipped_bit, put_bytes, put_varint};
 use crate::disk::{Disk, DiskFile};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Entry, Place};
@@ -25,8 +25,8 @@ use crate::segment::FORMAT_VERSION;
 
 /// Snapshots kept.
 pub const KEPT: usize = 2;
-/// A frame is closed when it has grown to this.
-const FRAME_BYTES: usize = 64 << 10;
+/// A frame is closed when it has grown to this: so much is lost where a frame is lost in all snapshots.
+const FRAME_BYTES: usize = 4 << 10;
 /// No frame is longer: the largest value of a key, and room for what stands around it.
 const FRAME_BYTES_MAX: usize = 4 << 20;
 
@@ -346,14 +346,19 @@ pub struct Remains {
     pub whole: bool,
 }
 
-/// Reads what is sound of a snapshot: the objects that no unsound frame has a part of.
+/// Reads what is sound of a snapshot: the objects that no unsound frame has a part of. A frame in which a single flipped
+/// bit explains all that is wrong counts as sound.
 pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
     let binding = FrameBinding::new(store);
+    let magic = bytes.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
+    let layout = if (magic ^ binding.magic()).count_ones() <= 1 { Layout::Two(binding) } else { Layout::One };
     let mut loader = Loader::default();
     let mut offset = 0;
     let mut whole = true;
     while offset < bytes.len() {
-        let frame = decode_frame(bytes, offset, binding).or_else(|| decode_frame_1(bytes, offset));
+        let frame = decode_frame(bytes, offset, binding)
+            .or_else(|| decode_frame_1(bytes, offset))
+            .or_else(|| layout.corrected(bytes, offset));
         if let Some((kind, body, next)) = frame
             && loader.frame(kind, body).is_some()
         {
@@ -380,6 +385,50 @@ pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
         objects: loader.objects,
         broken: loader.broken,
         whole: whole && loader.ended,
+    }
+}
+
+/// How the frames of a snapshot are laid out.
+#[derive(Clone, Copy)]
+enum Layout {
+    /// In format 1.
+    One,
+    /// In format 2.
+    Two(FrameBinding),
+}
+
+impl Layout {
+    /// Decodes a frame that is not sound, if it is but for one bit.
+    fn corrected(self, bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
+        let rest = bytes.get(at..)?;
+        let word = |at: usize| rest.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
+        // What the CRC covers begins with the length in format 2, behind it in format 1.
+        let (magic_flips, mask, len_at, head_bytes) = match self {
+            Self::One => (0, 0, 0, 8),
+            Self::Two(binding) => ((word(0)? ^ binding.magic()).count_ones(), binding.mask(at as u64), 8, 12),
+        };
+        let (len, crc) = (word(len_at)?, word(4)? ^ mask);
+        let flips = std::iter::once(len).chain((0..32).map(|bit| len ^ 1 << bit));
+        flips.enumerate().find_map(|(flipped, len)| {
+            if len == 0 || len as usize > FRAME_BYTES_MAX {
+                return None;
+            }
+            let mut frame = rest.get(..head_bytes + len as usize)?.to_vec();
+            frame[len_at..len_at + 4].copy_from_slice(&len.to_le_bytes());
+            let difference = crc32c(&frame[8..]) ^ crc;
+            let found = match (flipped > 0, magic_flips, difference) {
+                (true, 0, 0) | (false, 0 | 1, 0) => true,
+                (false, 0, difference) if difference.count_ones() == 1 => true,
+                (false, 0, difference) => {
+                    let bit = flipped_bit(frame.len() - 8, difference)?;
+                    frame[8 + bit / 8] ^= 1 << (bit % 8);
+                    true
+                }
+                _ => false,
+            };
+            let (body, next) = (head_bytes + 1, at + frame.len());
+            found.then(|| (frame[body - 1], Bytes::from(frame).slice(body..), next))
+        })
     }
 }
 
