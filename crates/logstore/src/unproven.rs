@@ -8,7 +8,7 @@
 //!
 //! - *Records* are proven up to the greatest number that any record names as synced, and before the position of a snapshot:
 //!   both are written only after a sync of them has succeeded. What lies behind is rewritten, segment headers included; a
-//!   header is synced with the first record of its segment. Under durability `always` that is hardly more than the last
+//!   header is synced with the first record of its segment, and is made again if it was torn off. Under durability `always` that is hardly more than the last
 //!   batch, otherwise what was written since the last sync, in as many segments as that took. It is never more than what is
 //!   replayed.
 //! - *Snapshots* have been synced before they get their names, but a name is proven by nothing. Each gets a new one.
@@ -30,14 +30,15 @@ use crate::disk::Disk;
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 use crate::snapshot::snapshot_name;
 
-/// Writes `bytes` to a segment again, from an offset on, and syncs all of it. They may be empty.
+/// Writes what a segment holds from an offset on again, in parts that may be empty, and syncs all of it.
 pub(crate) fn rewrite(
     disk: &dyn Disk,
     segment: &Segment,
     offset: u64,
-    bytes: Bytes,
+    parts: &[Bytes],
 ) -> Result<(), StoreError> {
-    let written = if bytes.is_empty() { Ok(()) } else { segment.file.write_at(offset, &[bytes]) };
+    let empty = parts.iter().all(Bytes::is_empty);
+    let written = if empty { Ok(()) } else { segment.file.write_at(offset, parts) };
     written.and_then(|()| segment.file.sync()).map_err(|error| {
         let path = disk.describe(&segment.name);
         let text = format!(

@@ -17,7 +17,7 @@ use std::time::Duration;
 use nacre_logstore::sim::{Faults, Moment, Operation, SimDisk};
 use nacre_logstore::{Committer, Durability, LogStore, Options};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction,
+    Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, StoreError, Transaction,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -81,7 +81,7 @@ impl History {
             1 => Faults { writeback_error_at: at, ..Faults::default() },
             _ => Faults::default(),
         };
-        let clients = (0..rng.random_range(1..4)).map(|number| Client::new(number, &mut rng)).collect();
+        let clients = (0..rng.random_range(1..6)).map(|number| Client::new(number, &mut rng)).collect();
         let disk = Arc::new(SimDisk::new(rng.random(), faults));
         // Some disks are slow to sync, some to write, some in everything, and some not at all.
         let slow =
@@ -127,39 +127,24 @@ impl History {
     }
 
     /// A client's work.
-    fn write(&self, client: &Client, store: &LogStore, mut rng: SmallRng) {
-        let mut waiting: Vec<(u64, Reply<Outcome>)> = Vec::new();
-        for (number, put) in client.puts.iter().enumerate() {
+    fn write(&self, client: &Client, store: &LogStore) {
+        for (put, version) in client.puts.iter().zip(1..) {
             client.before.lock().unwrap().push(self.acked());
             let data = vec![put.value; put.len];
-            let reply =
-                store.apply(&client.object, Transaction::new().write(Fork::DEFAULT, put.offset as u64, data));
-            waiting.push((number as u64 + 1, reply));
-            // Some are waited for at once, some together with others.
-            if rng.random_bool(0.6) && !self.settle(client, &mut waiting) {
-                return;
-            }
-        }
-        self.settle(client, &mut waiting);
-    }
-
-    /// Waits for replies; `false` if the store takes no more.
-    fn settle(&self, client: &Client, waiting: &mut Vec<(u64, Reply<Outcome>)>) -> bool {
-        for (version, reply) in waiting.drain(..) {
-            match block_on(reply) {
+            let write = Transaction::new().write(Fork::DEFAULT, put.offset as u64, data);
+            match block_on(store.apply(&client.object, write)) {
                 Ok(Outcome::Done(done)) => {
                     assert_eq!(done.version, version, "seed {}: {}", self.seed, client.object);
-                    client.acked.fetch_max(version, Ordering::SeqCst);
+                    client.acked.store(version, Ordering::SeqCst);
                 }
                 Ok(Outcome::Refused(refusal)) => panic!("seed {}: {refusal:?}", self.seed),
                 Err(error) => {
                     let expected = [ErrorKind::Unknown, ErrorKind::ReadOnly, ErrorKind::Io];
                     assert!(expected.contains(&error.kind), "seed {}: {error}", self.seed);
-                    return false;
+                    return;
                 }
             }
         }
-        true
     }
 
     fn run(self: Arc<Self>) {
