@@ -46,16 +46,15 @@ mod segment;
 pub mod sim;
 pub mod snapshot;
 mod superblock;
+mod sync;
 mod unproven;
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
-use parking_lot::Mutex;
 
 use crate::disk::{Disk, FolderDisk, MemoryDisk};
 use crate::engine::Engine;
@@ -63,6 +62,7 @@ pub use crate::info::Info;
 pub use crate::log::Committer;
 pub use crate::scrub::{Finding, Loss, ScrubProgress, ScrubReport};
 pub use crate::segment::FORMAT_VERSION;
+use crate::sync::{JoinHandle, Mutex};
 
 /// When a transaction is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -213,8 +213,7 @@ impl LogStore {
         if engine.options.committer == Committer::Thread {
             let error = |error| StoreError::new(ErrorKind::Io, format!("cannot start a thread: {error}"));
             let log = Arc::clone(&engine.log);
-            let commit = std::thread::Builder::new().name("nacre-commit".into());
-            threads.push(commit.spawn(move || log.run()).map_err(error)?);
+            threads.push(sync::spawn("nacre-commit", move || log.run()).map_err(error)?);
             threads.push(spawn_maintenance(&engine).map_err(error)?);
         }
         Ok(Self::own(engine, opened, threads))
@@ -280,8 +279,7 @@ fn open_folder(path: &Path) -> Result<FolderDisk, StoreError> {
 
 fn spawn_maintenance(engine: &Arc<Engine>) -> std::io::Result<JoinHandle<()>> {
     let worker = Arc::clone(engine);
-    let thread =
-        std::thread::Builder::new().name("nacre-maintain".into()).spawn(move || worker.maintain())?;
+    let thread = sync::spawn("nacre-maintain", move || worker.maintain())?;
     engine.maintenance.set_threaded(true);
     // The first segment is made ready before the first transaction asks for it.
     engine.maintenance.nudge();

@@ -96,7 +96,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     let mut replay = read_log(&*disk, &table, &segments, start, &superblock)?;
     replay.sequence = header.map_or(1, |header| header.sequence);
     find_end(&*disk, &mut replay, &mut opened)?;
-    replay.rewrite_unproven(&*disk, &table, start.segment)?;
+    replay.rewrite_unproven(&*disk, &table, start, &superblock)?;
 
     let tail = match replay.end {
         Some((index, end)) => table.get(replay.parts[index].id).map(|segment| (segment, end as u64)),
@@ -332,14 +332,20 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
 
 impl Replay {
     /// Makes durable what is replayed: everything that nothing proves to be on the device is written again. `start` is
-    /// the segment in which replay begins behind a snapshot's position.
-    fn rewrite_unproven(&self, disk: &dyn Disk, table: &SegmentTable, start: u32) -> Result<(), StoreError> {
+    /// where replay begins.
+    fn rewrite_unproven(
+        &self,
+        disk: &dyn Disk,
+        table: &SegmentTable,
+        start: Position,
+        superblock: &Superblock,
+    ) -> Result<(), StoreError> {
         let Some((last, last_end)) = self.end else { return Ok(()) };
+        let mut before = start;
         for (index, part) in self.parts.iter().enumerate().take(last + 1) {
-            let Some(segment) = table.get(part.id) else { continue };
             let end = if index == last { last_end } else { part.bytes.len() };
             // The end of what is proven in this segment. Where that is nothing, its header is not proven either.
-            let mut from = if part.id == start { part.from } else { 0 };
+            let mut from = if part.id == start.segment { part.from } else { 0 };
             for (_, item) in self.items.iter().filter(|(part, _)| *part == index) {
                 if let Item::Record { at, record, .. } = item
                     && record.sequence <= self.synced
@@ -347,7 +353,23 @@ impl Replay {
                     from = at + record.record_bytes as usize;
                 }
             }
-            unproven::rewrite(disk, &segment, from as u64, part.bytes.slice(from.min(end)..end))?;
+            let mut bytes = vec![part.bytes.slice(from.min(end)..end)];
+            if from == 0 && !SegmentHeader::decode(&part.bytes).is_some_and(|header| header.id == part.id) {
+                // It was torn off, and only the header of the next segment tells that this one is part of the log. That
+                // segment may be dropped.
+                let header = SegmentHeader {
+                    store: superblock.store,
+                    id: part.id,
+                    format: FORMAT_VERSION,
+                    predecessor: before.segment,
+                    predecessor_end: before.offset,
+                };
+                bytes = vec![header.encode(), part.bytes.slice((SEGMENT_HEAD_BYTES as usize).min(end)..end)];
+            }
+            if let Some(segment) = table.get(part.id) {
+                unproven::rewrite(disk, &segment, from as u64, &bytes)?;
+            }
+            before = Position { segment: part.id, offset: end as u64 };
         }
         Ok(())
     }
