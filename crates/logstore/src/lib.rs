@@ -91,6 +91,9 @@ pub struct Options {
     pub segment_bytes: u32,
     /// Log that may gather, in bytes, before the index is written down again: what an opening has to replay.
     pub snapshot_bytes: u64,
+    /// Whether a store is made where there is none, in a new or an empty folder. One that is opened without this takes
+    /// writes too, but prepares nothing for them before the first one comes.
+    pub create: bool,
     /// Who commits. Anything but [`Committer::Thread`] is for tests, which must then call [`LogStore::turn`].
     pub committer: Committer,
 }
@@ -101,6 +104,7 @@ impl Default for Options {
             durability: Durability::Always,
             segment_bytes: 64 << 20,
             snapshot_bytes: 256 << 20,
+            create: true,
             committer: Committer::Thread,
         }
     }
@@ -139,9 +143,15 @@ struct Owner {
 }
 
 impl LogStore {
-    /// Opens the store in a folder, making it if there is none. One process at a time may have it open.
+    /// Opens the store in a folder, or makes it, if [`Options::create`] says so and the folder is new or empty. One process
+    /// at a time may have it open.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` if another process has it; `Io` if there is none and none was to be made, or none could be; what recovery says
+    /// of its files.
     pub fn open(path: &Path, options: Options) -> Result<Self, StoreError> {
-        let disk = FolderDisk::open(path).map_err(|error| match error.kind() {
+        let disk = FolderDisk::open(path, options.create).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => {
                 let text = format!("{} is open in another process; stop that one first", path.display());
                 StoreError::new(ErrorKind::Busy, text)
@@ -167,6 +177,7 @@ impl LogStore {
             recovery::in_memory(Arc::new(MemoryDisk::default()), Options { segment_bytes, ..options });
         let engine = Arc::new(engine);
         let threads = spawn_maintenance(&engine).map_or_else(|_| Vec::new(), |thread| vec![thread]);
+        engine.maintenance.nudge();
         Self::own(engine, Opened::default(), threads)
     }
 
@@ -179,6 +190,11 @@ impl LogStore {
             let commit = std::thread::Builder::new().name("nacre-commit".into());
             threads.push(commit.spawn(move || log.run()).map_err(error)?);
             threads.push(spawn_maintenance(&engine).map_err(error)?);
+            if engine.options.create {
+                // The first segment is made ready before the first transaction asks for it. Who opens a store that must be
+                // there may only want to read it, and finds it afterwards as it was.
+                engine.maintenance.nudge();
+            }
         }
         Ok(Self::own(engine, opened, threads))
     }
@@ -191,6 +207,11 @@ impl LogStore {
     /// What opening the store found.
     pub fn opened(&self) -> Opened {
         self.owner.opened
+    }
+
+    /// The store's identity, of random bytes; zeros for one in memory.
+    pub fn identity(&self) -> [u8; 16] {
+        self.owner.engine.identity
     }
 
     /// The store at a glance. Walks through the index.
@@ -236,8 +257,6 @@ fn spawn_maintenance(engine: &Arc<Engine>) -> std::io::Result<JoinHandle<()>> {
     let thread =
         std::thread::Builder::new().name("nacre-maintain".into()).spawn(move || worker.maintain())?;
     engine.maintenance.set_threaded(true);
-    // The first segment is made ready before the first transaction asks for it.
-    engine.maintenance.nudge();
     Ok(thread)
 }
 

@@ -75,7 +75,7 @@ impl Superblock {
             return Err(StoreError::new(ErrorKind::Corrupt, text));
         }
         let superblock = Self { format: FORMAT_VERSION, store: identity()? };
-        let temporary = format!("{SUPERBLOCK}.tmp");
+        let temporary = temporary();
         // What an opening left that did not come to its end; usually there is nothing.
         let _ = disk.remove(&temporary);
         let bytes = superblock.encode();
@@ -84,6 +84,16 @@ impl Superblock {
         disk.rename(&temporary, SUPERBLOCK).and_then(|()| disk.sync_names()).map_err(io)?;
         Ok(superblock)
     }
+}
+
+/// The name that the file has until it is complete.
+fn temporary() -> String {
+    format!("{SUPERBLOCK}.tmp")
+}
+
+/// Whether a file of this name is one that was not completed.
+pub fn is_temporary(name: &str) -> bool {
+    name == temporary()
 }
 
 fn decode_copy(bytes: &[u8]) -> Option<Superblock> {

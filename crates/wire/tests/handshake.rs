@@ -24,7 +24,7 @@ fn refusal(store: &RemoteStore) -> StoreError {
 fn status(stream: &mut TcpStream) -> u8 {
     let mut theirs = [0; 16];
     stream.read_exact(&mut theirs).unwrap();
-    assert_eq!(theirs, hello(1, theirs[10]));
+    assert_eq!(theirs, hello(theirs[8].into(), theirs[10]));
     theirs[10]
 }
 
@@ -71,7 +71,7 @@ fn a_server_that_only_pretends_to_have_the_key_is_found_out() {
     let reflecting = impostor(|mut stream| {
         let mut opening = [0; 64];
         stream.read_exact(&mut opening).unwrap();
-        let mut answer = hello(1, 0).to_vec();
+        let mut answer = hello(2, 0).to_vec();
         answer.extend_from_slice(&opening[16..]);
         answer.extend_from_slice(&[0; 16]);
         stream.write_all(&answer).unwrap();
@@ -155,7 +155,7 @@ fn a_changed_byte_ends_a_keyed_connection() {
 #[test]
 fn other_versions_are_told_which_one_is_spoken() {
     let server = serve();
-    for version in [0, 2, 99] {
+    for version in [0, 3, 99] {
         let mut stream = raw(&server);
         stream.write_all(&hello(version, 0)).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
