@@ -124,7 +124,8 @@ fn a_changed_byte_ends_a_keyed_connection() {
     let key = ClusterKey::generate().unwrap();
     let server = serve_with(ServerLimits::default(), Some(key.clone()));
     let Address::Tcp(address) = server.addresses()[0].clone() else { panic!("a TCP address") };
-    // A relay that lets the handshake pass (64 and 18 bytes), and changes one byte of what follows.
+    // A relay that lets the handshake pass (64 and 18 bytes), and the two records by which the client joins (34 and 58), and
+    // changes one byte of what follows.
     let relay = impostor(move |mut client| {
         let mut upstream = TcpStream::connect(address).unwrap();
         let (mut back, mut forth) = (upstream.try_clone().unwrap(), client.try_clone().unwrap());
@@ -132,11 +133,11 @@ fn a_changed_byte_ends_a_keyed_connection() {
             let _ = std::io::copy(&mut back, &mut forth);
             let _ = forth.shutdown(std::net::Shutdown::Both);
         });
-        let mut opening = [0; 64 + 18];
-        client.read_exact(&mut opening[..64]).unwrap();
-        upstream.write_all(&opening[..64]).unwrap();
-        client.read_exact(&mut opening[64..]).unwrap();
-        upstream.write_all(&opening[64..]).unwrap();
+        for part in [64, 18, 34, 58] {
+            let mut opening = vec![0; part];
+            client.read_exact(&mut opening).unwrap();
+            upstream.write_all(&opening).unwrap();
+        }
         let mut first = [0; 40];
         client.read_exact(&mut first).unwrap();
         first[30] ^= 1;
@@ -238,15 +239,20 @@ fn connections_beyond_the_limit_are_told_so() {
 }
 
 #[test]
-fn addresses_that_others_can_reach_need_a_key() {
-    for address in ["0.0.0.0:0", "[::]:0"] {
-        let listen = vec![address.parse().unwrap()];
-        let options = ServeOptions { listen, ..Default::default() };
-        let store = std::sync::Arc::new(nacre_object::testkit::MemoryStore::new());
-        let error = Server::start(store, options).err().unwrap();
+fn addresses_that_others_can_reach_need_a_key_or_the_word_open() {
+    let start = |address: &str, open| {
+        let options = ServeOptions { listen: vec![address.parse().unwrap()], open, ..Default::default() };
+        Server::start(std::sync::Arc::new(nacre_object::testkit::MemoryStore::new()), options)
+    };
+    // Every user of this machine can reach its loopback addresses.
+    for (address, who) in [("0.0.0.0:0", "everybody"), ("[::]:0", "everybody"), ("127.0.0.1:0", "every user")] {
+        let error = start(address, false).err().unwrap();
         assert_eq!(error.kind, ErrorKind::Denied);
-        assert!(error.message.contains("nacre keygen"), "{error}");
+        for part in [who, "nacre keygen", "--open"] {
+            assert!(error.message.contains(part), "{error}");
+        }
     }
+    assert!(start("127.0.0.1:0", true).is_ok());
 }
 
 #[test]
