@@ -77,6 +77,7 @@ pub use uri::{Durability, Engine, Options, Uri};
 /// | `file:PATH` | in a folder of this machine, used by this process alone |
 /// | `nacre://HOST:PORT,HOST:PORT,…` | on one server, or spread over several; they know which ones, so it does not matter how they are spelt |
 /// | `unix:PATH` | on a server of this machine, through its Unix socket |
+/// | `unix:` | on the user's own server: `nacre serve` without an address |
 /// | `rados://POOL` | in a pool of a Ceph cluster (`docs/ceph.md`) |
 ///
 /// Options follow as a query, such as `file:data?create=yes`; [`Options`] lists them. Opening a folder reads what is

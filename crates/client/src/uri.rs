@@ -25,7 +25,7 @@ pub enum Engine {
     Memory,
     /// `file:PATH`, a folder.
     Folder(PathBuf),
-    /// `nacre://…` or `unix:…`, one server or several.
+    /// `nacre://…` or `unix:…`, one server or several; `unix:` alone is the user's own server.
     Servers(Vec<Address>),
     /// `rados://POOL?…`, a pool of a Ceph cluster. Its parameters are its own; [`Location`] lists them.
     Rados(Location),
@@ -88,6 +88,8 @@ impl FromStr for Uri {
                 return Err(about("the path is missing; write file:PATH".to_owned()));
             }
             Engine::Folder(path.into())
+        } else if place == "unix:" {
+            Engine::Servers(vec![Address::Unix(nacre_wire::socket::own_socket())])
         } else if place.starts_with("unix:") {
             Engine::Servers(vec![place.parse().map_err(|error: StoreError| about(error.message))?])
         } else if let Some(list) = place.strip_prefix("nacre://") {
