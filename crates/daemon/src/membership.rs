@@ -77,7 +77,12 @@ fn told(options: &ServerOptions, listen: &[Address]) -> Result<Option<Membership
             }
         };
     }
-    let normal = |text: &String| text.parse().map(|address: Address| address.to_string());
+    let normal = |text: &String| match text.parse()? {
+        Address::Unix(path) if path.is_relative() => {
+            Err(invalid(format!("member {text}: clients in other folders would look elsewhere; write the whole path")))
+        }
+        address => Ok(address.to_string()),
+    };
     let names = options.members.iter().map(normal).collect::<Result<Vec<String>, _>>()?;
     let members = Members::new(options.members_version, names)?;
     let own = match &options.member {
@@ -235,6 +240,7 @@ mod tests {
             (&[], Some("c"), "--members"),
             (&["b", "B:6470"], Some("b"), "named twice"),
             (&["b:x"], Some("b"), "port"),
+            (&["unix:x"], Some("unix:x"), "whole path"),
         ] {
             let error = told(&options(members, member), &listen).unwrap_err();
             assert!(error.kind == ErrorKind::Invalid && error.message.contains(part), "{error}");
