@@ -3,10 +3,9 @@
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 NACRE := $(TARGET)/release/nacre
-# Where `make run` keeps its objects and listens; port 0 is any free one.
+# Where `make run` keeps its objects, and further flags for its server.
 DATA ?= ./nacre-data
-LISTEN ?= 127.0.0.1:6470
-METRICS ?= 127.0.0.1:6471
+FLAGS ?=
 # Seconds that `make fuzz` gives to each target.
 FUZZ_SECONDS ?= 600
 # Seconds that each soak with threads or processes of its own runs for.
@@ -41,7 +40,7 @@ help:
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
 
 run: release
-	@scripts/run $(NACRE) $(DATA) $(LISTEN) $(METRICS)
+	@scripts/run $(NACRE) $(DATA) $(FLAGS)
 
 release:
 	@command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; install it with rustup, 1.90 or newer" >&2; exit 1; }

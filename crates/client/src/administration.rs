@@ -97,7 +97,7 @@ impl Store {
                 let argument = bytes::Bytes::from(argument);
                 let mut reports = Vec::new();
                 let progress = std::sync::Arc::new(std::sync::Mutex::new(progress));
-                for address in store.addresses() {
+                for address in store.addresses().await.map_err(failed)? {
                     let (place, progress) = (address.to_string(), progress.clone());
                     let report = move |report: bytes::Bytes| {
                         let report = serde_json::from_slice(&report).unwrap_or(Value::Null);
@@ -105,7 +105,7 @@ impl Store {
                             progress(Report { place: place.clone(), report });
                         }
                     };
-                    let text = store.call(address, method, argument.clone(), report).await.map_err(failed)?;
+                    let text = store.call(&address, method, argument.clone(), report).await.map_err(failed)?;
                     let report = serde_json::from_slice(&text).map_err(|error| {
                         failed(StoreError::new(
                             ErrorKind::Unsupported,

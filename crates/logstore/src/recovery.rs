@@ -30,8 +30,8 @@ use crate::segment::{
     FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, parse_segment_name,
     segment_name,
 };
-use crate::snapshot::{Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
-use crate::superblock::Superblock;
+use crate::snapshot::{self, Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
+use crate::superblock::{self, Superblock};
 use crate::{Opened, Options, unproven};
 
 /// A segment that is replayed.
@@ -69,7 +69,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
             segments.push((id, *size));
         } else if let Some(number) = parse_snapshot_name(name) {
             numbers.push(number);
-        } else if name.ends_with(".tmp") {
+        } else if superblock::is_temporary(name) || snapshot::is_temporary(name) {
             // What was not finished. Should it stay, the next opening finds it again.
             let _ = disk.remove(name);
         }

@@ -53,6 +53,16 @@ pub fn parse_snapshot_name(name: &str) -> Option<u64> {
     (snapshot_name(number) == name).then_some(number)
 }
 
+/// The name that a snapshot's file has until it is complete.
+fn temporary(number: u64) -> String {
+    format!("{}.tmp", snapshot_name(number))
+}
+
+/// Whether a file of this name is a snapshot that was not completed.
+pub fn is_temporary(name: &str) -> bool {
+    name.strip_suffix(".tmp").is_some_and(|name| parse_snapshot_name(name).is_some())
+}
+
 /// What the first frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotHeader {
@@ -201,7 +211,7 @@ impl Engine {
                     format!("cannot write the index to {path}: {error}; the log still has it all"),
                 )
             };
-            let temporary = format!("{name}.tmp");
+            let temporary = temporary(number);
             let result = self.write_snapshot(&temporary, position, sequence);
             if let Err(cause) = result {
                 // What is left of it is removed here or when the store is opened.
