@@ -81,12 +81,14 @@ impl From<Error> for Failure {
                 "start the server with \"nacre serve\", or name another store with --store or NACRE_STORE"
             }
             ErrorKind::Unknown => "it may or may not have taken effect: read the object to find out",
-            ErrorKind::Denied => "give the cluster's key file with --key or NACRE_KEY",
+            ErrorKind::Denied if error.message.contains("key") => {
+                "give the cluster's key file with --key or NACRE_KEY"
+            }
             ErrorKind::OutOfSpace => "make room, then try again",
             ErrorKind::ReadOnly => "see the server's log, put the disk right, and start the server again",
             ErrorKind::Corrupt => "\"nacre scrub\" lists all that is damaged",
             ErrorKind::Closed => "try again when it is up again",
-            ErrorKind::Invalid | ErrorKind::Io | ErrorKind::Unsupported | ErrorKind::Busy => "",
+            ErrorKind::Invalid | ErrorKind::Io | ErrorKind::Unsupported | ErrorKind::Busy | ErrorKind::Denied => "",
         };
         // Some of the store's sentences say it themselves.
         let said = advice.is_empty() || error.message.contains(advice);

@@ -4,14 +4,18 @@
 //! simulated disk of the tests (feature `sim`) loses, tears and reorders what was not synced.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use serde::Serialize;
+
+use crate::superblock::{self, SUPERBLOCK};
 
 /// A flat folder of files.
 pub trait Disk: Send + Sync + 'static {
@@ -33,6 +37,19 @@ pub trait Disk: Send + Sync + 'static {
     }
 }
 
+/// Where a read for a check got its bytes from, the worst last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// From the device, past the page cache.
+    #[default]
+    Device,
+    /// Through the page cache, which was asked to forget the bytes first: the file system has no direct reads.
+    EmptiedCache,
+    /// From memory: there is no device.
+    Memory,
+}
+
 /// An open file.
 pub trait DiskFile: Send + Sync {
     /// Fills the buffer from an offset on; an error if the file ends before.
@@ -40,6 +57,10 @@ pub trait DiskFile: Send + Sync {
     /// The same, but gives `false` rather than wait for a device. The buffer's contents are then undefined.
     fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
         self.read_at(offset, buffer).map(|()| true)
+    }
+    /// The same as [`DiskFile::read_at`], but gives what the device holds, as far as that can be had.
+    fn read_device(&self, offset: u64, buffer: &mut [u8]) -> io::Result<Source> {
+        self.read_at(offset, buffer).map(|()| Source::Memory)
     }
     /// Writes the parts one after another, from an offset on.
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()>;
@@ -57,31 +78,99 @@ pub struct FolderDisk {
 }
 
 impl FolderDisk {
-    /// Opens a folder, making it if there is none, and locks it: an error of kind `WouldBlock` says that another
-    /// process has it.
-    pub fn open(folder: &Path) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
-        let handle = File::open(folder)?;
+    /// Opens the folder of a store, and locks it. Where there is no store, an empty folder is opened if `create` says so,
+    /// and made if there is none.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` says that another process has it. `NotFound` says that there is no store, and none was to be made;
+    /// `AlreadyExists`, that one was, but the folder holds other files.
+    pub fn open(folder: &Path, create: bool) -> io::Result<Self> {
+        if create {
+            create_folder(folder)?;
+        }
+        let handle = File::open(folder).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => io::Error::new(error.kind(), "there is no such folder"),
+            _ => error,
+        })?;
         rustix::fs::flock(&handle, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+        check_contents(folder, create)?;
+        let mode = handle.metadata()?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            tracing::warn!(
+                "others have rights in {} (mode {mode:03o}); chmod 700 makes it the owner's alone",
+                folder.display()
+            );
+        }
         Ok(Self { folder: folder.to_path_buf(), handle })
+    }
+}
+
+/// Makes a folder that is its owner's alone, with those above it that are missing, and all of their names durable.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    let parent = match folder.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        // The root is there.
+        None => return Ok(()),
+    };
+    let mut builder = DirBuilder::new();
+    builder.mode(0o700);
+    let mut made = builder.create(folder);
+    if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        create_folder(parent)?;
+        made = builder.create(folder);
+    }
+    match made {
+        Ok(()) => File::open(parent)?.sync_all(),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Checks that a folder holds a store; or, if one may be made in it, nothing that is somebody else's.
+fn check_contents(folder: &Path, create: bool) -> io::Result<()> {
+    let mut stranger = None;
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let shown = name.to_string_lossy();
+        // Without the first of these the others are a store that has lost something, which its opening says.
+        if shown == SUPERBLOCK || shown.starts_with("segment-") || shown.starts_with("snapshot-") {
+            return Ok(());
+        }
+        // File systems begin with the one; a store that was not finished, with the other.
+        if shown != "lost+found" && !superblock::is_temporary(&shown) {
+            stranger = Some(shown.into_owned());
+        }
+    }
+    match stranger {
+        _ if !create => Err(io::Error::new(io::ErrorKind::NotFound, "there is no store in it")),
+        None => Ok(()),
+        Some(name) => {
+            let text = format!(
+                "it holds no store, but other files, such as {name}; a store is made only in a new or an empty folder"
+            );
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
+        }
     }
 }
 
 impl Disk for FolderDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().read(true).write(true).open(self.folder.join(name))?;
-        Ok(Arc::new(FolderFile { file }))
+        Ok(Arc::new(FolderFile::new(file)))
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.folder.join(name);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        // What a store holds is for its owner, however the process's mask is set.
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         if let Err(error) = reserve(&file, bytes) {
             // Best effort: the error that matters is the first one.
             let _ = fs::remove_file(&path);
             return Err(error);
         }
-        Ok(Arc::new(FolderFile { file }))
+        Ok(Arc::new(FolderFile::new(file)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -140,6 +229,55 @@ fn fill(file: &File, bytes: u64) -> io::Result<()> {
 
 struct FolderFile {
     file: File,
+    /// The same file, opened for direct reads when the first of those is asked for; `None` if that is not to be had.
+    direct: OnceLock<Option<File>>,
+}
+
+/// What direct reads are aligned to, in the file and in memory: the largest that devices ask for.
+const DIRECT_ALIGNMENT: usize = 4096;
+/// How much is read directly at a time.
+const DIRECT_BYTES: usize = 1 << 20;
+
+impl FolderFile {
+    fn new(file: File) -> Self {
+        Self { file, direct: OnceLock::new() }
+    }
+
+    /// Reads directly; `false` if the file system does not have it.
+    fn read_direct(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
+        let open = || {
+            // By its descriptor, because the file may have got another name since it was opened.
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+            OpenOptions::new().read(true).custom_flags(direct).open(path).ok()
+        };
+        let Some(direct) = self.direct.get_or_init(open) else { return Ok(false) };
+        let mut memory = vec![0; DIRECT_BYTES + DIRECT_ALIGNMENT];
+        let shift = memory.as_ptr().align_offset(DIRECT_ALIGNMENT);
+        let Some(aligned) = memory.get_mut(shift..shift + DIRECT_BYTES) else { return Ok(false) };
+        let end = offset + buffer.len() as u64;
+        let mut at = offset;
+        while at < end {
+            let from = at - at % DIRECT_ALIGNMENT as u64;
+            let wanted = ((end - from) as usize).next_multiple_of(DIRECT_ALIGNMENT).min(DIRECT_BYTES);
+            let read = match direct.read_at(&mut aligned[..wanted], from) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Some file systems take the flag and refuse the read.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            let skip = (at - from) as usize;
+            let len = read.saturating_sub(skip).min((end - at) as usize);
+            if len == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let target = (at - offset) as usize;
+            buffer[target..target + len].copy_from_slice(&aligned[skip..skip + len]);
+            at += len as u64;
+        }
+        Ok(true)
+    }
 }
 
 impl DiskFile for FolderFile {
@@ -158,6 +296,18 @@ impl DiskFile for FolderFile {
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn read_device(&self, offset: u64, buffer: &mut [u8]) -> io::Result<Source> {
+        if self.read_direct(offset, buffer)? {
+            return Ok(Source::Device);
+        }
+        // Only pages that the device has are forgotten.
+        self.file.sync_data()?;
+        let len = std::num::NonZeroU64::new(buffer.len() as u64);
+        rustix::fs::fadvise(&self.file, offset, len, rustix::fs::Advice::DontNeed)?;
+        self.read_at(offset, buffer)?;
+        Ok(Source::EmptiedCache)
     }
 
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()> {

@@ -21,6 +21,8 @@
 
 #![forbid(unsafe_code)]
 
+mod binding;
+mod check;
 pub mod cleaner;
 mod codec;
 pub mod disk;
@@ -35,6 +37,8 @@ mod node;
 mod readers;
 pub mod record;
 mod recovery;
+mod repair;
+mod salvage;
 mod scan;
 mod scrub;
 mod segment;
@@ -42,22 +46,23 @@ mod segment;
 pub mod sim;
 pub mod snapshot;
 mod superblock;
+mod sync;
+mod unproven;
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
-use parking_lot::Mutex;
 
 use crate::disk::{Disk, FolderDisk, MemoryDisk};
 use crate::engine::Engine;
 pub use crate::info::Info;
 pub use crate::log::Committer;
-pub use crate::scrub::{Finding, ScrubProgress, ScrubReport};
+pub use crate::scrub::{Finding, Loss, ScrubProgress, ScrubReport};
 pub use crate::segment::FORMAT_VERSION;
+use crate::sync::{JoinHandle, Mutex};
 
 /// When a transaction is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +96,9 @@ pub struct Options {
     pub segment_bytes: u32,
     /// Log that may gather, in bytes, before the index is written down again: what an opening has to replay.
     pub snapshot_bytes: u64,
+    /// Whether a store is made where there is none, in a new or an empty folder. One that is opened without this takes
+    /// writes too, but prepares nothing for them before the first one comes.
+    pub create: bool,
     /// Who commits. Anything but [`Committer::Thread`] is for tests, which must then call [`LogStore::turn`].
     pub committer: Committer,
 }
@@ -101,6 +109,7 @@ impl Default for Options {
             durability: Durability::Always,
             segment_bytes: 64 << 20,
             snapshot_bytes: 256 << 20,
+            create: true,
             committer: Committer::Thread,
         }
     }
@@ -139,18 +148,56 @@ struct Owner {
 }
 
 impl LogStore {
-    /// Opens the store in a folder, making it if there is none. One process at a time may have it open.
+    /// Opens the store in a folder, or makes it, if [`Options::create`] says so and the folder is new or empty. One process
+    /// at a time may have it open.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` if another process has it; `Io` if there is none and none was to be made, or none could be; what recovery says
+    /// of its files.
     pub fn open(path: &Path, options: Options) -> Result<Self, StoreError> {
-        let disk = FolderDisk::open(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::WouldBlock => {
-                let text = format!("{} is open in another process; stop that one first", path.display());
-                StoreError::new(ErrorKind::Busy, text)
-            }
-            _ => {
-                StoreError::new(ErrorKind::Io, format!("cannot open the folder {}: {error}", path.display()))
-            }
-        })?;
-        Self::open_on(Arc::new(disk), options)
+        Self::open_on(Arc::new(open_folder(path, options.create)?), options)
+    }
+
+    /// Checks the files of a store that nobody has open, whether it can be opened or not; changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` if a process has it open, `Corrupt` if the folder holds nothing that says which store it is.
+    pub fn scrub_closed(path: &Path, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
+        repair::scrub(&open_folder(path, false)?, progress)
+    }
+
+    /// Repairs the files of a store that nobody has open, so that it opens, as far as that can be done; then checks
+    /// them, and says what was done and what is lost. Files that are of no use any more stay under other names.
+    ///
+    /// # Errors
+    ///
+    /// As [`LogStore::scrub_closed`]; and `Io` or `OutOfSpace` if a file cannot be read or written.
+    pub fn repair(
+        path: &Path,
+        options: Options,
+        progress: impl FnMut(ScrubProgress),
+    ) -> Result<ScrubReport, StoreError> {
+        Self::repair_on(Arc::new(open_folder(path, false)?), options, progress)
+    }
+
+    /// See [`LogStore::scrub_closed`].
+    pub fn scrub_closed_on(
+        disk: &dyn Disk,
+        progress: impl FnMut(ScrubProgress),
+    ) -> Result<ScrubReport, StoreError> {
+        repair::scrub(disk, progress)
+    }
+
+    /// See [`LogStore::repair`].
+    pub fn repair_on(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        progress: impl FnMut(ScrubProgress),
+    ) -> Result<ScrubReport, StoreError> {
+        options.validate()?;
+        repair::repair(disk, options, progress)
     }
 
     /// Opens the store on a disk.
@@ -167,6 +214,7 @@ impl LogStore {
             recovery::in_memory(Arc::new(MemoryDisk::default()), Options { segment_bytes, ..options });
         let engine = Arc::new(engine);
         let threads = spawn_maintenance(&engine).map_or_else(|_| Vec::new(), |thread| vec![thread]);
+        engine.maintenance.nudge();
         Self::own(engine, Opened::default(), threads)
     }
 
@@ -176,9 +224,13 @@ impl LogStore {
         if engine.options.committer == Committer::Thread {
             let error = |error| StoreError::new(ErrorKind::Io, format!("cannot start a thread: {error}"));
             let log = Arc::clone(&engine.log);
-            let commit = std::thread::Builder::new().name("nacre-commit".into());
-            threads.push(commit.spawn(move || log.run()).map_err(error)?);
+            threads.push(sync::spawn("nacre-commit", move || log.run()).map_err(error)?);
             threads.push(spawn_maintenance(&engine).map_err(error)?);
+            if engine.options.create {
+                // The first segment is made ready before the first transaction asks for it. Who opens a store that must be
+                // there may only want to read it, and finds it afterwards as it was.
+                engine.maintenance.nudge();
+            }
         }
         Ok(Self::own(engine, opened, threads))
     }
@@ -191,6 +243,11 @@ impl LogStore {
     /// What opening the store found.
     pub fn opened(&self) -> Opened {
         self.owner.opened
+    }
+
+    /// The store's identity, of random bytes; zeros for one in memory.
+    pub fn identity(&self) -> [u8; 16] {
+        self.owner.engine.identity
     }
 
     /// The store at a glance. Walks through the index.
@@ -231,13 +288,20 @@ impl LogStore {
     }
 }
 
+fn open_folder(path: &Path, create: bool) -> Result<FolderDisk, StoreError> {
+    FolderDisk::open(path, create).map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            let text = format!("{} is open in another process; stop that one first", path.display());
+            StoreError::new(ErrorKind::Busy, text)
+        }
+        _ => StoreError::new(ErrorKind::Io, format!("cannot open the folder {}: {error}", path.display())),
+    })
+}
+
 fn spawn_maintenance(engine: &Arc<Engine>) -> std::io::Result<JoinHandle<()>> {
     let worker = Arc::clone(engine);
-    let thread =
-        std::thread::Builder::new().name("nacre-maintain".into()).spawn(move || worker.maintain())?;
+    let thread = sync::spawn("nacre-maintain", move || worker.maintain())?;
     engine.maintenance.set_threaded(true);
-    // The first segment is made ready before the first transaction asks for it.
-    engine.maintenance.nudge();
     Ok(thread)
 }
 

@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use nacre_object::{ByteRange, ErrorKind, Fork, Key, ObjectId, StoreError};
 
+use crate::binding::FrameBinding;
 use crate::cleaner::CleanerState;
-use crate::codec::{Reader, crc32c, put_bytes, put_varint};
+use crate::codec::{Reader, crc32c, flipped_bit, put_bytes, put_varint};
 use crate::disk::{Disk, DiskFile};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Entry, Place};
@@ -23,9 +24,9 @@ use crate::record::CHUNK_BYTES_MAX;
 use crate::segment::FORMAT_VERSION;
 
 /// Snapshots kept.
-const KEPT: usize = 2;
-/// A frame is closed when it has grown to this.
-const FRAME_BYTES: usize = 64 << 10;
+pub const KEPT: usize = 2;
+/// A frame is closed when it has grown to this: so much is lost where a frame is lost in all snapshots.
+const FRAME_BYTES: usize = 4 << 10;
 /// No frame is longer: the largest value of a key, and room for what stands around it.
 const FRAME_BYTES_MAX: usize = 4 << 20;
 
@@ -52,6 +53,16 @@ pub fn parse_snapshot_name(name: &str) -> Option<u64> {
     (snapshot_name(number) == name).then_some(number)
 }
 
+/// The name that a snapshot's file has until it is complete.
+fn temporary(number: u64) -> String {
+    format!("{}.tmp", snapshot_name(number))
+}
+
+/// Whether a file of this name is a snapshot that was not completed.
+pub fn is_temporary(name: &str) -> bool {
+    name.strip_suffix(".tmp").is_some_and(|name| parse_snapshot_name(name).is_some())
+}
+
 /// What the first frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotHeader {
@@ -65,25 +76,42 @@ pub struct SnapshotHeader {
     pub sequence: u64,
 }
 
-/// Gathers items into frames: length, CRC-32C, body.
+/// Gathers items into frames.
 struct Frames {
+    binding: FrameBinding,
+    /// Where the first byte of `out` will stand in the file.
+    offset: u64,
     out: Vec<u8>,
     body: Vec<u8>,
     items: u64,
 }
 
 impl Frames {
-    fn new() -> Self {
-        Self { out: Vec::new(), body: Vec::new(), items: 0 }
+    fn new(binding: FrameBinding) -> Self {
+        Self { binding, offset: 0, out: Vec::new(), body: Vec::new(), items: 0 }
     }
 
     fn frame(&mut self, kind: u8, body: &[u8]) {
-        let mut framed = Vec::with_capacity(body.len() + 1);
-        framed.push(kind);
-        framed.extend_from_slice(body);
-        self.out.extend_from_slice(&(framed.len() as u32).to_le_bytes());
-        self.out.extend_from_slice(&crc32c(&framed).to_le_bytes());
-        self.out.extend_from_slice(&framed);
+        let begin = self.out.len();
+        let mask = self.binding.mask(self.offset + begin as u64);
+        self.out.extend_from_slice(&self.binding.magic().to_le_bytes());
+        self.out.extend_from_slice(&[0; 4]);
+        self.out.extend_from_slice(&(body.len() as u32 + 1).to_le_bytes());
+        self.out.push(kind);
+        self.out.extend_from_slice(body);
+        let crc = crc32c(&self.out[begin + 8..]) ^ mask;
+        self.out[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Writes out what was gathered.
+    fn write_to(&mut self, file: &dyn DiskFile) -> io::Result<()> {
+        let bytes = Bytes::from(std::mem::take(&mut self.out));
+        let len = bytes.len() as u64;
+        if len > 0 {
+            file.write_at(self.offset, &[bytes])?;
+        }
+        self.offset += len;
+        Ok(())
     }
 
     fn item(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
@@ -183,7 +211,7 @@ impl Engine {
                     format!("cannot write the index to {path}: {error}; the log still has it all"),
                 )
             };
-            let temporary = format!("{name}.tmp");
+            let temporary = temporary(number);
             let result = self.write_snapshot(&temporary, position, sequence);
             if let Err(cause) = result {
                 // What is left of it is removed here or when the store is opened.
@@ -223,7 +251,7 @@ impl Engine {
         let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence };
         let _ = self.disk.remove(name);
         let file = self.disk.create(name, 0)?;
-        let mut frames = Frames::new();
+        let mut frames = Frames::new(FrameBinding::new(&self.identity));
         frames.frame(FRAME_HEADER, &header.encode());
         for segment in self.table.all().iter().filter(|segment| segment.sealed.load(Ordering::Acquire)) {
             frames.item(|out| {
@@ -232,30 +260,20 @@ impl Engine {
                 put_varint(out, segment.end.load(Ordering::Relaxed));
             });
         }
-        let mut offset = 0;
         for shard in &self.shards {
             let shard = shard.lock();
             for (id, node) in shard.iter() {
                 frames.node(id, node);
             }
             drop(shard);
-            offset = write_out(&*file, offset, &mut frames.out)?;
+            frames.write_to(&*file)?;
         }
         frames.flush();
         let items = frames.items;
         frames.frame(FRAME_END, &items.to_le_bytes());
-        write_out(&*file, offset, &mut frames.out)?;
+        frames.write_to(&*file)?;
         file.sync()
     }
-}
-
-fn write_out(file: &dyn DiskFile, offset: u64, out: &mut Vec<u8>) -> io::Result<u64> {
-    let bytes = Bytes::from(std::mem::take(out));
-    let len = bytes.len() as u64;
-    if len > 0 {
-        file.write_at(offset, &[bytes])?;
-    }
-    Ok(offset + len)
 }
 
 impl SnapshotHeader {
@@ -296,13 +314,20 @@ pub struct Damage {
     pub offset: u64,
 }
 
-/// Reads a snapshot from its bytes.
-pub fn decode_snapshot(bytes: Bytes) -> Result<Snapshot, Damage> {
+/// Reads a snapshot of a store from its bytes.
+pub fn decode_snapshot(bytes: Bytes, store: &[u8; 16]) -> Result<Snapshot, Damage> {
     let mut loader = Loader::default();
+    let binding = FrameBinding::new(store);
+    // A first frame that is sound in neither format is damaged, in whichever it is.
+    let is_format_1 = decode_frame(&bytes, 0, binding).is_none() && decode_frame_1(&bytes, 0).is_some();
     let mut offset = 0;
     while offset < bytes.len() {
         let damage = Damage { offset: offset as u64 };
-        let (kind, body, next) = decode_frame(&bytes, offset).ok_or(damage.clone())?;
+        let frame = match is_format_1 {
+            true => decode_frame_1(&bytes, offset),
+            false => decode_frame(&bytes, offset, binding),
+        };
+        let (kind, body, next) = frame.ok_or(damage.clone())?;
         if loader.frame(kind, body).is_none() || loader.ended && next != bytes.len() {
             return Err(damage);
         }
@@ -316,6 +341,127 @@ pub fn decode_snapshot(bytes: Bytes) -> Result<Snapshot, Damage> {
     }
 }
 
+/// What is sound of a damaged snapshot.
+#[derive(Default)]
+pub struct Remains {
+    /// Its header.
+    pub header: Option<SnapshotHeader>,
+    /// Where the log left the segments before its position.
+    pub segment_ends: Vec<(u32, u64)>,
+    /// The objects that are there whole.
+    pub objects: Vec<(ObjectId, Node)>,
+    /// The objects of which a part is missing.
+    pub broken: Vec<ObjectId>,
+    /// Whether nothing at all is missing.
+    pub whole: bool,
+}
+
+/// Reads what is sound of a snapshot: the objects that no unsound frame has a part of. A frame in which a single flipped
+/// bit explains all that is wrong counts as sound.
+pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
+    let binding = FrameBinding::new(store);
+    let magic = bytes.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
+    let layout = if (magic ^ binding.magic()).count_ones() <= 1 { Layout::Two(binding) } else { Layout::One };
+    let mut loader = Loader::default();
+    let mut offset = 0;
+    let mut whole = true;
+    while offset < bytes.len() {
+        let frame = decode_frame(bytes, offset, binding)
+            .or_else(|| decode_frame_1(bytes, offset))
+            .or_else(|| layout.corrected(bytes, offset));
+        if let Some((kind, body, next)) = frame
+            && loader.frame(kind, body).is_some()
+        {
+            offset = next;
+            continue;
+        }
+        whole = false;
+        loader.break_off();
+        match next_frame(bytes, offset, binding) {
+            Some(next) => offset = next,
+            None => break,
+        }
+    }
+    loader.finish_fork();
+    if !loader.ended {
+        loader.break_off();
+    }
+    if loader.is_broken {
+        loader.objects.pop();
+    }
+    Remains {
+        header: loader.header,
+        segment_ends: loader.segment_ends,
+        objects: loader.objects,
+        broken: loader.broken,
+        whole: whole && loader.ended,
+    }
+}
+
+/// How the frames of a snapshot are laid out.
+#[derive(Clone, Copy)]
+enum Layout {
+    /// In format 1.
+    One,
+    /// In format 2.
+    Two(FrameBinding),
+}
+
+impl Layout {
+    /// Decodes a frame that is not sound, if it is but for one bit.
+    fn corrected(self, bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
+        let rest = bytes.get(at..)?;
+        let word = |at: usize| rest.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
+        // What the CRC covers begins with the length in format 2, behind it in format 1.
+        let (magic_flips, mask, len_at, head_bytes) = match self {
+            Self::One => (0, 0, 0, 8),
+            Self::Two(binding) => ((word(0)? ^ binding.magic()).count_ones(), binding.mask(at as u64), 8, 12),
+        };
+        let (len, crc) = (word(len_at)?, word(4)? ^ mask);
+        let flips = std::iter::once(len).chain((0..32).map(|bit| len ^ 1 << bit));
+        flips.enumerate().find_map(|(flipped, len)| {
+            if len == 0 || len as usize > FRAME_BYTES_MAX {
+                return None;
+            }
+            let mut frame = rest.get(..head_bytes + len as usize)?.to_vec();
+            frame[len_at..len_at + 4].copy_from_slice(&len.to_le_bytes());
+            let difference = crc32c(&frame[8..]) ^ crc;
+            let found = match (flipped > 0, magic_flips, difference) {
+                (true, 0, 0) | (false, 0 | 1, 0) => true,
+                (false, 0, difference) if difference.count_ones() == 1 => true,
+                (false, 0, difference) => {
+                    let bit = flipped_bit(frame.len() - 8, difference)?;
+                    frame[8 + bit / 8] ^= 1 << (bit % 8);
+                    true
+                }
+                _ => false,
+            };
+            let (body, next) = (head_bytes + 1, at + frame.len());
+            found.then(|| (frame[body - 1], Bytes::from(frame).slice(body..), next))
+        })
+    }
+}
+
+/// Where the next sound frame begins behind one that is not.
+fn next_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<usize> {
+    // What the unsound one says of its length may be right; in format 1 there is nothing else to go by.
+    let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word) as usize);
+    let by_length = [word(at + 8).map(|len| at + 12 + len), word(at).map(|len| at + 8 + len)];
+    let sound = |next: usize| {
+        decode_frame(bytes, next, binding).is_some()
+            || next < bytes.len() && decode_frame_1(bytes, next).is_some()
+    };
+    let found = by_length.into_iter().flatten().find(|next| sound(*next));
+    found.or_else(|| {
+        let magic = binding.magic().to_le_bytes();
+        let mut starts = bytes[at..].windows(magic.len()).enumerate().skip(1);
+        starts.find_map(|(skipped, window)| {
+            let next = at + skipped;
+            (window == magic && decode_frame(bytes, next, binding).is_some()).then_some(next)
+        })
+    })
+}
+
 /// Decodes the body of a frame of items alone; gives the objects that begin in it.
 #[cfg(feature = "sim")]
 pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
@@ -327,7 +473,22 @@ pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
     Some(loader.objects.into_iter().map(|(id, _)| id).collect())
 }
 
-fn decode_frame(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
+/// Decodes a frame; gives its kind, its body, and where the next one begins.
+fn decode_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<(u8, Bytes, usize)> {
+    let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
+    let len = word(at + 8)? as usize;
+    if word(at)? != binding.magic() || len == 0 || len > FRAME_BYTES_MAX {
+        return None;
+    }
+    let end = at + 12 + len;
+    if crc32c(bytes.get(at + 8..end)?) ^ binding.mask(at as u64) != word(at + 4)? {
+        return None;
+    }
+    Some((bytes[at + 12], bytes.slice(at + 13..end), end))
+}
+
+/// The same for a frame of format 1: length, CRC, and what the CRC is of.
+fn decode_frame_1(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
     let len = u32::from_le_bytes(*bytes[at..].first_chunk()?) as usize;
     let crc = u32::from_le_bytes(*bytes[at + 4..].first_chunk()?);
     if len == 0 || len > FRAME_BYTES_MAX {
@@ -351,22 +512,46 @@ struct Loader {
     entries: ForkNode,
     items: u64,
     ended: bool,
+    /// Whether items are missing since the last object began, which is then a stand-in that takes up what belongs to
+    /// whichever object those were of.
+    is_broken: bool,
+    /// The objects that lost items.
+    broken: Vec<ObjectId>,
+    /// Whether frames are missing, the first or the last among them perhaps.
+    is_partial: bool,
 }
 
 impl Loader {
+    /// Goes on behind items that are missing: what comes before the next object is of no use.
+    fn break_off(&mut self) {
+        self.is_partial = true;
+        self.finish_fork();
+        if let Some((id, _)) = self.objects.pop()
+            && !self.is_broken
+        {
+            self.broken.push(id);
+        }
+        // Any name will do.
+        if let Ok(id) = ObjectId::try_from("damaged") {
+            self.objects.push((id, Node::default()));
+            self.fork = Some(Fork::DEFAULT);
+            self.is_broken = true;
+        }
+    }
+
     fn frame(&mut self, kind: u8, body: Bytes) -> Option<()> {
         match (kind, self.header.is_some(), self.ended) {
             (FRAME_HEADER, false, false) => self.header = Some(SnapshotHeader::decode(body)?),
-            (FRAME_ITEMS, true, false) => {
+            (FRAME_ITEMS, has_header, false) if has_header || self.is_partial => {
                 let mut reader = Reader::new(body);
                 while reader.remaining() > 0 {
                     self.item(&mut reader)?;
                     self.items += 1;
                 }
             }
-            (FRAME_END, true, false) => {
+            (FRAME_END, has_header, false) if has_header || self.is_partial => {
                 let items = u64::from_le_bytes(*body.first_chunk()?);
-                if items != self.items {
+                if items != self.items && !self.is_partial {
                     return None;
                 }
                 self.finish_fork();
@@ -388,6 +573,9 @@ impl Loader {
         match reader.u8()? {
             ITEM_OBJECT => {
                 self.finish_fork();
+                if std::mem::take(&mut self.is_broken) {
+                    self.objects.pop();
+                }
                 let id = ObjectId::new(own(reader.bytes()?)).ok()?;
                 let node = Node {
                     exists: reader.u8()? != 0,
@@ -422,7 +610,7 @@ impl Loader {
             kind @ (ITEM_DATA | ITEM_HOLE) => {
                 self.fork.as_ref()?;
                 let entry = decode_entry(kind, reader)?;
-                if !self.entries.map.push(entry) {
+                if !self.entries.map.push(entry) && !self.is_broken {
                     return None;
                 }
             }

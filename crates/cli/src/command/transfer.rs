@@ -48,7 +48,7 @@ pub struct GetArgs {
 
 /// Runs `nacre put`.
 pub async fn put(session: &Session, args: PutArgs) -> Result<(), Failure> {
-    let object = session.object(&args.object, &args.fork.fork())?;
+    let object = session.object_to_fill(&args.object, &args.fork.fork())?;
     let bytes = if args.file == Path::new("-") {
         object.put(Metered::new(tokio::io::stdin(), None)).await?
     } else {
