@@ -1,8 +1,8 @@
 //! The store: chooses for each transaction between RADOS' own operations and a call of `classes/extent.lua`.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::ffi::{CStr, CString};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -23,8 +23,8 @@ use crate::native;
 use crate::record::{Author, Changed, Token};
 use crate::reply::{self, corrupt};
 use crate::request;
-use crate::scrub::ScrubReport;
 use crate::script::{self, Routine, Section, Sections};
+use crate::scrub::ScrubReport;
 use crate::sys::{Connection, Library, Operation, Pool, ReadStep, flag};
 use crate::uri::Location;
 
@@ -488,7 +488,8 @@ impl Inner {
         if header.author == Author::Token(*token) {
             return Ok(Changed::from(&header));
         }
-        let why = "the OSD made the change without saying at which version, and the object was changed again since";
+        let why =
+            "the OSD made the change without saying at which version, and the object was changed again since";
         Err(self.context(StoreError::new(ErrorKind::Unknown, why), object))
     }
 
@@ -589,9 +590,7 @@ impl Inner {
         });
         match receiver.await {
             Ok(Ok(Some(ids))) => Ok(ids),
-            Ok(Ok(None)) => {
-                Err(pool_gone().context(format_args!("listing pool \"{}\"", self.location.pool)))
-            }
+            Ok(Ok(None)) => Err(pool_gone().context(format_args!("listing pool \"{}\"", self.location.pool))),
             Ok(Err(code)) => {
                 let why = std::io::Error::from_raw_os_error(-code);
                 let text = format!("listing pool \"{}\": {why}", self.location.pool);
