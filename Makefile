@@ -23,7 +23,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help run test check mpi bench soak soak-reflect soak-store ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help run test check mpi bench soak soak-reflect soak-store soak-ceph ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -34,7 +34,8 @@ help:
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
 	@echo "make soak       what finds the rare: make soak-reflect, two reflectors under members that come, go and crash, for $(SOAK_SECONDS) s;"
-	@echo "                make soak-store, the embedded store through $(SOAK_HISTORIES) histories of faults and crashes"
+	@echo "                make soak-store, the embedded store through $(SOAK_HISTORIES) histories of faults and crashes;"
+	@echo "                make soak-ceph, clients on Ceph while its parts are killed, for $(SOAK_SECONDS) s"
 	@echo "make release    the program alone: $(NACRE)"
 	@echo "make install    the program, its manual pages and completions, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
@@ -88,10 +89,14 @@ fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
 
 # Every part of the project that has a soak adds its own here.
-soak: soak-reflect soak-store
+soak: soak-reflect soak-store soak-ceph
 
 soak-reflect:
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test reflect_soak -- --nocapture
+
+# Clients on Ceph while its OSDs and its monitor are killed and come back; SOAK_SECONDS=3600 for the hour before a release.
+soak-ceph:
+	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-rados --test soak -- --nocapture
 
 # A failure names its seed; NACRE_SEED=n runs that history again.
 soak-store:

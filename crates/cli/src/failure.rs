@@ -2,6 +2,7 @@
 
 use std::io;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nacre::{Error, ErrorKind};
 use serde_json::Value;
@@ -59,9 +60,23 @@ impl Failure {
     }
 }
 
+/// Whether this command's store is a pool of a Ceph cluster, which has servers, keys and scrubs of its own.
+static ON_CEPH: AtomicBool = AtomicBool::new(false);
+
+/// Has the advice be for the store that a command opened.
+pub fn advise_for_ceph() {
+    ON_CEPH.store(true, Ordering::Relaxed);
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        let on_ceph = ON_CEPH.load(Ordering::Relaxed);
         let advice = match error.kind {
+            ErrorKind::Unavailable if on_ceph => "\"ceph status\" says how the cluster is",
+            ErrorKind::Corrupt if on_ceph => {
+                "\"nacre scrub\" lists all that is damaged, \"nacre rm --force\" does away with it"
+            }
+            ErrorKind::Denied | ErrorKind::Closed | ErrorKind::ReadOnly if on_ceph => "",
             ErrorKind::Unavailable => {
                 "start the server with \"nacre serve\", or name another store with --store or NACRE_STORE"
             }

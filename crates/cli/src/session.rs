@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use nacre::{Answer, Fork, Guard, Object, ObjectId, Outcome, Read, Stat, Store, Transaction};
 
 use crate::arguments::Common;
-use crate::failure::Failure;
+use crate::failure::{Failure, advise_for_ceph};
 
 /// The environment variable that names the store.
 pub const STORE_VARIABLE: &str = "NACRE_STORE";
@@ -81,7 +81,7 @@ impl Session {
                     uri.options.key.clone_from(&self.key);
                 }
             }
-            nacre::Engine::Rados(_) => {}
+            nacre::Engine::Rados(_) => advise_for_ceph(),
         }
         Ok(Store::open(&uri)?)
     }

@@ -4,7 +4,8 @@ mod support;
 
 use std::sync::Arc;
 
-use nacre_object::testkit::{MemoryStore, conformance};
+use nacre_object::testkit::conformance::{self, Effort};
+use nacre_object::testkit::MemoryStore;
 
 use nacre_wire::{Address, RemoteOptions, RemoteStore, ServeOptions, Server};
 
@@ -30,6 +31,14 @@ fn a_remote_store_conforms_over_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let server = serve(Address::Unix(folder.path().join("socket")));
     conformance::run(&remote(&[&server], RemoteOptions::default()), "unix");
+    server.stop();
+}
+
+#[test]
+fn several_clients_of_one_server_conform() {
+    let server = serve("127.0.0.1:0".parse().unwrap());
+    let clients = [(); 3].map(|()| remote(&[&server], RemoteOptions::default()));
+    conformance::run_connections(&[&clients[0], &clients[1], &clients[2]], "clients", Effort::default());
     server.stop();
 }
 
