@@ -31,7 +31,12 @@ use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 use crate::snapshot::snapshot_name;
 
 /// Writes `bytes` to a segment again, from an offset on, and syncs all of it. They may be empty.
-pub(crate) fn rewrite(disk: &dyn Disk, segment: &Segment, offset: u64, bytes: Bytes) -> Result<(), StoreError> {
+pub(crate) fn rewrite(
+    disk: &dyn Disk,
+    segment: &Segment,
+    offset: u64,
+    bytes: Bytes,
+) -> Result<(), StoreError> {
     let written = if bytes.is_empty() { Ok(()) } else { segment.file.write_at(offset, &[bytes]) };
     written.and_then(|()| segment.file.sync()).map_err(|error| {
         let path = disk.describe(&segment.name);
@@ -74,6 +79,9 @@ pub(crate) fn clear_header(disk: &dyn Disk, segment: &Segment) -> Result<(), Sto
     let zeros = Bytes::from_static(&[0; SEGMENT_HEAD_BYTES as usize]);
     segment.file.write_at(0, &[zeros]).and_then(|()| segment.file.sync()).map_err(|error| {
         let path = disk.describe(&segment.name);
-        StoreError::new(ErrorKind::Io, format!("cannot clear {path}, which a crash tore off the log: {error}"))
+        StoreError::new(
+            ErrorKind::Io,
+            format!("cannot clear {path}, which a crash tore off the log: {error}"),
+        )
     })
 }
