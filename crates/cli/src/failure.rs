@@ -88,7 +88,11 @@ impl From<Error> for Failure {
             ErrorKind::ReadOnly => "see the server's log, put the disk right, and start the server again",
             ErrorKind::Corrupt => "\"nacre scrub\" lists all that is damaged",
             ErrorKind::Closed => "try again when it is up again",
-            ErrorKind::Invalid | ErrorKind::Io | ErrorKind::Unsupported | ErrorKind::Busy | ErrorKind::Denied => "",
+            ErrorKind::Invalid
+            | ErrorKind::Io
+            | ErrorKind::Unsupported
+            | ErrorKind::Busy
+            | ErrorKind::Denied => "",
         };
         // Some of the store's sentences say it themselves.
         let said = advice.is_empty() || error.message.contains(advice);

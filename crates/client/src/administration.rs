@@ -105,7 +105,8 @@ impl Store {
                             progress(Report { place: place.clone(), report });
                         }
                     };
-                    let text = store.call(&address, method, argument.clone(), report).await.map_err(failed)?;
+                    let text =
+                        store.call(&address, method, argument.clone(), report).await.map_err(failed)?;
                     let report = serde_json::from_slice(&text).map_err(|error| {
                         failed(StoreError::new(
                             ErrorKind::Unsupported,
