@@ -804,7 +804,7 @@ local function apply()
   if reads > 0 then skip_reads(reads) end
   local count = take("<I4")
   if count == 0 then return pack("<Bs2", ANSWERED, header_text) end
-  if header.version == math.maxinteger - 1 then error({ code = -75 }, 0) end
+  if header.version == math.maxinteger - 1 then error({ code = -34 }, 0) end
   header.flags = header.flags & 4 | (header.flags & 1) << 1 | header.flags & 1
   header.version = math.max(header.version + 1, proposal)
   change(count)

@@ -206,6 +206,7 @@ async fn administer_rados(
             Ok(serde_json::json!({
                 "files": report.objects,
                 "bytes": report.bytes,
+                "source": "osds",
                 "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
             }))
         }

@@ -349,8 +349,9 @@ impl Pool {
     ///
     /// A call that is sent as a read operation would leave the object with the time of 1970, for librados sends no time
     /// along. A write operation has the time, but librados.h has no function that adds a call *with output* to one.
-    /// Those for read operations do it, because librados makes both kinds of operation of the same class; that is
-    /// relied on for the version of librados' interface of which it is known, 3, and for none other.
+    /// Those for read operations do it, because librados makes both kinds of operation of the same class, or of one that
+    /// begins with it; that is relied on for the version of librados' interface of which it is known, 3, and for none
+    /// other.
     pub(crate) fn call(&self, object: &CStr, step: &ReadStep<'_>, flags: c_int) -> Operation {
         let library = self.0.library;
         if library.interface() != 3 {
