@@ -29,7 +29,8 @@ fn options() -> Options {
 
 /// The history that the golden store holds: half of it in a snapshot, half in the log only.
 fn history(mut each: impl FnMut(usize, nacre_object::testkit::history::Step)) -> Generator {
-    let mut generator = Generator::new(1, Shape::default());
+    // The first format knows no replacements of forks.
+    let mut generator = Generator::new(1, Shape { replace_percent: 0, ..Shape::default() });
     for number in 0..80 {
         let step = generator.step();
         each(number, step);
@@ -132,11 +133,28 @@ fn heads_of_records_are_pinned() {
     assert_eq!(decoded.body, Body::Transaction { object: object.clone(), version: 6, effects });
     assert_eq!(record::decode(&head, 8), None);
 
-    let moved = Moved { object, fork: Fork::DEFAULT, start: 1 << 40, len: 2, version: 3, crc: 0xdead_beef };
-    let head = sealed(record::encode_moves(std::slice::from_ref(&moved)), 2);
-    assert_eq!(hex(&head), include_str!("golden/moves.hex").trim(), "the encoding of moves changed");
+    let replace = Write::ReplaceFork { fork: Fork::DEFAULT, from: Fork::try_from("f").unwrap() };
+    let (effects, _) = Effect::from_writes(vec![replace]);
+    let mut head = record::encode_transaction(&object, &effects);
+    record::put_version(&mut head, 6);
+    let head = sealed(head, 0);
+    assert_eq!(
+        hex(&head),
+        include_str!("golden/replacement.hex").trim(),
+        "the encoding of a replacement changed"
+    );
     let Some(Found::Head(decoded)) = record::decode(&head, 7) else { panic!("the head is sound") };
-    assert_eq!(decoded.body, Body::Moves(vec![moved]));
+    assert_eq!(decoded.body, Body::Transaction { object: object.clone(), version: 6, effects });
+
+    let golden = [include_str!("golden/moves.hex"), include_str!("golden/moves-from.hex")];
+    for (source, golden) in [None, Some((5, 4096))].into_iter().zip(golden) {
+        let (object, fork) = (object.clone(), Fork::DEFAULT);
+        let moved = Moved { object, fork, start: 1 << 40, len: 2, version: 3, crc: 0xdead_beef, source };
+        let head = sealed(record::encode_moves(std::slice::from_ref(&moved)), 2);
+        assert_eq!(hex(&head), golden.trim(), "the encoding of moves changed");
+        let Some(Found::Head(decoded)) = record::decode(&head, 7) else { panic!("the head is sound") };
+        assert_eq!(decoded.body, Body::Moves(vec![moved]));
+    }
 }
 
 /// What the fuzzers run, on mutations of sound input.

@@ -21,6 +21,7 @@ mod keys;
 mod large;
 mod limits;
 mod listing;
+mod replace;
 mod trial;
 mod versions;
 
@@ -44,6 +45,7 @@ pub const CASES: &[&[Case]] = &[
     keys::CASES,
     limits::CASES,
     large::CASES,
+    replace::CASES,
     listing::CASES,
     concurrency::CASES,
     differential::CASES,
