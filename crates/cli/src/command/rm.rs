@@ -1,5 +1,7 @@
 //! `nacre rm`: away with objects or forks.
 
+use std::time::Duration;
+
 use nacre::ObjectId;
 use serde_json::json;
 
@@ -8,7 +10,7 @@ use crate::failure::Failure;
 use crate::session::{self, Session};
 use crate::{name, output};
 
-/// Remove objects, or one fork of each
+/// Remove objects, or one fork of each, or their staged forks
 ///
 /// Versions stay: an object that is made again goes on above every version that it ever had.
 #[derive(clap::Args, Debug)]
@@ -21,6 +23,13 @@ pub struct Args {
     /// Do not mind objects that do not exist
     #[arg(long, short)]
     force: bool,
+    /// Remove staged forks only: content of "nacre put" that is under way, whose writers then fail, or that was left
+    /// behind
+    #[arg(long, conflicts_with = "fork")]
+    staged: bool,
+    /// Only those whose writers have not got on for so many seconds
+    #[arg(long, value_name = "SECONDS", requires = "staged", default_value = "0", hide_default_value = true)]
+    idle: u64,
 }
 
 /// Runs `nacre rm`.
@@ -29,12 +38,19 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let mut removed = 0;
     for id in &args.objects {
         let object = store.object(id)?;
+        if args.staged {
+            if !args.force {
+                session::existing(&object).await?;
+            }
+            removed += object.remove_staged(Duration::from_secs(args.idle)).await?.len() as u64;
+            continue;
+        }
         let there = match &args.fork.fork {
             None => object.remove().await?,
             Some(fork) => {
                 let object = object.fork(fork)?;
                 let forks = object.forks().await?;
-                let there = forks.iter().any(|(name, _)| name == fork);
+                let there = nacre::stage::is_reserved(fork) || forks.iter().any(|(name, _)| name == fork);
                 if there {
                     object.remove_fork().await?;
                 } else if !args.force {
