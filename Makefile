@@ -56,12 +56,7 @@ install-deps:
 	@scripts/install-deps
 
 test: install-deps
-	$(CARGO) test --workspace --no-fail-fast
-	for mpi in $(MPIS); do \
-		MPICC=mpicc.$$mpi NACRE_MPIRUN=mpirun.$$mpi $(CARGO) test --manifest-path crates/mpi/Cargo.toml \
-			--target-dir $(TARGET)/$$mpi --no-fail-fast || exit 1; \
-	done
-	@scripts/fuzz 15 --if-possible
+	@CARGO="$(CARGO)" MPIS="$(MPIS)" TARGET="$(TARGET)" scripts/test
 
 check:
 	$(CARGO) fmt --all --check

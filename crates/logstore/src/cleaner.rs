@@ -20,6 +20,7 @@ use crate::log::{Position, Refused};
 use crate::record::{self, Body, Effect, Found, Moved, Record};
 use crate::scan::{Item, Scan};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
+use crate::snapshot::KEPT;
 
 /// Payload that one record of moves carries.
 const MOVE_BYTES_MAX: usize = 1 << 20;
@@ -30,7 +31,6 @@ const PASSES_MAX: usize = 4;
 const SEARCHED_MAX: usize = 10_000;
 
 /// What maintenance keeps between its turns.
-#[derive(Default)]
 pub struct CleanerState {
     /// The number of the next segment.
     pub next_segment: u32,
@@ -38,6 +38,14 @@ pub struct CleanerState {
     pub spare: Option<Arc<Segment>>,
     /// Where replay would begin from each snapshot that is kept, the oldest first.
     pub snapshots: Vec<(u64, Position)>,
+    /// Snapshots that there must be before any of the log is given up.
+    pub snapshots_needed: usize,
+}
+
+impl Default for CleanerState {
+    fn default() -> Self {
+        Self { next_segment: 0, spare: None, snapshots: Vec::new(), snapshots_needed: KEPT }
+    }
 }
 
 /// What the choice of a segment to clean is made from.
@@ -340,29 +348,31 @@ impl Engine {
         for moved in moves {
             let chunk = Chunk { segment: appended.segment, offset, len: moved.len, crc: moved.crc };
             offset += moved.len;
-            self.repoint(&moved, chunk);
+            self.repoint(&moved, chunk, true);
         }
         Ok(())
     }
 
     /// Has the index refer to a moved piece's new chunk, wherever the fork still holds the bytes that were moved.
     ///
-    /// The version alone does not tell whether it does: one transaction may write the same range of two forks, of which
-    /// one takes the other's place afterwards. The chunk that the piece came from does: a chunk stands in one fork, at
-    /// one offset. So a move does harm neither when it comes late, nor when it is replayed on top of a snapshot that knew
-    /// more than the log up to there. (Records of format 1 know no sources, and no forks that took others' places.)
-    pub(crate) fn repoint(&self, moved: &Moved, chunk: Chunk) {
+    /// In an object whose forks took each other's places a version does not tell: one transaction may have written the
+    /// same range of two forks, of which one is called as the other was. There, and while the store runs (`exact`), it
+    /// must be the very chunk that the piece was carried from. A chunk stands in one fork at a time, at one offset for
+    /// ever; so a move does no harm when it comes late, nor when it is replayed on top of a snapshot that knew more than
+    /// the log up to there. Elsewhere a replayed move applies by its version: also where the log is salvaged, and the
+    /// move that brought the piece to its source is lost.
+    pub(crate) fn repoint(&self, moved: &Moved, chunk: Chunk, exact: bool) {
         let mut shard = self.shard(&moved.object).lock();
-        let Some(fork) = shard.get_mut(&moved.object).and_then(|node| node.forks.get_mut(&moved.fork)) else {
-            return;
-        };
+        let Some(node) = shard.get_mut(&moved.object) else { return };
+        let source = moved.source.filter(|_| exact || node.replaced);
+        let Some(fork) = node.forks.get_mut(&moved.fork) else { return };
         let end = moved.start + u64::from(moved.len);
         let still: Vec<Entry> = fork
             .map
             .overlapping(moved.start, end)
             .filter(|entry| match entry.place() {
                 Place::Data { chunk, .. } => {
-                    let source = moved.source.is_none_or(|source| source == (chunk.segment, chunk.offset));
+                    let source = source.is_none_or(|source| source == (chunk.segment, chunk.offset));
                     entry.version() == moved.version && source
                 }
                 Place::Hole => false,
@@ -409,12 +419,12 @@ impl<'a> Heads<'a> {
     /// The record at `at`, if its head is sound.
     fn head(&self) -> std::io::Result<Option<Record>> {
         let guess = self.read(self.at, HEAD_GUESS_BYTES)?;
-        let bytes = match record::head_bytes(&guess) {
+        let bytes = match record::head_bytes(&guess, self.segment.binding) {
             Some(len) if len as u64 > HEAD_GUESS_BYTES => self.read(self.at, len as u64)?,
             Some(_) => guess,
             None => return Ok(None),
         };
-        Ok(match record::decode(&bytes, self.segment.id) {
+        Ok(match record::decode(&bytes, self.segment.binding, self.at) {
             Some(Found::Head(record)) if self.at + u64::from(record.record_bytes) <= self.end => Some(record),
             _ => None,
         })
@@ -436,7 +446,7 @@ impl Iterator for Heads<'_> {
                     return Some(Ok((at, record)));
                 }
                 Ok(None) => match self.read(0, self.end) {
-                    Ok(bytes) => self.scan = Some(Scan::new(bytes, self.segment.id, self.at as usize)),
+                    Ok(bytes) => self.scan = Some(Scan::new(bytes, self.segment.binding, self.at as usize)),
                     Err(error) => return self.stop(error),
                 },
                 Err(error) => return self.stop(error),
@@ -457,9 +467,11 @@ impl Heads<'_> {
 }
 
 impl CleanerState {
-    /// Whether a snapshot that is kept needs a segment's records.
+    /// Whether a snapshot that is kept needs a segment's records. While there are fewer snapshots than are kept, all of
+    /// the log is needed: should the only one be damaged, it is replayed from its beginning.
     pub fn pins(&self, segment: u32) -> bool {
-        self.snapshots.first().is_none_or(|(_, position)| segment >= position.segment)
+        self.snapshots.len() < self.snapshots_needed
+            || self.snapshots.first().is_none_or(|(_, position)| segment >= position.segment)
     }
 }
 

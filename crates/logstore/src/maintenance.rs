@@ -11,9 +11,10 @@ use futures::channel::oneshot;
 use nacre_object::{ErrorKind, StoreError};
 use parking_lot::{Condvar, Mutex};
 
+use crate::binding::Binding;
 use crate::cleaner::CleanerState;
 use crate::engine::Engine;
-use crate::segment::{SEGMENT_HEAD_BYTES, Segment, segment_name};
+use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, segment_name};
 
 /// What the maintenance of one store has to do, and what it knows.
 #[derive(Default)]
@@ -163,7 +164,14 @@ impl Engine {
             Some(spare) => self.disk.rename(&spare.name, &name).map(|()| Arc::clone(&spare.file)),
             None => self.disk.create(&name, capacity),
         };
-        let file = result.and_then(|file| self.disk.sync_names().map(|()| file)).map_err(|error| {
+        let named = result.and_then(|file| {
+            self.disk.sync_names().map(|()| file).inspect_err(|_| {
+                // The name may never become durable, whatever a later sync says: nothing is written to this file.
+                let _ = self.disk.remove(&name);
+                work.next_segment += 1;
+            })
+        });
+        let file = named.map_err(|error| {
             let kind = match error.kind() {
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::OutOfSpace,
                 _ => ErrorKind::Io,
@@ -176,7 +184,8 @@ impl Engine {
         })?;
         self.maintenance.count_spare(work);
         work.next_segment += 1;
-        let segment = Arc::new(Segment::new(id, capacity, file));
+        let binding = Binding::new(FORMAT_VERSION, &self.identity, id);
+        let segment = Arc::new(Segment::new(id, binding, capacity, file));
         self.table.insert(Arc::clone(&segment));
         if let Some(too_small) = self.log.set_ready(segment) {
             self.table.remove(too_small.id);

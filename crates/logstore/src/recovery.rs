@@ -4,19 +4,26 @@
 //! dropped, from the first record on that is missing or unsound. A record that is known to have been synced (because
 //! another one says so) is never dropped: if its head is damaged its tail stands in, and if both are, opening fails
 //! and names the place. Damage to its payload is left for readers to find by its checksum.
+//!
+//! What is not known to have been synced is written again before anybody is told of it; see module `unproven`.
+//!
+//! Without a sound snapshot the log is replayed from its beginning, which is there for as long as there were never two
+//! snapshots at a time: nothing is freed before (see [`CleanerState::pins`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, ObjectId, StoreError};
 
+use crate::binding::Binding;
 use crate::cleaner::CleanerState;
 use crate::codec::crc32c;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Place};
 use crate::log::{Committer, Log, Position};
+use crate::node::Node;
 use crate::record::{Body, Effect, Moved, Record};
 use crate::scan::{Item, Scan};
 use crate::segment::{
@@ -25,7 +32,7 @@ use crate::segment::{
 };
 use crate::snapshot::{Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
 use crate::superblock::Superblock;
-use crate::{Opened, Options};
+use crate::{Opened, Options, unproven};
 
 /// A segment that is replayed.
 struct Part {
@@ -44,6 +51,8 @@ struct Replay {
     end: Option<(usize, usize)>,
     /// The number of the next record.
     sequence: u64,
+    /// The last record that is known to have been synced.
+    synced: u64,
 }
 
 /// Opens the store on a disk, making one if the disk is empty.
@@ -67,7 +76,8 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     }
     segments.sort_unstable();
     numbers.sort_unstable();
-    let (loaded, mut state) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
+    let (loaded, mut state, damages) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
+    unproven::rename_snapshots(&*disk, &numbers, &mut state)?;
     let header = loaded.as_ref().map(|snapshot| snapshot.header);
     let start = header.map_or(Position { segment: 0, offset: 0 }, |header| header.position);
 
@@ -75,23 +85,18 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     for (id, size) in &segments {
         let name = segment_name(*id);
         let file = disk.open(&name).map_err(|error| io(&format!("open {}", disk.describe(&name)), error))?;
-        let segment = Segment::new(*id, *size, file);
+        let segment = Segment::new(*id, binding(&*file, *id, &superblock), *size, file);
         segment.sealed.store(true, Ordering::Relaxed);
         segment.end.store(*size, Ordering::Relaxed);
         table.insert(Arc::new(segment));
     }
+    if loaded.is_none() && !damages.is_empty() {
+        check_beginning(&*disk, &table, &damages)?;
+    }
     let mut replay = read_log(&*disk, &table, &segments, start, &superblock)?;
     replay.sequence = header.map_or(1, |header| header.sequence);
     find_end(&*disk, &mut replay, &mut opened)?;
-    // What the process before this one wrote may still be on its way; records from now on may say it is synced.
-    for part in &replay.parts {
-        if let Some(segment) = table.get(part.id) {
-            segment
-                .file
-                .sync()
-                .map_err(|error| io(&format!("sync {}", disk.describe(&segment.name)), error))?;
-        }
-    }
+    replay.rewrite_unproven(&*disk, &table, start.segment)?;
 
     let tail = match replay.end {
         Some((index, end)) => table.get(replay.parts[index].id).map(|segment| (segment, end as u64)),
@@ -104,7 +109,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     state.next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
     let engine = Engine::new(Arc::clone(&disk), options, superblock.store, true, log, table);
     if let Some(snapshot) = loaded {
-        engine.load(snapshot);
+        engine.load(snapshot.segment_ends, snapshot.objects);
     }
     for (part, item) in replay.items {
         if let Item::Record { at, record, .. } = item {
@@ -126,13 +131,25 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     Ok((engine, opened))
 }
 
-/// The newest sound snapshot, and which ones there are.
+fn read_header(file: &dyn DiskFile) -> Option<SegmentHeader> {
+    let mut bytes = [0; SEGMENT_HEAD_BYTES as usize];
+    file.read_at(0, &mut bytes).ok().and_then(|()| SegmentHeader::decode(&bytes))
+}
+
+/// What a segment's records are bound to. One without a header was never used, or its header is torn off.
+fn binding(file: &dyn DiskFile, id: u32, superblock: &Superblock) -> Binding {
+    let own = read_header(file).filter(|header| header.id == id && header.store == superblock.store);
+    let format = own.map_or(FORMAT_VERSION, |header| header.format);
+    Binding::new(format, &superblock.store, id)
+}
+
+/// The newest sound snapshot, which ones there are, and what is damaged in others.
 fn load_snapshot(
     disk: &dyn Disk,
     numbers: &[u64],
     superblock: &Superblock,
     opened: &mut Opened,
-) -> Result<(Option<Snapshot>, CleanerState), StoreError> {
+) -> Result<(Option<Snapshot>, CleanerState, Vec<String>), StoreError> {
     let mut state = CleanerState::default();
     let mut chosen: Option<(u64, Snapshot)> = None;
     let mut damages = Vec::new();
@@ -141,7 +158,7 @@ fn load_snapshot(
         let path = disk.describe(&name);
         let bytes = read_file(disk, &name)
             .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}")))?;
-        match decode_snapshot(bytes) {
+        match decode_snapshot(bytes, &superblock.store) {
             Ok(snapshot) if snapshot.header.format > FORMAT_VERSION => {
                 return Err(newer(&path, snapshot.header.format));
             }
@@ -158,7 +175,7 @@ fn load_snapshot(
             }
             Err(damage) => {
                 tracing::warn!(
-                    "{path} is damaged at offset {}; another snapshot and the log stand in",
+                    "{path} is damaged at offset {}; another snapshot or the log stands in",
                     damage.offset
                 );
                 damages.push(format!("{path} at offset {}", damage.offset));
@@ -166,14 +183,32 @@ fn load_snapshot(
             }
         }
     }
-    if chosen.is_none() && !damages.is_empty() {
-        let text = format!("every snapshot of the index is damaged: {}", damages.join(", "));
-        return Err(StoreError::new(ErrorKind::Corrupt, text));
-    }
-    Ok((chosen.map(|(_, snapshot)| snapshot), state))
+    Ok((chosen.map(|(_, snapshot)| snapshot), state, damages))
 }
 
-fn newer(path: &str, format: u32) -> StoreError {
+/// Checks that the log is there from its very beginning, as it must be where no snapshot is sound.
+fn check_beginning(disk: &dyn Disk, table: &SegmentTable, damages: &[String]) -> Result<(), StoreError> {
+    let first = table.all().into_iter().find_map(|segment| {
+        let header = read_header(&*segment.file)?;
+        (header.id == segment.id).then_some((segment, header))
+    });
+    let why = match first {
+        Some((_, header)) if header.predecessor == 0 => return Ok(()),
+        Some((segment, header)) => format!(
+            "{}, its oldest segment that is left, goes on from segment {}",
+            disk.describe(&segment.name),
+            header.predecessor
+        ),
+        None => "no segment of it has a header".to_string(),
+    };
+    let text = format!(
+        "every snapshot of the index is damaged ({}), and the log cannot be replayed from its beginning: {why}",
+        damages.join(", ")
+    );
+    Err(StoreError::new(ErrorKind::Corrupt, text))
+}
+
+pub(crate) fn newer(path: &str, format: u32) -> StoreError {
     let text = format!(
         "{path} is of format {format}, and this program knows formats up to {FORMAT_VERSION}; use a newer program"
     );
@@ -238,7 +273,8 @@ fn read_log(
         return Err(StoreError::new(ErrorKind::Corrupt, text));
     }
     for (index, part) in replay.parts.iter().enumerate() {
-        let scan = Scan::new(part.bytes.clone(), part.id, part.from);
+        let Some(segment) = table.get(part.id) else { continue };
+        let scan = Scan::new(part.bytes.clone(), segment.binding, part.from);
         replay.items.extend(scan.map(|item| (index, item)));
     }
     Ok(replay)
@@ -251,7 +287,9 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
         Item::Record { record, .. } => Some(record.synced),
         Item::Gap { .. } => None,
     });
-    let synced = synced.max().unwrap_or(0);
+    // A snapshot is written when everything before its position is synced.
+    let synced = synced.max().unwrap_or(0).max(replay.sequence - 1);
+    replay.synced = synced;
     replay.end = replay.parts.first().map(|part| (0, part.from));
     let mut sound_items = 0;
     for (index, (part, item)) in replay.items.iter().enumerate() {
@@ -284,7 +322,30 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
     Ok(())
 }
 
-fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> bool {
+impl Replay {
+    /// Makes durable what is replayed: everything that nothing proves to be on the device is written again. `start` is
+    /// the segment in which replay begins behind a snapshot's position.
+    fn rewrite_unproven(&self, disk: &dyn Disk, table: &SegmentTable, start: u32) -> Result<(), StoreError> {
+        let Some((last, last_end)) = self.end else { return Ok(()) };
+        for (index, part) in self.parts.iter().enumerate().take(last + 1) {
+            let Some(segment) = table.get(part.id) else { continue };
+            let end = if index == last { last_end } else { part.bytes.len() };
+            // The end of what is proven in this segment. Where that is nothing, its header is not proven either.
+            let mut from = if part.id == start { part.from } else { 0 };
+            for (_, item) in self.items.iter().filter(|(part, _)| *part == index) {
+                if let Item::Record { at, record, .. } = item
+                    && record.sequence <= self.synced
+                {
+                    from = at + record.record_bytes as usize;
+                }
+            }
+            unproven::rewrite(disk, &segment, from as u64, part.bytes.slice(from.min(end)..end))?;
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> bool {
     let mut offset = at + record.head_bytes as usize;
     let mut sound = |len: u32, crc: u32| {
         let chunk = bytes.get(offset..offset + len as usize);
@@ -302,19 +363,20 @@ fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> bool {
 }
 
 impl Engine {
-    fn load(&self, snapshot: Snapshot) {
-        for (id, end) in snapshot.segment_ends {
+    /// Takes up what a snapshot holds.
+    pub(crate) fn load(&self, segment_ends: Vec<(u32, u64)>, objects: Vec<(ObjectId, Node)>) {
+        for (id, end) in segment_ends {
             if let Some(segment) = self.table.get(id) {
                 segment.end.store(end.min(segment.capacity), Ordering::Relaxed);
             }
         }
-        for (id, node) in snapshot.objects {
+        for (id, node) in objects {
             self.shard(&id).lock().insert(id, Box::new(node));
         }
     }
 
     /// Applies a record of the log to the index.
-    fn replay(&self, segment: u32, at: usize, record: Record) {
+    pub(crate) fn replay(&self, segment: u32, at: usize, record: Record) {
         let payload_offset = at as u32 + record.head_bytes;
         match record.body {
             Body::Transaction { object, version, effects } => {
@@ -335,7 +397,7 @@ impl Engine {
                 let mut offset = payload_offset;
                 for moved in moves {
                     let Moved { len, crc, .. } = moved;
-                    self.repoint(&moved, Chunk { segment, offset, len, crc });
+                    self.repoint(&moved, Chunk { segment, offset, len, crc }, false);
                     offset += len;
                 }
             }
@@ -372,12 +434,12 @@ impl Engine {
         }
         opened.objects = names.len() as u64;
         drop(names);
-        let oldest = state.snapshots.first().map_or(0, |(_, position)| position.segment);
         // What a crash tore off is removed from its end, so that no remainder goes on from what is gone; the rest may
         // be used again.
         let mut torn = false;
         for segment in self.table.all().into_iter().rev().filter(|segment| segment.id > tail) {
             self.table.remove(segment.id);
+            unproven::clear_header(&*self.disk, &segment)?;
             torn |= self.disk.remove(&segment.name).is_ok();
         }
         if torn {
@@ -385,9 +447,8 @@ impl Engine {
             self.disk.sync_names().map_err(io)?;
         }
         for segment in self.table.all() {
-            let needed =
-                segment.live_bytes() > 0 || segment.id == tail || segment.id >= oldest && segment.id < tail;
-            if !needed {
+            let pinned = state.pins(segment.id) && segment.id < tail;
+            if segment.live_bytes() == 0 && segment.id != tail && !pinned {
                 self.table.remove(segment.id);
                 self.discard(state, segment);
             }
@@ -401,6 +462,8 @@ pub fn in_memory(disk: Arc<dyn Disk>, options: Options) -> Engine {
     let options = Options { committer: Committer::Appender, ..options };
     let log = Log::new([0; 16], options.committer, options.durability, None, 1);
     let engine = Engine::new(disk, options, [0; 16], false, log, SegmentTable::default());
-    engine.maintenance.work.lock().next_segment = 1;
+    // Nothing is ever replayed: a snapshot is but a position behind which every effect is in the index.
+    *engine.maintenance.work.lock() =
+        CleanerState { next_segment: 1, snapshots_needed: 1, ..CleanerState::default() };
     engine
 }

@@ -49,12 +49,15 @@ impl Superblock {
         bytes.chunks_exact(COPY_BYTES).take(2).filter_map(decode_copy).count()
     }
 
-    /// Reads the file, or writes it if the folder has no files of a store.
+    /// Reads the file, or writes it if the folder has no files of a store. With nothing beside it, it may be that of an
+    /// opening that could not make its name durable, and is written again. A store of a lesser format is one of this
+    /// program's format from then on: what is written next may be what a program of that format cannot read.
     pub fn load_or_create(disk: &dyn Disk, files: &[(String, u64)]) -> Result<Self, StoreError> {
         let path = disk.describe(SUPERBLOCK);
         let io = |error| StoreError::new(ErrorKind::Io, format!("cannot read or write {path}: {error}"));
-        let present = |name: &str| files.iter().any(|(file, _)| file == name);
-        if present(SUPERBLOCK) {
+        let used =
+            files.iter().any(|(name, _)| name.starts_with("segment-") || name.starts_with("snapshot-"));
+        if files.iter().any(|(name, _)| name == SUPERBLOCK) {
             let bytes = read_file(disk, SUPERBLOCK).map_err(io)?;
             let Some(superblock) = Self::decode(&bytes) else {
                 let text =
@@ -68,21 +71,32 @@ impl Superblock {
                 );
                 return Err(StoreError::new(ErrorKind::Unsupported, text));
             }
+            if !used || superblock.format < FORMAT_VERSION {
+                let superblock = Self { format: FORMAT_VERSION, ..superblock };
+                superblock.write(disk).map_err(io)?;
+                return Ok(superblock);
+            }
             return Ok(superblock);
         }
-        if files.iter().any(|(name, _)| name.starts_with("segment-") || name.starts_with("snapshot-")) {
+        if used {
             let text = format!("{path} is missing, but the folder has other files of a store; restore it");
             return Err(StoreError::new(ErrorKind::Corrupt, text));
         }
         let superblock = Self { format: FORMAT_VERSION, store: identity()? };
+        superblock.write(disk).map_err(io)?;
+        Ok(superblock)
+    }
+
+    /// Writes the file, in place of the one that there may be.
+    pub fn write(&self, disk: &dyn Disk) -> std::io::Result<()> {
         let temporary = format!("{SUPERBLOCK}.tmp");
         // What an opening left that did not come to its end; usually there is nothing.
         let _ = disk.remove(&temporary);
-        let bytes = superblock.encode();
-        let file = disk.create(&temporary, 0).map_err(io)?;
-        file.write_at(0, &[bytes]).and_then(|()| file.sync()).map_err(io)?;
-        disk.rename(&temporary, SUPERBLOCK).and_then(|()| disk.sync_names()).map_err(io)?;
-        Ok(superblock)
+        let file = disk.create(&temporary, 0)?;
+        file.write_at(0, &[self.encode()])?;
+        file.sync()?;
+        disk.rename(&temporary, SUPERBLOCK)?;
+        disk.sync_names()
     }
 }
 
