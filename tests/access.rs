@@ -96,7 +96,8 @@ fn a_server_is_its_users_own_and_found_without_being_named() {
     run_with(here(&["ls"]), b"").failed(1, &[&uri, "refused"]);
     let server = Server::spawn(here(&["serve", "--json", "--store", "mem:", "--metrics", "none"]));
     run_with(here(&["ls"]), b"").ok();
-    let names: Vec<_> = fs::read_dir(socket.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        fs::read_dir(socket.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["server.sock"]);
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
     assert!(!socket.exists());
@@ -147,7 +148,8 @@ fn a_server_of_another_user_is_not_believed() {
     set_mode(place.path(), 0o777);
     let socket = place.path().join("socket");
     let uri = format!("unix:{}", socket.display());
-    let words = ["serve", "--json", "--store", "mem:", "--listen", &uri, "--socket-mode", "0666", "--log", "warn"];
+    let words =
+        ["serve", "--json", "--store", "mem:", "--listen", &uri, "--socket-mode", "0666", "--log", "warn"];
     let server = Server::spawn(second.command(&words));
     let parts = ["user 65534", "neither you nor root", "?owner=65534"];
     server.run(["write", "password", "x"]).failed(1, &parts);
@@ -168,7 +170,8 @@ fn an_address_that_others_can_reach_needs_a_key_or_the_word_open() {
     let serve = |address: &str, words: &[&str]| {
         nacre(&[&["serve", "--store", "mem:", "--listen", address], words].concat())
     };
-    serve("127.0.0.1:0", &[]).failed(1, &["127.0.0.1:0", "every user of this machine", "--key", "--open", "Unix socket"]);
+    serve("127.0.0.1:0", &[])
+        .failed(1, &["127.0.0.1:0", "every user of this machine", "--key", "--open", "Unix socket"]);
     serve("0.0.0.0:0", &[]).failed(1, &["0.0.0.0:0", "everybody", "--key", "--open"]);
     let folder = folder();
     let key = folder.path().join("key");
@@ -179,10 +182,14 @@ fn an_address_that_others_can_reach_needs_a_key_or_the_word_open() {
     command.args(["serve", "--store", "mem:", "--listen", "127.0.0.1:0", "--open"]);
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line)
+        .unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(line.starts_with("listening on nacre://127.0.0.1:") && line.contains(", open: whoever"), "{line}");
+    assert!(
+        line.starts_with("listening on nacre://127.0.0.1:") && line.contains(", open: whoever"),
+        "{line}"
+    );
 }
 
 #[test]
@@ -193,12 +200,16 @@ fn only_the_socket_of_a_server_that_is_gone_is_replaced() {
     fs::create_dir(at("folder")).unwrap();
     std::os::unix::fs::symlink(at("file"), at("link")).unwrap();
     let alive = UnixListener::bind(at("alive")).unwrap();
-    for (name, what) in
-        [("file", "an ordinary file"), ("folder", "a folder"), ("link", "a symbolic link"), ("alive", "in use")]
-    {
+    for (name, what) in [
+        ("file", "an ordinary file"),
+        ("folder", "a folder"),
+        ("link", "a symbolic link"),
+        ("alive", "in use"),
+    ] {
         let address = format!("unix:{}", at(name).display());
         let before = fs::symlink_metadata(at(name)).unwrap().ino();
-        nacre(&["serve", "--store", "mem:", "--listen", &address]).failed(1, &["cannot listen on", &address, what]);
+        nacre(&["serve", "--store", "mem:", "--listen", &address])
+            .failed(1, &["cannot listen on", &address, what]);
         assert_eq!(fs::symlink_metadata(at(name)).unwrap().ino(), before, "{name}");
     }
     assert_eq!(fs::read(at("file")).unwrap(), b"precious");
@@ -261,14 +272,16 @@ fn looking_makes_no_store() {
     // Nor does writing make one among somebody else's files.
     let foreign = file(&at("foreign"));
     for words in [&["write", "a", "x"][..], &["put", "a"], &["keys", "set", "a", "k", "v"]] {
-        nacre(&[&["--store", &foreign], words].concat()).failed(1, &[&foreign, "letter", "new or an empty folder"]);
+        nacre(&[&["--store", &foreign], words].concat())
+            .failed(1, &[&foreign, "letter", "new or an empty folder"]);
     }
     nacre(&["serve", "--store", &foreign, "--listen", &format!("unix:{}", at("s").display())])
         .failed(1, &["letter", "new or an empty folder"]);
     assert_eq!(contents(&at("foreign")).len(), 1);
 
     // In a new folder and in an empty one it does, for the user alone; unless it is told not to.
-    nacre(&["--store", &format!("{}?create=no", file(&at("empty"))), "write", "a", "x"]).failed(1, &["no store"]);
+    nacre(&["--store", &format!("{}?create=no", file(&at("empty"))), "write", "a", "x"])
+        .failed(1, &["no store"]);
     for name in ["empty", "deep/new"] {
         nacre(&["--store", &file(&at(name)), "write", "a", "x"]).ok();
         assert_eq!(nacre(&["--store", &file(&at(name)), "read", "a"]).ok(), b"x");
@@ -297,7 +310,14 @@ fn opening_a_store_removes_no_strangers_file() {
     let data = folder.path().join("data");
     let store = file(&data);
     nacre(&["--store", &store, "write", "a", "kept"]).ok();
-    let strangers = ["thesis.tmp", ".tmp", "snapshot-1.tmp", "snapshot-0000000001.tmp.tmp", "segment-0000000001.tmp", "nacre-store.tmp~"];
+    let strangers = [
+        "thesis.tmp",
+        ".tmp",
+        "snapshot-1.tmp",
+        "snapshot-0000000001.tmp.tmp",
+        "segment-0000000001.tmp",
+        "nacre-store.tmp~",
+    ];
     for name in strangers {
         fs::write(data.join(name), "precious").unwrap();
     }
@@ -342,17 +362,17 @@ fn two_spellings_of_a_store_are_one_store() {
     let ports = free_ports::<2>();
     let spelt = |host: &str| ports.map(|port| format!("{host}:{port}")).join(",");
     let members = spelt("127.0.0.1");
-    let start = |port: u16| {
-        Server::listen(&format!("127.0.0.1:{port}"), "mem:", &["--members", &members])
-    };
+    let start = |port: u16| Server::listen(&format!("127.0.0.1:{port}"), "mem:", &["--members", &members]);
     let _servers = ports.map(start);
-    let uris = ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"].map(|host| format!("nacre://{}", spelt(host)));
+    let uris =
+        ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"].map(|host| format!("nacre://{}", spelt(host)));
     let claim = |uri: &str, job: &str, owner: &str| {
         nacre(&["--store", uri, "keys", "set", job, "owner", owner, "--if-absent"]).code
     };
     for job in 0..24 {
         let name = format!("job-{job}");
-        let codes: Vec<i32> = (0..3).map(|turn| claim(&uris[(job + turn) % 3], &name, &turn.to_string())).collect();
+        let codes: Vec<i32> =
+            (0..3).map(|turn| claim(&uris[(job + turn) % 3], &name, &turn.to_string())).collect();
         assert_eq!(codes, [0, 3, 3], "{name}: one client owns it, whatever it calls the servers");
     }
     for uri in &uris {
@@ -426,7 +446,10 @@ fn a_store_keeps_its_list_of_members() {
     bytes[40] ^= 1;
     fs::File::create(&path).unwrap().write_all(&bytes).unwrap();
     run_with(serve(&[]), b"").failed(1, &["nacre-members", "damaged"]);
-    assert!(fs::symlink_metadata(folder.path().join("a")).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound));
+    assert!(
+        fs::symlink_metadata(folder.path().join("a"))
+            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+    );
 }
 
 #[test]
@@ -434,7 +457,9 @@ fn sockets_are_what_they_say() {
     let folder = folder();
     let path = folder.path().join("s");
     let serve = |words: &[&str]| {
-        nacre(&[&["serve", "--store", "mem:", "--listen", &format!("unix:{}", path.display())], words].concat())
+        nacre(
+            &[&["serve", "--store", "mem:", "--listen", &format!("unix:{}", path.display())], words].concat(),
+        )
     };
     serve(&["--socket-mode", "rw"]).failed(2, &["\"rw\"", "0660"]);
     serve(&["--socket-group", "no such group"]).failed(2, &["no such group"]);

@@ -312,7 +312,10 @@ fn errors_say_what_where_why_and_what_to_do() {
     on("nacre://x?colour=red").failed(2, &["there is no parameter \"colour\""]);
     let empty = file(folder.path());
     on(&empty).failed(1, &[&empty, "no store"]);
-    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "a look at a folder leaves nothing there");
+    assert!(
+        std::fs::read_dir(folder.path()).unwrap().next().is_none(),
+        "a look at a folder leaves nothing there"
+    );
 
     command = program();
     command.arg("frobnicate");

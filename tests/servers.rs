@@ -27,8 +27,7 @@ fn a_dead_server_costs_its_own_objects_and_no_others() {
     assert!(run(&["ls"]).text().lines().eq(&names), "listings are merged");
     // What each of them keeps, by its own account.
     let info = run(&["info", "--json"]).json();
-    let counts: Vec<u64> =
-        (0..3).map(|part| info[part]["report"]["objects"].as_u64().unwrap()).collect();
+    let counts: Vec<u64> = (0..3).map(|part| info[part]["report"]["objects"].as_u64().unwrap()).collect();
     assert_eq!(counts.iter().sum::<u64>(), names.len() as u64, "no object is in two places: {counts:?}");
     let members = Members::new(1, hosts.iter().cloned()).unwrap();
     let keeper = |host: &String| Membership::new(members.clone(), host).unwrap();

@@ -252,7 +252,6 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-
     /// Asks it to stop, as `kill` or Ctrl-C does, and waits until it has.
     #[track_caller]
     pub fn stop(mut self, signal: Signal) -> ExitStatus {

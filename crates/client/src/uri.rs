@@ -121,7 +121,8 @@ impl Options {
                 matches!(engine, Engine::Servers(_))
             }
             _ => {
-                let known = "durability, create, key, owner, connections, connect_timeout and silence_timeout";
+                let known =
+                    "durability, create, key, owner, connections, connect_timeout and silence_timeout";
                 return Err(invalid(format!("there is no parameter \"{name}\"; there are {known}")));
             }
         };

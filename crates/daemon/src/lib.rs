@@ -32,8 +32,8 @@ use nacre_wire::{Address, ClusterKey, ServeOptions, Server};
 
 use crate::administration::Administration;
 use crate::http::Http;
-use crate::metrics::Sources;
 pub use crate::membership::MEMBERS_FILE;
+use crate::metrics::Sources;
 pub use crate::options::{METRICS_ADDRESS_DEFAULT, ServerOptions};
 
 /// A running server. Dropping it stops it too, but tells nobody what went wrong.

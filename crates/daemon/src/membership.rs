@@ -60,8 +60,9 @@ pub(crate) fn settle(
         }
         (Some(told), Some(_)) => told,
     };
-    save(folder, &path, &told)
-        .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot write {}: {error}", path.display())))?;
+    save(folder, &path, &told).map_err(|error| {
+        StoreError::new(ErrorKind::Io, format!("cannot write {}: {error}", path.display()))
+    })?;
     warn_of_strays(&told, store)?;
     Ok(told)
 }
@@ -78,9 +79,9 @@ fn told(options: &ServerOptions, listen: &[Address]) -> Result<Option<Membership
         };
     }
     let normal = |text: &String| match text.parse()? {
-        Address::Unix(path) if path.is_relative() => {
-            Err(invalid(format!("member {text}: clients in other folders would look elsewhere; write the whole path")))
-        }
+        Address::Unix(path) if path.is_relative() => Err(invalid(format!(
+            "member {text}: clients in other folders would look elsewhere; write the whole path"
+        ))),
         address => Ok(address.to_string()),
     };
     let names = options.members.iter().map(normal).collect::<Result<Vec<String>, _>>()?;
@@ -88,7 +89,8 @@ fn told(options: &ServerOptions, listen: &[Address]) -> Result<Option<Membership
     let own = match &options.member {
         Some(member) => normal(member)?,
         None => {
-            let mut own = listen.iter().map(Address::to_string).filter(|name| members.position(name).is_some());
+            let mut own =
+                listen.iter().map(Address::to_string).filter(|name| members.position(name).is_some());
             match (own.next(), own.next()) {
                 (Some(own), None) => own,
                 _ => {
@@ -229,7 +231,8 @@ mod tests {
             ..Default::default()
         };
         let listen: Vec<Address> = vec!["A:6470".parse().unwrap(), "unix:/x".parse().unwrap()];
-        let name = |options: &ServerOptions| told(options, &listen).map(|told| told.unwrap().name().to_owned());
+        let name =
+            |options: &ServerOptions| told(options, &listen).map(|told| told.unwrap().name().to_owned());
         assert_eq!(name(&options(&["b", "a:6470"], None)).unwrap(), "a:6470");
         assert_eq!(name(&options(&["b", "a"], Some("B"))).unwrap(), "b:6470");
         assert!(told(&options(&[], None), &listen).unwrap().is_none());

@@ -182,7 +182,9 @@ mod tests {
         };
         assert_eq!(access("0660", Some("0")).unwrap(), SocketAccess { mode: 0o660, group: Some(0) });
         assert_eq!(ServerOptions::default().socket_access().unwrap(), SocketAccess::default());
-        for (mode, group) in [("", None), ("rw", None), ("+7", None), ("8", None), ("1777", None), ("600", Some("?"))] {
+        for (mode, group) in
+            [("", None), ("rw", None), ("+7", None), ("8", None), ("1777", None), ("600", Some("?"))]
+        {
             assert!(access(mode, group).is_err(), "{mode} {group:?}");
         }
         for text in ["", "ms", "0ms", "-1s", "50", "sometimes"] {

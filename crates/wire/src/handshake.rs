@@ -122,8 +122,8 @@ pub(crate) async fn accept(stream: &Stream, door: Door<'_>) -> Result<Guest, Ref
         return Err(Refused::Foreign);
     }
     let version = u16::from_le_bytes([theirs[8], theirs[9]]);
-    let spoken = version == PROTOCOL_VERSION
-        || version == PROTOCOL_VERSION_WITHOUT_MEMBERS && door.without_members;
+    let spoken =
+        version == PROTOCOL_VERSION || version == PROTOCOL_VERSION_WITHOUT_MEMBERS && door.without_members;
     let refuse = async |status: Status| -> Result<Guest, Refused> {
         // A client takes a status to heart if it comes in its own version.
         let version = if spoken { version } else { PROTOCOL_VERSION };

@@ -270,7 +270,8 @@ pub fn own_socket_for_server() -> Result<PathBuf, StoreError> {
 }
 
 fn make_place(places: &[Place], user: u32) -> Result<PathBuf, StoreError> {
-    let usable = |place: &&Place| place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok());
+    let usable =
+        |place: &&Place| place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok());
     let Some(Place { folder, .. }) = places.iter().find(usable) else {
         return Err(StoreError::new(ErrorKind::Invalid, "there is no place for the socket"));
     };
@@ -303,7 +304,8 @@ fn find_place(places: &[Place], user: u32) -> PathBuf {
         check_folder(folder, user, 0o022).is_ok()
             && fs::symlink_metadata(folder.join(OWN_SOCKET)).is_ok_and(|found| found.file_type().is_socket())
     });
-    let usable = |place: &&Place| place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok());
+    let usable =
+        |place: &&Place| place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok());
     let place = there.or_else(|| places.iter().find(usable)).or(places.last());
     place.map_or_else(|| PathBuf::from(OWN_SOCKET), |place| place.folder.join(OWN_SOCKET))
 }
@@ -392,9 +394,12 @@ mod tests {
         let inner = folder.path().join("folder");
         fs::create_dir(&inner).unwrap();
         let before = names(folder.path());
-        for (path, what) in
-            [(&victim, "an ordinary file"), (&link, "a symbolic link"), (&to_dead, "a symbolic link"), (&inner, "a folder")]
-        {
+        for (path, what) in [
+            (&victim, "an ordinary file"),
+            (&link, "a symbolic link"),
+            (&to_dead, "a symbolic link"),
+            (&inner, "a folder"),
+        ] {
             let error = listen(path, access).unwrap_err();
             assert!(error.to_string().contains(what), "{error}");
         }

@@ -121,7 +121,8 @@ impl Stream {
                 if owner.map_or_else(|| socket::is_self_or_root(user), |owner| owner == user) {
                     return Ok(Stream::Unix(stream));
                 }
-                let wanted = owner.map_or("neither you nor root".to_owned(), |owner| format!("not user {owner}"));
+                let wanted =
+                    owner.map_or("neither you nor root".to_owned(), |owner| format!("not user {owner}"));
                 let text = format!(
                     "it runs as user {user}, {wanted}; if that is the right one, say so with ?owner={user} in the \
                      store's uri"

@@ -15,8 +15,8 @@ use nacre_wire::frame::{self, Frame, Kind};
 use nacre_wire::handshake::{Status, hello};
 use nacre_wire::join::{self, Answer, Proof};
 use nacre_wire::{
-    Address, Members, Membership, RemoteOptions, RemoteStore, ServeOptions, Server, SocketAccess, check, reply,
-    request,
+    Address, Members, Membership, RemoteOptions, RemoteStore, ServeOptions, Server, SocketAccess, check,
+    reply, request,
 };
 use support::{bytes_of, eventually, serve_together, write};
 
@@ -189,9 +189,13 @@ fn listed(store: &RemoteStore) -> Vec<ObjectId> {
 /// Sets a key on the condition that it is absent; whether that was done.
 fn claim(store: &RemoteStore, object: &ObjectId, owner: &str) -> bool {
     let key = Key::new("owner").unwrap();
-    let set = nacre_object::Write::SetKey { key: key.clone(), value: Bytes::copy_from_slice(owner.as_bytes()) };
+    let set =
+        nacre_object::Write::SetKey { key: key.clone(), value: Bytes::copy_from_slice(owner.as_bytes()) };
     let guard = Guard::Key { key, check: Check::Absent };
-    matches!(block_on(store.apply(object, Transaction::new().guard(guard).change(set))).unwrap(), Outcome::Done(_))
+    matches!(
+        block_on(store.apply(object, Transaction::new().guard(guard).change(set))).unwrap(),
+        Outcome::Done(_)
+    )
 }
 
 #[test]

@@ -334,7 +334,8 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
         let stream = Stream::adopt(stream)?;
         // A client that does not know of members finds every object on the only one.
         let without_members = shared.membership.is_alone();
-        let guest = handshake::accept(&stream, Door { key: shared.key.as_ref(), without_members, shut }).await?;
+        let guest =
+            handshake::accept(&stream, Door { key: shared.key.as_ref(), without_members, shut }).await?;
         let joined = guest.version == PROTOCOL_VERSION_WITHOUT_MEMBERS;
         Ok::<_, handshake::Refused>((Channel::new(stream, guest.seal), joined))
     };

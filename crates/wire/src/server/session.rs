@@ -24,11 +24,11 @@ use tokio::time::Sleep;
 use crate::channel::Channel;
 use crate::frame::{Frame, Kind};
 use crate::inbox::Inbox;
+use crate::join::Proof;
 use crate::outbox::Outbox;
 use crate::server::Shared;
 use crate::server::admin::Progress;
 use crate::server::stats::{Ending, Operation, Tally};
-use crate::join::Proof;
 use crate::{WireError, call, join, reply, request};
 
 /// Buffers of a session that is idle are given back if they are larger than this.

@@ -25,7 +25,8 @@ pub fn serve_with(limits: ServerLimits, key: Option<ClusterKey>) -> Server {
 pub fn serve_store(store: Arc<dyn ObjectStore>, limits: ServerLimits, key: Option<ClusterKey>) -> Server {
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
     let open = key.is_none();
-    Server::start(store, ServeOptions { listen, key, open, limits, threads: 2, ..Default::default() }).unwrap()
+    Server::start(store, ServeOptions { listen, key, open, limits, threads: 2, ..Default::default() })
+        .unwrap()
 }
 
 pub fn serve() -> Server {
@@ -64,8 +65,7 @@ pub fn let_join(stream: &mut TcpStream) -> std::io::Result<()> {
     loop {
         let frame = receive(stream)?;
         let joined = join::get_join(&frame.body).unwrap() == Some(Proof::of(membership.members()));
-        let answer =
-            if joined { join::Answer::Joined(0) } else { join::Answer::Members(membership.clone()) };
+        let answer = if joined { join::Answer::Joined(0) } else { join::Answer::Members(membership.clone()) };
         stream.write_all(&bytes_of(|out| join::put_answer(out, frame.id, &answer)))?;
         if joined {
             return Ok(());
