@@ -13,7 +13,7 @@ FUZZ_SECONDS ?= 600
 SOAK_SECONDS ?= 600
 # Histories of crashes and faults on the simulated disk that `make soak-store` runs, and of those how many with all threads.
 SOAK_HISTORIES ?= 100000
-SOAK_INTERLEAVINGS ?= 100000
+SOAK_INTERLEAVINGS ?= 20000
 
 # Where `make install` puts the program, its manual pages and completions.
 PREFIX ?= /usr/local
@@ -60,13 +60,7 @@ install-deps:
 	@scripts/install-deps
 
 test: install-deps
-	$(CARGO) test --workspace --no-fail-fast
-	$(CARGO) test --package nacre-logstore --features shuttle --test concurrent
-	for mpi in $(MPIS); do \
-		MPICC=mpicc.$$mpi NACRE_MPIRUN=mpirun.$$mpi $(CARGO) test --manifest-path crates/mpi/Cargo.toml \
-			--target-dir $(TARGET)/$$mpi --no-fail-fast || exit 1; \
-	done
-	@scripts/fuzz 15 --if-possible
+	@CARGO="$(CARGO)" MPIS="$(MPIS)" TARGET="$(TARGET)" scripts/test
 
 check:
 	$(CARGO) fmt --all --check

@@ -18,12 +18,12 @@ use crate::log::{Position, Refused};
 use crate::record::{self, Body, Effect, Found, Moved, Record};
 use crate::scan::{Item, Scan};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
+use crate::snapshot::KEPT;
 
 /// Payload that one record of moves carries.
 const MOVE_BYTES_MAX: usize = 1 << 20;
 
 /// What maintenance keeps between its turns.
-#[derive(Default)]
 pub struct CleanerState {
     /// The number of the next segment.
     pub next_segment: u32,
@@ -31,6 +31,14 @@ pub struct CleanerState {
     pub spare: Option<Arc<Segment>>,
     /// Where replay would begin from each snapshot that is kept, the oldest first.
     pub snapshots: Vec<(u64, Position)>,
+    /// Snapshots that there must be before any of the log is given up.
+    pub snapshots_needed: usize,
+}
+
+impl Default for CleanerState {
+    fn default() -> Self {
+        Self { next_segment: 0, spare: None, snapshots: Vec::new(), snapshots_needed: KEPT }
+    }
 }
 
 /// What the choice of a segment to clean is made from.
@@ -336,12 +344,12 @@ impl<'a> Heads<'a> {
     /// The record at `at`, if its head is sound.
     fn head(&self) -> std::io::Result<Option<Record>> {
         let guess = self.read(self.at, HEAD_GUESS_BYTES)?;
-        let bytes = match record::head_bytes(&guess) {
+        let bytes = match record::head_bytes(&guess, self.segment.binding) {
             Some(len) if len as u64 > HEAD_GUESS_BYTES => self.read(self.at, len as u64)?,
             Some(_) => guess,
             None => return Ok(None),
         };
-        Ok(match record::decode(&bytes, self.segment.id) {
+        Ok(match record::decode(&bytes, self.segment.binding, self.at) {
             Some(Found::Head(record)) if self.at + u64::from(record.record_bytes) <= self.end => Some(record),
             _ => None,
         })
@@ -363,7 +371,7 @@ impl Iterator for Heads<'_> {
                     return Some(Ok((at, record)));
                 }
                 Ok(None) => match self.read(0, self.end) {
-                    Ok(bytes) => self.scan = Some(Scan::new(bytes, self.segment.id, self.at as usize)),
+                    Ok(bytes) => self.scan = Some(Scan::new(bytes, self.segment.binding, self.at as usize)),
                     Err(error) => return self.stop(error),
                 },
                 Err(error) => return self.stop(error),
@@ -384,9 +392,11 @@ impl Heads<'_> {
 }
 
 impl CleanerState {
-    /// Whether a snapshot that is kept needs a segment's records.
+    /// Whether a snapshot that is kept needs a segment's records. While there are fewer snapshots than are kept, all of
+    /// the log is needed: should the only one be damaged, it is replayed from its beginning.
     pub fn pins(&self, segment: u32) -> bool {
-        self.snapshots.first().is_none_or(|(_, position)| segment >= position.segment)
+        self.snapshots.len() < self.snapshots_needed
+            || self.snapshots.first().is_none_or(|(_, position)| segment >= position.segment)
     }
 }
 

@@ -7,6 +7,80 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// CRCs of any ranges of some bytes, each in a time that does not grow with the range.
+///
+/// The CRC of everything before each mark is computed once. What two such CRCs say of the range between them follows
+/// from the CRC's linearity: crc(a || b) = crc(a) * x^(8 |b|) + crc(b), modulo its polynomial.
+pub struct RangeChecksums {
+    bytes: Bytes,
+    marks: Vec<u32>,
+    powers: Vec<[u32; 256]>,
+}
+
+/// The reflected polynomial of CRC-32C.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+/// The polynomial 1, reflected.
+const ONE: u32 = 1 << 31;
+const MARK_BYTES: usize = 256;
+
+impl RangeChecksums {
+    /// Reads all of the bytes once.
+    pub fn new(bytes: Bytes) -> Self {
+        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+        let mut marks = vec![crc32c(&[])];
+        for chunk in bytes.chunks(MARK_BYTES) {
+            digest.update(chunk);
+            marks.push(digest.finalize() as u32);
+        }
+        // powers[i][digit] is x^(8 digit 256^i).
+        let mut base = (0..8).fold(ONE, |power, _| times_x(power));
+        let mut powers = Vec::new();
+        for _ in 0..size_of::<u32>() {
+            let mut table = [ONE; 256];
+            for digit in 1..256 {
+                table[digit] = multiply(table[digit - 1], base);
+            }
+            base = multiply(table[255], base);
+            powers.push(table);
+        }
+        Self { bytes, marks, powers }
+    }
+
+    /// The CRC of a range of fewer than 2^32 bytes, which must lie within the bytes.
+    pub fn of(&self, range: std::ops::Range<usize>) -> u32 {
+        let shift = range.len().to_le_bytes().into_iter().zip(&self.powers).fold(
+            self.before(range.start),
+            |crc, (digit, table)| {
+                if digit == 0 { crc } else { multiply(crc, table[usize::from(digit)]) }
+            },
+        );
+        self.before(range.end) ^ shift
+    }
+
+    /// The CRC of the bytes before an offset.
+    fn before(&self, offset: usize) -> u32 {
+        let mark = offset / MARK_BYTES;
+        let rest = &self.bytes[mark * MARK_BYTES..offset];
+        let length = self.powers[0][rest.len()];
+        multiply(self.marks[mark], length) ^ crc32c(rest)
+    }
+}
+
+fn times_x(value: u32) -> u32 {
+    value >> 1 ^ if value & 1 == 1 { POLYNOMIAL } else { 0 }
+}
+
+/// The product of two polynomials, modulo that of the CRC.
+fn multiply(left: u32, mut right: u32) -> u32 {
+    let mut product = 0;
+    for bit in (0..32).rev() {
+        // Without a branch: the bits are as good as random.
+        product ^= right & (left >> bit & 1).wrapping_neg();
+        right = right >> 1 ^ POLYNOMIAL & (right & 1).wrapping_neg();
+    }
+    product
+}
+
 /// Appends an unsigned integer, seven bits to a byte, the lowest first.
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -112,6 +186,17 @@ mod tests {
         assert_eq!(Reader::new(Bytes::from_static(&[0xff; 11])).varint(), None);
         assert_eq!(Reader::new(Bytes::from_static(&[])).varint(), None);
         assert_eq!(Reader::new(Bytes::from_static(&[5, 1, 2])).bytes(), None);
+    }
+
+    #[test]
+    fn checksums_of_ranges_are_those_of_their_bytes() {
+        let bytes: Vec<u8> = (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let checksums = RangeChecksums::new(bytes.clone().into());
+        for (start, end) in
+            [(0, 0), (0, 1), (7, 7), (0, 256), (255, 257), (300, 70_000), (1, 200_000), (512, 66_048)]
+        {
+            assert_eq!(checksums.of(start..end), crc32c(&bytes[start..end]), "{start}..{end}");
+        }
     }
 
     #[test]

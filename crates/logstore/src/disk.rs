@@ -6,12 +6,14 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use serde::Serialize;
 
 /// A flat folder of files.
 pub trait Disk: Send + Sync + 'static {
@@ -33,6 +35,19 @@ pub trait Disk: Send + Sync + 'static {
     }
 }
 
+/// Where a read for a check got its bytes from, the worst last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// From the device, past the page cache.
+    #[default]
+    Device,
+    /// Through the page cache, which was asked to forget the bytes first: the file system has no direct reads.
+    EmptiedCache,
+    /// From memory: there is no device.
+    Memory,
+}
+
 /// An open file.
 pub trait DiskFile: Send + Sync {
     /// Fills the buffer from an offset on; an error if the file ends before.
@@ -40,6 +55,10 @@ pub trait DiskFile: Send + Sync {
     /// The same, but gives `false` rather than wait for a device. The buffer's contents are then undefined.
     fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
         self.read_at(offset, buffer).map(|()| true)
+    }
+    /// The same as [`DiskFile::read_at`], but gives what the device holds, as far as that can be had.
+    fn read_device(&self, offset: u64, buffer: &mut [u8]) -> io::Result<Source> {
+        self.read_at(offset, buffer).map(|()| Source::Memory)
     }
     /// Writes the parts one after another, from an offset on.
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()>;
@@ -70,7 +89,7 @@ impl FolderDisk {
 impl Disk for FolderDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().read(true).write(true).open(self.folder.join(name))?;
-        Ok(Arc::new(FolderFile { file }))
+        Ok(Arc::new(FolderFile::new(file)))
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
@@ -81,7 +100,7 @@ impl Disk for FolderDisk {
             let _ = fs::remove_file(&path);
             return Err(error);
         }
-        Ok(Arc::new(FolderFile { file }))
+        Ok(Arc::new(FolderFile::new(file)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -140,6 +159,55 @@ fn fill(file: &File, bytes: u64) -> io::Result<()> {
 
 struct FolderFile {
     file: File,
+    /// The same file, opened for direct reads when the first of those is asked for; `None` if that is not to be had.
+    direct: OnceLock<Option<File>>,
+}
+
+/// What direct reads are aligned to, in the file and in memory: the largest that devices ask for.
+const DIRECT_ALIGNMENT: usize = 4096;
+/// How much is read directly at a time.
+const DIRECT_BYTES: usize = 1 << 20;
+
+impl FolderFile {
+    fn new(file: File) -> Self {
+        Self { file, direct: OnceLock::new() }
+    }
+
+    /// Reads directly; `false` if the file system does not have it.
+    fn read_direct(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
+        let open = || {
+            // By its descriptor, because the file may have got another name since it was opened.
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+            OpenOptions::new().read(true).custom_flags(direct).open(path).ok()
+        };
+        let Some(direct) = self.direct.get_or_init(open) else { return Ok(false) };
+        let mut memory = vec![0; DIRECT_BYTES + DIRECT_ALIGNMENT];
+        let shift = memory.as_ptr().align_offset(DIRECT_ALIGNMENT);
+        let Some(aligned) = memory.get_mut(shift..shift + DIRECT_BYTES) else { return Ok(false) };
+        let end = offset + buffer.len() as u64;
+        let mut at = offset;
+        while at < end {
+            let from = at - at % DIRECT_ALIGNMENT as u64;
+            let wanted = ((end - from) as usize).next_multiple_of(DIRECT_ALIGNMENT).min(DIRECT_BYTES);
+            let read = match direct.read_at(&mut aligned[..wanted], from) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Some file systems take the flag and refuse the read.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(false),
+                Err(error) => return Err(error),
+            };
+            let skip = (at - from) as usize;
+            let len = read.saturating_sub(skip).min((end - at) as usize);
+            if len == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let target = (at - offset) as usize;
+            buffer[target..target + len].copy_from_slice(&aligned[skip..skip + len]);
+            at += len as u64;
+        }
+        Ok(true)
+    }
 }
 
 impl DiskFile for FolderFile {
@@ -158,6 +226,18 @@ impl DiskFile for FolderFile {
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn read_device(&self, offset: u64, buffer: &mut [u8]) -> io::Result<Source> {
+        if self.read_direct(offset, buffer)? {
+            return Ok(Source::Device);
+        }
+        // Only pages that the device has are forgotten.
+        self.file.sync_data()?;
+        let len = std::num::NonZeroU64::new(buffer.len() as u64);
+        rustix::fs::fadvise(&self.file, offset, len, rustix::fs::Advice::DontNeed)?;
+        self.read_at(offset, buffer)?;
+        Ok(Source::EmptiedCache)
     }
 
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()> {

@@ -21,6 +21,8 @@
 
 #![forbid(unsafe_code)]
 
+mod binding;
+mod check;
 pub mod cleaner;
 mod codec;
 pub mod disk;
@@ -35,6 +37,8 @@ mod node;
 mod readers;
 pub mod record;
 mod recovery;
+mod repair;
+mod salvage;
 mod scan;
 mod scrub;
 mod segment;
@@ -56,7 +60,7 @@ use crate::disk::{Disk, FolderDisk, MemoryDisk};
 use crate::engine::Engine;
 pub use crate::info::Info;
 pub use crate::log::Committer;
-pub use crate::scrub::{Finding, ScrubProgress, ScrubReport};
+pub use crate::scrub::{Finding, Loss, ScrubProgress, ScrubReport};
 pub use crate::segment::FORMAT_VERSION;
 use crate::sync::{JoinHandle, Mutex};
 
@@ -142,16 +146,48 @@ struct Owner {
 impl LogStore {
     /// Opens the store in a folder, making it if there is none. One process at a time may have it open.
     pub fn open(path: &Path, options: Options) -> Result<Self, StoreError> {
-        let disk = FolderDisk::open(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::WouldBlock => {
-                let text = format!("{} is open in another process; stop that one first", path.display());
-                StoreError::new(ErrorKind::Busy, text)
-            }
-            _ => {
-                StoreError::new(ErrorKind::Io, format!("cannot open the folder {}: {error}", path.display()))
-            }
-        })?;
-        Self::open_on(Arc::new(disk), options)
+        Self::open_on(Arc::new(open_folder(path)?), options)
+    }
+
+    /// Checks the files of a store that nobody has open, whether it can be opened or not; changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` if a process has it open, `Corrupt` if the folder holds nothing that says which store it is.
+    pub fn scrub_closed(path: &Path, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
+        repair::scrub(&open_folder(path)?, progress)
+    }
+
+    /// Repairs the files of a store that nobody has open, so that it opens, as far as that can be done; then checks
+    /// them, and says what was done and what is lost. Files that are of no use any more stay under other names.
+    ///
+    /// # Errors
+    ///
+    /// As [`LogStore::scrub_closed`]; and `Io` or `OutOfSpace` if a file cannot be read or written.
+    pub fn repair(
+        path: &Path,
+        options: Options,
+        progress: impl FnMut(ScrubProgress),
+    ) -> Result<ScrubReport, StoreError> {
+        Self::repair_on(Arc::new(open_folder(path)?), options, progress)
+    }
+
+    /// See [`LogStore::scrub_closed`].
+    pub fn scrub_closed_on(
+        disk: &dyn Disk,
+        progress: impl FnMut(ScrubProgress),
+    ) -> Result<ScrubReport, StoreError> {
+        repair::scrub(disk, progress)
+    }
+
+    /// See [`LogStore::repair`].
+    pub fn repair_on(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        progress: impl FnMut(ScrubProgress),
+    ) -> Result<ScrubReport, StoreError> {
+        options.validate()?;
+        repair::repair(disk, options, progress)
     }
 
     /// Opens the store on a disk.
@@ -229,6 +265,16 @@ impl LogStore {
     pub fn close(&self) -> Result<(), StoreError> {
         self.owner.close()
     }
+}
+
+fn open_folder(path: &Path) -> Result<FolderDisk, StoreError> {
+    FolderDisk::open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => {
+            let text = format!("{} is open in another process; stop that one first", path.display());
+            StoreError::new(ErrorKind::Busy, text)
+        }
+        _ => StoreError::new(ErrorKind::Io, format!("cannot open the folder {}: {error}", path.display())),
+    })
 }
 
 fn spawn_maintenance(engine: &Arc<Engine>) -> std::io::Result<JoinHandle<()>> {

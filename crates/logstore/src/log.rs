@@ -24,7 +24,7 @@ use nacre_object::{ErrorKind, StoreError};
 
 use crate::Durability;
 use crate::record::{self, Stamp};
-use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
+use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
 use crate::sync::{AtomicU64, Condvar, Instant, Mutex, block_on};
 
 /// After this long without a new batch, a mark proves that the last one was synced.
@@ -264,7 +264,8 @@ impl Log {
         let offset = tail.offset;
         let batch = tail.batch.id;
         let stamp = Stamp {
-            segment: segment.id,
+            binding: segment.binding,
+            offset,
             sequence: tail.sequence,
             synced: self.synced.load(Ordering::Relaxed),
         };
@@ -294,7 +295,7 @@ impl Log {
             run.parts.extend(payload.iter().filter(|part| !part.is_empty()).cloned());
             run.small.resize(padding, 0);
         }
-        record::put_tail(&mut run.small, head);
+        record::put_tail(&mut run.small, head, segment.binding);
         run.bytes += record_bytes;
         drop(tail);
         if first && self.committer == Committer::Thread {
@@ -313,7 +314,7 @@ impl Log {
     ) -> Result<(), Refused> {
         let mut tail = Vec::with_capacity(padding + head.len());
         tail.resize(padding, 0);
-        record::put_tail(&mut tail, head);
+        record::put_tail(&mut tail, head, segment.binding);
         let mut parts = Vec::with_capacity(payload.len() + 2);
         parts.push(Bytes::from(std::mem::take(head)));
         parts.extend_from_slice(payload);
@@ -331,7 +332,7 @@ impl Log {
         let header = SegmentHeader {
             store: self.store,
             id: segment.id,
-            format: FORMAT_VERSION,
+            format: segment.binding.format(),
             predecessor: predecessor.as_ref().map_or(0, |segment| segment.id),
             predecessor_end: tail.offset,
         };

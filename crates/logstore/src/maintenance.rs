@@ -10,9 +10,10 @@ use std::time::Duration;
 use futures::channel::oneshot;
 use nacre_object::{ErrorKind, StoreError};
 
+use crate::binding::Binding;
 use crate::cleaner::CleanerState;
 use crate::engine::Engine;
-use crate::segment::{SEGMENT_HEAD_BYTES, Segment, segment_name};
+use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, segment_name};
 use crate::sync::{AtomicBool, Condvar, Mutex};
 
 /// What the maintenance of one store has to do, and what it knows.
@@ -165,8 +166,10 @@ impl Engine {
         };
         let named = result.and_then(|file| self.disk.sync_names().map(|()| file));
         let file = named.map_err(|error| {
-            // The name may never become durable, whatever a later sync says: it is made anew.
-            let _ = self.disk.remove(&name);
+            // The name may never become durable, whatever a later sync says: the file is made anew.
+            if error.kind() != std::io::ErrorKind::AlreadyExists {
+                let _ = self.disk.remove(&name);
+            }
             let kind = match error.kind() {
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::OutOfSpace,
                 _ => ErrorKind::Io,
@@ -179,7 +182,8 @@ impl Engine {
         })?;
         self.maintenance.count_spare(work);
         work.next_segment += 1;
-        let segment = Arc::new(Segment::new(id, capacity, file));
+        let binding = Binding::new(FORMAT_VERSION, &self.identity, id);
+        let segment = Arc::new(Segment::new(id, binding, capacity, file));
         self.table.insert(Arc::clone(&segment));
         if let Some(too_small) = self.log.set_ready(segment) {
             self.table.remove(too_small.id);

@@ -5,14 +5,15 @@
 //! either loses nothing. `docs/format.md` has the byte diagrams.
 //!
 //! Invariants:
-//! - every checksum of a head is bound to the number of the segment it stands in, so that what a recycled segment
-//!   file held in its former life is never taken for a record;
+//! - every checksum of a head is bound to the store, the segment and the offset it stands at (see [`Binding`]), so that
+//!   neither what a recycled segment file held in its former life nor bytes of a payload are ever taken for a record;
 //! - decoding never panics and never allocates more than a small multiple of its input.
 
 use bytes::Bytes;
 use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{ByteRange, Fork, Key, ObjectId, Write};
 
+pub use crate::binding::Binding;
 use crate::codec::{Reader, crc32c, put_bytes, put_varint};
 
 /// Longest chunk of payload: the unit of checksums.
@@ -21,9 +22,6 @@ pub const CHUNK_BYTES_MAX: usize = 64 << 10;
 pub const ALIGNMENT: usize = 8;
 /// The fixed part of a head.
 pub const HEAD_BYTES_MIN: usize = 32;
-
-const HEAD_MAGIC: u32 = u32::from_le_bytes(*b"NREC");
-const TAIL_MAGIC: u32 = u32::from_le_bytes(*b"NEND");
 
 /// One change of an object, as it stands in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +140,23 @@ pub struct Record {
     pub head_bytes: u32,
     /// What it says.
     pub body: Body,
+}
+
+impl Body {
+    /// Bytes of payload that the record carries, without padding.
+    pub fn payload_bytes(&self) -> usize {
+        match self {
+            Self::Transaction { effects, .. } => effects
+                .iter()
+                .map(|effect| match effect {
+                    Effect::Chunk { len, .. } => *len as usize,
+                    _ => 0,
+                })
+                .sum(),
+            Self::Moves(moves) => moves.iter().map(|moved| moved.len as usize).sum(),
+            Self::Mark => 0,
+        }
+    }
 }
 
 impl Effect {
@@ -319,8 +334,10 @@ pub fn record_bytes(head_bytes: usize, payload_bytes: usize) -> usize {
 /// Where a record will stand: the last things that its head needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
-    /// The number of the segment.
-    pub segment: u32,
+    /// The binding of the segment.
+    pub binding: Binding,
+    /// The offset in the segment.
+    pub offset: u64,
     /// Its number in the log.
     pub sequence: u64,
     /// The last record known to be synced.
@@ -332,24 +349,19 @@ pub fn seal_head(head: &mut Vec<u8>, payload_bytes: usize, stamp: Stamp) {
     let body_bytes = (head.len() - HEAD_BYTES_MIN) as u32;
     head.resize(aligned(head.len()), 0);
     let record_bytes = record_bytes(head.len(), payload_bytes) as u32;
-    head[0..4].copy_from_slice(&HEAD_MAGIC.to_le_bytes());
+    head[0..4].copy_from_slice(&stamp.binding.head_magic().to_le_bytes());
     head[8..12].copy_from_slice(&record_bytes.to_le_bytes());
     head[12..16].copy_from_slice(&body_bytes.to_le_bytes());
     head[16..24].copy_from_slice(&stamp.sequence.to_le_bytes());
     head[24..32].copy_from_slice(&stamp.synced.to_le_bytes());
-    let crc = head_crc(&head[8..], stamp.segment);
+    let crc = crc32c(&head[8..]) ^ stamp.binding.mask(stamp.offset);
     head[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Appends the tail of a record: its sealed head again, under the tail's magic number.
-pub fn put_tail(out: &mut Vec<u8>, sealed_head: &[u8]) {
-    out.extend_from_slice(&TAIL_MAGIC.to_le_bytes());
+pub fn put_tail(out: &mut Vec<u8>, sealed_head: &[u8], binding: Binding) {
+    out.extend_from_slice(&binding.tail_magic().to_le_bytes());
     out.extend_from_slice(&sealed_head[4..]);
-}
-
-fn head_crc(bytes: &[u8], segment: u32) -> u32 {
-    // Any one-to-one mixing of the segment's number will do; this one spreads small numbers over all bits.
-    crc32c(bytes) ^ segment.wrapping_mul(0x9e37_79b1)
 }
 
 /// Where the next record might begin, seen from what stands at some offset.
@@ -362,38 +374,97 @@ pub enum Found {
 }
 
 /// How long the head that begins here says it is, if it is one.
-pub fn head_bytes(bytes: &[u8]) -> Option<usize> {
+pub fn head_bytes(bytes: &[u8], binding: Binding) -> Option<usize> {
     let fixed: &[u8; HEAD_BYTES_MIN] = bytes.first_chunk()?;
-    let word = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
-    (word(0) == HEAD_MAGIC).then(|| aligned(HEAD_BYTES_MIN.saturating_add(word(12) as usize)))
+    (word(fixed, 0) == binding.head_magic())
+        .then(|| aligned(HEAD_BYTES_MIN.saturating_add(word(fixed, 12) as usize)))
 }
 
-/// Decodes the head or the tail at the beginning of `bytes`, which may be longer. `None` if there is neither.
-pub fn decode(bytes: &Bytes, segment: u32) -> Option<Found> {
-    let magic = u32::from_le_bytes(*bytes.first_chunk()?);
-    if magic != HEAD_MAGIC && magic != TAIL_MAGIC {
-        return None;
+/// What the fixed part of a head or tail says, before its checksum was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outline {
+    is_head: bool,
+    record_bytes: u32,
+    body_bytes: usize,
+    /// Length of the head, and of the tail, in bytes.
+    pub head_bytes: usize,
+    /// How far before it the record begins: 0 for a head.
+    pub back: usize,
+    /// What the CRC of the bytes from the ninth to the last of the head must be.
+    crc: u32,
+}
+
+impl Outline {
+    /// Reads the fixed part at the beginning of `bytes`, which stand at `offset` of their segment and may be longer.
+    pub fn read(bytes: &[u8], binding: Binding, offset: u64) -> Option<Self> {
+        let fixed: &[u8; HEAD_BYTES_MIN] = bytes.first_chunk()?;
+        let is_head = word(fixed, 0) == binding.head_magic();
+        if !is_head && word(fixed, 0) != binding.tail_magic() {
+            return None;
+        }
+        let record_bytes = word(fixed, 8);
+        let body_bytes = word(fixed, 12) as usize;
+        let head_bytes = aligned(HEAD_BYTES_MIN.checked_add(body_bytes)?);
+        if head_bytes > bytes.len() || head_bytes.checked_mul(2)? > record_bytes as usize {
+            return None;
+        }
+        // A tail carries the checksum of its head, which is that of the place where the record begins.
+        let back = if is_head { 0 } else { record_bytes as usize - head_bytes };
+        let crc = word(fixed, 4) ^ binding.mask(offset.checked_sub(back as u64)?);
+        Some(Self { is_head, record_bytes, body_bytes, head_bytes, back, crc })
     }
-    let fixed: &[u8; HEAD_BYTES_MIN] = bytes.first_chunk()?;
-    let word = |at: usize| u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
-    let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-    let record_bytes = word(8);
-    let body_bytes = word(12) as usize;
-    let head_bytes = aligned(HEAD_BYTES_MIN.checked_add(body_bytes)?);
-    if head_bytes > bytes.len() || head_bytes.checked_mul(2)? > record_bytes as usize {
-        return None;
+
+    /// Decodes the rest, if `crc` is what it must be. `bytes` are at least the whole head or tail.
+    pub fn decode(self, bytes: &Bytes, crc: u32) -> Option<Found> {
+        if crc != self.crc {
+            return None;
+        }
+        let fixed: &[u8; HEAD_BYTES_MIN] = bytes.first_chunk()?;
+        let long = |at: usize| u64::from(word(fixed, at)) | u64::from(word(fixed, at + 4)) << 32;
+        let payload_bytes = self.record_bytes as usize - 2 * self.head_bytes;
+        let body = bytes.slice(HEAD_BYTES_MIN..HEAD_BYTES_MIN + self.body_bytes);
+        let record = Record {
+            sequence: long(16),
+            synced: long(24),
+            record_bytes: self.record_bytes,
+            head_bytes: self.head_bytes as u32,
+            body: decode_body(body, payload_bytes)?,
+        };
+        Some(if self.is_head { Found::Head(record) } else { Found::Tail(record, self.back) })
     }
-    if head_crc(&bytes[8..head_bytes], segment) != word(4) {
-        return None;
+}
+
+/// Decodes the head or the tail at the beginning of `bytes`, which stand at `offset` of their segment and may be longer.
+/// `None` if there is neither.
+pub fn decode(bytes: &Bytes, binding: Binding, offset: u64) -> Option<Found> {
+    let outline = Outline::read(bytes, binding, offset)?;
+    outline.decode(bytes, crc32c(&bytes[8..outline.head_bytes]))
+}
+
+/// The lengths that a damaged head gives for its record and its body, and those that one flipped bit may have made of.
+pub fn damaged_lengths(bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> {
+    let lengths = bytes.first_chunk::<HEAD_BYTES_MIN>().map(|fixed| (word(fixed, 8), word(fixed, 12)));
+    lengths.into_iter().flat_map(|(record_bytes, body_bytes)| {
+        let flips = (0..32).map(move |bit| (record_bytes ^ 1 << bit, body_bytes));
+        let more = (0..32).map(move |bit| (record_bytes, body_bytes ^ 1 << bit));
+        let all = std::iter::once((record_bytes, body_bytes)).chain(flips).chain(more);
+        all.map(|(record_bytes, body_bytes)| (record_bytes as usize, body_bytes as usize))
+    })
+}
+
+/// The object that a record whose head and tail are damaged is about, as far as what stands there still tells: for a
+/// person to look at, and for nothing else.
+pub fn damaged_object(bytes: &[u8]) -> Option<ObjectId> {
+    let body = bytes.get(HEAD_BYTES_MIN..(HEAD_BYTES_MIN + (4 << 10)).min(bytes.len()))?;
+    let mut reader = Reader::new(Bytes::copy_from_slice(body));
+    match reader.u8()? {
+        BODY_TRANSACTION => ObjectId::new(reader.bytes()?).ok(),
+        _ => None,
     }
-    let payload_bytes = record_bytes as usize - 2 * head_bytes;
-    let body = decode_body(bytes.slice(HEAD_BYTES_MIN..HEAD_BYTES_MIN + body_bytes), payload_bytes)?;
-    let record =
-        Record { sequence: long(16), synced: long(24), record_bytes, head_bytes: head_bytes as u32, body };
-    if magic == HEAD_MAGIC {
-        return Some(Found::Head(record));
-    }
-    Some(Found::Tail(record, record_bytes as usize - head_bytes))
+}
+
+fn word(fixed: &[u8; HEAD_BYTES_MIN], at: usize) -> u32 {
+    u32::from_le_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]])
 }
 
 fn decode_body(bytes: Bytes, payload_bytes: usize) -> Option<Body> {

@@ -6,19 +6,24 @@
 //! and names the place. Damage to its payload is left for readers to find by its checksum.
 //!
 //! What is not known to have been synced is written again before anybody is told of it; see module `unproven`.
+//!
+//! Without a sound snapshot the log is replayed from its beginning, which is there for as long as there were never two
+//! snapshots at a time: nothing is freed before (see [`CleanerState::pins`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, ObjectId, StoreError};
 
+use crate::binding::Binding;
 use crate::cleaner::CleanerState;
 use crate::codec::crc32c;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Place};
 use crate::log::{Committer, Log, Position};
+use crate::node::Node;
 use crate::record::{Body, Effect, Moved, Record};
 use crate::scan::{Item, Scan};
 use crate::segment::{
@@ -71,7 +76,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     }
     segments.sort_unstable();
     numbers.sort_unstable();
-    let (loaded, mut state) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
+    let (loaded, mut state, damages) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
     unproven::rename_snapshots(&*disk, &numbers, &mut state)?;
     let header = loaded.as_ref().map(|snapshot| snapshot.header);
     let start = header.map_or(Position { segment: 0, offset: 0 }, |header| header.position);
@@ -80,10 +85,13 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     for (id, size) in &segments {
         let name = segment_name(*id);
         let file = disk.open(&name).map_err(|error| io(&format!("open {}", disk.describe(&name)), error))?;
-        let segment = Segment::new(*id, *size, file);
+        let segment = Segment::new(*id, binding(&*file, *id, &superblock), *size, file);
         segment.sealed.store(true, Ordering::Relaxed);
         segment.end.store(*size, Ordering::Relaxed);
         table.insert(Arc::new(segment));
+    }
+    if loaded.is_none() && !damages.is_empty() {
+        check_beginning(&*disk, &table, &damages)?;
     }
     let mut replay = read_log(&*disk, &table, &segments, start, &superblock)?;
     replay.sequence = header.map_or(1, |header| header.sequence);
@@ -101,7 +109,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     state.next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
     let engine = Engine::new(Arc::clone(&disk), options, superblock.store, true, log, table);
     if let Some(snapshot) = loaded {
-        engine.load(snapshot);
+        engine.load(snapshot.segment_ends, snapshot.objects);
     }
     for (part, item) in replay.items {
         if let Item::Record { at, record, .. } = item {
@@ -123,13 +131,25 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     Ok((engine, opened))
 }
 
-/// The newest sound snapshot, and which ones there are.
+fn read_header(file: &dyn DiskFile) -> Option<SegmentHeader> {
+    let mut bytes = [0; SEGMENT_HEAD_BYTES as usize];
+    file.read_at(0, &mut bytes).ok().and_then(|()| SegmentHeader::decode(&bytes))
+}
+
+/// What a segment's records are bound to. One without a header was never used, or its header is torn off.
+fn binding(file: &dyn DiskFile, id: u32, superblock: &Superblock) -> Binding {
+    let own = read_header(file).filter(|header| header.id == id && header.store == superblock.store);
+    let format = own.map_or(FORMAT_VERSION, |header| header.format);
+    Binding::new(format, &superblock.store, id)
+}
+
+/// The newest sound snapshot, which ones there are, and what is damaged in others.
 fn load_snapshot(
     disk: &dyn Disk,
     numbers: &[u64],
     superblock: &Superblock,
     opened: &mut Opened,
-) -> Result<(Option<Snapshot>, CleanerState), StoreError> {
+) -> Result<(Option<Snapshot>, CleanerState, Vec<String>), StoreError> {
     let mut state = CleanerState::default();
     let mut chosen: Option<(u64, Snapshot)> = None;
     let mut damages = Vec::new();
@@ -138,7 +158,7 @@ fn load_snapshot(
         let path = disk.describe(&name);
         let bytes = read_file(disk, &name)
             .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}")))?;
-        match decode_snapshot(bytes) {
+        match decode_snapshot(bytes, &superblock.store) {
             Ok(snapshot) if snapshot.header.format > FORMAT_VERSION => {
                 return Err(newer(&path, snapshot.header.format));
             }
@@ -155,7 +175,7 @@ fn load_snapshot(
             }
             Err(damage) => {
                 tracing::warn!(
-                    "{path} is damaged at offset {}; another snapshot and the log stand in",
+                    "{path} is damaged at offset {}; another snapshot or the log stands in",
                     damage.offset
                 );
                 damages.push(format!("{path} at offset {}", damage.offset));
@@ -163,14 +183,32 @@ fn load_snapshot(
             }
         }
     }
-    if chosen.is_none() && !damages.is_empty() {
-        let text = format!("every snapshot of the index is damaged: {}", damages.join(", "));
-        return Err(StoreError::new(ErrorKind::Corrupt, text));
-    }
-    Ok((chosen.map(|(_, snapshot)| snapshot), state))
+    Ok((chosen.map(|(_, snapshot)| snapshot), state, damages))
 }
 
-fn newer(path: &str, format: u32) -> StoreError {
+/// Checks that the log is there from its very beginning, as it must be where no snapshot is sound.
+fn check_beginning(disk: &dyn Disk, table: &SegmentTable, damages: &[String]) -> Result<(), StoreError> {
+    let first = table.all().into_iter().find_map(|segment| {
+        let header = read_header(&*segment.file)?;
+        (header.id == segment.id).then_some((segment, header))
+    });
+    let why = match first {
+        Some((_, header)) if header.predecessor == 0 => return Ok(()),
+        Some((segment, header)) => format!(
+            "{}, its oldest segment that is left, goes on from segment {}",
+            disk.describe(&segment.name),
+            header.predecessor
+        ),
+        None => "no segment of it has a header".to_string(),
+    };
+    let text = format!(
+        "every snapshot of the index is damaged ({}), and the log cannot be replayed from its beginning: {why}",
+        damages.join(", ")
+    );
+    Err(StoreError::new(ErrorKind::Corrupt, text))
+}
+
+pub(crate) fn newer(path: &str, format: u32) -> StoreError {
     let text = format!(
         "{path} is of format {format}, and this program knows formats up to {FORMAT_VERSION}; use a newer program"
     );
@@ -235,7 +273,8 @@ fn read_log(
         return Err(StoreError::new(ErrorKind::Corrupt, text));
     }
     for (index, part) in replay.parts.iter().enumerate() {
-        let scan = Scan::new(part.bytes.clone(), part.id, part.from);
+        let Some(segment) = table.get(part.id) else { continue };
+        let scan = Scan::new(part.bytes.clone(), segment.binding, part.from);
         replay.items.extend(scan.map(|item| (index, item)));
     }
     Ok(replay)
@@ -306,6 +345,7 @@ impl Replay {
                     from = at + record.record_bytes as usize;
                 }
             }
+            let Some(segment) = table.get(part.id) else { continue };
             let mut bytes = vec![part.bytes.slice(from.min(end)..end)];
             if from == 0 && !SegmentHeader::decode(&part.bytes).is_some_and(|header| header.id == part.id) {
                 // It was torn off, and only the header of the next segment tells that this one is part of the log. That
@@ -313,22 +353,20 @@ impl Replay {
                 let header = SegmentHeader {
                     store: superblock.store,
                     id: part.id,
-                    format: FORMAT_VERSION,
+                    format: segment.binding.format(),
                     predecessor: before.segment,
                     predecessor_end: before.offset,
                 };
                 bytes = vec![header.encode(), part.bytes.slice((SEGMENT_HEAD_BYTES as usize).min(end)..end)];
             }
-            if let Some(segment) = table.get(part.id) {
-                unproven::rewrite(disk, &segment, from as u64, &bytes)?;
-            }
+            unproven::rewrite(disk, &segment, from as u64, &bytes)?;
             before = Position { segment: part.id, offset: end as u64 };
         }
         Ok(())
     }
 }
 
-fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> bool {
+pub(crate) fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> bool {
     let mut offset = at + record.head_bytes as usize;
     let mut sound = |len: u32, crc: u32| {
         let chunk = bytes.get(offset..offset + len as usize);
@@ -346,19 +384,20 @@ fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> bool {
 }
 
 impl Engine {
-    fn load(&self, snapshot: Snapshot) {
-        for (id, end) in snapshot.segment_ends {
+    /// Takes up what a snapshot holds.
+    pub(crate) fn load(&self, segment_ends: Vec<(u32, u64)>, objects: Vec<(ObjectId, Node)>) {
+        for (id, end) in segment_ends {
             if let Some(segment) = self.table.get(id) {
                 segment.end.store(end.min(segment.capacity), Ordering::Relaxed);
             }
         }
-        for (id, node) in snapshot.objects {
+        for (id, node) in objects {
             self.shard(&id).lock().insert(id, Box::new(node));
         }
     }
 
     /// Applies a record of the log to the index.
-    fn replay(&self, segment: u32, at: usize, record: Record) {
+    pub(crate) fn replay(&self, segment: u32, at: usize, record: Record) {
         let payload_offset = at as u32 + record.head_bytes;
         match record.body {
             Body::Transaction { object, version, effects } => {
@@ -416,7 +455,6 @@ impl Engine {
         }
         opened.objects = names.len() as u64;
         drop(names);
-        let oldest = state.snapshots.first().map_or(0, |(_, position)| position.segment);
         // What a crash tore off is removed from its end, so that no remainder goes on from what is gone; the rest may
         // be used again.
         let mut torn = false;
@@ -430,9 +468,8 @@ impl Engine {
             self.disk.sync_names().map_err(io)?;
         }
         for segment in self.table.all() {
-            let needed =
-                segment.live_bytes() > 0 || segment.id == tail || segment.id >= oldest && segment.id < tail;
-            if !needed {
+            let pinned = state.pins(segment.id) && segment.id < tail;
+            if segment.live_bytes() == 0 && segment.id != tail && !pinned {
                 self.table.remove(segment.id);
                 self.discard(state, segment);
             }
@@ -446,6 +483,8 @@ pub fn in_memory(disk: Arc<dyn Disk>, options: Options) -> Engine {
     let options = Options { committer: Committer::Appender, ..options };
     let log = Log::new([0; 16], options.committer, options.durability, None, 1);
     let engine = Engine::new(disk, options, [0; 16], false, log, SegmentTable::default());
-    engine.maintenance.work.lock().next_segment = 1;
+    // Nothing is ever replayed: a snapshot is but a position behind which every effect is in the index.
+    *engine.maintenance.work.lock() =
+        CleanerState { next_segment: 1, snapshots_needed: 1, ..CleanerState::default() };
     engine
 }

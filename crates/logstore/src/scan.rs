@@ -2,7 +2,12 @@
 
 use bytes::Bytes;
 
-use crate::record::{self, ALIGNMENT, Found, Record};
+use crate::codec::{RangeChecksums, crc32c};
+use crate::record::{self, ALIGNMENT, Binding, Found, Outline, Record};
+
+/// Heads of up to this are read to check them, each time. Longer ones take their CRC from that of the whole segment,
+/// so that bytes which look like the beginnings of many long heads cost no more than one pass.
+const DIRECT_BYTES_MAX: usize = 1 << 10;
 
 /// What stands at some place of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,19 +33,46 @@ pub enum Item {
 /// Walks through a segment's bytes.
 pub struct Scan {
     bytes: Bytes,
-    segment: u32,
+    binding: Binding,
     at: usize,
     pending: Option<Item>,
+    checksums: Option<RangeChecksums>,
 }
 
 impl Scan {
     /// Walks through `bytes`, which begin with the segment's header, from offset `at` on.
-    pub fn new(bytes: Bytes, segment: u32, at: usize) -> Self {
-        Self { bytes, segment, at, pending: None }
+    pub fn new(bytes: Bytes, binding: Binding, at: usize) -> Self {
+        Self { bytes, binding, at, pending: None, checksums: None }
     }
 
-    fn decode(&self, at: usize) -> Option<Found> {
-        record::decode(&self.bytes.slice(at..), self.segment)
+    /// The head or tail at an offset.
+    fn decode(&mut self, at: usize) -> Option<Found> {
+        let outline = Outline::read(&self.bytes[at..], self.binding, at as u64)?;
+        let end = at + outline.head_bytes;
+        let crc = if outline.head_bytes <= DIRECT_BYTES_MAX {
+            crc32c(&self.bytes[at + 8..end])
+        } else {
+            let checksums = self.checksums.get_or_insert_with(|| RangeChecksums::new(self.bytes.clone()));
+            checksums.of(at + 8..end)
+        };
+        outline.decode(&self.bytes.slice(at..end), crc)
+    }
+
+    /// The record whose head at an offset is damaged, found by its tail, where the head still tells, but for one bit,
+    /// where that is.
+    fn twin(&mut self, start: usize) -> Option<Record> {
+        let bytes = self.bytes.slice(start..);
+        record::damaged_lengths(&bytes).find_map(|(record_bytes, body_bytes)| {
+            let head_bytes = record::aligned(record::HEAD_BYTES_MIN + body_bytes);
+            let back = record_bytes.checked_sub(head_bytes)?;
+            if back < head_bytes || record_bytes > bytes.len() || back % ALIGNMENT != 0 {
+                return None;
+            }
+            match self.decode(start + back)? {
+                Found::Tail(record, found) if found == back => Some(record),
+                _ => None,
+            }
+        })
     }
 
     fn record(&mut self, at: usize, record: Record, healed: bool) -> Item {
@@ -64,6 +96,11 @@ impl Iterator for Scan {
             && start + record.record_bytes as usize <= self.bytes.len()
         {
             return Some(self.record(start, record, false));
+        }
+        // Damage to the head: its twin stands in. Only then is anything else that stands before the twin looked at, which
+        // in format 1 may be a payload that poses as a record.
+        if let Some(record) = self.twin(start) {
+            return Some(self.record(start, record, true));
         }
         // Damage: the next sound head, or the tail of a record that began here or later, is where it ends.
         for at in (start + ALIGNMENT..self.bytes.len()).step_by(ALIGNMENT) {
@@ -92,6 +129,10 @@ mod tests {
     use crate::record::{Body, Effect, Stamp};
     use nacre_object::{Fork, ObjectId, Write};
 
+    fn binding(segment: u32) -> Binding {
+        Binding::new(2, &[9; 16], segment)
+    }
+
     fn log_of(count: u64) -> (Vec<u8>, Vec<usize>) {
         let mut out = Vec::new();
         let mut starts = Vec::new();
@@ -102,18 +143,20 @@ mod tests {
             let (effects, payload) = Effect::from_writes(vec![write]);
             let mut head = record::encode_transaction(&object, &effects);
             record::put_version(&mut head, sequence);
-            record::seal_head(&mut head, 21, Stamp { segment: 5, sequence, synced: sequence - 1 });
+            let stamp =
+                Stamp { binding: binding(5), offset: out.len() as u64, sequence, synced: sequence - 1 };
+            record::seal_head(&mut head, 21, stamp);
             starts.push(out.len());
             out.extend_from_slice(&head);
             out.extend_from_slice(&payload[0]);
             out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
-            record::put_tail(&mut out, &head);
+            record::put_tail(&mut out, &head, binding(5));
         }
         (out, starts)
     }
 
     fn sequences(bytes: &[u8]) -> Vec<u64> {
-        let scan = Scan::new(Bytes::copy_from_slice(bytes), 5, 0);
+        let scan = Scan::new(Bytes::copy_from_slice(bytes), binding(5), 0);
         scan.filter_map(|item| match item {
             Item::Record { record, .. } => Some(record.sequence),
             Item::Gap { .. } => None,
@@ -138,16 +181,17 @@ mod tests {
         bytes[starts[1]..starts[2]].fill(0);
         assert_eq!(sequences(&bytes), [1, 3, 4]);
         let gaps: Vec<Item> =
-            Scan::new(bytes.into(), 5, 0).filter(|item| matches!(item, Item::Gap { .. })).collect();
+            Scan::new(bytes.into(), binding(5), 0).filter(|item| matches!(item, Item::Gap { .. })).collect();
         assert_eq!(gaps, [Item::Gap { at: starts[1], len: starts[2] - starts[1] }]);
     }
 
     #[test]
     fn records_of_another_segment_are_not_seen() {
         let (bytes, _) = log_of(2);
-        let items: Vec<Item> = Scan::new(bytes.clone().into(), 6, 0).collect();
+        let items: Vec<Item> = Scan::new(bytes.clone().into(), binding(6), 0).collect();
         assert_eq!(items, [Item::Gap { at: 0, len: bytes.len() }]);
-        let Some(Found::Head(record)) = record::decode(&bytes.into(), 5) else { panic!("the head is sound") };
+        let found = record::decode(&bytes.into(), binding(5), 0);
+        let Some(Found::Head(record)) = found else { panic!("the head is sound") };
         assert!(matches!(record.body, Body::Transaction { version: 1, .. }));
     }
 }

@@ -1,20 +1,17 @@
-//! Scrubbing: reading every byte that the store wrote, and checking it.
+//! Scrubbing: reading every byte that the store wrote, from the device, and checking it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
-use nacre_object::StoreError;
+use nacre_object::{ByteRange, Fork, ObjectId, StoreError};
 use serde::Serialize;
 
-use crate::codec::crc32c;
+use crate::check::{self, DamagedChunk};
+use crate::disk::Source;
 use crate::engine::Engine;
 use crate::extent_map::Place;
-use crate::record::{self, Body, Effect, Found, Record};
-use crate::scan::{Item, Scan};
-use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
-use crate::snapshot::{decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
-use crate::superblock::{SUPERBLOCK, Superblock};
+use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
+use crate::snapshot::parse_snapshot_name;
 
 /// How far a scrub has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -37,8 +34,17 @@ pub struct Finding {
     /// What is damaged.
     pub what: String,
     /// The objects that lost bytes by it. Where there are none, nothing is lost: what is damaged has a copy, or is
-    /// garbage.
+    /// garbage. In a store that cannot be opened these are the objects that may have lost bytes.
     pub objects: Vec<String>,
+}
+
+/// What an object lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Loss {
+    /// The object.
+    pub object: String,
+    /// What of it is lost, such as "bytes 4096 to 8191 of the default fork".
+    pub what: String,
 }
 
 /// What a scrub found.
@@ -48,8 +54,16 @@ pub struct ScrubReport {
     pub files: u64,
     /// Bytes read.
     pub bytes: u64,
+    /// Where they were read from.
+    pub source: Source,
+    /// Why the store cannot be opened, if it cannot.
+    pub unopened: Option<String>,
     /// Damage, file by file.
     pub findings: Vec<Finding>,
+    /// What is lost, object by object.
+    pub lost: Vec<Loss>,
+    /// What was repaired.
+    pub repaired: Vec<String>,
 }
 
 impl Engine {
@@ -75,171 +89,50 @@ impl Engine {
         let mut report = ScrubReport::default();
         let mut state = ScrubProgress { bytes: 0, total_bytes: segments.iter().map(|(_, end)| *end).sum() };
         if self.persistent {
-            self.scrub_superblock(&mut report);
+            check::superblock(&*self.disk, &mut report);
             // Also those that were damaged when the store was opened, and are not used.
             let files = self.disk.list().unwrap_or_default();
             for number in files.iter().filter_map(|(name, _)| parse_snapshot_name(name)) {
-                self.scrub_snapshot(number, &mut report);
+                check::snapshot(&*self.disk, number, &self.identity, &mut report);
             }
         }
         for (segment, end) in segments {
-            self.scrub_segment(&segment, end, &mut report);
-            report.files += 1;
-            report.bytes += end;
+            let lost = |chunk: &DamagedChunk<'_>| self.losses(chunk);
+            check::segment(&*self.disk, &segment, Some(end), self.persistent, &mut report, &lost);
             state.bytes += end;
             progress(state);
         }
         Ok(report)
     }
 
-    fn scrub_superblock(&self, report: &mut ScrubReport) {
-        let file = self.disk.describe(SUPERBLOCK);
-        match read_file(&*self.disk, SUPERBLOCK) {
-            Ok(bytes) => {
-                report.bytes += bytes.len() as u64;
-                let sound = Superblock::sound_copies(&bytes);
-                if sound < 2 {
-                    report.add(
-                        &file,
-                        0,
-                        bytes.len() as u64,
-                        format!("{} of 2 copies of the superblock", 2 - sound),
-                    );
-                }
-            }
-            Err(error) => report.add(&file, 0, 0, format!("cannot be read: {error}")),
-        }
-        report.files += 1;
-    }
-
-    fn scrub_snapshot(&self, number: u64, report: &mut ScrubReport) {
-        let name = snapshot_name(number);
-        let file = self.disk.describe(&name);
-        match read_file(&*self.disk, &name) {
-            Ok(bytes) => {
-                report.bytes += bytes.len() as u64;
-                if let Err(damage) = decode_snapshot(bytes) {
-                    report.add(
-                        &file,
-                        damage.offset,
-                        0,
-                        "a frame of the index (another snapshot stands in)".into(),
-                    );
-                }
-            }
-            Err(error) => report.add(&file, 0, 0, format!("cannot be read: {error}")),
-        }
-        report.files += 1;
-    }
-
-    fn scrub_segment(&self, segment: &Segment, end: u64, report: &mut ScrubReport) {
-        let file = self.disk.describe(&segment.name);
-        let mut bytes = vec![0; end as usize];
-        if let Err(error) = segment.file.read_at(0, &mut bytes) {
-            report.add(&file, 0, end, format!("cannot be read: {error}"));
-            return;
-        }
-        let bytes = Bytes::from(bytes);
-        let head = SEGMENT_HEAD_BYTES as usize;
-        if self.persistent {
-            let sound = SegmentHeader::sound_copies(&bytes);
-            if sound < 2 {
-                report.add(
-                    &file,
-                    0,
-                    head as u64,
-                    format!("{} of 2 copies of the segment's header", 2 - sound),
-                );
-            }
-        }
-        for item in Scan::new(bytes.clone(), segment.id, head) {
-            match item {
-                Item::Gap { at, len } => {
-                    report.add(&file, at as u64, len as u64, "records, heads and tails both".into());
-                }
-                Item::Record { at, record, healed } => {
-                    if healed {
-                        report.add(
-                            &file,
-                            at as u64,
-                            u64::from(record.head_bytes),
-                            "a record's head (its tail is sound)".into(),
-                        );
-                    }
-                    self.scrub_record(segment, &file, &bytes, at, &record, report);
+    /// What of the object is still read from a chunk.
+    fn losses(&self, damaged: &DamagedChunk<'_>) -> Vec<Loss> {
+        let shard = self.shard(damaged.object).lock();
+        let Some(node) = shard.get(damaged.object) else { return Vec::new() };
+        let mut losses = Vec::new();
+        for (fork, entries) in &node.forks {
+            for entry in entries.map.iter() {
+                if let Place::Data { chunk, .. } = entry.place()
+                    && chunk.segment == damaged.segment
+                    && chunk.offset == damaged.offset
+                {
+                    let range = ByteRange::new(entry.start(), entry.len());
+                    losses.push(Loss::bytes(damaged.object, fork, range));
                 }
             }
         }
-    }
-
-    fn scrub_record(
-        &self,
-        segment: &Segment,
-        file: &str,
-        bytes: &Bytes,
-        at: usize,
-        record: &Record,
-        report: &mut ScrubReport,
-    ) {
-        let mut offset = at + record.head_bytes as usize;
-        let mut check = |object: &nacre_object::ObjectId, len: u32, crc: u32| {
-            let chunk = &bytes[offset..offset + len as usize];
-            if crc32c(chunk) != crc {
-                let mut finding = Finding {
-                    file: file.to_string(),
-                    offset: offset as u64,
-                    bytes: u64::from(len),
-                    what: "a chunk of payload".into(),
-                    objects: Vec::new(),
-                };
-                if self.refers_to(object, segment.id, offset as u32) {
-                    finding.objects.push(object.to_string());
-                }
-                report.findings.push(finding);
-            }
-            offset += len as usize;
-        };
-        match &record.body {
-            Body::Transaction { object, effects, .. } => {
-                for effect in effects {
-                    if let Effect::Chunk { len, crc, .. } = effect {
-                        check(object, *len, *crc);
-                    }
-                }
-            }
-            Body::Moves(moves) => moves.iter().for_each(|moved| check(&moved.object, moved.len, moved.crc)),
-            Body::Mark => {}
-        }
-        let tail = at + (record.record_bytes - record.head_bytes) as usize;
-        if bytes[offset..tail].iter().any(|byte| *byte != 0) {
-            report.add(file, offset as u64, (tail - offset) as u64, "padding".into());
-        }
-        let sound = matches!(
-            record::decode(&bytes.slice(tail..), segment.id),
-            Some(Found::Tail(copy, _)) if copy == *record
-        );
-        if !sound {
-            report.add(
-                file,
-                tail as u64,
-                u64::from(record.head_bytes),
-                "a record's tail (its head is sound)".into(),
-            );
-        }
-    }
-
-    fn refers_to(&self, object: &nacre_object::ObjectId, segment: u32, offset: u32) -> bool {
-        let shard = self.shard(object).lock();
-        let Some(node) = shard.get(object) else { return false };
-        node.forks.values().flat_map(|fork| fork.map.iter()).any(|entry| match entry.place() {
-            Place::Data { chunk, .. } => chunk.segment == segment && chunk.offset == offset,
-            Place::Hole => false,
-        })
+        losses
     }
 }
 
-impl ScrubReport {
-    fn add(&mut self, file: &str, offset: u64, bytes: u64, what: String) {
-        self.findings.push(Finding { file: file.to_string(), offset, bytes, what, objects: Vec::new() });
+impl Loss {
+    /// Bytes of a fork.
+    pub(crate) fn bytes(object: &ObjectId, fork: &Fork, range: ByteRange) -> Self {
+        let last = range.end().saturating_sub(1);
+        let fork = match *fork == Fork::DEFAULT {
+            true => "the default fork".to_owned(),
+            false => format!("fork \"{fork}\""),
+        };
+        Self { object: object.to_string(), what: format!("bytes {} to {last} of {fork}", range.offset) }
     }
 }

@@ -13,14 +13,16 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
+use crate::binding::Binding;
 use crate::codec::crc32c;
 use crate::disk::DiskFile;
 use crate::sync::{AtomicBool, AtomicI64, AtomicU64, RwLock};
 
 /// Where a segment's records begin: behind two copies of its header.
 pub const SEGMENT_HEAD_BYTES: u64 = 2 * HEADER_BYTES as u64;
-/// The version of everything on disk. A store of a greater one is refused.
-pub const FORMAT_VERSION: u32 = 1;
+/// The version of everything that is written to disk. A store of a greater one is refused; segments and snapshots of
+/// lesser ones are read.
+pub const FORMAT_VERSION: u32 = 2;
 
 const HEADER_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"NACRESEG";
@@ -29,6 +31,8 @@ const MAGIC: &[u8; 8] = b"NACRESEG";
 pub struct Segment {
     /// Its number.
     pub id: u32,
+    /// What its records are bound to.
+    pub binding: Binding,
     /// Its size in bytes.
     pub capacity: u64,
     /// Its name in the store's folder.
@@ -48,9 +52,10 @@ pub struct Segment {
 
 impl Segment {
     /// A segment on a file.
-    pub fn new(id: u32, capacity: u64, file: Arc<dyn DiskFile>) -> Self {
+    pub fn new(id: u32, binding: Binding, capacity: u64, file: Arc<dyn DiskFile>) -> Self {
         Self {
             id,
+            binding,
             capacity,
             name: segment_name(id),
             file,
@@ -107,7 +112,7 @@ impl SegmentHeader {
         out.extend_from_slice(&self.predecessor_end.to_le_bytes());
         out.extend_from_slice(&self.predecessor.to_le_bytes());
         out.resize(HEADER_BYTES - 4, 0);
-        let crc = crc32c(&out);
+        let crc = self.checksum(&out);
         out.extend_from_slice(&crc.to_le_bytes());
         out.extend_from_within(..);
         out.into()
@@ -125,17 +130,22 @@ impl SegmentHeader {
 
     fn decode_copy(bytes: &[u8]) -> Option<Self> {
         let (body, crc) = bytes.split_last_chunk::<4>()?;
-        if body.first_chunk::<8>()? != MAGIC || crc32c(body) != u32::from_le_bytes(*crc) {
+        if body.first_chunk::<8>()? != MAGIC {
             return None;
         }
         let word = |at: usize| body[at..].first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
-        Some(Self {
+        let header = Self {
             format: word(8)?,
             id: word(12)?,
             store: *body[16..].first_chunk()?,
             predecessor_end: u64::from_le_bytes(*body[32..].first_chunk()?),
             predecessor: word(40)?,
-        })
+        };
+        (header.checksum(body) == u32::from_le_bytes(*crc)).then_some(header)
+    }
+
+    fn checksum(&self, body: &[u8]) -> u32 {
+        crc32c(body) ^ if self.format < 2 { 0 } else { crc32c(&self.store) }
     }
 }
 

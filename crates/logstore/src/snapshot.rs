@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use nacre_object::{ByteRange, ErrorKind, Fork, Key, ObjectId, StoreError};
 
+use crate::binding::FrameBinding;
 use crate::cleaner::CleanerState;
 use crate::codec::{Reader, crc32c, put_bytes, put_varint};
 use crate::disk::{Disk, DiskFile};
@@ -23,7 +24,7 @@ use crate::record::CHUNK_BYTES_MAX;
 use crate::segment::FORMAT_VERSION;
 
 /// Snapshots kept.
-const KEPT: usize = 2;
+pub const KEPT: usize = 2;
 /// A frame is closed when it has grown to this.
 const FRAME_BYTES: usize = 64 << 10;
 /// No frame is longer: the largest value of a key, and room for what stands around it.
@@ -65,25 +66,42 @@ pub struct SnapshotHeader {
     pub sequence: u64,
 }
 
-/// Gathers items into frames: length, CRC-32C, body.
+/// Gathers items into frames.
 struct Frames {
+    binding: FrameBinding,
+    /// Where the first byte of `out` will stand in the file.
+    offset: u64,
     out: Vec<u8>,
     body: Vec<u8>,
     items: u64,
 }
 
 impl Frames {
-    fn new() -> Self {
-        Self { out: Vec::new(), body: Vec::new(), items: 0 }
+    fn new(binding: FrameBinding) -> Self {
+        Self { binding, offset: 0, out: Vec::new(), body: Vec::new(), items: 0 }
     }
 
     fn frame(&mut self, kind: u8, body: &[u8]) {
-        let mut framed = Vec::with_capacity(body.len() + 1);
-        framed.push(kind);
-        framed.extend_from_slice(body);
-        self.out.extend_from_slice(&(framed.len() as u32).to_le_bytes());
-        self.out.extend_from_slice(&crc32c(&framed).to_le_bytes());
-        self.out.extend_from_slice(&framed);
+        let begin = self.out.len();
+        let mask = self.binding.mask(self.offset + begin as u64);
+        self.out.extend_from_slice(&self.binding.magic().to_le_bytes());
+        self.out.extend_from_slice(&[0; 4]);
+        self.out.extend_from_slice(&(body.len() as u32 + 1).to_le_bytes());
+        self.out.push(kind);
+        self.out.extend_from_slice(body);
+        let crc = crc32c(&self.out[begin + 8..]) ^ mask;
+        self.out[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Writes out what was gathered.
+    fn write_to(&mut self, file: &dyn DiskFile) -> io::Result<()> {
+        let bytes = Bytes::from(std::mem::take(&mut self.out));
+        let len = bytes.len() as u64;
+        if len > 0 {
+            file.write_at(self.offset, &[bytes])?;
+        }
+        self.offset += len;
+        Ok(())
     }
 
     fn item(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
@@ -223,7 +241,7 @@ impl Engine {
         let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence };
         let _ = self.disk.remove(name);
         let file = self.disk.create(name, 0)?;
-        let mut frames = Frames::new();
+        let mut frames = Frames::new(FrameBinding::new(&self.identity));
         frames.frame(FRAME_HEADER, &header.encode());
         for segment in self.table.all().iter().filter(|segment| segment.sealed.load(Ordering::Acquire)) {
             frames.item(|out| {
@@ -232,30 +250,20 @@ impl Engine {
                 put_varint(out, segment.end.load(Ordering::Relaxed));
             });
         }
-        let mut offset = 0;
         for shard in &self.shards {
             let shard = shard.lock();
             for (id, node) in shard.iter() {
                 frames.node(id, node);
             }
             drop(shard);
-            offset = write_out(&*file, offset, &mut frames.out)?;
+            frames.write_to(&*file)?;
         }
         frames.flush();
         let items = frames.items;
         frames.frame(FRAME_END, &items.to_le_bytes());
-        write_out(&*file, offset, &mut frames.out)?;
+        frames.write_to(&*file)?;
         file.sync()
     }
-}
-
-fn write_out(file: &dyn DiskFile, offset: u64, out: &mut Vec<u8>) -> io::Result<u64> {
-    let bytes = Bytes::from(std::mem::take(out));
-    let len = bytes.len() as u64;
-    if len > 0 {
-        file.write_at(offset, &[bytes])?;
-    }
-    Ok(offset + len)
 }
 
 impl SnapshotHeader {
@@ -296,13 +304,20 @@ pub struct Damage {
     pub offset: u64,
 }
 
-/// Reads a snapshot from its bytes.
-pub fn decode_snapshot(bytes: Bytes) -> Result<Snapshot, Damage> {
+/// Reads a snapshot of a store from its bytes.
+pub fn decode_snapshot(bytes: Bytes, store: &[u8; 16]) -> Result<Snapshot, Damage> {
     let mut loader = Loader::default();
+    let binding = FrameBinding::new(store);
+    // A first frame that is sound in neither format is damaged, in whichever it is.
+    let is_format_1 = decode_frame(&bytes, 0, binding).is_none() && decode_frame_1(&bytes, 0).is_some();
     let mut offset = 0;
     while offset < bytes.len() {
         let damage = Damage { offset: offset as u64 };
-        let (kind, body, next) = decode_frame(&bytes, offset).ok_or(damage.clone())?;
+        let frame = match is_format_1 {
+            true => decode_frame_1(&bytes, offset),
+            false => decode_frame(&bytes, offset, binding),
+        };
+        let (kind, body, next) = frame.ok_or(damage.clone())?;
         if loader.frame(kind, body).is_none() || loader.ended && next != bytes.len() {
             return Err(damage);
         }
@@ -316,6 +331,78 @@ pub fn decode_snapshot(bytes: Bytes) -> Result<Snapshot, Damage> {
     }
 }
 
+/// What is sound of a damaged snapshot.
+#[derive(Default)]
+pub struct Remains {
+    /// Its header.
+    pub header: Option<SnapshotHeader>,
+    /// Where the log left the segments before its position.
+    pub segment_ends: Vec<(u32, u64)>,
+    /// The objects that are there whole.
+    pub objects: Vec<(ObjectId, Node)>,
+    /// The objects of which a part is missing.
+    pub broken: Vec<ObjectId>,
+    /// Whether nothing at all is missing.
+    pub whole: bool,
+}
+
+/// Reads what is sound of a snapshot: the objects that no unsound frame has a part of.
+pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
+    let binding = FrameBinding::new(store);
+    let mut loader = Loader::default();
+    let mut offset = 0;
+    let mut whole = true;
+    while offset < bytes.len() {
+        let frame = decode_frame(bytes, offset, binding).or_else(|| decode_frame_1(bytes, offset));
+        if let Some((kind, body, next)) = frame
+            && loader.frame(kind, body).is_some()
+        {
+            offset = next;
+            continue;
+        }
+        whole = false;
+        loader.break_off();
+        match next_frame(bytes, offset, binding) {
+            Some(next) => offset = next,
+            None => break,
+        }
+    }
+    loader.finish_fork();
+    if !loader.ended {
+        loader.break_off();
+    }
+    if loader.is_broken {
+        loader.objects.pop();
+    }
+    Remains {
+        header: loader.header,
+        segment_ends: loader.segment_ends,
+        objects: loader.objects,
+        broken: loader.broken,
+        whole: whole && loader.ended,
+    }
+}
+
+/// Where the next sound frame begins behind one that is not.
+fn next_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<usize> {
+    // What the unsound one says of its length may be right; in format 1 there is nothing else to go by.
+    let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word) as usize);
+    let by_length = [word(at + 8).map(|len| at + 12 + len), word(at).map(|len| at + 8 + len)];
+    let sound = |next: usize| {
+        decode_frame(bytes, next, binding).is_some()
+            || next < bytes.len() && decode_frame_1(bytes, next).is_some()
+    };
+    let found = by_length.into_iter().flatten().find(|next| sound(*next));
+    found.or_else(|| {
+        let magic = binding.magic().to_le_bytes();
+        let mut starts = bytes[at..].windows(magic.len()).enumerate().skip(1);
+        starts.find_map(|(skipped, window)| {
+            let next = at + skipped;
+            (window == magic && decode_frame(bytes, next, binding).is_some()).then_some(next)
+        })
+    })
+}
+
 /// Decodes the body of a frame of items alone; gives the objects that begin in it.
 #[cfg(feature = "sim")]
 pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
@@ -327,7 +414,22 @@ pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
     Some(loader.objects.into_iter().map(|(id, _)| id).collect())
 }
 
-fn decode_frame(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
+/// Decodes a frame; gives its kind, its body, and where the next one begins.
+fn decode_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<(u8, Bytes, usize)> {
+    let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
+    let len = word(at + 8)? as usize;
+    if word(at)? != binding.magic() || len == 0 || len > FRAME_BYTES_MAX {
+        return None;
+    }
+    let end = at + 12 + len;
+    if crc32c(bytes.get(at + 8..end)?) ^ binding.mask(at as u64) != word(at + 4)? {
+        return None;
+    }
+    Some((bytes[at + 12], bytes.slice(at + 13..end), end))
+}
+
+/// The same for a frame of format 1: length, CRC, and what the CRC is of.
+fn decode_frame_1(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
     let len = u32::from_le_bytes(*bytes[at..].first_chunk()?) as usize;
     let crc = u32::from_le_bytes(*bytes[at + 4..].first_chunk()?);
     if len == 0 || len > FRAME_BYTES_MAX {
@@ -351,22 +453,46 @@ struct Loader {
     entries: ForkNode,
     items: u64,
     ended: bool,
+    /// Whether items are missing since the last object began, which is then a stand-in that takes up what belongs to
+    /// whichever object those were of.
+    is_broken: bool,
+    /// The objects that lost items.
+    broken: Vec<ObjectId>,
+    /// Whether frames are missing, the first or the last among them perhaps.
+    is_partial: bool,
 }
 
 impl Loader {
+    /// Goes on behind items that are missing: what comes before the next object is of no use.
+    fn break_off(&mut self) {
+        self.is_partial = true;
+        self.finish_fork();
+        if let Some((id, _)) = self.objects.pop()
+            && !self.is_broken
+        {
+            self.broken.push(id);
+        }
+        // Any name will do.
+        if let Ok(id) = ObjectId::try_from("damaged") {
+            self.objects.push((id, Node::default()));
+            self.fork = Some(Fork::DEFAULT);
+            self.is_broken = true;
+        }
+    }
+
     fn frame(&mut self, kind: u8, body: Bytes) -> Option<()> {
         match (kind, self.header.is_some(), self.ended) {
             (FRAME_HEADER, false, false) => self.header = Some(SnapshotHeader::decode(body)?),
-            (FRAME_ITEMS, true, false) => {
+            (FRAME_ITEMS, has_header, false) if has_header || self.is_partial => {
                 let mut reader = Reader::new(body);
                 while reader.remaining() > 0 {
                     self.item(&mut reader)?;
                     self.items += 1;
                 }
             }
-            (FRAME_END, true, false) => {
+            (FRAME_END, has_header, false) if has_header || self.is_partial => {
                 let items = u64::from_le_bytes(*body.first_chunk()?);
-                if items != self.items {
+                if items != self.items && !self.is_partial {
                     return None;
                 }
                 self.finish_fork();
@@ -388,6 +514,9 @@ impl Loader {
         match reader.u8()? {
             ITEM_OBJECT => {
                 self.finish_fork();
+                if std::mem::take(&mut self.is_broken) {
+                    self.objects.pop();
+                }
                 let id = ObjectId::new(own(reader.bytes()?)).ok()?;
                 let node = Node {
                     exists: reader.u8()? != 0,
@@ -422,7 +551,7 @@ impl Loader {
             kind @ (ITEM_DATA | ITEM_HOLE) => {
                 self.fork.as_ref()?;
                 let entry = decode_entry(kind, reader)?;
-                if !self.entries.map.push(entry) {
+                if !self.entries.map.push(entry) && !self.is_broken {
                     return None;
                 }
             }

@@ -50,7 +50,8 @@ impl Superblock {
     }
 
     /// Reads the file, or writes it if the folder has no files of a store. With nothing beside it, it may be that of an
-    /// opening that could not make its name durable, and is written again.
+    /// opening that could not make its name durable, and is written again. A store of a lesser format is one of this
+    /// program's format from then on: what is written next may be what a program of that format cannot read.
     pub fn load_or_create(disk: &dyn Disk, files: &[(String, u64)]) -> Result<Self, StoreError> {
         let path = disk.describe(SUPERBLOCK);
         let io = |error| StoreError::new(ErrorKind::Io, format!("cannot read or write {path}: {error}"));
@@ -70,8 +71,10 @@ impl Superblock {
                 );
                 return Err(StoreError::new(ErrorKind::Unsupported, text));
             }
-            if !used {
+            if !used || superblock.format < FORMAT_VERSION {
+                let superblock = Self { format: FORMAT_VERSION, ..superblock };
                 superblock.write(disk).map_err(io)?;
+                return Ok(superblock);
             }
             return Ok(superblock);
         }
@@ -84,7 +87,8 @@ impl Superblock {
         Ok(superblock)
     }
 
-    fn write(&self, disk: &dyn Disk) -> std::io::Result<()> {
+    /// Writes the file, in place of the one that there may be.
+    pub fn write(&self, disk: &dyn Disk) -> std::io::Result<()> {
         let temporary = format!("{SUPERBLOCK}.tmp");
         // What an opening left that did not come to its end; usually there is nothing.
         let _ = disk.remove(&temporary);

@@ -1,17 +1,17 @@
-//! The on-disk format: pinned by files of its first version, and safe to decode whatever stands there.
+//! The on-disk format: pinned by files of each of its versions, and safe to decode whatever stands there.
 //!
-//! `NACRE_GOLDEN=write cargo test -p nacre-logstore --test format` writes the files anew, which only a new version of
-//! the format may do.
+//! `NACRE_GOLDEN=write cargo test -p nacre-logstore --test format` writes the files of the newest version anew, which
+//! only a new version of the format may do.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_logstore::disk::Disk;
-use nacre_logstore::record::{self, Body, Effect, Found, Moved, Stamp};
+use nacre_logstore::record::{self, Binding, Body, Effect, Found, Moved, Stamp};
 use nacre_logstore::sim::{Faults, SimDisk};
 use nacre_logstore::snapshot::decode_snapshot;
-use nacre_logstore::{Committer, LogStore, Options};
+use nacre_logstore::{Committer, FORMAT_VERSION, LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::testkit::conformance::compare;
 use nacre_object::testkit::history::{Generator, Shape};
@@ -19,8 +19,18 @@ use nacre_object::{ByteRange, ErrorKind, Fork, Key, ObjectId, ObjectStore, Write
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-1")
+fn golden(format: u32) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/format-{format}"))
+}
+
+/// A copy of a store: one that is opened is changed, and stays locked until it is closed.
+fn copy_of(folder: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    copy
 }
 
 fn options() -> Options {
@@ -38,8 +48,8 @@ fn history(mut each: impl FnMut(usize, nacre_object::testkit::history::Step)) ->
 }
 
 fn write_golden() {
-    let _ = std::fs::remove_dir_all(golden());
-    let store = LogStore::open(&golden(), options()).unwrap();
+    let _ = std::fs::remove_dir_all(golden(FORMAT_VERSION));
+    let store = LogStore::open(&golden(FORMAT_VERSION), options()).unwrap();
     history(|number, step| {
         let reply = store.apply(&step.object, step.transaction);
         store.turn().unwrap();
@@ -53,23 +63,53 @@ fn write_golden() {
 }
 
 #[test]
-fn a_store_of_the_first_format_opens_and_holds_what_it_held() {
+fn stores_of_all_formats_open_and_hold_what_they_held() {
     if std::env::var("NACRE_GOLDEN").is_ok_and(|value| value == "write") {
         write_golden();
     }
-    // A store that is opened is changed: this is done on a copy.
-    let copy = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(golden()).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    for format in 1..=FORMAT_VERSION {
+        let copy = copy_of(&golden(format));
+        let store = LogStore::open(copy.path(), options()).unwrap();
+        let opened = store.opened();
+        assert!(
+            opened.replayed_records > 10 && opened.healed_records == 0 && opened.torn_records == 0,
+            "{opened:?}"
+        );
+        let generator = history(|_, _| {});
+        compare(&store, generator.model(), generator.objects()).unwrap();
+        assert_eq!(store.scrub(|_| {}).unwrap().findings, []);
     }
-    let store = LogStore::open(copy.path(), options()).unwrap();
-    let opened = store.opened();
-    assert!(
-        opened.replayed_records > 10 && opened.healed_records == 0 && opened.torn_records == 0,
-        "{opened:?}"
-    );
-    let generator = history(|_, _| {});
+}
+
+#[test]
+fn a_store_of_the_first_format_goes_on_in_the_newest() {
+    let first = copy_of(&golden(1));
+    let mut generator = history(|_, _| {});
+    let store = LogStore::open(first.path(), options()).unwrap();
+    for _ in 0..30 {
+        let step = generator.step();
+        let reply = store.apply(&step.object, step.transaction);
+        store.turn().unwrap();
+        assert_eq!(block_on(reply).is_ok(), step.expected.is_ok());
+    }
+    // The process is killed. What it left is replayed from a snapshot and a segment of the first format on.
+    let second = copy_of(first.path());
+    std::mem::forget(store);
+    let store = LogStore::open(second.path(), options()).unwrap();
+    assert!(store.opened().replayed_records > 30, "{:?}", store.opened());
+    compare(&store, generator.model(), generator.objects()).unwrap();
+    assert_eq!(store.scrub(|_| {}).unwrap().findings, []);
+    let format = |name: &str| {
+        let bytes = std::fs::read(second.path().join(name)).unwrap();
+        u32::from_le_bytes(*bytes[8..].first_chunk().unwrap())
+    };
+    assert_eq!(format("nacre-store"), FORMAT_VERSION);
+    assert_eq!(format("segment-0000000001"), 1);
+    assert_eq!(format("segment-0000000002"), FORMAT_VERSION);
+    // What the cleaner moves out of the older segments is as it was.
+    store.compact().unwrap();
+    drop(store);
+    let store = LogStore::open(second.path(), options()).unwrap();
     compare(&store, generator.model(), generator.objects()).unwrap();
 }
 
@@ -79,7 +119,7 @@ fn a_store_of_a_newer_format_is_refused_with_a_sentence() {
     drop(LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap());
     let mut superblock = disk.bytes("nacre-store").unwrap();
     for copy in superblock.chunks_exact_mut(64) {
-        copy[8] = 2;
+        copy[8] = 3;
         let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &copy[..60]) as u32;
         copy[60..].copy_from_slice(&crc.to_le_bytes());
     }
@@ -88,7 +128,7 @@ fn a_store_of_a_newer_format_is_refused_with_a_sentence() {
     assert_eq!(error.kind, ErrorKind::Unsupported);
     assert_eq!(
         error.message,
-        "nacre-store is of format 2, and this program knows formats up to 1; use a newer program"
+        "nacre-store is of format 3, and this program knows formats up to 2; use a newer program"
     );
 }
 
@@ -96,8 +136,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn sealed(mut head: Vec<u8>, payload_bytes: usize) -> Bytes {
-    record::seal_head(&mut head, payload_bytes, Stamp { segment: 7, sequence: 9, synced: 8 });
+const STORE: &[u8; 16] = b"sixteen bytes id";
+
+fn sealed(mut head: Vec<u8>, format: u32, payload_bytes: usize) -> Bytes {
+    let binding = Binding::new(format, STORE, 7);
+    record::seal_head(&mut head, payload_bytes, Stamp { binding, offset: 4096, sequence: 9, synced: 8 });
     head.into()
 }
 
@@ -120,49 +163,75 @@ fn heads_of_records_are_pinned() {
         Write::Remove,
     ]);
     assert_eq!(payload, ["abc", "d"]);
-    let mut head = record::encode_transaction(&object, &effects);
-    record::put_version(&mut head, 6);
-    let head = sealed(head, 4);
-    assert_eq!(
-        hex(&head),
-        include_str!("golden/transaction.hex").trim(),
-        "the encoding of a transaction changed"
-    );
-    let Some(Found::Head(decoded)) = record::decode(&head, 7) else { panic!("the head is sound") };
-    assert_eq!(decoded.body, Body::Transaction { object: object.clone(), version: 6, effects });
-    assert_eq!(record::decode(&head, 8), None);
+    let moved = Moved {
+        object: object.clone(),
+        fork: Fork::DEFAULT,
+        start: 1 << 40,
+        len: 2,
+        version: 3,
+        crc: 0xdead_beef,
+    };
+    let golden = [
+        (1, include_str!("golden/transaction.hex"), include_str!("golden/moves.hex")),
+        (2, include_str!("golden/transaction-2.hex"), include_str!("golden/moves-2.hex")),
+    ];
+    for (format, transaction, moves) in golden {
+        let mut head = record::encode_transaction(&object, &effects);
+        record::put_version(&mut head, 6);
+        let head = sealed(head, format, 4);
+        assert_eq!(hex(&head), transaction.trim(), "the encoding of a transaction changed");
+        let binding = Binding::new(format, STORE, 7);
+        let Some(Found::Head(decoded)) = record::decode(&head, binding, 4096) else {
+            panic!("the head is sound")
+        };
+        let body = Body::Transaction { object: object.clone(), version: 6, effects: effects.clone() };
+        assert_eq!(decoded.body, body);
+        assert_eq!(record::decode(&head, Binding::new(format, STORE, 8), 4096), None);
+        let head = sealed(record::encode_moves(std::slice::from_ref(&moved)), format, 2);
+        assert_eq!(hex(&head), moves.trim(), "the encoding of moves changed");
+        let Some(Found::Head(decoded)) = record::decode(&head, binding, 4096) else {
+            panic!("the head is sound")
+        };
+        assert_eq!(decoded.body, Body::Moves(vec![moved.clone()]));
+    }
+}
 
-    let moved = Moved { object, fork: Fork::DEFAULT, start: 1 << 40, len: 2, version: 3, crc: 0xdead_beef };
-    let head = sealed(record::encode_moves(std::slice::from_ref(&moved)), 2);
-    assert_eq!(hex(&head), include_str!("golden/moves.hex").trim(), "the encoding of moves changed");
-    let Some(Found::Head(decoded)) = record::decode(&head, 7) else { panic!("the head is sound") };
-    assert_eq!(decoded.body, Body::Moves(vec![moved]));
+#[test]
+fn a_head_is_sound_in_its_own_store_and_place_only() {
+    let object = ObjectId::try_from("o").unwrap();
+    let mut head = record::encode_transaction(&object, &[Effect::Create]);
+    record::put_version(&mut head, 6);
+    let head = sealed(head, 2, 0);
+    let own = Binding::new(2, STORE, 7);
+    assert!(record::decode(&head, own, 4096).is_some());
+    assert_eq!(record::decode(&head, own, 4104), None, "a copy within the segment");
+    assert_eq!(record::decode(&head, Binding::new(2, STORE, 8), 4096), None, "a copy in another segment");
+    assert_eq!(record::decode(&head, Binding::new(2, b"another store id", 7), 4096), None);
+    assert_eq!(record::decode(&head, Binding::new(1, STORE, 7), 4096), None);
 }
 
 /// What the fuzzers run, on mutations of sound input.
 #[test]
 fn decoders_survive_anything() {
     let mut rng = SmallRng::seed_from_u64(3);
-    let files: Vec<(PathBuf, Bytes)> = std::fs::read_dir(golden())
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .map(|path| (path.clone(), std::fs::read(path).unwrap().into()))
-        .collect();
-    let snapshot = &files.iter().find(|(path, _)| path.ends_with("snapshot-0000000001")).unwrap().1;
-    let segment = &files.iter().find(|(path, _)| path.ends_with("segment-0000000001")).unwrap().1;
-    assert!(decode_snapshot(snapshot.clone()).is_ok());
-    for _ in 0..20_000 {
-        let mut bytes = snapshot.to_vec();
-        mutate(&mut rng, &mut bytes);
-        // A snapshot that is not quite the same is never taken for sound, because every frame has a checksum.
-        if bytes != snapshot[..] {
-            assert!(decode_snapshot(bytes.into()).is_err());
+    for format in 1..=FORMAT_VERSION {
+        let file = |name: &str| Bytes::from(std::fs::read(golden(format).join(name)).unwrap());
+        let store: [u8; 16] = *file("nacre-store")[12..].first_chunk().unwrap();
+        let (snapshot, segment) = (file("snapshot-0000000001"), file("segment-0000000001"));
+        assert!(decode_snapshot(snapshot.clone(), &store).is_ok());
+        for _ in 0..20_000 {
+            let mut bytes = snapshot.to_vec();
+            mutate(&mut rng, &mut bytes);
+            // A snapshot that is not quite the same is never taken for sound, because every frame has a checksum.
+            if bytes != snapshot[..] {
+                assert!(decode_snapshot(bytes.into(), &store).is_err());
+            }
+            nacre_logstore::fuzz::snapshot_items(&mutated(&mut rng, &snapshot));
+            let at = rng.random_range(128..4096usize) & !7;
+            let mut bytes = segment[at..at + 512].to_vec();
+            mutate(&mut rng, &mut bytes);
+            nacre_logstore::fuzz::record(&bytes);
         }
-        nacre_logstore::fuzz::snapshot_items(&mutated(&mut rng, snapshot));
-        let at = rng.random_range(128..4096usize) & !7;
-        let mut bytes = segment[at..at + 512].to_vec();
-        mutate(&mut rng, &mut bytes);
-        nacre_logstore::fuzz::record(&bytes);
     }
 }
 

@@ -1,0 +1,97 @@
+//! What ties a checksum to its store and its place.
+//!
+//! A CRC tells damage from sound bytes, not one writer from another: in format 1 a payload could hold bytes that read
+//! as a sound record. From format 2 on, every checksum and every magic number inside segments and snapshots is mixed
+//! with the store's random identity, which nobody learns who cannot read the store's files, and with the place at which
+//! the bytes stand. So neither what a user writes nor a copy of the store's own files inside one of its objects is
+//! ever taken for a record: 64 bits that the writer does not know would have to match.
+
+use crate::codec::crc32c;
+
+const HEAD_MAGIC_1: u32 = u32::from_le_bytes(*b"NREC");
+const TAIL_MAGIC_1: u32 = u32::from_le_bytes(*b"NEND");
+
+/// What the heads and tails of one segment's records are checked against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    format: u32,
+    head_magic: u32,
+    tail_magic: u32,
+    seed: u32,
+    offset_factor: u32,
+}
+
+impl Binding {
+    /// The binding of a segment's records, by the format in the segment's header.
+    pub fn new(format: u32, store: &[u8; 16], segment: u32) -> Self {
+        // Any one-to-one mixing of the segment's number will do; this one spreads small numbers over all bits.
+        let segment = segment.wrapping_mul(0x9e37_79b1);
+        if format < 2 {
+            return Self {
+                format,
+                head_magic: HEAD_MAGIC_1,
+                tail_magic: TAIL_MAGIC_1,
+                seed: segment,
+                offset_factor: 0,
+            };
+        }
+        let head_magic = word(store, 0);
+        Self {
+            format,
+            head_magic,
+            tail_magic: !head_magic,
+            seed: crc32c(store) ^ segment,
+            offset_factor: 0x85eb_ca6b,
+        }
+    }
+
+    /// The version of the format.
+    pub fn format(&self) -> u32 {
+        self.format
+    }
+
+    /// The first word of a head.
+    pub fn head_magic(&self) -> u32 {
+        self.head_magic
+    }
+
+    /// The first word of a tail.
+    pub fn tail_magic(&self) -> u32 {
+        self.tail_magic
+    }
+
+    /// What the CRC of a record is mixed with that begins at an offset of the segment.
+    pub fn mask(&self, offset: u64) -> u32 {
+        // Records begin at multiples of 8, and no segment is longer than what 32 bits hold of those.
+        self.seed ^ ((offset / 8) as u32).wrapping_mul(self.offset_factor)
+    }
+}
+
+/// What the frames of a snapshot of format 2 are checked against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameBinding {
+    magic: u32,
+    seed: u32,
+}
+
+impl FrameBinding {
+    /// The binding of a store's snapshots.
+    pub fn new(store: &[u8; 16]) -> Self {
+        Self { magic: word(store, 4), seed: crc32c(store) }
+    }
+
+    /// The first word of a frame.
+    pub fn magic(&self) -> u32 {
+        self.magic
+    }
+
+    /// What the CRC of a frame is mixed with that begins at an offset of the file.
+    pub fn mask(&self, offset: u64) -> u32 {
+        // Both halves count: a snapshot may be longer than 4 GiB.
+        self.seed ^ (offset as u32).wrapping_mul(0x85eb_ca6b) ^ (offset >> 32) as u32
+    }
+}
+
+fn word(store: &[u8; 16], at: usize) -> u32 {
+    u32::from_le_bytes([store[at], store[at + 1], store[at + 2], store[at + 3]])
+}

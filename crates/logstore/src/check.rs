@@ -1,0 +1,206 @@
+//! Checking the files of a store one by one, from what the device holds.
+//!
+//! None of it needs the index: a store that is open is checked with it, so that what is damaged can be told from
+//! garbage, and one that cannot be opened is checked without.
+
+use bytes::Bytes;
+use nacre_object::{ByteRange, Fork, ObjectId};
+
+use crate::codec::crc32c;
+use crate::disk::{Disk, DiskFile, Source};
+use crate::record::{self, Body, Effect, Found, Record};
+use crate::scan::{Item, Scan};
+use crate::scrub::{Finding, Loss, ScrubReport};
+use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
+use crate::snapshot::{decode_snapshot, snapshot_name};
+use crate::superblock::{SUPERBLOCK, Superblock};
+
+/// A chunk of payload that fails its checksum.
+pub struct DamagedChunk<'a> {
+    /// Its object.
+    pub object: &'a ObjectId,
+    /// The fork that it was written to.
+    pub fork: &'a Fork,
+    /// The bytes of the fork that it was written as.
+    pub range: ByteRange,
+    /// The segment that it lies in.
+    pub segment: u32,
+    /// Its offset there.
+    pub offset: u32,
+}
+
+/// Reads all of a file as the device has it.
+pub fn read_device(file: &dyn DiskFile, len: u64) -> std::io::Result<(Bytes, Source)> {
+    let mut bytes = vec![0; len as usize];
+    let source = file.read_device(0, &mut bytes)?;
+    Ok((bytes.into(), source))
+}
+
+/// Checks the superblock.
+pub fn superblock(disk: &dyn Disk, report: &mut ScrubReport) {
+    let path = disk.describe(SUPERBLOCK);
+    if let Some(bytes) = whole(disk, SUPERBLOCK, report) {
+        let sound = Superblock::sound_copies(&bytes);
+        if sound < 2 {
+            let what = format!("{} of 2 copies of the superblock", 2 - sound);
+            report.add(&path, 0, bytes.len() as u64, what);
+        }
+    }
+}
+
+/// Checks a snapshot of the index.
+pub fn snapshot(disk: &dyn Disk, number: u64, store: &[u8; 16], report: &mut ScrubReport) {
+    let name = snapshot_name(number);
+    if let Some(bytes) = whole(disk, &name, report)
+        && let Err(damage) = decode_snapshot(bytes, store)
+    {
+        let what = "a frame of the index (another snapshot or the log stands in)".into();
+        report.add(&disk.describe(&name), damage.offset, 0, what);
+    }
+}
+
+fn whole(disk: &dyn Disk, name: &str, report: &mut ScrubReport) -> Option<Bytes> {
+    report.files += 1;
+    let result = disk.open(name).and_then(|file| read_device(&*file, file.size()?));
+    match result {
+        Ok((bytes, source)) => {
+            report.count(bytes.len() as u64, source);
+            Some(bytes)
+        }
+        Err(error) => {
+            report.add(&disk.describe(name), 0, 0, format!("cannot be read: {error}"));
+            None
+        }
+    }
+}
+
+/// Checks a segment up to where its records end, or, where that is not known, up to the last of them. `lost` says which
+/// bytes of objects are lost with a chunk.
+pub fn segment(
+    disk: &dyn Disk,
+    segment: &Segment,
+    end: Option<u64>,
+    has_header: bool,
+    report: &mut ScrubReport,
+    lost: &dyn Fn(&DamagedChunk<'_>) -> Vec<Loss>,
+) {
+    let path = disk.describe(&segment.name);
+    report.files += 1;
+    let bytes = match read_device(&*segment.file, end.unwrap_or(segment.capacity)) {
+        Ok((bytes, source)) => {
+            report.count(bytes.len() as u64, source);
+            bytes
+        }
+        Err(error) => {
+            report.add(&path, 0, end.unwrap_or(segment.capacity), format!("cannot be read: {error}"));
+            return;
+        }
+    };
+    let mut items: Vec<Item> =
+        Scan::new(bytes.clone(), segment.binding, SEGMENT_HEAD_BYTES as usize).collect();
+    if end.is_none() && matches!(items.last(), Some(Item::Gap { .. })) {
+        items.pop();
+    }
+    if items.is_empty() && end.is_none() {
+        // It was made ready, and never used.
+        return;
+    }
+    let sound = SegmentHeader::sound_copies(&bytes);
+    if has_header && sound < 2 {
+        let what = format!("{} of 2 copies of the segment's header", 2 - sound);
+        report.add(&path, 0, SEGMENT_HEAD_BYTES, what);
+    }
+    for item in items {
+        match item {
+            Item::Gap { at, len } => {
+                report.add(&path, at as u64, len as u64, "records, heads and tails both".into());
+                if let Some(object) = record::damaged_object(&bytes[at..at + len]) {
+                    report.blame(object.to_string());
+                }
+            }
+            Item::Record { at, record, healed } => {
+                if healed {
+                    let what = "a record's head (its tail is sound)".into();
+                    report.add(&path, at as u64, u64::from(record.head_bytes), what);
+                }
+                check_record(segment, &path, &bytes, at, &record, report, lost);
+            }
+        }
+    }
+}
+
+fn check_record(
+    segment: &Segment,
+    path: &str,
+    bytes: &Bytes,
+    at: usize,
+    record: &Record,
+    report: &mut ScrubReport,
+    lost: &dyn Fn(&DamagedChunk<'_>) -> Vec<Loss>,
+) {
+    let mut offset = at + record.head_bytes as usize;
+    let mut check = |object: &ObjectId, fork: &Fork, start: u64, len: u32, crc: u32| {
+        let chunk = &bytes[offset..offset + len as usize];
+        if crc32c(chunk) != crc {
+            report.add(path, offset as u64, u64::from(len), "a chunk of payload".into());
+            let range = ByteRange::new(start, u64::from(len));
+            let chunk = DamagedChunk { object, fork, range, segment: segment.id, offset: offset as u32 };
+            let losses = lost(&chunk);
+            if !losses.is_empty() {
+                report.blame(object.to_string());
+                report.lost.extend(losses);
+            }
+        }
+        offset += len as usize;
+    };
+    match &record.body {
+        Body::Transaction { object, effects, .. } => {
+            for effect in effects {
+                if let Effect::Chunk { fork, offset, len, crc } = effect {
+                    check(object, fork, *offset, *len, *crc);
+                }
+            }
+        }
+        Body::Moves(moves) => {
+            for moved in moves {
+                check(&moved.object, &moved.fork, moved.start, moved.len, moved.crc);
+            }
+        }
+        Body::Mark => {}
+    }
+    let tail = at + (record.record_bytes - record.head_bytes) as usize;
+    if bytes[offset..tail].iter().any(|byte| *byte != 0) {
+        report.add(path, offset as u64, (tail - offset) as u64, "padding".into());
+    }
+    if !tail_is_sound(bytes, segment, tail, record) {
+        let what = "a record's tail (its head is sound)".into();
+        report.add(path, tail as u64, u64::from(record.head_bytes), what);
+    }
+}
+
+/// Whether the tail at an offset is that of a record.
+pub fn tail_is_sound(bytes: &Bytes, segment: &Segment, tail: usize, record: &Record) -> bool {
+    let found = record::decode(&bytes.slice(tail..), segment.binding, tail as u64);
+    matches!(found, Some(Found::Tail(copy, _)) if copy == *record)
+}
+
+impl ScrubReport {
+    /// Adds a finding.
+    pub(crate) fn add(&mut self, file: &str, offset: u64, bytes: u64, what: String) {
+        self.findings.push(Finding { file: file.to_string(), offset, bytes, what, objects: Vec::new() });
+    }
+
+    /// Names an object that the last finding concerns.
+    fn blame(&mut self, object: String) {
+        if let Some(finding) = self.findings.last_mut()
+            && !finding.objects.contains(&object)
+        {
+            finding.objects.push(object);
+        }
+    }
+
+    fn count(&mut self, bytes: u64, source: Source) {
+        self.bytes += bytes;
+        self.source = self.source.max(source);
+    }
+}

@@ -1,0 +1,305 @@
+//! Checking and repairing the files of a store that nobody has open, be it fit to be opened or not.
+//!
+//! A repair does what a person would who has all of `docs/format.md` at hand, in this order: identity and headers are
+//! written anew from what is left of them; a damaged head from its tail, a damaged tail from its head. If the store
+//! then opens, that was all. If not, the index is built from what is sound of the snapshots and of the log
+//! ([`crate::salvage`]). Files that are of no use any more are set aside under another name; nothing is removed.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nacre_object::{ErrorKind, StoreError};
+
+use crate::binding::Binding;
+use crate::check::{self, read_device};
+use crate::disk::{Disk, DiskFile};
+use crate::record::Record;
+use crate::recovery;
+use crate::salvage;
+use crate::scan::{Item, Scan};
+use crate::scrub::{Loss, ScrubProgress, ScrubReport};
+use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, parse_segment_name};
+use crate::snapshot::{KEPT, decode_snapshot, parse_snapshot_name, snapshot_name};
+use crate::superblock::{SUPERBLOCK, Superblock};
+use crate::{Committer, LogStore, Options};
+
+/// The files of a store, and what they say of themselves.
+pub struct Survey {
+    /// The superblock, or what the segments' headers say of it.
+    pub superblock: Superblock,
+    /// Whether the file is there with a sound copy.
+    pub has_superblock: bool,
+    /// The segments, in ascending order.
+    pub segments: Vec<SurveyedSegment>,
+    /// The numbers of the snapshots, in ascending order.
+    pub snapshots: Vec<u64>,
+}
+
+/// A segment's file.
+pub struct SurveyedSegment {
+    /// The segment.
+    pub segment: Segment,
+    /// Its header, if a copy of it is sound.
+    pub header: Option<SegmentHeader>,
+    /// Where the log left it, if the segment behind says so.
+    pub end: Option<u64>,
+}
+
+impl Survey {
+    /// Looks at the files on a disk.
+    pub fn new(disk: &dyn Disk) -> Result<Self, StoreError> {
+        let files = disk.list().map_err(|error| io("list the store's files", &error))?;
+        let superblock = match disk.open(SUPERBLOCK).and_then(|file| read_device(&*file, file.size()?)) {
+            Ok((bytes, _)) => Superblock::decode(&bytes),
+            Err(_) => None,
+        };
+        let mut found = Vec::new();
+        for (name, size) in &files {
+            let Some(id) = parse_segment_name(name) else { continue };
+            let file =
+                disk.open(name).map_err(|error| io(&format!("open {}", disk.describe(name)), &error))?;
+            let mut head = [0; SEGMENT_HEAD_BYTES as usize];
+            let header = file.read_device(0, &mut head).ok().and_then(|_| SegmentHeader::decode(&head));
+            // A file that is used again has the header of its former life until it gets its own.
+            found.push((id, *size, file, header.filter(|header| header.id == id)));
+        }
+        found.sort_unstable_by_key(|(id, ..)| *id);
+        let named = superblock.or_else(|| {
+            let header = found.iter().rev().find_map(|(.., header)| *header)?;
+            Some(Superblock { format: FORMAT_VERSION, store: header.store })
+        });
+        let Some(named) = named else {
+            let text = "neither a superblock nor a segment's header is left to say which store this is; \
+                        it is not one, or there is nothing to repair it from";
+            return Err(StoreError::new(ErrorKind::Corrupt, text));
+        };
+        if named.format > FORMAT_VERSION {
+            return Err(recovery::newer(&disk.describe(SUPERBLOCK), named.format));
+        }
+        let mut segments: Vec<SurveyedSegment> = found
+            .into_iter()
+            .map(|(id, size, file, header)| {
+                let header = header.filter(|header| header.store == named.store);
+                let binding = match header {
+                    Some(header) => Binding::new(header.format, &named.store, id),
+                    None => guess(&*file, size, id, &named.store),
+                };
+                SurveyedSegment { segment: Segment::new(id, binding, size, file), header, end: None }
+            })
+            .collect();
+        for index in 0..segments.len() {
+            let Some(header) = segments[index].header else { continue };
+            if let Some(before) = segments.iter_mut().find(|other| other.segment.id == header.predecessor) {
+                before.end = Some(header.predecessor_end.min(before.segment.capacity));
+            }
+        }
+        let mut snapshots: Vec<u64> =
+            files.iter().filter_map(|(name, _)| parse_snapshot_name(name)).collect();
+        snapshots.sort_unstable();
+        Ok(Self { superblock: named, has_superblock: superblock.is_some(), segments, snapshots })
+    }
+}
+
+/// What the records of a segment are bound to whose header is lost: the format that any record is found in, the newest
+/// first, so that no payload can choose.
+fn guess(file: &dyn DiskFile, size: u64, id: u32, store: &[u8; 16]) -> Binding {
+    let newest = Binding::new(FORMAT_VERSION, store, id);
+    let Ok((bytes, _)) = read_device(file, size) else { return newest };
+    let holds = |binding: &Binding| {
+        let mut scan = Scan::new(bytes.clone(), *binding, SEGMENT_HEAD_BYTES as usize);
+        scan.any(|item| matches!(item, Item::Record { .. }))
+    };
+    let mut bindings = (1..=FORMAT_VERSION).rev().map(|format| Binding::new(format, store, id));
+    bindings.find(holds).unwrap_or(newest)
+}
+
+fn io(what: &str, error: &std::io::Error) -> StoreError {
+    StoreError::new(ErrorKind::Io, format!("cannot {what}: {error}"))
+}
+
+/// Checks all files. What of it the index refers to is not known: every object is named that may be concerned.
+pub fn scrub(disk: &dyn Disk, mut progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
+    let survey = Survey::new(disk)?;
+    let mut report = ScrubReport::default();
+    check::superblock(disk, &mut report);
+    for number in &survey.snapshots {
+        check::snapshot(disk, *number, &survey.superblock.store, &mut report);
+    }
+    let total_bytes = survey.segments.iter().map(|found| found.segment.capacity).sum();
+    let mut state = ScrubProgress { bytes: 0, total_bytes };
+    for found in &survey.segments {
+        let lost = |chunk: &check::DamagedChunk<'_>| vec![Loss::bytes(chunk.object, chunk.fork, chunk.range)];
+        check::segment(disk, &found.segment, found.end, true, &mut report, &lost);
+        state.bytes += found.segment.capacity;
+        progress(state);
+    }
+    Ok(report)
+}
+
+/// Repairs what can be repaired, so that the store opens; then scrubs it, and says what is lost.
+pub fn repair(
+    disk: Arc<dyn Disk>,
+    options: Options,
+    progress: impl FnMut(ScrubProgress),
+) -> Result<ScrubReport, StoreError> {
+    let options = Options { committer: Committer::Caller, ..options };
+    let mut repaired = Vec::new();
+    let mut lost = Vec::new();
+    let survey = Survey::new(&*disk)?;
+    repair_superblock(&*disk, &survey, &mut repaired)?;
+    repair_segments(&*disk, &survey, &mut repaired)?;
+    // Headers are what they were before from here on.
+    let survey = Survey::new(&*disk)?;
+    let mut snapshots = Vec::new();
+    for number in &survey.snapshots {
+        let name = snapshot_name(*number);
+        let path = disk.describe(&name);
+        let result = disk.open(&name).and_then(|file| read_device(&*file, file.size()?));
+        let (bytes, _) = result.map_err(|error| io(&format!("read {path}"), &error))?;
+        if decode_snapshot(bytes.clone(), &survey.superblock.store).is_err() {
+            set_aside(&*disk, &name, &mut repaired)?;
+        }
+        snapshots.push((*number, bytes));
+    }
+    let store = match LogStore::open_on(Arc::clone(&disk), options.clone()) {
+        Ok(store) => store,
+        Err(error) if error.kind == ErrorKind::Corrupt => {
+            repaired.push(format!("the index was built anew from what is sound, because {}", error.message));
+            salvage::rebuild(&disk, &options, survey, snapshots, &mut repaired, &mut lost)?;
+            LogStore::open_on(disk, options)?
+        }
+        Err(error) => return Err(error),
+    };
+    // From now on the log's beginning may go.
+    while store.info().snapshots < KEPT as u64 {
+        store.snapshot()?;
+    }
+    let report = store.scrub(progress)?;
+    store.close()?;
+    lost.extend_from_slice(&report.lost);
+    Ok(ScrubReport { repaired, lost, ..report })
+}
+
+/// Gives a file a name under which no program takes it for a store's, and which is kept.
+pub fn set_aside(disk: &dyn Disk, name: &str, repaired: &mut Vec<String>) -> Result<(), StoreError> {
+    let path = disk.describe(name);
+    let files = disk.list().map_err(|error| io("list the store's files", &error))?;
+    let mut kept = format!("damaged-{name}");
+    let mut number = 1;
+    while files.iter().any(|(file, _)| *file == kept) {
+        number += 1;
+        kept = format!("damaged-{name}-{number}");
+    }
+    disk.rename(name, &kept)
+        .and_then(|()| disk.sync_names())
+        .map_err(|error| io(&format!("rename {path}"), &error))?;
+    repaired.push(format!("{path} was set aside as {}", disk.describe(&kept)));
+    Ok(())
+}
+
+fn repair_superblock(disk: &dyn Disk, survey: &Survey, repaired: &mut Vec<String>) -> Result<(), StoreError> {
+    let path = disk.describe(SUPERBLOCK);
+    let bytes = disk.open(SUPERBLOCK).and_then(|file| read_device(&*file, file.size()?));
+    let sound = bytes.as_ref().map_or(0, |(bytes, _)| Superblock::sound_copies(bytes));
+    if sound == 2 {
+        return Ok(());
+    }
+    if !survey.has_superblock && bytes.is_ok() {
+        set_aside(disk, SUPERBLOCK, repaired)?;
+    }
+    survey.superblock.write(disk).map_err(|error| io(&format!("write {path}"), &error))?;
+    let from = if survey.has_superblock { "its sound copy" } else { "the headers of the segments" };
+    repaired.push(format!("{path} was written anew from {from}"));
+    Ok(())
+}
+
+/// The last record of a segment, while headers are repaired.
+struct Last {
+    segment: u32,
+    end: u64,
+    sequence: u64,
+}
+
+fn repair_segments(disk: &dyn Disk, survey: &Survey, repaired: &mut Vec<String>) -> Result<(), StoreError> {
+    let mut last = Last { segment: 0, end: 0, sequence: 0 };
+    for found in &survey.segments {
+        let segment = &found.segment;
+        let path = disk.describe(&segment.name);
+        let len = found.end.unwrap_or(segment.capacity);
+        let (bytes, _) =
+            read_device(&*segment.file, len).map_err(|error| io(&format!("read {path}"), &error))?;
+        let mut writes: Vec<(u64, Bytes, String)> = Vec::new();
+        let mut first = None;
+        let mut end = SEGMENT_HEAD_BYTES;
+        let mut sequence = 0;
+        for item in Scan::new(bytes.clone(), segment.binding, SEGMENT_HEAD_BYTES as usize) {
+            let Item::Record { at, record, healed } = item else { continue };
+            end = at as u64 + u64::from(record.record_bytes);
+            first.get_or_insert(record.sequence);
+            sequence = record.sequence;
+            twins(segment, &bytes, at, &record, healed, &mut writes);
+        }
+        let Some(first) = first else { continue };
+        let sound = SegmentHeader::sound_copies(&bytes);
+        let header = match found.header {
+            Some(header) if sound < 2 => Some((header, "its sound copy")),
+            // What an opening cut off is not taken up again: its records' numbers were given to others.
+            None if first > last.sequence => {
+                let header = SegmentHeader {
+                    store: survey.superblock.store,
+                    id: segment.id,
+                    format: segment.binding.format(),
+                    predecessor: last.segment,
+                    predecessor_end: last.end,
+                };
+                Some((header, "the segments around it"))
+            }
+            _ => None,
+        };
+        if let Some((header, from)) = header {
+            writes.push((0, header.encode(), format!("the segment's header, from {from}")));
+        }
+        for (offset, bytes, what) in writes {
+            let write = segment.file.write_at(offset, &[bytes]).and_then(|()| segment.file.sync());
+            write.map_err(|error| io(&format!("write {path}"), &error))?;
+            repaired.push(format!("{path} at offset {offset}: {what}"));
+        }
+        last = Last { segment: segment.id, end, sequence };
+    }
+    Ok(())
+}
+
+/// Adds what has to be written so that a record's head, tail and padding are what they were.
+fn twins(
+    segment: &Segment,
+    bytes: &Bytes,
+    at: usize,
+    record: &Record,
+    healed: bool,
+    writes: &mut Vec<(u64, Bytes, String)>,
+) {
+    let head_bytes = record.head_bytes as usize;
+    let tail = at + record.record_bytes as usize - head_bytes;
+    let copy = |from: usize, magic: u32| {
+        let mut copy = bytes[from..from + head_bytes].to_vec();
+        copy[..4].copy_from_slice(&magic.to_le_bytes());
+        Bytes::from(copy)
+    };
+    if healed {
+        writes.push((
+            at as u64,
+            copy(tail, segment.binding.head_magic()),
+            "a record's head, from its tail".into(),
+        ));
+    } else if !check::tail_is_sound(bytes, segment, tail, record) {
+        writes.push((
+            tail as u64,
+            copy(at, segment.binding.tail_magic()),
+            "a record's tail, from its head".into(),
+        ));
+    }
+    let payload_end = at + head_bytes + record.body.payload_bytes();
+    if bytes[payload_end..tail].iter().any(|byte| *byte != 0) {
+        writes.push((payload_end as u64, vec![0; tail - payload_end].into(), "padding".into()));
+    }
+}

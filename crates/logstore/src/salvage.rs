@@ -1,0 +1,301 @@
+//! Building the index of a store that cannot be opened, from what is sound of its snapshots and its log.
+//!
+//! The objects of each snapshot that are whole in it are taken, from the newest that has them, and every record that is
+//! left is applied on top. What is lost by that is said, object by object. Nothing is made up: an object whose earlier
+//! records are gone with the only snapshot that held it is removed rather than shown with holes where it had bytes, and
+//! data in a segment that is missing fails to be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use nacre_object::{ByteRange, ErrorKind, ObjectId, StoreError};
+
+use crate::Options;
+use crate::binding::Binding;
+use crate::check::read_device;
+use crate::disk::Disk;
+use crate::engine::Engine;
+use crate::extent_map::Place;
+use crate::log::Log;
+use crate::node::Node;
+use crate::record::{self, Body, Record};
+use crate::recovery::payload_is_sound;
+use crate::repair::{Survey, set_aside};
+use crate::scan::{Item, Scan};
+use crate::scrub::Loss;
+use crate::segment::{
+    FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, segment_name,
+};
+use crate::snapshot::{salvage_snapshot, snapshot_name};
+
+/// A record that is left.
+struct Left {
+    segment: u32,
+    at: usize,
+    record: Record,
+}
+
+/// The log as far as it is left.
+#[derive(Default)]
+struct LeftLog {
+    records: Vec<Left>,
+    /// Where the last of the records ends.
+    end: Option<(u32, u64)>,
+    /// Numbers of records that are missing between others: the first and the last of each gap, with the objects that
+    /// the bytes there still name.
+    gaps: Vec<(u64, u64, BTreeSet<ObjectId>)>,
+}
+
+/// The objects of all snapshots.
+#[derive(Default)]
+struct Base {
+    objects: BTreeMap<ObjectId, Node>,
+    segment_ends: Vec<(u32, u64)>,
+    /// Whether one of the snapshots is whole: then an object that is in none was made later.
+    is_whole: bool,
+    /// The number of the record from which on the log is needed.
+    sequence: u64,
+    broken: BTreeSet<ObjectId>,
+}
+
+/// Builds the index and writes it down as the only snapshot. Files of snapshots that are still there are set aside.
+pub fn rebuild(
+    disk: &Arc<dyn Disk>,
+    options: &Options,
+    survey: Survey,
+    snapshots: Vec<(u64, Bytes)>,
+    repaired: &mut Vec<String>,
+    lost: &mut Vec<Loss>,
+) -> Result<(), StoreError> {
+    let store = survey.superblock.store;
+    let mut base = gather(&snapshots, &store);
+    let log = read_log(&**disk, &survey)?;
+    let table = SegmentTable::default();
+    let mut last = 0;
+    for found in survey.segments {
+        found.segment.sealed.store(true, Ordering::Relaxed);
+        found.segment.end.store(found.end.unwrap_or(found.segment.capacity), Ordering::Relaxed);
+        last = last.max(found.segment.id);
+        table.insert(Arc::new(found.segment));
+    }
+    let tail = log.end.and_then(|(id, end)| table.get(id).map(|segment| (segment, end)));
+    if let Some((segment, end)) = &tail {
+        segment.end.store(*end, Ordering::Relaxed);
+    }
+    let sequence = log.records.last().map_or(base.sequence, |left| left.record.sequence + 1).max(1);
+    let is_complete = base.is_whole || log.records.first().is_none_or(|left| left.record.sequence == 1);
+    for (from, to, objects) in &log.gaps {
+        if *to < base.sequence {
+            continue;
+        }
+        let records = if from == to { format!("record {from}") } else { format!("records {from} to {to}") };
+        let what = format!("what {records} of the log changed");
+        match objects.is_empty() {
+            true => lost.push(Loss { object: "unknown, or none".into(), what }),
+            false => {
+                lost.extend(objects.iter().map(|id| Loss { object: id.to_string(), what: what.clone() }))
+            }
+        }
+    }
+
+    let new_log = Log::new(store, options.committer, options.durability, tail, sequence);
+    let engine = Engine::new(Arc::clone(disk), options.clone(), store, true, new_log, table);
+    let known: BTreeSet<ObjectId> = base.objects.keys().cloned().collect();
+    engine.load(
+        std::mem::take(&mut base.segment_ends),
+        std::mem::take(&mut base.objects).into_iter().collect(),
+    );
+    let mut headless: BTreeMap<ObjectId, u64> = BTreeMap::new();
+    for left in log.records {
+        if let Body::Transaction { object, version, .. } = &left.record.body {
+            // The first version that is left of an object that no snapshot has.
+            if !is_complete && *version > 1 && !known.contains(object) && !engine.has(object) {
+                headless.insert(crate::engine::owned(object), *version);
+            }
+        }
+        engine.replay(left.segment, left.at, left.record);
+    }
+    for (object, version) in &headless {
+        engine.bury(object);
+        let what = format!("all of it: nothing is left of what it was before its version {version}");
+        lost.push(Loss { object: object.to_string(), what });
+    }
+    for object in base.broken.iter().filter(|object| !known.contains(*object) && !engine.has(object)) {
+        let what = "all of it: its part of the index is damaged, and the log has nothing of it".into();
+        lost.push(Loss { object: object.to_string(), what });
+    }
+    if !is_complete {
+        let what =
+            "objects that a damaged piece of the index named, and the log that is left does not".into();
+        lost.push(Loss { object: "unknown, or none".into(), what });
+    }
+    let dangling = engine.dangling(lost);
+    let created = stand_in(&**disk, &store, &dangling, repaired)?;
+    created.into_iter().for_each(|segment| engine.table.insert(segment));
+    for (number, _) in &snapshots {
+        let name = snapshot_name(*number);
+        if disk.list().is_ok_and(|files| files.iter().any(|(file, _)| *file == name)) {
+            set_aside(&**disk, &name, repaired)?;
+        }
+    }
+    let engine = Arc::new(engine);
+    let mut work = engine.maintenance.work.lock();
+    work.next_segment = last + 1;
+    engine.snapshot(&mut work)
+}
+
+/// The whole objects of all snapshots, each from the newest that has it.
+fn gather(snapshots: &[(u64, Bytes)], store: &[u8; 16]) -> Base {
+    let mut base = Base { sequence: 1, ..Base::default() };
+    for (_, bytes) in snapshots.iter().rev() {
+        let remains = salvage_snapshot(bytes, store);
+        base.sequence = remains.header.map_or(base.sequence, |header| header.sequence);
+        base.segment_ends.extend(remains.segment_ends);
+        base.broken.extend(remains.broken);
+        for (id, node) in remains.objects {
+            base.objects.entry(id).or_insert(node);
+        }
+        // Older ones have nothing that is missing here.
+        if remains.whole {
+            base.is_whole = true;
+            break;
+        }
+    }
+    base
+}
+
+/// All records that are left, in the order of the log.
+fn read_log(disk: &dyn Disk, survey: &Survey) -> Result<LeftLog, StoreError> {
+    let mut log = LeftLog::default();
+    let mut synced = 0;
+    let mut segments: BTreeMap<u32, Bytes> = BTreeMap::new();
+    let mut named: Vec<(usize, ObjectId)> = Vec::new();
+    let mut chain: Vec<&crate::repair::SurveyedSegment> = Vec::new();
+    for found in &survey.segments {
+        // What an opening cut off stands between a segment and its predecessor.
+        if let Some(header) = found.header {
+            chain.retain(|before| before.segment.id <= header.predecessor);
+        }
+        chain.push(found);
+    }
+    for found in chain {
+        let segment = &found.segment;
+        let len = found.end.unwrap_or(segment.capacity);
+        let (bytes, _) = read_device(&*segment.file, len).map_err(|error| {
+            let path = disk.describe(&segment.name);
+            StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}"))
+        })?;
+        for item in Scan::new(bytes.clone(), segment.binding, SEGMENT_HEAD_BYTES as usize) {
+            match item {
+                Item::Record { at, record, .. } => {
+                    synced = synced.max(record.synced);
+                    log.records.push(Left { segment: segment.id, at, record });
+                }
+                Item::Gap { at, len } => {
+                    let object = record::damaged_object(&bytes[at..at + len]);
+                    named.extend(object.map(|object| (log.records.len(), object)));
+                }
+            }
+        }
+        segments.insert(segment.id, bytes);
+    }
+    // What is behind the last record that is known to have been synced may be torn, as at any opening.
+    let mut next = None;
+    let mut kept = 0;
+    for (index, left) in log.records.iter().enumerate() {
+        let record = &left.record;
+        let follows = next.is_none_or(|next| next == record.sequence);
+        let is_sound =
+            || segments.get(&left.segment).is_some_and(|bytes| payload_is_sound(bytes, left.at, record));
+        if record.sequence > synced && !(follows && is_sound()) {
+            break;
+        }
+        if let Some(next) = next
+            && next < record.sequence
+        {
+            let objects = named.iter().filter(|(at, _)| *at == index).map(|(_, object)| object.clone());
+            log.gaps.push((next, record.sequence - 1, objects.collect()));
+        }
+        next = Some(record.sequence + 1);
+        log.end = Some((left.segment, left.at as u64 + u64::from(record.record_bytes)));
+        kept = index + 1;
+    }
+    log.records.truncate(kept);
+    Ok(log)
+}
+
+/// Makes a segment of zeros for each one that is missing and that the index refers to: reads of it fail their checksums.
+fn stand_in(
+    disk: &dyn Disk,
+    store: &[u8; 16],
+    dangling: &BTreeMap<u32, u64>,
+    repaired: &mut Vec<String>,
+) -> Result<Vec<Arc<Segment>>, StoreError> {
+    let mut segments = Vec::new();
+    for (id, end) in dangling {
+        let name = segment_name(*id);
+        let path = disk.describe(&name);
+        let binding = Binding::new(FORMAT_VERSION, store, *id);
+        let header = SegmentHeader {
+            store: *store,
+            id: *id,
+            format: FORMAT_VERSION,
+            predecessor: 0,
+            predecessor_end: 0,
+        };
+        let file = disk.create(&name, *end).and_then(|file| {
+            file.write_at(0, &[header.encode()])?;
+            file.sync()?;
+            disk.sync_names()?;
+            Ok(file)
+        });
+        let file = file.map_err(|error| {
+            StoreError::new(ErrorKind::Io, format!("cannot make a stand-in for {path}: {error}"))
+        })?;
+        let segment = Segment::new(*id, binding, *end, file);
+        segment.sealed.store(true, Ordering::Relaxed);
+        segment.end.store(SEGMENT_HEAD_BYTES, Ordering::Relaxed);
+        segments.push(Arc::new(segment));
+        repaired.push(format!("{path}, which is missing, was replaced by one without data"));
+    }
+    Ok(segments)
+}
+
+impl Engine {
+    /// Whether anything is known of an object.
+    fn has(&self, object: &ObjectId) -> bool {
+        self.shard(object).lock().contains_key(object)
+    }
+
+    /// Removes what is known of an object but its version and its fence.
+    fn bury(&self, object: &ObjectId) {
+        let mut shard = self.shard(object).lock();
+        if let Some(node) = shard.get_mut(object) {
+            let (version, fence) = (node.version, node.fence);
+            **node = Node { version, fence, floor: version, ..Node::default() };
+        }
+    }
+
+    /// The segments that the index refers to and that are not there, with how long they must have been.
+    fn dangling(&self, lost: &mut Vec<Loss>) -> BTreeMap<u32, u64> {
+        let mut missing: BTreeMap<u32, u64> = BTreeMap::new();
+        for shard in &self.shards {
+            for (id, node) in shard.lock().iter() {
+                for (name, fork) in &node.forks {
+                    for entry in fork.map.iter() {
+                        let Place::Data { chunk, .. } = entry.place() else { continue };
+                        if self.table.get(chunk.segment).is_some() {
+                            continue;
+                        }
+                        let end = missing.entry(chunk.segment).or_default();
+                        *end = (*end).max(u64::from(chunk.offset) + u64::from(chunk.len));
+                        lost.push(Loss::bytes(id, name, ByteRange::new(entry.start(), entry.len())));
+                    }
+                }
+            }
+        }
+        missing
+    }
+}
