@@ -12,7 +12,7 @@ FUZZ_SECONDS ?= 600
 SOAK_SECONDS ?= 600
 # Histories of crashes and faults on the simulated disk that `make soak-store` runs, and of those how many with all threads.
 SOAK_HISTORIES ?= 100000
-SOAK_INTERLEAVINGS ?= 100000
+SOAK_INTERLEAVINGS ?= 20000
 
 # Where `make install` puts the program, its manual pages and completions.
 PREFIX ?= /usr/local
