@@ -107,7 +107,8 @@ impl Store {
         match &self.opened {
             Opened::Rados(rados) => rados.discard_damaged(object).await,
             _ => {
-                let text = format!("object \"{object}\" of {} cannot be discarded: write it again", self.name);
+                let text =
+                    format!("object \"{object}\" of {} cannot be discarded: write it again", self.name);
                 Err(StoreError::new(ErrorKind::Unsupported, text))
             }
         }

@@ -50,7 +50,8 @@ impl Inner {
         let shown = field(8).filter(|version| *version < CREDIBLE_MAX).unwrap_or(0);
         let version = shown.max(self.greatest_extent_version(object, &name).await?) + DISTANCE;
         let fence = field(16).unwrap_or(0);
-        let header = Header { version, floor: version, fence, author: Author::Token(token), ..Header::default() };
+        let header =
+            Header { version, floor: version, fence, author: Author::Token(token), ..Header::default() };
         let record = header.encode();
         let steps = [
             WriteStep::IfXattr(HEADER, &remains),

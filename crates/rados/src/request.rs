@@ -193,8 +193,11 @@ impl Encoder {
                 self.u8(4);
                 self.name(None, fork.as_bytes());
             }
-            // The store refuses transactions with replacements before they come here.
-            Write::ReplaceFork { .. } => {}
+            Write::ReplaceFork { fork, from } => {
+                self.u8(9);
+                self.name(None, fork.as_bytes());
+                self.name(None, from.as_bytes());
+            }
             Write::SetKey { key: name, value } | Write::SetAttribute { name, value } => {
                 self.u8(5);
                 self.name(

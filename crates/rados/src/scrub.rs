@@ -25,10 +25,7 @@ const ATTEMPTS_MAX: u32 = 5;
 
 impl Inner {
     /// Looks at all objects, one after another. `progress` is told how many of how many are done.
-    pub(crate) async fn scrub(
-        &self,
-        mut progress: impl FnMut(u64, u64),
-    ) -> Result<ScrubReport, StoreError> {
+    pub(crate) async fn scrub(&self, mut progress: impl FnMut(u64, u64)) -> Result<ScrubReport, StoreError> {
         let mut ids = self.names().await?;
         ids.sort_unstable();
         let mut report = ScrubReport::default();

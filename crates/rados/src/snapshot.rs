@@ -11,8 +11,8 @@ use nacre_object::limit::{
     EXTENTS_PER_READ_MAX, OFFSET_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX, REPLY_BYTES_MAX,
 };
 use nacre_object::{
-    Answer, ByteRange, Check, Done, ErrorKind, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange, ObjectId,
-    Outcome, RangeRead, Read, Refusal, StoreError, Transaction,
+    Answer, ByteRange, Check, Done, ErrorKind, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
+    ObjectId, Outcome, RangeRead, Read, Refusal, StoreError, Transaction,
 };
 
 use crate::error::{Attempt, errno, failed};
@@ -58,7 +58,8 @@ impl Inner {
                 Err(Stop::Failed(error)) => return Err(error),
             }
         }
-        let text = "it is written all the time, and reading it takes several operations; try again when it is quiet";
+        let text =
+            "it is written all the time, and reading it takes several operations; try again when it is quiet";
         Err(self.context(StoreError::new(ErrorKind::Busy, text), object))
     }
 }
@@ -93,9 +94,7 @@ impl Snapshot<'_> {
         Ok(match guard {
             Guard::Exists => (!exists).then_some(Found::Object { exists }),
             Guard::Absent => exists.then_some(Found::Object { exists }),
-            Guard::Fence { token } => {
-                (self.header.fence > *token).then_some(Found::Fence(self.header.fence))
-            }
+            Guard::Fence { token } => (self.header.fence > *token).then_some(Found::Fence(self.header.fence)),
             Guard::Key { key, check } => self.unless_passed(b'k', key, check).await?,
             Guard::Attribute { name, check } => self.unless_passed(b'a', name, check).await?,
             Guard::Region { fork, range, version } | Guard::Proposal { fork, range, version } => {
@@ -227,9 +226,7 @@ impl Snapshot<'_> {
         let fork_key = keyed(Some(b'f'), fork.as_bytes());
         let record = match self.entry(&fork_key).await? {
             None => ForkRecord::none(&fork_key),
-            Some(value) => {
-                ForkRecord::decode(&fork_key, &value).ok_or_else(|| self.corrupt(&fork_key))?
-            }
+            Some(value) => ForkRecord::decode(&fork_key, &value).ok_or_else(|| self.corrupt(&fork_key))?,
         };
         let size = record.size.unwrap_or(0);
         // A range of no bytes has none of the fork's.
@@ -281,8 +278,7 @@ impl Snapshot<'_> {
         loop {
             let (page, more) = self.page(&after, &prefix).await?;
             for (key, value) in &page {
-                let mut entry =
-                    Placed::decode(key, value, &self.header).filter(|entry| entry.start >= end);
+                let mut entry = Placed::decode(key, value, &self.header).filter(|entry| entry.start >= end);
                 let entry = entry.as_mut().ok_or_else(|| self.corrupt(key))?;
                 if entry.start >= range.end() {
                     return Ok(entries);

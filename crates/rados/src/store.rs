@@ -1,8 +1,8 @@
 //! The store: chooses for each transaction between RADOS' own operations and a call of `classes/extent.lua`.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::ffi::{CStr, CString};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -12,9 +12,7 @@ use bytes::Bytes;
 
 use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
 use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
-use nacre_object::{
-    Answer, Done, ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write,
-};
+use nacre_object::{Answer, Done, ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OnceCell, oneshot};
 
@@ -25,8 +23,8 @@ use crate::native;
 use crate::record::{Author, Changed, Token};
 use crate::reply::{self, corrupt};
 use crate::request;
-use crate::scrub::ScrubReport;
 use crate::script::{self, Routine, Section, Sections};
+use crate::scrub::ScrubReport;
 use crate::sys::{Connection, Library, Operation, Pool, ReadStep, flag};
 use crate::uri::Location;
 
@@ -166,10 +164,6 @@ impl ObjectStore for Engine {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         if let Err(error) = transaction.validate() {
             return Reply::ready(Err(error));
-        }
-        if transaction.writes.iter().any(|write| matches!(write, Write::ReplaceFork { .. })) {
-            let text = "forks of objects on Ceph cannot be replaced by others";
-            return Reply::ready(Err(StoreError::new(ErrorKind::Unsupported, text)));
         }
         let (engine, object) = (self.clone(), object.clone());
         started(async move { engine.connected().await?.apply(&object, &transaction).await })
@@ -494,7 +488,8 @@ impl Inner {
         if header.author == Author::Token(*token) {
             return Ok(Changed::from(&header));
         }
-        let why = "the OSD made the change without saying at which version, and the object was changed again since";
+        let why =
+            "the OSD made the change without saying at which version, and the object was changed again since";
         Err(self.context(StoreError::new(ErrorKind::Unknown, why), object))
     }
 
@@ -595,9 +590,7 @@ impl Inner {
         });
         match receiver.await {
             Ok(Ok(Some(ids))) => Ok(ids),
-            Ok(Ok(None)) => {
-                Err(pool_gone().context(format_args!("listing pool \"{}\"", self.location.pool)))
-            }
+            Ok(Ok(None)) => Err(pool_gone().context(format_args!("listing pool \"{}\"", self.location.pool))),
             Ok(Err(code)) => {
                 let why = std::io::Error::from_raw_os_error(-code);
                 let text = format!("listing pool \"{}\": {why}", self.location.pool);

@@ -51,11 +51,16 @@ impl OldClient {
         let (mut cluster, mut io) = (ptr::null_mut(), ptr::null_mut());
         let (id, conf) = (text(&location.id), text(location.conf.as_deref().unwrap()));
         let (pool, namespace) = (text(&location.pool), text(&location.namespace));
-        assert_eq!(call!(library, b"rados_create\0", (*mut Raw, Text) -> c_int, &mut cluster, id.as_ptr()), 0);
-        assert_eq!(call!(library, b"rados_conf_read_file\0", (Raw, Text) -> c_int, cluster, conf.as_ptr()), 0);
+        assert_eq!(
+            call!(library, b"rados_create\0", (*mut Raw, Text) -> c_int, &mut cluster, id.as_ptr()),
+            0
+        );
+        assert_eq!(
+            call!(library, b"rados_conf_read_file\0", (Raw, Text) -> c_int, cluster, conf.as_ptr()),
+            0
+        );
         assert_eq!(call!(library, b"rados_connect\0", (Raw) -> c_int, cluster), 0);
-        let created =
-            call!(library, b"rados_ioctx_create\0", (Raw, Text, *mut Raw) -> c_int, cluster, pool.as_ptr(), &mut io);
+        let created = call!(library, b"rados_ioctx_create\0", (Raw, Text, *mut Raw) -> c_int, cluster, pool.as_ptr(), &mut io);
         assert_eq!(created, 0);
         call!(library, b"rados_ioctx_set_namespace\0", (Raw, Text) -> (), io, namespace.as_ptr());
         Self { library, io }
@@ -67,8 +72,10 @@ impl OldClient {
             local f=load(s:sub(5,4+n),'=nacre')if not f then o:append('\\6')return -125 end \
             return f(s,5+n,o)end objclass.register(run)";
         let lines = include_str!("old/extent-1.lua").lines().map(str::trim);
-        let mut chunk: String =
-            lines.filter(|line| !line.is_empty() && !line.starts_with("--")).map(|line| format!("{line}\n")).collect();
+        let mut chunk: String = lines
+            .filter(|line| !line.is_empty() && !line.starts_with("--"))
+            .map(|line| format!("{line}\n"))
+            .collect();
         chunk.push_str("return guarded(apply,...)");
         let mut request = u64::MAX.to_le_bytes().to_vec();
         for number in [0_u32, 0, 1] {
@@ -86,7 +93,8 @@ impl OldClient {
             body.extend(part);
         }
         let input = [&[1, 1][..], &(body.len() as u32).to_le_bytes(), &body].concat();
-        let (object, class, method) = (text(&format!("nacre.{object}")), text("lua"), text("eval_bufferlist"));
+        let (object, class, method) =
+            (text(&format!("nacre.{object}")), text("lua"), text("eval_bufferlist"));
         let mut output = [0_u8; 256];
         call!(
             self.library, b"rados_exec\0",
@@ -215,7 +223,10 @@ fn what_the_first_format_holds_is_read_and_goes_on_in_todays() {
             // The first write, of whatever kind, brings the object up to date; from then on the old client is out.
             match number {
                 0 => assert_eq!(write(&store, name, "more"), 3),
-                1 => assert_eq!(apply(&store, name, Transaction::new().write(Fork::DEFAULT, 1, "o")).version, 3),
+                1 => assert_eq!(
+                    apply(&store, name, Transaction::new().write(Fork::DEFAULT, 1, "o")).version,
+                    3
+                ),
                 _ => {
                     let set = Write::SetKey { key: Key::try_from("k").unwrap(), value: "v".into() };
                     assert_eq!(apply(&store, name, Transaction::new().change(set)).version, 3);
@@ -262,7 +273,8 @@ fn what_a_newer_version_wrote_is_said_to_be_that() {
         }
     }
     assert_eq!(old.header("newer"), later);
-    let listed: Vec<String> = block_on(store.list(None, 10)).unwrap().iter().map(ToString::to_string).collect();
+    let listed: Vec<String> =
+        block_on(store.list(None, 10)).unwrap().iter().map(ToString::to_string).collect();
     assert_eq!(listed, ["first", "newer", "third"]);
     let error = block_on(store.discard_damaged(&id)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");

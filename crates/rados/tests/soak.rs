@@ -18,7 +18,8 @@ const TOLERATED: &[ErrorKind] = &[ErrorKind::Unknown, ErrorKind::Unavailable];
 
 #[test]
 fn counting_goes_on_while_osds_and_the_monitor_are_killed() {
-    let seconds = std::env::var("SOAK_SECONDS").map_or(30, |text| text.parse().expect("SOAK_SECONDS is a number"));
+    let seconds =
+        std::env::var("SOAK_SECONDS").map_or(30, |text| text.parse().expect("SOAK_SECONDS is a number"));
     let cluster = Cluster::start("soak", &["--bluestore"]);
     let uri = cluster.uri("soak");
     let names = ["left", "right"];

@@ -117,7 +117,13 @@ fn compaction_goes_on_under_clients_that_write() {
     let uri = cluster.uri("compaction");
     let object = ObjectId::try_from("churn").unwrap();
     // Extents that overlap without matching leave garbage behind with nearly every write.
-    let shape = Shape { span_bytes: 60_000, extent_bytes_max: 15_000, forks: 2, remove_percent: 0, ..Shape::contended() };
+    let shape = Shape {
+        span_bytes: 60_000,
+        extent_bytes_max: 15_000,
+        forks: 2,
+        remove_percent: 0,
+        ..Shape::contended()
+    };
     let header = || {
         let namespace = namespace(&uri);
         let path = cluster.dir().join("header");

@@ -120,7 +120,10 @@ impl Race {
                 }
                 (Ok(Outcome::Refused(Refusal { found: Found::Region(found), .. })), Some((_, before, _))) => {
                     if found.version <= before {
-                        return Err(format!("a write for version {before} was refused for {}", found.version));
+                        return Err(format!(
+                            "a write for version {before} was refused for {}",
+                            found.version
+                        ));
                     }
                     self.seen().totals.refused += 1;
                     found
@@ -148,7 +151,8 @@ impl Race {
     pub fn check(&self, store: &dyn ObjectStore) -> Result<Totals, String> {
         for object in 0..self.objects.len() {
             for block in 0..self.blocks {
-                let outcome = block_on(self.read(store, object, block).reply).map_err(|error| error.to_string())?;
+                let outcome =
+                    block_on(self.read(store, object, block).reply).map_err(|error| error.to_string())?;
                 let Outcome::Done(done) = outcome else { return Err("a plain read was refused".into()) };
                 let Some(Answer::Range(found)) = done.answers.first() else {
                     return Err("a read was not answered".into());
@@ -194,9 +198,11 @@ impl Race {
             content.truncate(24 + 8 * (sequence as usize % 4));
         }
         let range = Self::range(block);
-        let write = Transaction::new()
-            .if_version(Fork::DEFAULT, range, found.version)
-            .write(Fork::DEFAULT, range.offset, content.clone());
+        let write = Transaction::new().if_version(Fork::DEFAULT, range, found.version).write(
+            Fork::DEFAULT,
+            range.offset,
+            content.clone(),
+        );
         // The block as it will be: what a shorter write does not reach stays as it was.
         let mut whole = found.data.to_vec();
         whole.resize(content.len().max(whole.len()), 0);
@@ -234,7 +240,13 @@ impl Race {
     fn look(&self, object: usize, block: u64, found: &RangeRead) -> Result<u64, String> {
         let mut seen = self.seen();
         seen.totals.reads += 1;
-        self.compare(seen.blocks.entry((object, block)).or_default(), object, block, found.version, &found.data)?;
+        self.compare(
+            seen.blocks.entry((object, block)).or_default(),
+            object,
+            block,
+            found.version,
+            &found.data,
+        )?;
         let count = found.data.get(..8).and_then(|count| count.try_into().ok());
         Ok(count.map_or(0, u64::from_le_bytes))
     }

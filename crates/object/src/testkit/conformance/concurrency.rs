@@ -137,7 +137,8 @@ fn one_creator(t: &Trial<'_>) -> Result<(), Failure> {
         let a = t.object(&format!("{round}"));
         let won = clients(t.effort, |number| {
             let create = tx().guard(Guard::Absent).write(D, 0, vec![number as u8]);
-            Ok(matches!(apply(connections.of(number as usize), &a, create)?, Outcome::Done(_)).then_some(number as u8))
+            Ok(matches!(apply(connections.of(number as usize), &a, create)?, Outcome::Done(_))
+                .then_some(number as u8))
         })?;
         let winners: Vec<u8> = won.into_iter().flatten().collect();
         same!(winners.len(), 1, "exactly one of many creates an object");
@@ -269,7 +270,8 @@ fn linearizable(t: &Trial<'_>) -> Result<(), Failure> {
             let mut generator = Generator::with_objects(seed, shape.clone(), objects.clone());
             for _ in 0..effort.increments {
                 let (object, transaction) = generator.transaction();
-                let outcome = block_on(recorder.apply(connections.of(number as usize), &object, transaction))?;
+                let outcome =
+                    block_on(recorder.apply(connections.of(number as usize), &object, transaction))?;
                 generator.observe(&object, &outcome);
             }
             Ok(())
