@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
-use nacre::{ByteRange, Fork};
+use nacre::{ByteRange, Fork, stage};
 
 use crate::command::*;
+use crate::failure::Failure;
 use crate::name;
 use crate::quantity::parse_size;
 
@@ -102,6 +103,16 @@ impl ForkArgs {
     /// The fork that was asked for.
     pub fn fork(&self) -> Fork {
         self.fork.clone().unwrap_or_default()
+    }
+
+    /// The fork that was asked for, to be written: reserved names are refused.
+    pub fn own(&self) -> Result<Fork, Failure> {
+        let fork = self.fork();
+        if stage::is_reserved(&fork) {
+            let text = format!("names of forks that begin with \"{}\" are reserved; choose another one", stage::RESERVED);
+            return Err(Failure::Usage(text));
+        }
+        Ok(fork)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nacre::{Answer, Fork, Guard, Object, ObjectId, Outcome, Read, Stat, Store, Transaction};
+use nacre::{Answer, Fork, Guard, Object, ObjectId, Outcome, Read, Stat, Store, Transaction, stage};
 
 use crate::arguments::Common;
 use crate::failure::{Failure, advise_for_ceph};
@@ -112,12 +112,16 @@ pub async fn existing(object: &Object) -> Result<Stat, Failure> {
     if stat.exists { Ok(stat) } else { Err(no_such_object(object)) }
 }
 
-/// Checks that an object and the fork that is to be read exist. An object without any fork counts as having the
-/// default one, empty.
+/// Checks that an object and the fork that is to be read exist. An object of keys or attributes without any fork counts
+/// as having the default one, empty; one that holds nothing at all does not: its first content may be on its way.
 pub async fn existing_fork(object: &Object) -> Result<(), Failure> {
     let stat = existing(object).await?;
     let fork = object.fork_name();
-    if stat.forks == 0 && *fork == Fork::DEFAULT {
+    if stat.forks == 0 && *fork == Fork::DEFAULT && stat.keys + stat.attributes > 0 {
+        return Ok(());
+    }
+    if stage::is_reserved(fork) {
+        // Whoever names one knows of it, though it is not listed.
         return Ok(());
     }
     let forks = object.forks().await?;

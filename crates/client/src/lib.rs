@@ -59,9 +59,10 @@ mod uri;
 pub use administration::{Report, repair_folder, scrub_folder};
 pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore};
 pub use nacre_object::copy::Copied;
+pub use nacre_object::stage::{self, Staged};
 pub use nacre_object::{
     Answer, ByteRange, Check, Done, ErrorKind, Extent, ExtentKind, Fork, Found, Guard, Intent, Key, KeyPage,
-    KeyRange, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat, StoreError as Error,
+    KeyRange, Limits, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat, StoreError as Error,
     Transaction, Write, limit,
 };
 pub use object::{Extents, Object, Updated, Written};

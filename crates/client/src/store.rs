@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nacre_object::copy::{self, Copied};
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_object::{ErrorKind, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 
 use crate::blocking::BlockingStore;
 use crate::engine::Opened;
@@ -135,5 +135,9 @@ impl ObjectStore for Store {
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         self.objects.list(after, limit)
+    }
+
+    fn limits(&self) -> Limits {
+        self.objects.limits()
     }
 }

@@ -427,7 +427,7 @@ impl Engine {
                 let mut offset = payload_offset;
                 for moved in moves {
                     let Moved { len, crc, .. } = moved;
-                    self.repoint(&moved, Chunk { segment, offset, len, crc }, None);
+                    self.repoint(&moved, Chunk { segment, offset, len, crc }, false);
                     offset += len;
                 }
             }

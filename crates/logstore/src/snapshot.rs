@@ -41,6 +41,8 @@ const ITEM_ATTRIBUTE: u8 = 4;
 const ITEM_DATA: u8 = 5;
 const ITEM_HOLE: u8 = 6;
 const ITEM_SEGMENT: u8 = 7;
+/// Behind the fork that it is about, since format 2.
+const ITEM_BASE: u8 = 8;
 
 /// The name of a snapshot's file.
 pub fn snapshot_name(number: u64) -> String {
@@ -151,6 +153,12 @@ impl Frames {
                 out.push(u8::from(fork.exists));
                 put_varint(out, fork.size);
             });
+            if fork.base > 0 {
+                self.item(|out| {
+                    out.push(ITEM_BASE);
+                    put_varint(out, fork.base);
+                });
+            }
             for entry in fork.map.iter() {
                 self.item(|out| put_entry(out, entry));
             }
@@ -592,6 +600,11 @@ impl Loader {
                 self.fork = Some(Fork::new(own(reader.bytes()?)).ok()?);
                 self.entries.exists = reader.u8()? != 0;
                 self.entries.size = reader.varint()?;
+            }
+            ITEM_BASE => {
+                self.fork.as_ref()?;
+                self.entries.base = reader.varint()?;
+                self.objects.last_mut()?.1.replaced = true;
             }
             ITEM_KEY => {
                 let key = Key::new(own(reader.bytes()?)).ok()?;

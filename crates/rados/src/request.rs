@@ -193,6 +193,8 @@ impl Encoder {
                 self.u8(4);
                 self.name(None, fork.as_bytes());
             }
+            // The store refuses transactions with replacements before they come here.
+            Write::ReplaceFork { .. } => {}
             Write::SetKey { key: name, value } | Write::SetAttribute { name, value } => {
                 self.u8(5);
                 self.name(

@@ -12,7 +12,9 @@ use bytes::Bytes;
 
 use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
 use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
-use nacre_object::{Answer, Done, ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_object::{
+    Answer, Done, ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write,
+};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OnceCell, oneshot};
 
@@ -164,6 +166,10 @@ impl ObjectStore for Engine {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         if let Err(error) = transaction.validate() {
             return Reply::ready(Err(error));
+        }
+        if transaction.writes.iter().any(|write| matches!(write, Write::ReplaceFork { .. })) {
+            let text = "forks of objects on Ceph cannot be replaced by others";
+            return Reply::ready(Err(StoreError::new(ErrorKind::Unsupported, text)));
         }
         let (engine, object) = (self.clone(), object.clone());
         started(async move { engine.connected().await?.apply(&object, &transaction).await })

@@ -1,7 +1,7 @@
 //! `nacre ls`: the objects of a store.
 
 use bytes::Bytes;
-use futures::future::join_all;
+use futures::future::{join_all, try_join_all};
 use nacre::{Error, ErrorKind, ObjectId, Stat, Store, limit};
 use serde_json::{Value, json};
 
@@ -25,10 +25,15 @@ pub struct Args {
     /// Show version, size, forks, keys and attributes too
     #[arg(long, short)]
     long: bool,
+    /// List staged forks instead: content of "nacre put" that is under way, or whose writer died
+    #[arg(long, conflicts_with_all = ["long", "limit"])]
+    staged: bool,
 }
 
 /// Objects that are looked at together, and printed as one table.
 const PAGE: usize = 1000;
+/// Objects that are asked for their staged forks together.
+const STAGED_PAGE: usize = 64;
 
 /// Runs `nacre ls`.
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
@@ -38,6 +43,9 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
         Some(after) => store.list_after(after),
         None => store.list(),
     };
+    if args.staged {
+        return staged(session, &store, objects, &args.prefix).await;
+    }
     let mut array = if session.json { Some(Array::begin()?) } else { None };
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut last = None;
@@ -88,6 +96,53 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     if unreadable > 0 {
         let text = format!("{} of {} cannot be read", quantity::count(unreadable, "object"), store.name());
         return Err(Failure::Failed(text));
+    }
+    Ok(())
+}
+
+/// Lists the staged forks of objects whose names begin with `prefix`.
+async fn staged(
+    session: &Session,
+    store: &Store,
+    mut objects: nacre::Objects,
+    prefix: &[u8],
+) -> Result<(), Failure> {
+    let mut array = if session.json { Some(Array::begin()?) } else { None };
+    let mut table = Table::new(&["BYTES", "IDLE", "FORK", "OBJECT"]);
+    let mut rows = 0;
+    loop {
+        let mut page = Vec::new();
+        while page.len() < STAGED_PAGE {
+            let next = objects.next().await;
+            let next = next.map_err(Failure::store(format!("list the objects of {}", store.name())))?;
+            let Some(id) = next.filter(|id| id.as_bytes().starts_with(prefix)) else { break };
+            page.push(id);
+        }
+        let stages = page.iter().map(async |id| store.object(id)?.staged().await);
+        for (id, stages) in page.iter().zip(try_join_all(stages).await?) {
+            for stage in stages {
+                rows += 1;
+                let idle_s = stage.idle.map(|idle| idle.as_secs());
+                let (object, fork) = (id.to_string(), stage.fork.to_string());
+                match &mut array {
+                    Some(array) => array.entry(
+                        &json!({ "object": object, "fork": fork, "bytes": stage.bytes, "idle_s": idle_s }),
+                    )?,
+                    None => {
+                        let idle = idle_s.map_or("unknown".to_owned(), |seconds| format!("{seconds} s"));
+                        table.row([stage.bytes.to_string(), idle, fork, object]);
+                    }
+                }
+            }
+        }
+        if page.len() < STAGED_PAGE {
+            break;
+        }
+    }
+    match array {
+        Some(array) => array.end()?,
+        None if rows > 0 => table.print()?,
+        None => {}
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! `nacre rm`: away with objects or forks.
 
+use std::time::Duration;
+
 use nacre::{ErrorKind, ObjectId, Store};
 use serde_json::json;
 
@@ -8,7 +10,7 @@ use crate::failure::Failure;
 use crate::session::{self, Session};
 use crate::{name, output};
 
-/// Remove objects, or one fork of each
+/// Remove objects, or one fork of each, or their staged forks
 ///
 /// Versions stay: an object that is made again goes on above every version that it ever had.
 #[derive(clap::Args, Debug)]
@@ -21,6 +23,13 @@ pub struct Args {
     /// Do not mind objects that do not exist, and do away with those on Ceph whose headers are damaged
     #[arg(long, short)]
     force: bool,
+    /// Remove staged forks only: content of "nacre put" that is under way, whose writers then fail, or that was left
+    /// behind
+    #[arg(long, conflicts_with = "fork")]
+    staged: bool,
+    /// Only those whose writers have not got on for so many seconds
+    #[arg(long, value_name = "SECONDS", requires = "staged", default_value = "0", hide_default_value = true)]
+    idle: u64,
 }
 
 /// Runs `nacre rm`.
@@ -30,7 +39,7 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     // One object that cannot be removed keeps none of the others.
     for id in &args.objects {
         match remove(&store, id, &args).await {
-            Ok(there) => removed += u64::from(there),
+            Ok(count) => removed += count,
             Err(failure) => failures.push(failure),
         }
     }
@@ -44,9 +53,15 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     last.map_or(Ok(()), Err)
 }
 
-/// Removes an object, or one fork of it. Whether it was there.
-async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<bool, Failure> {
+/// Removes an object, one fork of it, or its staged forks. Returns how many things were removed.
+async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failure> {
     let object = store.object(id)?;
+    if args.staged {
+        if !args.force {
+            session::existing(&object).await?;
+        }
+        return Ok(object.remove_staged(Duration::from_secs(args.idle)).await?.len() as u64);
+    }
     let there = match &args.fork.fork {
         None => match object.remove().await {
             Err(error) if args.force && error.kind == ErrorKind::Corrupt => store.discard_damaged(id).await?,
@@ -55,7 +70,7 @@ async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<bool, Failu
         Some(fork) => {
             let object = object.fork(fork)?;
             let forks = object.forks().await?;
-            let there = forks.iter().any(|(name, _)| name == fork);
+            let there = nacre::stage::is_reserved(fork) || forks.iter().any(|(name, _)| name == fork);
             if there {
                 object.remove_fork().await?;
             } else if !args.force {
@@ -67,5 +82,5 @@ async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<bool, Failu
     if !there && !args.force {
         return Err(session::no_such_object(&object));
     }
-    Ok(there)
+    Ok(u64::from(there))
 }

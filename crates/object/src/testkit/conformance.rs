@@ -25,6 +25,7 @@ mod keys;
 mod large;
 mod limits;
 mod listing;
+mod replace;
 mod trial;
 mod versions;
 
@@ -48,6 +49,7 @@ pub const CASES: &[&[Case]] = &[
     keys::CASES,
     limits::CASES,
     large::CASES,
+    replace::CASES,
     listing::CASES,
     concurrency::CASES,
     connections::CASES,

@@ -25,7 +25,7 @@ pub(super) const CASES: &[Case] = &[
 const D: Fork = Fork::DEFAULT;
 
 /// Runs a client on each of several threads, and gives what they return.
-fn clients<T: Send>(
+pub(super) fn clients<T: Send>(
     effort: Effort,
     client: impl Fn(u64) -> Result<T, Failure> + Sync,
 ) -> Result<Vec<T>, Failure> {
