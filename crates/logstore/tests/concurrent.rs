@@ -97,7 +97,8 @@ impl History {
     }
 
     fn options(&self, committer: Committer) -> Options {
-        Options { durability: self.durability, segment_bytes: 64 << 10, snapshot_bytes: 100 << 10, committer }
+        let (segment_bytes, snapshot_bytes) = (64 << 10, 100 << 10);
+        Options { durability: self.durability, segment_bytes, snapshot_bytes, create: true, committer }
     }
 
     /// How far each client was acknowledged.
