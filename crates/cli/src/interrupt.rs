@@ -1,5 +1,13 @@
 //! Ctrl-C and SIGTERM while something runs that can be stopped in good order.
 
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::oneshot;
+
 use crate::failure::Failure;
 
 /// Runs `work`; the first signal calls `stop`, after which the work has to end soon. The second ends the program.
@@ -38,4 +46,42 @@ pub fn stopping<T: Send>(stop: impl Fn(), work: impl FnOnce() -> T + Send) -> Re
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
+}
+
+/// A source whose reading fails after the first signal, so that whoever reads it cleans up and ends. The second signal
+/// ends the program.
+pub struct Interruptible<R> {
+    inner: R,
+    signalled: oneshot::Receiver<()>,
+}
+
+impl<R> Interruptible<R> {
+    /// Catches signals from now on. Must be called in the program's runtime.
+    pub fn new(inner: R) -> Result<Self, Failure> {
+        let first = nacre_daemon::signalled()?;
+        let (sender, signalled) = oneshot::channel();
+        tokio::spawn(async move {
+            first.await;
+            // Nobody listens any more where the source was read to its end.
+            let _ = sender.send(());
+            if let Ok(second) = nacre_daemon::signalled() {
+                second.await;
+                std::process::exit(130);
+            }
+        });
+        Ok(Self { inner, signalled })
+    }
+}
+
+impl<R: AsyncRead + Unpin> AsyncRead for Interruptible<R> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Poll::Ready(Ok(())) = Pin::new(&mut self.signalled).poll(context) {
+            return Poll::Ready(Err(io::Error::other("the command was interrupted")));
+        }
+        Pin::new(&mut self.inner).poll_read(context, buffer)
+    }
 }

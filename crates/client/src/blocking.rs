@@ -1,9 +1,11 @@
 //! The same calls, for programs without an async runtime.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::executor::block_on;
+use nacre_object::stage::Staged;
 use nacre_object::{
     ByteRange, Fork, Key, KeyRange, ObjectId, Outcome, RangeRead, Stat, StoreError, Transaction,
 };
@@ -134,6 +136,8 @@ impl BlockingObject {
         extents(range: impl Into<ByteRange>) -> Extents;
         stat() -> Stat;
         forks() -> Vec<(Fork, u64)>;
+        staged() -> Vec<Staged>;
+        remove_staged(idle: Duration) -> Vec<Staged>;
         create() -> bool;
         zero(range: impl Into<ByteRange>) -> u64;
         truncate(size: u64) -> u64;
@@ -178,9 +182,14 @@ impl BlockingObject {
     }
 
     /// See [`Object::put`].
-    pub fn put(&self, mut source: impl io::Read) -> Result<u64, StoreError> {
-        let mut upload = Upload::new(&self.object);
-        loop {
+    pub fn put(&self, source: impl io::Read) -> Result<u64, StoreError> {
+        self.put_sized(source, None)
+    }
+
+    /// See [`Object::put_sized`].
+    pub fn put_sized(&self, mut source: impl io::Read, bytes: Option<u64>) -> Result<u64, StoreError> {
+        let mut upload = Upload::new(&self.object, bytes)?;
+        let mut stored = || loop {
             let mut piece = BytesMut::zeroed(PIECE_BYTES);
             let mut filled = 0;
             while filled < PIECE_BYTES {
@@ -196,7 +205,9 @@ impl BlockingObject {
             if filled < PIECE_BYTES {
                 return block_on(upload.finish());
             }
-        }
+        };
+        let stored = stored();
+        block_on(upload.end(stored))
     }
 
     /// See [`Object::get`].

@@ -1,7 +1,10 @@
 //! One object: its bytes, keys and attributes.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use nacre_object::limit::{EXTENTS_PER_READ_MAX, REFUSAL_BYTES_MAX};
+use nacre_object::stage::{self, Staged};
 use nacre_object::{
     Answer, ByteRange, Done, ErrorKind, Extent, Fork, Found, Guard, Intent, Key, KeyRange, ObjectId, Outcome,
     RangeRead, Read, Refusal, Stat, StoreError, Transaction, Write,
@@ -248,23 +251,48 @@ impl Object {
         }
     }
 
-    /// The object at a glance.
+    /// The object at a glance. Forks of reserved names ([`stage`]) are not counted.
     pub async fn stat(&self) -> Result<Stat, StoreError> {
-        match self.ask(Read::Stat, "look at").await? {
-            Answer::Stat(stat) => Ok(stat),
+        let after = Some(Fork::try_from(stage::RESERVED)?);
+        let reserved = Read::Forks { after, limit: u32::MAX };
+        let done = self.done(Transaction::new().read(Read::Stat).read(reserved), "look at").await?;
+        match &done.answers[..] {
+            [Answer::Stat(stat), Answer::Forks(page)] => {
+                let mut stat = stat.clone();
+                for (_, bytes) in page.entries.iter().filter(|(fork, _)| stage::is_reserved(fork)) {
+                    stat.forks = stat.forks.saturating_sub(1);
+                    stat.bytes = stat.bytes.saturating_sub(*bytes);
+                }
+                Ok(stat)
+            }
             _ => Err(self.nonsense("look at")),
         }
     }
 
-    /// The names and sizes of all forks, in ascending order of their names.
+    /// The staged forks of the object: content of [`Object::put`]s that are under way, or whose writers died.
+    pub async fn staged(&self) -> Result<Vec<Staged>, StoreError> {
+        let staged = stage::staged(self.store(), &self.id).await;
+        staged.map_err(|error| self.context(error, "list the staged forks of"))
+    }
+
+    /// Removes the staged forks of the object whose writers have not got on for `idle`, and gives those. A writer that is
+    /// alive all the same fails, and leaves its fork as it was.
+    pub async fn remove_staged(&self, idle: Duration) -> Result<Vec<Staged>, StoreError> {
+        let removed = stage::remove_staged(self.store(), &self.id, idle).await;
+        removed.map_err(|error| self.context(error, "remove staged forks of"))
+    }
+
+    /// The names and sizes of all forks, in ascending order of their names, without those of reserved names
+    /// ([`stage`]).
     pub async fn forks(&self) -> Result<Vec<(Fork, u64)>, StoreError> {
         let mut all: Vec<(Fork, u64)> = Vec::new();
+        let mut after = None;
         loop {
-            let after = all.last().map(|(fork, _)| fork.clone());
             match self.ask(Read::Forks { after, limit: u32::MAX }, "list the forks of").await? {
                 Answer::Forks(page) => {
                     let over = page.entries.is_empty() || !page.more;
-                    all.extend(page.entries);
+                    after = page.entries.last().map(|(fork, _)| fork.clone());
+                    all.extend(page.entries.into_iter().filter(|(fork, _)| !stage::is_reserved(fork)));
                     if over {
                         return Ok(all);
                     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nacre_object::copy::{self, Copied};
-use nacre_object::{ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_object::{ErrorKind, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 
 use crate::blocking::BlockingStore;
 use crate::engine::Opened;
@@ -97,6 +97,23 @@ impl Store {
         Objects::new(self.objects.clone(), Some(after))
     }
 
+    /// Does away with an object of which nothing can be read, because what says what it is is damaged; what is left is
+    /// an object that was removed. False if there is nothing of that name.
+    ///
+    /// # Errors
+    /// `Unsupported` where objects are not kept in a pool of a Ceph cluster: damage of other stores concerns bytes, which
+    /// can be written again. `Invalid` if the object is not damaged like that.
+    pub async fn discard_damaged(&self, object: &ObjectId) -> Result<bool, StoreError> {
+        match &self.opened {
+            Opened::Rados(rados) => rados.discard_damaged(object).await,
+            _ => {
+                let text =
+                    format!("object \"{object}\" of {} cannot be discarded: write it again", self.name);
+                Err(StoreError::new(ErrorKind::Unsupported, text))
+            }
+        }
+    }
+
     /// The same store, with calls that block the calling thread instead of being awaited.
     ///
     /// They must not be called on the only thread of an async runtime, least of all on that of the runtime in which
@@ -119,5 +136,9 @@ impl ObjectStore for Store {
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         self.objects.list(after, limit)
+    }
+
+    fn limits(&self) -> Limits {
+        self.objects.limits()
     }
 }

@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
+use nacre_object::limit::TRANSACTION_BYTES_MAX;
+use nacre_object::stage::{STAMP_BYTES, Stage};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Intent, Outcome, RangeRead, Read, StoreError, Transaction, Write,
+    Answer, ByteRange, ErrorKind, Intent, ObjectStore, Outcome, RangeRead, Read, StoreError, Transaction, Write,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -15,30 +17,58 @@ pub(crate) const PIECE_BYTES: usize = 4 << 20;
 /// Transactions of one transfer that are under way together.
 pub(crate) const PIECES_MAX: usize = 4;
 
+const STORE: &str = "store all of";
+
 impl Object {
-    /// Replaces the fork's content by all that `source` gives. Gives the number of bytes.
+    /// Replaces the fork's content by all that `source` gives, at once: who reads meanwhile sees the old content or the
+    /// new one, and whatever ends this before it is done leaves the old one. Of several at a time the last to end wins.
+    /// Gives the number of bytes.
     ///
-    /// The first few MiB go with the truncation of the old content, in one transaction; what is longer arrives in
-    /// several, and who reads meanwhile sees it grow.
-    pub async fn put(&self, mut source: impl AsyncRead + Unpin) -> Result<u64, StoreError> {
-        let mut upload = Upload::new(self);
-        loop {
-            let mut piece = BytesMut::with_capacity(PIECE_BYTES);
-            while piece.len() < PIECE_BYTES {
-                let room = PIECE_BYTES - piece.len();
-                let read = (&mut source).take(room as u64).read_buf(&mut piece).await;
-                match read {
-                    Ok(0) => break,
-                    Ok(_) => {}
-                    Err(error) => return Err(self.context(source_error(error), "store all of")),
+    /// Up to 16 MiB go in one transaction. What is longer is staged in a fork of a reserved name, which takes the place
+    /// of this one in the last transaction ([`nacre_object::stage`]); memory for about 32 MiB is used. A writer that
+    /// dies leaves its stage, which another `put` on the object removes after a day, and [`Object::remove_staged`] at
+    /// any time.
+    ///
+    /// # Errors
+    ///
+    /// Where the store or the source fails, the content is the old one; only [`ErrorKind::Unknown`] leaves open which of
+    /// the two it is. [`ErrorKind::Invalid`] says that the store holds no fork of this length, [`ErrorKind::Busy`]
+    /// that the stage was taken away.
+    pub async fn put(&self, source: impl AsyncRead + Unpin) -> Result<u64, StoreError> {
+        self.put_sized(source, None).await
+    }
+
+    /// Like [`Object::put`], for a source that is thought to give `bytes` bytes: if that is more than the store holds in
+    /// one fork, nothing is read or written.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Object::put`].
+    pub async fn put_sized(
+        &self,
+        mut source: impl AsyncRead + Unpin,
+        bytes: Option<u64>,
+    ) -> Result<u64, StoreError> {
+        let mut upload = Upload::new(self, bytes)?;
+        let stored = async {
+            loop {
+                let mut piece = BytesMut::with_capacity(PIECE_BYTES);
+                while piece.len() < PIECE_BYTES {
+                    let room = PIECE_BYTES - piece.len();
+                    let read = (&mut source).take(room as u64).read_buf(&mut piece).await;
+                    if read.map_err(|error| self.context(source_error(error), STORE))? == 0 {
+                        break;
+                    }
+                }
+                let last = piece.len() < PIECE_BYTES;
+                upload.push(piece.freeze()).await?;
+                if last {
+                    return upload.finish().await;
                 }
             }
-            let last = piece.len() < PIECE_BYTES;
-            upload.push(piece.freeze()).await?;
-            if last {
-                return upload.finish().await;
-            }
-        }
+        };
+        let stored = stored.await;
+        upload.end(stored).await
     }
 
     /// Writes the bytes of a range to `target`, to the end of the fork at most. Gives the number of bytes.
@@ -72,45 +102,110 @@ pub(crate) fn target_error(error: std::io::Error) -> StoreError {
 /// A stream on its way into an object.
 pub(crate) struct Upload<'a> {
     object: &'a Object,
+    /// Where the next piece goes.
     offset: u64,
+    /// The pieces, as long as one transaction holds them all.
+    held: Vec<(u64, Bytes)>,
+    staging: Option<Staging<'a>>,
+}
+
+/// A stream that turned out to be longer than one transaction.
+struct Staging<'a> {
+    stage: Stage<'a>,
+    /// The first bytes, which the stage's stamp keeps the place of.
+    head: Bytes,
     under_way: VecDeque<nacre_object::Reply<Outcome>>,
 }
 
 impl<'a> Upload<'a> {
-    pub(crate) fn new(object: &'a Object) -> Self {
-        Self { object, offset: 0, under_way: VecDeque::new() }
+    /// Begins with a stream that is thought to be so long; an error if that is too long for the store.
+    pub(crate) fn new(object: &'a Object, bytes: Option<u64>) -> Result<Self, StoreError> {
+        let upload = Self { object, offset: 0, held: Vec::new(), staging: None };
+        upload.fits(bytes.unwrap_or(0), "the content has")?;
+        Ok(upload)
+    }
+
+    fn fits(&self, bytes: u64, have: &str) -> Result<(), StoreError> {
+        let max = self.object.store().limits().fork_bytes_max;
+        if bytes <= max {
+            return Ok(());
+        }
+        let text = format!("{have} {bytes} bytes, and this store holds at most {max} in one fork; nothing was changed");
+        Err(self.object.context(StoreError::new(ErrorKind::Invalid, text), STORE))
     }
 
     /// Sends the next piece, and waits for the oldest one if many are under way.
     pub(crate) async fn push(&mut self, piece: Bytes) -> Result<(), StoreError> {
-        let fork = self.object.fork_name().clone();
-        let mut transaction = Transaction::new();
-        if self.offset == 0 {
-            transaction = transaction.change(Write::Truncate { fork: fork.clone(), size: 0 });
-        } else if piece.is_empty() {
+        let offset = self.offset;
+        self.offset += piece.len() as u64;
+        self.fits(self.offset, "the content has at least")?;
+        if self.staging.is_some() {
+            return self.send(offset, piece).await;
+        }
+        self.held.push((offset, piece));
+        if self.offset <= TRANSACTION_BYTES_MAX as u64 {
             return Ok(());
         }
-        let len = piece.len() as u64;
-        let transaction = transaction.write(fork, self.offset, piece);
-        self.under_way.push_back(self.object.store().apply(self.object.id(), transaction));
-        // Nothing may overtake the truncation.
-        let limit = if self.offset == 0 { 0 } else { PIECES_MAX };
-        self.offset += len;
-        self.settle(limit).await
-    }
-
-    async fn settle(&mut self, limit: usize) -> Result<(), StoreError> {
-        while self.under_way.len() > limit {
-            let Some(reply) = self.under_way.pop_front() else { break };
-            reply.await.map_err(|error| self.object.context(error, "store all of"))?;
+        let stage = Stage::claim(self.object.store(), self.object.id()).await;
+        let stage = stage.map_err(|error| self.object.context(error, STORE))?;
+        // The first piece is longer than the stamp: there are more of them than one transaction holds.
+        let head = self.held[0].1.split_to(STAMP_BYTES);
+        self.held[0].0 = STAMP_BYTES as u64;
+        self.staging = Some(Staging { stage, head, under_way: VecDeque::new() });
+        for (offset, piece) in std::mem::take(&mut self.held) {
+            self.send(offset, piece).await?;
         }
         Ok(())
     }
 
-    /// Waits for all pieces. Gives the number of bytes.
-    pub(crate) async fn finish(mut self) -> Result<u64, StoreError> {
-        self.settle(0).await?;
+    async fn send(&mut self, offset: u64, piece: Bytes) -> Result<(), StoreError> {
+        let Some(staging) = self.staging.as_mut().filter(|_| !piece.is_empty()) else { return Ok(()) };
+        staging.under_way.push_back(staging.stage.write(offset, piece));
+        let sent = staging.settle(PIECES_MAX).await;
+        sent.map_err(|error| self.object.context(error, STORE))
+    }
+
+    /// Waits for all pieces, and makes them the fork's content. Gives the number of bytes.
+    pub(crate) async fn finish(&mut self) -> Result<u64, StoreError> {
+        let fork = self.object.fork_name().clone();
+        let replaced = match self.staging.take() {
+            None => {
+                let content = Write::Extents { fork: fork.clone(), extents: std::mem::take(&mut self.held) };
+                let transaction = Transaction::new().change(Write::Truncate { fork, size: 0 }).change(content);
+                self.object.store().apply(self.object.id(), transaction).await.map(drop)
+            }
+            Some(mut staging) => match staging.settle(0).await {
+                Ok(()) => staging.stage.replace(&fork, staging.head).await.map(drop),
+                Err(error) => {
+                    self.staging = Some(staging);
+                    Err(error)
+                }
+            },
+        };
+        replaced.map_err(|error| self.object.context(error, STORE))?;
         Ok(self.offset)
+    }
+
+    /// Cleans up behind a failure; gives what it was given.
+    pub(crate) async fn end(self, result: Result<u64, StoreError>) -> Result<u64, StoreError> {
+        if let Some(staging) = self.staging {
+            staging.stage.abandon().await;
+        }
+        result
+    }
+}
+
+impl Staging<'_> {
+    /// Waits until at most so many pieces are under way.
+    async fn settle(&mut self, limit: usize) -> Result<(), StoreError> {
+        // The stamp's version, by which writes know their stage, changes only while none is under way.
+        let limit = if self.stage.is_old() { 0 } else { limit };
+        while self.under_way.len() > limit {
+            let Some(reply) = self.under_way.pop_front() else { break };
+            let reply = reply.await;
+            self.stage.wrote(reply)?;
+        }
+        if self.stage.is_old() { self.stage.refresh().await } else { Ok(()) }
     }
 }
 

@@ -5,14 +5,16 @@
 //! synced before the index refers to it, and a segment is freed only when nothing refers to it and no snapshot
 //! that is kept needs its records.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
+use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{Fork, ObjectId, StoreError};
 
 use crate::codec::crc32c;
-use crate::engine::{Engine, read_chunk};
+use crate::engine::{Engine, owned, read_chunk};
 use crate::extent_map::{Chunk, Entry, Place};
 use crate::log::{Position, Refused};
 use crate::record::{self, Body, Effect, Found, Moved, Record};
@@ -22,6 +24,11 @@ use crate::snapshot::KEPT;
 
 /// Payload that one record of moves carries.
 const MOVE_BYTES_MAX: usize = 1 << 20;
+
+/// Passes over one segment, where forks take others' places meanwhile.
+const PASSES_MAX: usize = 4;
+/// Entries of an object that are searched while it waits.
+const SEARCHED_MAX: usize = 10_000;
 
 /// What maintenance keeps between its turns.
 pub struct CleanerState {
@@ -121,8 +128,7 @@ impl Engine {
             self.snapshot(work)?;
             return Ok(true);
         }
-        self.clean(work, segment)?;
-        Ok(true)
+        self.clean(work, segment)
     }
 
     /// Cleans every segment that has garbage worth the work.
@@ -137,29 +143,41 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves what is live out of a segment and frees it.
+    /// Moves what is live out of a segment and frees it. `false` if what is left of it changes its names as fast as it
+    /// is looked for: another time, then.
     pub(crate) fn clean(
         self: &Arc<Self>,
         work: &mut CleanerState,
         segment: Arc<Segment>,
-    ) -> Result<(), StoreError> {
-        if segment.live_bytes() > 0 {
+    ) -> Result<bool, StoreError> {
+        // A fork that takes another's place while its pieces are looked for, or are on their way, is found under its new
+        // name by the next pass.
+        let mut renamed = true;
+        for _ in 0..PASSES_MAX {
+            let replacements = self.replacements.load(Ordering::SeqCst);
+            if segment.live_bytes() == 0 || !renamed {
+                break;
+            }
             self.evacuate(work, &segment)?;
+            renamed = self.replacements.load(Ordering::SeqCst) != replacements;
         }
         // What took the last reference away may be on its way to the disk only; were it lost, the index would refer
         // to the segment again.
         self.log.wait_blocking(self.log.last_batch())?;
         self.log.sync()?;
+        if segment.live_bytes() > 0 && renamed {
+            return Ok(false);
+        }
         if segment.live_bytes() > 0 {
             // Damage hides some of it from the cleaner, not from readers: the segment stays.
             segment.damaged.store(true, Ordering::Relaxed);
             tracing::warn!("{} holds live data that cannot be moved; run a scrub", segment.name);
-            return Ok(());
+            return Ok(true);
         }
         self.maintenance.counters.cleaned.fetch_add(1, Ordering::Relaxed);
         drop(self.table.remove(segment.id));
         self.discard(work, segment);
-        Ok(())
+        Ok(true)
     }
 
     fn evacuate(self: &Arc<Self>, work: &mut CleanerState, segment: &Arc<Segment>) -> Result<(), StoreError> {
@@ -167,12 +185,14 @@ impl Engine {
         let move_bytes_max = MOVE_BYTES_MAX.min(self.options.segment_bytes as usize / 8);
         let mut batch: Vec<Live> = Vec::new();
         let mut batch_bytes = 0;
+        // Objects whose forks may hold pieces of this segment that were written under other forks' names.
+        let mut replaced: HashSet<ObjectId> = HashSet::new();
         for item in Heads::new(segment) {
             let (at, record) = item.map_err(|error| self.unreadable(segment, &error))?;
             let mut chunk_offset = at as u32 + record.head_bytes;
             let mut visit = |object: &ObjectId, fork: &Fork, start: u64, len: u32| {
-                batch_bytes +=
-                    self.collect_live(segment.id, chunk_offset, (object, fork, start, len), &mut batch);
+                let piece = (object, fork, start, len);
+                batch_bytes += self.collect_live(segment.id, chunk_offset, piece, &mut batch, &mut replaced);
                 chunk_offset += len;
                 if batch_bytes >= move_bytes_max {
                     batch_bytes = 0;
@@ -196,7 +216,49 @@ impl Engine {
                 Body::Mark => {}
             }
         }
-        self.relocate(work, segment, batch)
+        self.relocate(work, segment, batch)?;
+        replaced
+            .into_iter()
+            .try_for_each(|object| self.evacuate_replaced(work, segment, &object, move_bytes_max))
+    }
+
+    /// Moves what forks of an object that took others' places still hold of a segment. The heads there name them as they
+    /// were called when they were written, so their maps are searched instead: a portion at a time, since each holds up
+    /// the object.
+    fn evacuate_replaced(
+        self: &Arc<Self>,
+        work: &mut CleanerState,
+        segment: &Arc<Segment>,
+        object: &ObjectId,
+        move_bytes_max: usize,
+    ) -> Result<(), StoreError> {
+        let mut from = Some((Fork::DEFAULT, 0));
+        while let Some((fork, start)) = from {
+            let mut batch = Vec::new();
+            let mut batch_bytes = 0;
+            from = None;
+            {
+                let shard = self.shard(object).lock();
+                let Some(node) = shard.get(object) else { break };
+                let forks = node.forks.range::<Fork, _>(&fork..).filter(|(_, node)| node.base > 0);
+                let entries = forks.flat_map(|(name, node)| {
+                    let start = if *name == fork { start } else { 0 };
+                    node.map.overlapping(start, OFFSET_MAX).map(move |entry| (name, entry))
+                });
+                for (searched, (name, entry)) in entries.enumerate() {
+                    if searched == SEARCHED_MAX || batch_bytes >= move_bytes_max {
+                        from = Some((name.clone(), entry.start()));
+                        break;
+                    }
+                    if matches!(entry.place(), Place::Data { chunk, .. } if chunk.segment == segment.id) {
+                        batch_bytes += entry.len() as usize;
+                        batch.push(Live { object: object.clone(), fork: name.clone(), entry: *entry });
+                    }
+                }
+            }
+            self.relocate(work, segment, batch)?;
+        }
+        Ok(())
     }
 
     fn unreadable(&self, segment: &Segment, error: &std::io::Error) -> StoreError {
@@ -211,9 +273,14 @@ impl Engine {
         chunk_offset: u32,
         (object, fork, start, len): (&ObjectId, &Fork, u64, u32),
         batch: &mut Vec<Live>,
+        replaced: &mut HashSet<ObjectId>,
     ) -> usize {
         let shard = self.shard(object).lock();
-        let Some(map) = shard.get(object).and_then(|node| node.forks.get(fork)) else { return 0 };
+        let Some(node) = shard.get(object) else { return 0 };
+        if node.replaced && !replaced.contains(object) {
+            replaced.insert(owned(object));
+        }
+        let Some(map) = node.forks.get(fork) else { return 0 };
         let mut bytes = 0;
         for entry in map.map.overlapping(start, start + u64::from(len)) {
             if let Place::Data { chunk, .. } = entry.place()
@@ -251,6 +318,7 @@ impl Engine {
                 len,
                 version: live.entry.version(),
                 crc: if len == chunk.len { chunk.crc } else { crc32c(&data) },
+                source: Some((chunk.segment, chunk.offset)),
             });
             payload.push(data);
             true
@@ -280,25 +348,32 @@ impl Engine {
         for moved in moves {
             let chunk = Chunk { segment: appended.segment, offset, len: moved.len, crc: moved.crc };
             offset += moved.len;
-            self.repoint(&moved, chunk, Some(segment.id));
+            self.repoint(&moved, chunk, true);
         }
         Ok(())
     }
 
-    /// Has the index refer to a moved piece's new chunk, wherever it still holds the bytes that were moved; with
-    /// `from`, only where they still lie in that segment.
-    pub(crate) fn repoint(&self, moved: &Moved, chunk: Chunk, from: Option<u32>) {
+    /// Has the index refer to a moved piece's new chunk, wherever the fork still holds the bytes that were moved.
+    ///
+    /// In an object whose forks took each other's places a version does not tell: one transaction may have written the
+    /// same range of two forks, of which one is called as the other was. There, and while the store runs (`exact`), it
+    /// must be the very chunk that the piece was carried from. A chunk stands in one fork at a time, at one offset for
+    /// ever; so a move does no harm when it comes late, nor when it is replayed on top of a snapshot that knew more than
+    /// the log up to there. Elsewhere a replayed move applies by its version: also where the log is salvaged, and the
+    /// move that brought the piece to its source is lost.
+    pub(crate) fn repoint(&self, moved: &Moved, chunk: Chunk, exact: bool) {
         let mut shard = self.shard(&moved.object).lock();
-        let Some(fork) = shard.get_mut(&moved.object).and_then(|node| node.forks.get_mut(&moved.fork)) else {
-            return;
-        };
+        let Some(node) = shard.get_mut(&moved.object) else { return };
+        let source = moved.source.filter(|_| exact || node.replaced);
+        let Some(fork) = node.forks.get_mut(&moved.fork) else { return };
         let end = moved.start + u64::from(moved.len);
         let still: Vec<Entry> = fork
             .map
             .overlapping(moved.start, end)
             .filter(|entry| match entry.place() {
                 Place::Data { chunk, .. } => {
-                    entry.version() == moved.version && from.is_none_or(|from| chunk.segment == from)
+                    let source = source.is_none_or(|source| source == (chunk.segment, chunk.offset));
+                    entry.version() == moved.version && source
                 }
                 Place::Hole => false,
             })

@@ -16,7 +16,6 @@ use nacre_object::limit::{PAGE_ENTRIES_MAX, REPLY_BYTES_MAX};
 use nacre_object::{
     Answer, Done, ErrorKind, Found, Guard, ObjectId, Outcome, Read, Refusal, Reply, StoreError, Transaction,
 };
-use parking_lot::{Mutex, RwLock};
 
 use crate::Options;
 use crate::codec::crc32c;
@@ -28,6 +27,7 @@ use crate::node::{Node, RangePlan};
 use crate::readers::Readers;
 use crate::record::{self, Effect};
 use crate::segment::{Segment, SegmentTable};
+use crate::sync::{Mutex, RwLock};
 
 const SHARDS: usize = 64;
 
@@ -52,6 +52,8 @@ pub struct Engine {
     hasher: foldhash::fast::FixedState,
     /// Payload that transactions wrote, in bytes.
     pub(crate) user_bytes: AtomicU64,
+    /// Forks that took others' places. Counted under the lock of the object's shard.
+    pub(crate) replacements: AtomicU64,
 }
 
 /// A transaction, ready to be judged.
@@ -113,6 +115,7 @@ impl Engine {
             readers: Readers::default(),
             hasher,
             user_bytes: AtomicU64::new(0),
+            replacements: AtomicU64::new(0),
         }
     }
 
@@ -200,6 +203,9 @@ impl Engine {
         let live = |segment, bytes| changes.push((segment, bytes));
         node.apply(&work.effects, version, appended.segment, appended.payload_offset, live);
         self.table.add_all_live(&changes);
+        if work.effects.iter().any(|effect| matches!(effect, Effect::ReplaceFork { .. })) {
+            self.replacements.fetch_add(1, Ordering::SeqCst);
+        }
         node.gate = appended.batch;
         if existed != node.exists {
             let mut names = self.names.write();

@@ -7,23 +7,25 @@
 //! - batches become durable in the order of their numbers, records in the order in which they were appended;
 //! - `acked` is the greatest batch whose effects anybody may be told of; `synced` is the last record known to be on the
 //!   device: under `Durability::Always` that of the same batch;
+//! - `synced` only moves when a sync that began after those records were written has returned, and syncs run one at a
+//!   time: a caller that meets one under way waits for it, and begins another if that one began too early for it;
 //! - records are numbered without gaps, across segments and openings, so that a missing one is noticed;
 //! - after a failed write or sync nothing is ever acknowledged again, because nobody knows what the device holds.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{self, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
-use parking_lot::{Condvar, Mutex};
 
 use crate::Durability;
 use crate::record::{self, Stamp};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
+use crate::sync::{AtomicU64, Condvar, Instant, Mutex, block_on};
 
 /// After this long without a new batch, a mark proves that the last one was synced.
 const MARK_AFTER: Duration = Duration::from_millis(20);
@@ -46,6 +48,8 @@ pub struct Log {
     durability: Durability,
     tail: Mutex<Tail>,
     work: Condvar,
+    /// Notified when a sync ends, well or not.
+    sync_ended: Condvar,
     acked: AtomicU64,
     synced: AtomicU64,
     failure: OnceLock<StoreError>,
@@ -57,13 +61,13 @@ pub struct Log {
 #[derive(Default)]
 pub struct Counters {
     /// Bytes written to segments, heads and padding included.
-    pub log_bytes: AtomicU64,
+    pub log_bytes: atomic::AtomicU64,
     /// Batches written.
-    pub batches: AtomicU64,
+    pub batches: atomic::AtomicU64,
     /// Records written.
-    pub records: AtomicU64,
+    pub records: atomic::AtomicU64,
     /// Syncs of segment files.
-    pub syncs: AtomicU64,
+    pub syncs: atomic::AtomicU64,
 }
 
 struct Tail {
@@ -79,8 +83,10 @@ struct Tail {
     batch: Batch,
     /// Who waits for the batch that is being written, and its number.
     committing: Option<(u64, Vec<Waker>)>,
-    /// Segments written but not synced, under durability other than `Always`.
+    /// Segments written since the last sync began, under durability other than `Always`.
     unsynced: Vec<Arc<Segment>>,
+    /// Whether a sync of such segments is under way.
+    syncing: bool,
     /// Bytes appended since the last snapshot began.
     since_snapshot_bytes: u64,
     closing: bool,
@@ -163,10 +169,12 @@ impl Log {
                 batch: Batch::new(1),
                 committing: None,
                 unsynced: Vec::new(),
+                syncing: false,
                 since_snapshot_bytes: 0,
                 closing: false,
             }),
             work: Condvar::new(),
+            sync_ended: Condvar::new(),
             acked: AtomicU64::new(acked),
             synced: AtomicU64::new(sequence - 1),
             failure: OnceLock::new(),
@@ -377,6 +385,9 @@ impl Log {
 
         let mut tail = self.tail.lock();
         match result {
+            // A sync by somebody else failed meanwhile. This batch may be on its way to the device, but nothing is
+            // acknowledged after a failure.
+            Ok(()) if self.failure.get().is_some() => {}
             Ok(()) => {
                 self.acked.store(id, Ordering::Release);
                 tail.acked_sequence = batch.sequence;
@@ -418,28 +429,51 @@ impl Log {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// Syncs all that was acknowledged. Blocks.
+    /// Makes every record durable that was acknowledged before the call. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// The log's failure: of this sync, or of whatever failed before.
     pub fn sync(&self) -> Result<(), StoreError> {
         let mut tail = self.tail.lock();
-        let through = tail.acked_sequence;
-        let segments = std::mem::take(&mut tail.unsynced);
-        drop(tail);
-        if !segments.is_empty()
-            && let Err(text) = self.sync_segments(&segments)
-        {
-            self.fail(&mut self.tail.lock(), text);
+        let wanted = tail.acked_sequence;
+        loop {
+            if let Some(failure) = self.failure.get() {
+                return Err(failure.clone());
+            }
+            if self.synced.load(Ordering::Acquire) >= wanted {
+                return Ok(());
+            }
+            if tail.syncing {
+                // The segments that hold the wanted records may be in the hands of the sync under way, and are not on
+                // the device before it returns. It may also have begun before they were written: then the next turn
+                // of this loop begins one that covers them.
+                self.sync_ended.wait(&mut tail);
+                continue;
+            }
+            // What is acknowledged now was written before this sync begins, by segments that are in the list. A batch
+            // that is being written is not acknowledged, and puts its segments on the next list.
+            let through = tail.acked_sequence;
+            let segments = std::mem::take(&mut tail.unsynced);
+            tail.syncing = true;
+            drop(tail);
+            let result = self.sync_segments(&segments);
+            tail = self.tail.lock();
+            tail.syncing = false;
+            match result {
+                Ok(()) => {
+                    self.synced.fetch_max(through, Ordering::AcqRel);
+                }
+                Err(text) => self.fail(&mut tail, text),
+            }
+            self.sync_ended.notify_all();
         }
-        if let Some(failure) = self.failure.get() {
-            return Err(failure.clone());
-        }
-        self.synced.fetch_max(through, Ordering::AcqRel);
-        Ok(())
     }
 
     /// Waits until a batch's effects may be told. Blocks; in a store without a thread it commits by itself.
     pub fn wait_blocking(self: &Arc<Self>, batch: u64) -> Result<(), StoreError> {
         match self.committer {
-            Committer::Thread => futures::executor::block_on(self.wait(batch)),
+            Committer::Thread => block_on(self.wait(batch)),
             Committer::Appender => Ok(()),
             Committer::Caller => {
                 while !self.is_acked(batch) && self.commit() {}

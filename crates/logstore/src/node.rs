@@ -30,6 +30,8 @@ pub struct Node {
     pub fence: u64,
     /// The batch that has its newest change: what anybody who is told of the object must wait for.
     pub gate: u64,
+    /// Whether forks of it took others' places, so that records in the log may name them by names that they had before.
+    pub replaced: bool,
     /// Its forks, those that were removed (and have holes left) included.
     pub forks: BTreeMap<Fork, ForkNode>,
     /// Its keys.
@@ -45,6 +47,9 @@ pub struct ForkNode {
     pub exists: bool,
     /// Its size in bytes.
     pub size: u64,
+    /// The version at which it last took another fork's place, or another its: no byte of it is older, whatever its
+    /// entry says, and every byte that has no entry is a hole of this version. 0 if that never happened.
+    pub base: u64,
     /// Where its bytes are.
     pub map: ExtentMap,
 }
@@ -67,7 +72,9 @@ impl Node {
     pub fn region_version(&self, fork: &Fork, range: ByteRange) -> u64 {
         let Some(fork) = self.forks.get(fork) else { return self.floor };
         let entries = fork.map.overlapping(range.offset, range.end());
-        entries.map(Entry::version).max().unwrap_or(0).max(self.floor)
+        // A range without bytes holds none of the fork's.
+        let base = if range.len > 0 { fork.base } else { 0 };
+        entries.map(Entry::version).max().unwrap_or(0).max(base).max(self.floor)
     }
 
     /// Plans the reading of a range, with at most `data_bytes_max` bytes of data.
@@ -87,7 +94,9 @@ impl Node {
             _ => None,
         };
         let mut plan = RangePlan { start: range.offset, ..RangePlan::default() };
-        let mut version = 0;
+        // What no byte is older than. Entries of a fork that took another's place may say less.
+        let least = self.floor.max(fork.base);
+        let mut version = if range.len > 0 { least } else { self.floor };
         let mut at = range.offset;
         let extents = &mut plan.read.extents;
         for entry in fork.map.overlapping(range.offset, end) {
@@ -96,8 +105,8 @@ impl Node {
                 continue;
             }
             let piece = entry.clip(range.offset, cut.unwrap_or(end));
-            if self.floor > 0 && piece.start() > at {
-                coalesce(extents, hole(at, piece.start(), self.floor));
+            if least > 0 && piece.start() > at {
+                coalesce(extents, hole(at, piece.start(), least));
                 at = piece.start();
             }
             let kind = match piece.place() {
@@ -105,7 +114,7 @@ impl Node {
                 Place::Data { .. } => ExtentKind::Data,
             };
             let range = ByteRange::new(piece.start(), piece.len());
-            coalesce(extents, Extent { range, version: piece.version(), kind });
+            coalesce(extents, Extent { range, version: piece.version().max(least), kind });
             if extents.len() > EXTENTS_PER_READ_MAX {
                 cut = Some(extents[EXTENTS_PER_READ_MAX].range.offset);
                 extents.truncate(EXTENTS_PER_READ_MAX);
@@ -117,14 +126,14 @@ impl Node {
             }
         }
         let covered = cut.unwrap_or(end);
-        if self.floor > 0 && covered > at {
-            coalesce(extents, hole(at, covered, self.floor));
+        if least > 0 && covered > at {
+            coalesce(extents, hole(at, covered, least));
             if extents.len() > EXTENTS_PER_READ_MAX {
                 cut = Some(extents[EXTENTS_PER_READ_MAX].range.offset);
                 extents.truncate(EXTENTS_PER_READ_MAX);
             }
         }
-        plan.read.version = version.max(self.floor);
+        plan.read.version = version;
         plan.read.size = fork.size;
         plan.read.next = cut;
         if data_bytes_max.is_some() {
@@ -318,6 +327,7 @@ impl Node {
                         fork.make_hole(0, OFFSET_MAX, version, &mut live);
                     }
                 }
+                Effect::ReplaceFork { fork, from } => self.replace_fork(fork, from, version, &mut live),
                 Effect::SetKey { key, value } => set(&mut self.keys, key, value),
                 Effect::RemoveKey { key } => {
                     self.keys.remove(key);
@@ -331,6 +341,7 @@ impl Node {
                     self.release_all(&mut live);
                     self.exists = false;
                     self.floor = version;
+                    self.replaced = false;
                     self.forks.clear();
                     self.keys.clear();
                     self.attributes.clear();
@@ -339,12 +350,20 @@ impl Node {
         }
     }
 
+    /// The map of one fork goes over to another as it is: its entries keep the versions that they were written at, by
+    /// which moves in the log name them, and the fork's base says that all of them are newer now.
+    fn replace_fork(&mut self, fork: &Fork, from: &Fork, version: u64, live: &mut impl FnMut(u32, i64)) {
+        let Some(taken) = self.forks.get_mut(from).filter(|taken| taken.exists) else { return };
+        let hole = ForkNode { base: version, ..ForkNode::default() };
+        let taken = std::mem::replace(taken, hole);
+        let node = self.fork(fork);
+        let old = std::mem::replace(node, ForkNode { base: version, ..taken });
+        release(&old.map, live);
+        self.replaced = true;
+    }
+
     fn release_all(&self, live: &mut impl FnMut(u32, i64)) {
-        for entry in self.forks.values().flat_map(|fork| fork.map.iter()) {
-            if let Place::Data { chunk, .. } = entry.place() {
-                live(chunk.segment, -(entry.len() as i64));
-            }
-        }
+        self.forks.values().for_each(|fork| release(&fork.map, live));
     }
 
     /// The fork of a name, made if there is none. Names are copied: the caller's may be a slice of a large buffer.
@@ -361,6 +380,15 @@ impl ForkNode {
     fn make_hole(&mut self, start: u64, end: u64, version: u64, live: &mut impl FnMut(u32, i64)) {
         let entry = Entry::hole(ByteRange::new(start, end - start), version);
         self.map.replace(start, end, &[entry], |segment, bytes| live(segment, -(bytes as i64)));
+    }
+}
+
+/// Tells of all the data of a map that is not referred to any more.
+fn release(map: &ExtentMap, live: &mut impl FnMut(u32, i64)) {
+    for entry in map.iter() {
+        if let Place::Data { chunk, .. } = entry.place() {
+            live(chunk.segment, -(entry.len() as i64));
+        }
     }
 }
 

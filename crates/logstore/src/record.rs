@@ -59,6 +59,13 @@ pub enum Effect {
         /// The fork.
         fork: Fork,
     },
+    /// See [`Write::ReplaceFork`].
+    ReplaceFork {
+        /// The fork whose content is replaced.
+        fork: Fork,
+        /// The fork that becomes its content.
+        from: Fork,
+    },
     /// See [`Write::SetKey`].
     SetKey {
         /// The key.
@@ -107,6 +114,9 @@ pub struct Moved {
     pub version: u64,
     /// CRC-32C of its bytes.
     pub crc: u32,
+    /// The chunk that it was carried from: its segment, and its offset there. It tells pieces apart where a version
+    /// does not, because forks take each other's places. Records of format 1 do not say it.
+    pub source: Option<(u32, u32)>,
 }
 
 /// What a record says.
@@ -182,6 +192,7 @@ impl Effect {
                 Write::Zero { fork, range } => Effect::Zero { fork, range },
                 Write::Truncate { fork, size } => Effect::Truncate { fork, size },
                 Write::RemoveFork { fork } => Effect::RemoveFork { fork },
+                Write::ReplaceFork { fork, from } => Effect::ReplaceFork { fork, from },
                 Write::SetKey { key, value } => Effect::SetKey { key, value },
                 Write::RemoveKey { key } => Effect::RemoveKey { key },
                 Write::SetAttribute { name, value } => Effect::SetAttribute { name, value },
@@ -214,6 +225,8 @@ pub const fn aligned(bytes: usize) -> usize {
 const BODY_TRANSACTION: u8 = 1;
 const BODY_MOVES: u8 = 2;
 const BODY_MARK: u8 = 3;
+/// Moves with their sources, since format 2.
+const BODY_MOVES_FROM: u8 = 4;
 
 const EFFECT_CREATE: u8 = 1;
 const EFFECT_CHUNK: u8 = 2;
@@ -228,6 +241,8 @@ const EFFECT_SET_ATTRIBUTE: u8 = 9;
 const EFFECT_REMOVE_ATTRIBUTE: u8 = 10;
 const EFFECT_RAISE_FENCE: u8 = 11;
 const EFFECT_REMOVE: u8 = 12;
+/// Since format 2.
+const EFFECT_REPLACE_FORK: u8 = 13;
 
 /// Encodes a transaction's body, with room in front of it for the fixed part of the head.
 ///
@@ -270,6 +285,11 @@ pub fn encode_transaction(object: &ObjectId, effects: &[Effect]) -> Vec<u8> {
                 out.push(EFFECT_REMOVE_FORK);
                 put_bytes(&mut out, fork.as_bytes());
             }
+            Effect::ReplaceFork { fork, from } => {
+                out.push(EFFECT_REPLACE_FORK);
+                put_bytes(&mut out, fork.as_bytes());
+                put_bytes(&mut out, from.as_bytes());
+            }
             Effect::SetKey { key, value } => {
                 out.push(EFFECT_SET_KEY);
                 put_bytes(&mut out, key.as_bytes());
@@ -303,10 +323,12 @@ pub fn put_version(out: &mut Vec<u8>, version: u64) {
     out.extend_from_slice(&version.to_le_bytes());
 }
 
-/// Encodes the body of a record of moves, with room in front of it for the fixed part of the head.
+/// Encodes the body of a record of moves, with room in front of it for the fixed part of the head. Either all of them
+/// say their source, or it is a record of format 1.
 pub fn encode_moves(moves: &[Moved]) -> Vec<u8> {
     let mut out = vec![0; HEAD_BYTES_MIN];
-    out.push(BODY_MOVES);
+    let sources = moves.iter().all(|moved| moved.source.is_some());
+    out.push(if sources { BODY_MOVES_FROM } else { BODY_MOVES });
     put_varint(&mut out, moves.len() as u64);
     for moved in moves {
         put_bytes(&mut out, moved.object.as_bytes());
@@ -315,6 +337,10 @@ pub fn encode_moves(moves: &[Moved]) -> Vec<u8> {
         put_varint(&mut out, u64::from(moved.len));
         put_varint(&mut out, moved.version);
         out.extend_from_slice(&moved.crc.to_le_bytes());
+        if let Some((segment, offset)) = moved.source.filter(|_| sources) {
+            put_varint(&mut out, u64::from(segment));
+            put_varint(&mut out, u64::from(offset));
+        }
     }
     out
 }
@@ -485,7 +511,7 @@ fn decode_body(bytes: Bytes, payload_bytes: usize) -> Option<Body> {
             }
             Body::Transaction { object, version: reader.u64()?, effects }
         }
-        BODY_MOVES => {
+        kind @ (BODY_MOVES | BODY_MOVES_FROM) => {
             let count = usize::try_from(reader.varint()?).ok()?;
             let mut moves = Vec::with_capacity(count.min(reader.remaining() / 8));
             for _ in 0..count {
@@ -498,7 +524,9 @@ fn decode_body(bytes: Bytes, payload_bytes: usize) -> Option<Body> {
                 if len == 0 {
                     return None;
                 }
-                moves.push(Moved { object, fork, start, len, version, crc });
+                let mut number = || u32::try_from(reader.varint()?).ok();
+                let source = if kind == BODY_MOVES_FROM { Some((number()?, number()?)) } else { None };
+                moves.push(Moved { object, fork, start, len, version, crc, source });
             }
             Body::Moves(moves)
         }
@@ -548,6 +576,7 @@ fn decode_effect(reader: &mut Reader, previous: Option<&Effect>) -> Option<Effec
             Effect::Truncate { fork, size }
         }
         EFFECT_REMOVE_FORK => Effect::RemoveFork { fork: fork(reader)? },
+        EFFECT_REPLACE_FORK => Effect::ReplaceFork { fork: fork(reader)?, from: fork(reader)? },
         EFFECT_SET_KEY => Effect::SetKey { key: key(reader)?, value: reader.bytes()? },
         EFFECT_REMOVE_KEY => Effect::RemoveKey { key: key(reader)? },
         EFFECT_SET_ATTRIBUTE => Effect::SetAttribute { name: key(reader)?, value: reader.bytes()? },

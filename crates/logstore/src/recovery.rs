@@ -5,6 +5,8 @@
 //! another one says so) is never dropped: if its head is damaged its tail stands in, and if both are, opening fails
 //! and names the place. Damage to its payload is left for readers to find by its checksum.
 //!
+//! What is not known to have been synced is written again before anybody is told of it; see module `unproven`.
+//!
 //! Without a sound snapshot the log is replayed from its beginning, which is there for as long as there were never two
 //! snapshots at a time: nothing is freed before (see [`CleanerState::pins`]).
 
@@ -28,9 +30,9 @@ use crate::segment::{
     FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, parse_segment_name,
     segment_name,
 };
-use crate::snapshot::{Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
-use crate::superblock::Superblock;
-use crate::{Opened, Options};
+use crate::snapshot::{self, Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
+use crate::superblock::{self, Superblock};
+use crate::{Opened, Options, unproven};
 
 /// A segment that is replayed.
 struct Part {
@@ -49,6 +51,8 @@ struct Replay {
     end: Option<(usize, usize)>,
     /// The number of the next record.
     sequence: u64,
+    /// The last record that is known to have been synced.
+    synced: u64,
 }
 
 /// Opens the store on a disk, making one if the disk is empty.
@@ -65,7 +69,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
             segments.push((id, *size));
         } else if let Some(number) = parse_snapshot_name(name) {
             numbers.push(number);
-        } else if name.ends_with(".tmp") {
+        } else if superblock::is_temporary(name) || snapshot::is_temporary(name) {
             // What was not finished. Should it stay, the next opening finds it again.
             let _ = disk.remove(name);
         }
@@ -73,6 +77,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     segments.sort_unstable();
     numbers.sort_unstable();
     let (loaded, mut state, damages) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
+    unproven::rename_snapshots(&*disk, &numbers, &mut state)?;
     let header = loaded.as_ref().map(|snapshot| snapshot.header);
     let start = header.map_or(Position { segment: 0, offset: 0 }, |header| header.position);
 
@@ -91,15 +96,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     let mut replay = read_log(&*disk, &table, &segments, start, &superblock)?;
     replay.sequence = header.map_or(1, |header| header.sequence);
     find_end(&*disk, &mut replay, &mut opened)?;
-    // What the process before this one wrote may still be on its way; records from now on may say it is synced.
-    for part in &replay.parts {
-        if let Some(segment) = table.get(part.id) {
-            segment
-                .file
-                .sync()
-                .map_err(|error| io(&format!("sync {}", disk.describe(&segment.name)), error))?;
-        }
-    }
+    replay.rewrite_unproven(&*disk, &table, start, &superblock)?;
 
     let tail = match replay.end {
         Some((index, end)) => table.get(replay.parts[index].id).map(|segment| (segment, end as u64)),
@@ -298,7 +295,9 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
         Item::Record { record, .. } => Some(record.synced),
         Item::Gap { .. } => None,
     });
-    let synced = synced.max().unwrap_or(0);
+    // A snapshot is written when everything before its position is synced.
+    let synced = synced.max().unwrap_or(0).max(replay.sequence - 1);
+    replay.synced = synced;
     replay.end = replay.parts.first().map(|part| (0, part.from));
     let mut sound_items = 0;
     for (index, (part, item)) in replay.items.iter().enumerate() {
@@ -329,6 +328,50 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
     let dropped = replay.items.drain(sound_items..);
     opened.torn_records = dropped.filter(|(_, item)| matches!(item, Item::Record { .. })).count() as u64;
     Ok(())
+}
+
+impl Replay {
+    /// Makes durable what is replayed: everything that nothing proves to be on the device is written again. `start` is
+    /// where replay begins.
+    fn rewrite_unproven(
+        &self,
+        disk: &dyn Disk,
+        table: &SegmentTable,
+        start: Position,
+        superblock: &Superblock,
+    ) -> Result<(), StoreError> {
+        let Some((last, last_end)) = self.end else { return Ok(()) };
+        let mut before = start;
+        for (index, part) in self.parts.iter().enumerate().take(last + 1) {
+            let end = if index == last { last_end } else { part.bytes.len() };
+            // The end of what is proven in this segment. Where that is nothing, its header is not proven either.
+            let mut from = if part.id == start.segment { part.from } else { 0 };
+            for (_, item) in self.items.iter().filter(|(part, _)| *part == index) {
+                if let Item::Record { at, record, .. } = item
+                    && record.sequence <= self.synced
+                {
+                    from = at + record.record_bytes as usize;
+                }
+            }
+            let Some(segment) = table.get(part.id) else { continue };
+            let mut bytes = vec![part.bytes.slice(from.min(end)..end)];
+            if from == 0 && !SegmentHeader::decode(&part.bytes).is_some_and(|header| header.id == part.id) {
+                // It was torn off, and only the header of the next segment tells that this one is part of the log. That
+                // segment may be dropped.
+                let header = SegmentHeader {
+                    store: superblock.store,
+                    id: part.id,
+                    format: segment.binding.format(),
+                    predecessor: before.segment,
+                    predecessor_end: before.offset,
+                };
+                bytes = vec![header.encode(), part.bytes.slice((SEGMENT_HEAD_BYTES as usize).min(end)..end)];
+            }
+            unproven::rewrite(disk, &segment, from as u64, &bytes)?;
+            before = Position { segment: part.id, offset: end as u64 };
+        }
+        Ok(())
+    }
 }
 
 pub(crate) fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> bool {
@@ -383,7 +426,7 @@ impl Engine {
                 let mut offset = payload_offset;
                 for moved in moves {
                     let Moved { len, crc, .. } = moved;
-                    self.repoint(&moved, Chunk { segment, offset, len, crc }, None);
+                    self.repoint(&moved, Chunk { segment, offset, len, crc }, false);
                     offset += len;
                 }
             }
@@ -426,6 +469,7 @@ impl Engine {
         let mut torn = false;
         for segment in self.table.all().into_iter().rev().filter(|segment| segment.id > tail) {
             self.table.remove(segment.id);
+            unproven::clear_header(&*self.disk, &segment)?;
             torn |= self.disk.remove(&segment.name).is_ok();
         }
         if torn {

@@ -1,15 +1,21 @@
 //! A simulated disk: what was synced survives a crash, the rest may be lost, kept, or torn.
 //!
-//! Everything is decided by the seed, so that a failing run can be run again. Two images are kept: the live one, which
-//! the store sees, and what is pending on its way to the durable one. At a crash each pending write is kept, lost, or
-//! torn at the borders of 512-byte sectors, and of the pending changes of names a prefix is kept.
+//! Everything is decided by the seed, so that a failing run can be run again. Each file has two images, the live one that
+//! the store reads and writes (a page cache), and the durable one, and a list of writes that are on their way from the
+//! one to the other. At a crash each pending write is kept, lost, or torn at the borders of 512-byte sectors, and of the
+//! pending changes of names a prefix is kept.
+//!
+//! A failed sync is that of Linux: what it could not write counts as written all the same. The live image keeps it, nothing
+//! is pending any more, and a later sync succeeds without it. The same happens when the system writes a file back on its
+//! own and fails ([`Faults::writeback_error_at`]); then the next sync of the file reports it, once. All of that outlives the
+//! process ([`SimDisk::after_kill`]); a loss of power ends it, and what was never written is gone.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -24,13 +30,50 @@ pub struct Faults {
     pub crash_at: Option<u64>,
     /// This operation fails, and its effect is as uncertain as after a crash.
     pub error_at: Option<u64>,
+    /// At this operation the system writes back what is pending of some file, and fails.
+    pub writeback_error_at: Option<u64>,
     /// Bytes that fit on the disk.
     pub capacity_bytes: Option<u64>,
 }
 
+/// A kind of operation, for [`SimDisk::set_hook`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// [`Disk::create`].
+    Create,
+    /// [`Disk::rename`]; the hook is told the new name.
+    Rename,
+    /// [`Disk::remove`].
+    Remove,
+    /// [`Disk::sync_names`]; the hook is told no name.
+    SyncNames,
+    /// [`DiskFile::write_at`].
+    Write,
+    /// [`DiskFile::sync`].
+    Sync,
+}
+
+/// When a hook is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// Before the operation has its effect.
+    Before,
+    /// After it, and before the store is told.
+    After,
+}
+
+/// A function that is called around operations, on the thread that makes them: to hold one open, or to let other threads
+/// run. The name is the one under which the file was opened or made.
+pub type Hook = Arc<dyn Fn(Moment, Operation, &str) + Send + Sync>;
+
 /// A simulated disk.
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    hook: RwLock<Option<Hook>>,
 }
 
 struct State {
@@ -44,16 +87,20 @@ struct State {
     pending_names: Vec<NameChange>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct FileState {
     live: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<(usize, Vec<u8>)>,
+    /// Whether write-back failed and no sync has reported it yet.
+    unreported: bool,
 }
 
+#[derive(Clone)]
 enum NameChange {
     Create(String, usize),
-    Rename(String, String),
+    /// From, to, and the file.
+    Rename(String, String, usize),
     Remove(String),
 }
 
@@ -62,10 +109,9 @@ fn change_names(names: &mut BTreeMap<String, usize>, change: &NameChange) {
         NameChange::Create(name, file) => {
             names.insert(name.clone(), *file);
         }
-        NameChange::Rename(from, to) => {
-            if let Some(file) = names.remove(from) {
-                names.insert(to.clone(), file);
-            }
+        NameChange::Rename(from, to, file) => {
+            names.remove(from);
+            names.insert(to.clone(), *file);
         }
         NameChange::Remove(name) => {
             names.remove(name);
@@ -73,41 +119,126 @@ fn change_names(names: &mut BTreeMap<String, usize>, change: &NameChange) {
     }
 }
 
+impl FileState {
+    fn zeros(bytes: usize) -> Self {
+        let image = vec![0; bytes];
+        Self { live: image.clone(), durable: image, ..Self::default() }
+    }
+
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        write_into(&mut self.live, offset, bytes);
+        self.pending.push((offset, bytes.to_vec()));
+    }
+
+    fn write_back(&mut self) {
+        for (offset, bytes) in self.pending.drain(..) {
+            write_into(&mut self.durable, offset, &bytes);
+        }
+    }
+
+    /// Brings some of the pending writes to the durable image, sector by sector, and forgets the others.
+    fn write_back_some(&mut self, rng: &mut SmallRng, chance: f64) {
+        for (offset, bytes) in self.pending.drain(..) {
+            let mut at = 0;
+            while at < bytes.len() {
+                let len = (SECTOR_BYTES - (offset + at) % SECTOR_BYTES).min(bytes.len() - at);
+                if rng.random_bool(chance) {
+                    write_into(&mut self.durable, offset + at, &bytes[at..at + len]);
+                }
+                at += len;
+            }
+        }
+    }
+}
+
+/// How much of what was under way gets there. Whole failures are of one temper: nothing, everything, or each sector by
+/// chance.
+fn chance(rng: &mut SmallRng) -> f64 {
+    match rng.random_range(0..4) {
+        0 => 0.0,
+        1 => 1.0,
+        2 => 0.5,
+        _ => 0.9,
+    }
+}
+
 impl State {
-    /// Counts an operation; an error if it fails. The caller makes its effect first, as far as it has one.
+    fn new(seed: u64, faults: Faults) -> Self {
+        Self {
+            rng: SmallRng::seed_from_u64(seed),
+            faults,
+            operations: 0,
+            crashed: false,
+            files: Vec::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            pending_names: Vec::new(),
+        }
+    }
+
+    /// Counts an operation; an error if it fails.
     fn operation(&mut self) -> io::Result<()> {
         self.operations += 1;
         if self.faults.crash_at == Some(self.operations) {
             self.crashed = true;
         }
+        self.alive()?;
+        if self.faults.writeback_error_at == Some(self.operations) {
+            self.fail_writeback();
+        }
         if self.faults.error_at == Some(self.operations) {
             return Err(io::Error::other("simulated I/O error"));
         }
-        self.alive()
+        Ok(())
     }
 
     fn alive(&self) -> io::Result<()> {
         if self.crashed { Err(io::Error::other("the simulated power is off")) } else { Ok(()) }
     }
 
-    fn change(&mut self, change: NameChange) -> io::Result<()> {
-        if std::env::var("NACRE_SEED").is_ok() {
-            match &change {
-                NameChange::Create(a, _) => eprintln!("{} create {a}", self.operations),
-                NameChange::Rename(a, b) => eprintln!("{} rename {a} {b}", self.operations),
-                NameChange::Remove(a) => eprintln!("{} remove {a}", self.operations),
-            }
+    fn fail_writeback(&mut self) {
+        let dirty: Vec<usize> =
+            (0..self.files.len()).filter(|file| !self.files[*file].pending.is_empty()).collect();
+        if !dirty.is_empty() {
+            let file = dirty[self.rng.random_range(0..dirty.len())];
+            let chance = chance(&mut self.rng);
+            self.files[file].write_back_some(&mut self.rng, chance);
+            self.files[file].unreported = true;
         }
+    }
+
+    fn change(&mut self, change: NameChange) -> io::Result<()> {
         self.alive()?;
         change_names(&mut self.names, &change);
         self.pending_names.push(change);
         self.operation()
     }
 
-    fn write(&mut self, file: usize, offset: usize, bytes: &[u8]) {
+    fn sync(&mut self, file: usize) -> io::Result<()> {
+        let result = self.operation();
+        self.alive()?;
+        if result.is_err() {
+            let chance = chance(&mut self.rng);
+            self.files[file].write_back_some(&mut self.rng, chance);
+            return result;
+        }
         let file = &mut self.files[file];
-        write_into(&mut file.live, offset, bytes);
-        file.pending.push((offset, bytes.to_vec()));
+        file.write_back();
+        if std::mem::take(&mut file.unreported) {
+            return Err(io::Error::other("simulated I/O error of an earlier write-back"));
+        }
+        Ok(())
+    }
+
+    fn sync_names(&mut self) -> io::Result<()> {
+        let result = self.operation();
+        self.alive()?;
+        let count = self.pending_names.len();
+        let reached = if result.is_ok() { count } else { self.rng.random_range(0..=count) };
+        for change in self.pending_names.drain(..).take(reached) {
+            change_names(&mut self.durable_names, &change);
+        }
+        result
     }
 }
 
@@ -121,151 +252,175 @@ fn write_into(image: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 impl SimDisk {
     /// An empty disk.
     pub fn new(seed: u64, faults: Faults) -> Self {
-        let state = State {
-            rng: SmallRng::seed_from_u64(seed),
-            faults,
-            operations: 0,
-            crashed: false,
-            files: Vec::new(),
-            names: BTreeMap::new(),
-            durable_names: BTreeMap::new(),
-            pending_names: Vec::new(),
-        };
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self::with(State::new(seed, faults))
+    }
+
+    fn with(state: State) -> Self {
+        Self { shared: Arc::new(Shared { state: Mutex::new(state), hook: RwLock::new(None) }) }
     }
 
     /// Changes what goes wrong from now on.
     pub fn set_faults(&self, faults: Faults) {
-        self.state.lock().faults = faults;
+        self.shared.state.lock().faults = faults;
+    }
+
+    /// Has a function called before and after every operation that changes or syncs something.
+    pub fn set_hook(&self, hook: Hook) {
+        *self.shared.hook.write() = Some(hook);
     }
 
     /// How many operations there were.
     pub fn operations(&self) -> u64 {
-        self.state.lock().operations
+        self.shared.state.lock().operations
     }
 
     /// Whether the power went off.
     pub fn has_crashed(&self) -> bool {
-        self.state.lock().crashed
+        self.shared.state.lock().crashed
     }
 
-    /// The disk as the machine finds it after a crash that happens now.
+    /// The disk as the machine finds it after a crash that happens now. This one goes on as if it had not happened.
     pub fn after_crash(&self, faults: Faults) -> SimDisk {
-        let mut state = self.state.lock();
+        let mut state = self.shared.state.lock();
         let state = &mut *state;
-        let seed = state.rng.random();
+        let mut fresh = State::new(state.rng.random(), faults);
         let kept = state.rng.random_range(0..=state.pending_names.len());
         let mut names = state.durable_names.clone();
         state.pending_names[..kept].iter().for_each(|change| change_names(&mut names, change));
-        // Whole crashes are of one temper: all lost, all kept, or each sector by chance.
-        let chance = match state.rng.random_range(0..4) {
-            0 => 0.0,
-            1 => 1.0,
-            2 => 0.5,
-            _ => 0.9,
-        };
-        let disk = SimDisk::new(seed, faults);
-        let mut fresh = disk.state.lock();
+        let chance = chance(&mut state.rng);
         for (name, index) in names {
             let file = &state.files[index];
-            let mut image = file.durable.clone();
-            for (offset, bytes) in &file.pending {
-                let mut at = 0;
-                while at < bytes.len() {
-                    let len = (SECTOR_BYTES - (offset + at) % SECTOR_BYTES).min(bytes.len() - at);
-                    if state.rng.random_bool(chance) {
-                        write_into(&mut image, offset + at, &bytes[at..at + len]);
-                    }
-                    at += len;
-                }
-            }
-            let index = fresh.files.len();
-            fresh.files.push(FileState { live: image.clone(), durable: image, pending: Vec::new() });
-            fresh.names.insert(name, index);
+            let mut file = FileState {
+                durable: file.durable.clone(),
+                pending: file.pending.clone(),
+                ..FileState::default()
+            };
+            file.write_back_some(&mut state.rng, chance);
+            file.live = file.durable.clone();
+            fresh.names.insert(name, fresh.files.len());
+            fresh.files.push(file);
         }
         fresh.durable_names = fresh.names.clone();
-        drop(fresh);
-        disk
+        Self::with(fresh)
     }
 
-    /// The disk as another process finds it after this one was killed: nothing written is lost.
+    /// The disk as another process finds it after this one was killed: nothing written is lost, and nothing more of it is
+    /// durable.
     pub fn after_kill(&self, faults: Faults) -> SimDisk {
-        let state = self.state.lock();
-        let disk = SimDisk::new(state.operations, faults);
-        let mut fresh = disk.state.lock();
-        for (name, index) in &state.names {
-            let image = state.files[*index].live.clone();
-            let index = fresh.files.len();
-            fresh.files.push(FileState { live: image.clone(), durable: image, pending: Vec::new() });
-            fresh.names.insert(name.clone(), index);
+        let mut state = self.shared.state.lock();
+        let mut fresh = State::new(state.rng.random(), faults);
+        let named = |change: &NameChange| match change {
+            NameChange::Create(_, file) | NameChange::Rename(_, _, file) => Some(*file),
+            NameChange::Remove(_) => None,
+        };
+        let mut reachable: Vec<usize> = state.pending_names.iter().filter_map(named).collect();
+        reachable.extend(state.names.values().chain(state.durable_names.values()));
+        fresh.files.resize_with(state.files.len(), FileState::default);
+        reachable.sort_unstable();
+        reachable.dedup();
+        for index in reachable {
+            let file = &mut fresh.files[index];
+            *file = state.files[index].clone();
+            // The system may have forgotten a file that nobody had open, and with it that there is something to report.
+            file.unreported &= state.rng.random_bool(0.5);
         }
-        fresh.durable_names = fresh.names.clone();
-        drop(fresh);
-        disk
+        fresh.names = state.names.clone();
+        fresh.durable_names = state.durable_names.clone();
+        fresh.pending_names = state.pending_names.clone();
+        Self::with(fresh)
     }
 
     /// Flips a bit of a file.
     pub fn flip(&self, name: &str, byte: u64, bit: u8) {
-        let mut state = self.state.lock();
+        let mut state = self.shared.state.lock();
         let Some(index) = state.names.get(name).copied() else { return };
         let file = &mut state.files[index];
-        for image in [&mut file.live, &mut file.durable] {
-            if let Some(byte) = image.get_mut(byte as usize) {
-                *byte ^= 1 << (bit % 8);
-            }
-        }
+        let byte = byte as usize;
+        let pending = file
+            .pending
+            .iter_mut()
+            .filter_map(|(offset, bytes)| byte.checked_sub(*offset).and_then(|within| bytes.get_mut(within)));
+        let images = [&mut file.live, &mut file.durable].into_iter().filter_map(|image| image.get_mut(byte));
+        pending.chain(images).for_each(|byte| *byte ^= 1 << (bit % 8));
     }
 
     /// A file's bytes.
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
-        let state = self.state.lock();
+        let state = self.shared.state.lock();
         state.names.get(name).map(|index| state.files[*index].live.clone())
+    }
+}
+
+impl Shared {
+    /// Makes an operation, with the hook around it.
+    fn around<T>(
+        &self,
+        operation: Operation,
+        name: &str,
+        run: impl FnOnce(&mut State) -> io::Result<T>,
+    ) -> io::Result<T> {
+        // Neither lock is held while the hook runs: it may wait, and use the disk.
+        let hook = self.hook.read().clone();
+        let call = |moment| {
+            if let Some(hook) = &hook {
+                hook(moment, operation, name);
+            }
+        };
+        call(Moment::Before);
+        let result = run(&mut self.state.lock());
+        call(Moment::After);
+        result
+    }
+
+    fn file(self: &Arc<Self>, name: &str, file: usize) -> Arc<dyn DiskFile> {
+        Arc::new(SimFile { shared: Arc::clone(self), name: name.to_string(), file })
     }
 }
 
 impl Disk for SimDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let state = self.state.lock();
+        let state = self.shared.state.lock();
         state.alive()?;
         let file = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Arc::new(SimFile { state: Arc::clone(&self.state), file }))
+        Ok(self.shared.file(name, file))
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
-        let mut state = self.state.lock();
-        state.alive()?;
-        if state.names.contains_key(name) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        let used: u64 = state.names.values().map(|file| state.files[*file].live.len() as u64).sum();
-        if state.faults.capacity_bytes.is_some_and(|capacity| used + bytes > capacity) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        let file = state.files.len();
-        let image = vec![0; bytes as usize];
-        state.files.push(FileState { live: image.clone(), durable: image, pending: Vec::new() });
-        state.change(NameChange::Create(name.to_string(), file))?;
-        Ok(Arc::new(SimFile { state: Arc::clone(&self.state), file }))
+        let file = self.shared.around(Operation::Create, name, |state| {
+            state.alive()?;
+            if state.names.contains_key(name) {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            let used: u64 = state.names.values().map(|file| state.files[*file].live.len() as u64).sum();
+            if state.faults.capacity_bytes.is_some_and(|capacity| used + bytes > capacity) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let file = state.files.len();
+            state.files.push(FileState::zeros(bytes as usize));
+            state.change(NameChange::Create(name.to_string(), file))?;
+            Ok(file)
+        })?;
+        Ok(self.shared.file(name, file))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut state = self.state.lock();
-        if !state.names.contains_key(from) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        state.change(NameChange::Rename(from.to_string(), to.to_string()))
+        self.shared.around(Operation::Rename, to, |state| {
+            let file = *state.names.get(from).ok_or(io::ErrorKind::NotFound)?;
+            state.change(NameChange::Rename(from.to_string(), to.to_string(), file))
+        })
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let mut state = self.state.lock();
-        if !state.names.contains_key(name) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        state.change(NameChange::Remove(name.to_string()))
+        self.shared.around(Operation::Remove, name, |state| {
+            if !state.names.contains_key(name) {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            state.change(NameChange::Remove(name.to_string()))
+        })
     }
 
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
-        let state = self.state.lock();
+        let state = self.shared.state.lock();
         state.alive()?;
         let sizes =
             state.names.iter().map(|(name, file)| (name.clone(), state.files[*file].live.len() as u64));
@@ -273,22 +428,19 @@ impl Disk for SimDisk {
     }
 
     fn sync_names(&self) -> io::Result<()> {
-        let mut state = self.state.lock();
-        state.operation()?;
-        state.pending_names.clear();
-        state.durable_names = state.names.clone();
-        Ok(())
+        self.shared.around(Operation::SyncNames, "", State::sync_names)
     }
 }
 
 struct SimFile {
-    state: Arc<Mutex<State>>,
+    shared: Arc<Shared>,
+    name: String,
     file: usize,
 }
 
 impl DiskFile for SimFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let state = self.state.lock();
+        let state = self.shared.state.lock();
         state.alive()?;
         let image = &state.files[self.file].live;
         let from = offset as usize;
@@ -298,33 +450,29 @@ impl DiskFile for SimFile {
     }
 
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()> {
-        let mut state = self.state.lock();
-        state.alive()?;
-        let mut offset = offset as usize;
-        let failing = state.faults.error_at == Some(state.operations + 1);
-        let cut = state.rng.random_range(0..=parts.len());
-        for (index, part) in parts.iter().enumerate() {
-            // A write that fails may still have got part of the way.
-            if failing && index >= cut {
-                break;
+        self.shared.around(Operation::Write, &self.name, |state| {
+            state.alive()?;
+            let mut offset = offset as usize;
+            let failing = state.faults.error_at == Some(state.operations + 1);
+            let cut = state.rng.random_range(0..=parts.len());
+            for (index, part) in parts.iter().enumerate() {
+                // A write that fails may still have got part of the way.
+                if failing && index >= cut {
+                    break;
+                }
+                state.files[self.file].write(offset, part);
+                offset += part.len();
             }
-            state.write(self.file, offset, part);
-            offset += part.len();
-        }
-        state.operation()
+            state.operation()
+        })
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.state.lock();
-        state.operation()?;
-        let file = &mut state.files[self.file];
-        file.pending.clear();
-        file.durable = file.live.clone();
-        Ok(())
+        self.shared.around(Operation::Sync, &self.name, |state| state.sync(self.file))
     }
 
     fn size(&self) -> io::Result<u64> {
-        let state = self.state.lock();
+        let state = self.shared.state.lock();
         state.alive()?;
         Ok(state.files[self.file].live.len() as u64)
     }

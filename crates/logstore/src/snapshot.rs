@@ -41,6 +41,8 @@ const ITEM_ATTRIBUTE: u8 = 4;
 const ITEM_DATA: u8 = 5;
 const ITEM_HOLE: u8 = 6;
 const ITEM_SEGMENT: u8 = 7;
+/// Behind the fork that it is about, since format 2.
+const ITEM_BASE: u8 = 8;
 
 /// The name of a snapshot's file.
 pub fn snapshot_name(number: u64) -> String {
@@ -51,6 +53,16 @@ pub fn snapshot_name(number: u64) -> String {
 pub fn parse_snapshot_name(name: &str) -> Option<u64> {
     let number = name.strip_prefix("snapshot-")?.parse().ok()?;
     (snapshot_name(number) == name).then_some(number)
+}
+
+/// The name that a snapshot's file has until it is complete.
+fn temporary(number: u64) -> String {
+    format!("{}.tmp", snapshot_name(number))
+}
+
+/// Whether a file of this name is a snapshot that was not completed.
+pub fn is_temporary(name: &str) -> bool {
+    name.strip_suffix(".tmp").is_some_and(|name| parse_snapshot_name(name).is_some())
 }
 
 /// What the first frame says.
@@ -141,6 +153,12 @@ impl Frames {
                 out.push(u8::from(fork.exists));
                 put_varint(out, fork.size);
             });
+            if fork.base > 0 {
+                self.item(|out| {
+                    out.push(ITEM_BASE);
+                    put_varint(out, fork.base);
+                });
+            }
             for entry in fork.map.iter() {
                 self.item(|out| put_entry(out, entry));
             }
@@ -201,7 +219,7 @@ impl Engine {
                     format!("cannot write the index to {path}: {error}; the log still has it all"),
                 )
             };
-            let temporary = format!("{name}.tmp");
+            let temporary = temporary(number);
             let result = self.write_snapshot(&temporary, position, sequence);
             if let Err(cause) = result {
                 // What is left of it is removed here or when the store is opened.
@@ -461,6 +479,11 @@ impl Loader {
                 self.fork = Some(Fork::new(own(reader.bytes()?)).ok()?);
                 self.entries.exists = reader.u8()? != 0;
                 self.entries.size = reader.varint()?;
+            }
+            ITEM_BASE => {
+                self.fork.as_ref()?;
+                self.entries.base = reader.varint()?;
+                self.objects.last_mut()?.1.replaced = true;
             }
             ITEM_KEY => {
                 let key = Key::new(own(reader.bytes()?)).ok()?;

@@ -49,13 +49,15 @@ impl Superblock {
         bytes.chunks_exact(COPY_BYTES).take(2).filter_map(decode_copy).count()
     }
 
-    /// Reads the file, or writes it if the folder has no files of a store. A store of a lesser format is one of this
+    /// Reads the file, or writes it if the folder has no files of a store. With nothing beside it, it may be that of an
+    /// opening that could not make its name durable, and is written again. A store of a lesser format is one of this
     /// program's format from then on: what is written next may be what a program of that format cannot read.
     pub fn load_or_create(disk: &dyn Disk, files: &[(String, u64)]) -> Result<Self, StoreError> {
         let path = disk.describe(SUPERBLOCK);
         let io = |error| StoreError::new(ErrorKind::Io, format!("cannot read or write {path}: {error}"));
-        let present = |name: &str| files.iter().any(|(file, _)| file == name);
-        if present(SUPERBLOCK) {
+        let used =
+            files.iter().any(|(name, _)| name.starts_with("segment-") || name.starts_with("snapshot-"));
+        if files.iter().any(|(name, _)| name == SUPERBLOCK) {
             let bytes = read_file(disk, SUPERBLOCK).map_err(io)?;
             let Some(superblock) = Self::decode(&bytes) else {
                 let text =
@@ -69,14 +71,14 @@ impl Superblock {
                 );
                 return Err(StoreError::new(ErrorKind::Unsupported, text));
             }
-            if superblock.format < FORMAT_VERSION {
+            if !used || superblock.format < FORMAT_VERSION {
                 let superblock = Self { format: FORMAT_VERSION, ..superblock };
                 superblock.write(disk).map_err(io)?;
                 return Ok(superblock);
             }
             return Ok(superblock);
         }
-        if files.iter().any(|(name, _)| name.starts_with("segment-") || name.starts_with("snapshot-")) {
+        if used {
             let text = format!("{path} is missing, but the folder has other files of a store; restore it");
             return Err(StoreError::new(ErrorKind::Corrupt, text));
         }
@@ -87,7 +89,7 @@ impl Superblock {
 
     /// Writes the file, in place of the one that there may be.
     pub fn write(&self, disk: &dyn Disk) -> std::io::Result<()> {
-        let temporary = format!("{SUPERBLOCK}.tmp");
+        let temporary = temporary();
         // What an opening left that did not come to its end; usually there is nothing.
         let _ = disk.remove(&temporary);
         let file = disk.create(&temporary, 0)?;
@@ -96,6 +98,16 @@ impl Superblock {
         disk.rename(&temporary, SUPERBLOCK)?;
         disk.sync_names()
     }
+}
+
+/// The name that the file has until it is complete.
+fn temporary() -> String {
+    format!("{SUPERBLOCK}.tmp")
+}
+
+/// Whether a file of this name is one that was not completed.
+pub fn is_temporary(name: &str) -> bool {
+    name == temporary()
 }
 
 fn decode_copy(bytes: &[u8]) -> Option<Superblock> {

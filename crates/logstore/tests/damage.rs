@@ -588,7 +588,7 @@ fn a_scrub_notices_what_only_the_device_lost() {
 #[test]
 fn a_file_is_read_past_the_page_cache() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let disk = FolderDisk::open(folder.path()).unwrap();
+    let disk = FolderDisk::open(folder.path(), false).unwrap();
     let content: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 / 5) as u8).collect();
     let file = disk.create("file", 0).unwrap();
     file.write_at(0, &[content.clone().into()]).unwrap();

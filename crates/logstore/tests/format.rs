@@ -23,6 +23,11 @@ fn golden(format: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/format-{format}"))
 }
 
+/// A store of format 2 in which forks took each other's places, which no store of the first format has.
+fn golden_with_replacements() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-2-replacements")
+}
+
 /// A copy of a store: one that is opened is changed, and stays locked until it is closed.
 fn copy_of(folder: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
@@ -33,13 +38,23 @@ fn copy_of(folder: &Path) -> tempfile::TempDir {
     copy
 }
 
+/// Replacements of forks in the history of the golden store that has them.
+const REPLACE_PERCENT: u32 = 15;
+
 fn options() -> Options {
     Options { segment_bytes: 64 << 10, committer: Committer::Caller, ..Options::default() }
 }
 
 /// The history that the golden store holds: half of it in a snapshot, half in the log only.
-fn history(mut each: impl FnMut(usize, nacre_object::testkit::history::Step)) -> Generator {
-    let mut generator = Generator::new(1, Shape::default());
+fn history(each: impl FnMut(usize, nacre_object::testkit::history::Step)) -> Generator {
+    history_with(0, each)
+}
+
+fn history_with(
+    replace_percent: u32,
+    mut each: impl FnMut(usize, nacre_object::testkit::history::Step),
+) -> Generator {
+    let mut generator = Generator::new(1, Shape { replace_percent, ..Shape::default() });
     for number in 0..80 {
         let step = generator.step();
         each(number, step);
@@ -47,10 +62,10 @@ fn history(mut each: impl FnMut(usize, nacre_object::testkit::history::Step)) ->
     generator
 }
 
-fn write_golden() {
-    let _ = std::fs::remove_dir_all(golden(FORMAT_VERSION));
-    let store = LogStore::open(&golden(FORMAT_VERSION), options()).unwrap();
-    history(|number, step| {
+fn write_golden(folder: &Path, replace_percent: u32) {
+    let _ = std::fs::remove_dir_all(folder);
+    let store = LogStore::open(folder, options()).unwrap();
+    history_with(replace_percent, |number, step| {
         let reply = store.apply(&step.object, step.transaction);
         store.turn().unwrap();
         assert_eq!(block_on(reply).is_ok(), step.expected.is_ok());
@@ -65,17 +80,19 @@ fn write_golden() {
 #[test]
 fn stores_of_all_formats_open_and_hold_what_they_held() {
     if std::env::var("NACRE_GOLDEN").is_ok_and(|value| value == "write") {
-        write_golden();
+        write_golden(&golden(FORMAT_VERSION), 0);
+        write_golden(&golden_with_replacements(), REPLACE_PERCENT);
     }
-    for format in 1..=FORMAT_VERSION {
-        let copy = copy_of(&golden(format));
+    let stores = [(golden(1), 0), (golden(2), 0), (golden_with_replacements(), REPLACE_PERCENT)];
+    for (folder, replace_percent) in stores {
+        let copy = copy_of(&folder);
         let store = LogStore::open(copy.path(), options()).unwrap();
         let opened = store.opened();
         assert!(
             opened.replayed_records > 10 && opened.healed_records == 0 && opened.torn_records == 0,
             "{opened:?}"
         );
-        let generator = history(|_, _| {});
+        let generator = history_with(replace_percent, |_, _| {});
         compare(&store, generator.model(), generator.objects()).unwrap();
         assert_eq!(store.scrub(|_| {}).unwrap().findings, []);
     }
@@ -170,6 +187,7 @@ fn heads_of_records_are_pinned() {
         len: 2,
         version: 3,
         crc: 0xdead_beef,
+        source: None,
     };
     let golden = [
         (1, include_str!("golden/transaction.hex"), include_str!("golden/moves.hex")),
@@ -193,6 +211,42 @@ fn heads_of_records_are_pinned() {
             panic!("the head is sound")
         };
         assert_eq!(decoded.body, Body::Moves(vec![moved.clone()]));
+    }
+}
+
+/// What format 2 has besides.
+#[test]
+fn heads_of_replacements_and_of_moves_with_sources_are_pinned() {
+    let object = ObjectId::try_from("o").unwrap();
+    let replace = Write::ReplaceFork { fork: Fork::DEFAULT, from: Fork::try_from("f").unwrap() };
+    let (effects, _) = Effect::from_writes(vec![replace]);
+    let mut head = record::encode_transaction(&object, &effects);
+    record::put_version(&mut head, 6);
+    let moved = Moved {
+        object: object.clone(),
+        fork: Fork::DEFAULT,
+        start: 1 << 40,
+        len: 2,
+        version: 3,
+        crc: 0xdead_beef,
+        source: Some((5, 4096)),
+    };
+    let bodies = [
+        (head, 0, Body::Transaction { object, version: 6, effects }, include_str!("golden/replacement-2.hex")),
+        (
+            record::encode_moves(std::slice::from_ref(&moved)),
+            2,
+            Body::Moves(vec![moved]),
+            include_str!("golden/moves-from-2.hex"),
+        ),
+    ];
+    for (head, payload_bytes, body, golden) in bodies {
+        let head = sealed(head, 2, payload_bytes);
+        assert_eq!(hex(&head), golden.trim(), "the encoding changed");
+        let Some(Found::Head(decoded)) = record::decode(&head, Binding::new(2, STORE, 7), 4096) else {
+            panic!("the head is sound")
+        };
+        assert_eq!(decoded.body, body);
     }
 }
 

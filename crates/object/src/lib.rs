@@ -32,6 +32,7 @@ mod id;
 pub mod limit;
 mod outcome;
 pub mod pace;
+pub mod stage;
 mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
@@ -41,5 +42,5 @@ pub use error::{ErrorKind, StoreError};
 pub use extent::{ByteRange, Extent, ExtentKind, coalesce};
 pub use id::{Fork, Key, ObjectId};
 pub use outcome::{Answer, Done, ForkPage, Found, KeyPage, Outcome, RangeRead, Refusal, Stat};
-pub use store::{ObjectStore, Reply};
+pub use store::{Limits, ObjectStore, Reply};
 pub use transaction::{Check, Guard, Intent, KeyRange, Read, Transaction, Write};

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::limit::OFFSET_MAX;
 use crate::{ObjectId, Outcome, StoreError, Transaction};
 
 /// Keeps objects. The embedded engine, a remote server and a Ceph pool all implement it, and all pass the same
@@ -20,6 +21,25 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// `limit`, and at most [`PAGE_ENTRIES_MAX`](crate::limit::PAGE_ENTRIES_MAX). A short page is not the end of
     /// the list; an empty one is.
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>>;
+
+    /// What this store holds less of than the model allows. A store in front of another one passes on that one's.
+    fn limits(&self) -> Limits {
+        Limits::default()
+    }
+}
+
+/// What one store holds less of than the model allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes that one fork of an object may hold, from its beginning to its end.
+    pub fork_bytes_max: u64,
+}
+
+impl Default for Limits {
+    /// The model's own.
+    fn default() -> Self {
+        Self { fork_bytes_max: OFFSET_MAX }
+    }
 }
 
 /// An answer that may be there already: a future that costs no allocation where it is.
@@ -61,5 +81,9 @@ impl<S: ObjectStore + ?Sized> ObjectStore for std::sync::Arc<S> {
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         (**self).list(after, limit)
+    }
+
+    fn limits(&self) -> Limits {
+        (**self).limits()
     }
 }

@@ -252,6 +252,16 @@ pub enum Write {
         /// The fork.
         fork: Fork,
     },
+    /// Puts the content of one fork in the place of another's, in a time that does not depend on how much there is:
+    /// what `fork` held is gone, and `from` is removed. Every byte of `fork`, data and holes to the end of the offset
+    /// space, then carries this transaction's version; `from` is left as by `RemoveFork`. Where there is no fork
+    /// `from`, neither changes: guard its region version to be sure of what is taken.
+    ReplaceFork {
+        /// The fork whose content is replaced; made if there is none.
+        fork: Fork,
+        /// The fork that becomes its content; any other one.
+        from: Fork,
+    },
     /// Sets a key.
     SetKey {
         /// The key.
@@ -386,6 +396,11 @@ impl Write {
                 }
                 Ok(bytes)
             }
+            Write::ReplaceFork { fork, from } if fork == from => {
+                let text = format!("fork \"{fork}\" is to be replaced by itself");
+                Err(StoreError::new(ErrorKind::Invalid, text))
+            }
+            Write::ReplaceFork { .. } => Ok(0),
             Write::Zero { range, .. } => range.validate().map(|()| 0),
             Write::Truncate { size, .. } => ByteRange::new(0, *size).validate().map(|()| 0),
             Write::SetKey { value, .. } => {

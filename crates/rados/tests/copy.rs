@@ -12,7 +12,7 @@ use nacre_object::{ObjectId, ObjectStore};
 
 /// Objects and forks that are gone cannot be seen by who copies, and nothing may depend on them here.
 fn shape() -> Shape {
-    Shape { objects: 5, forks: 1, keys: 40, remove_percent: 0, ..Shape::default() }
+    Shape { objects: 5, forks: 1, keys: 40, remove_percent: 0, replace_percent: 0, ..Shape::default() }
 }
 
 #[test]

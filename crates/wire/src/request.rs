@@ -6,7 +6,8 @@
 
 use bytes::Bytes;
 use nacre_object::limit::{
-    EXTENTS_PER_TRANSACTION_MAX, KEY_BYTES_MAX, OBJECT_ID_BYTES_MAX, OPERATIONS_MAX, TRANSACTION_BYTES_MAX,
+    EXTENTS_PER_TRANSACTION_MAX, FORK_NAME_BYTES_MAX, KEY_BYTES_MAX, OBJECT_ID_BYTES_MAX, OPERATIONS_MAX,
+    TRANSACTION_BYTES_MAX,
 };
 use nacre_object::{
     ByteRange, Check, Fork, Guard, Intent, Key, KeyRange, ObjectId, Read, StoreError, Transaction, Write,
@@ -67,6 +68,7 @@ mod code {
     pub(super) const WRITE_REMOVE_ATTRIBUTE: u8 = 9;
     pub(super) const WRITE_RAISE_FENCE: u8 = 10;
     pub(super) const WRITE_REMOVE: u8 = 11;
+    pub(super) const WRITE_REPLACE_FORK: u8 = 12;
 }
 
 /// Writes a request to apply a transaction, which must have passed [`Transaction::validate`]. Gives the length of
@@ -422,6 +424,12 @@ fn put_write(outbox: &mut Outbox, write: &Write) {
             outbox.u64(*size);
         }
         Write::RemoveFork { fork } => put_operation(outbox, code::WRITE_REMOVE_FORK, 0, fork.as_bytes()),
+        Write::ReplaceFork { fork, from } => {
+            put_operation(outbox, code::WRITE_REPLACE_FORK, 0, fork.as_bytes());
+            const { assert!(FORK_NAME_BYTES_MAX == u8::MAX as usize) };
+            outbox.u8(from.as_bytes().len() as u8);
+            outbox.slice(from.as_bytes());
+        }
         Write::SetKey { key, value } => {
             put_operation(outbox, code::WRITE_SET_KEY, 0, key.as_bytes());
             put_value(outbox, value);
@@ -461,6 +469,10 @@ fn get_write(cursor: &mut Cursor<'_>, extents_so_far: &mut usize) -> Result<Writ
         code::WRITE_ZERO => Write::Zero { fork: Fork::new(name)?, range: get_range(cursor)? },
         code::WRITE_TRUNCATE => Write::Truncate { fork: Fork::new(name)?, size: cursor.u64()? },
         code::WRITE_REMOVE_FORK => Write::RemoveFork { fork: Fork::new(name)? },
+        code::WRITE_REPLACE_FORK => {
+            let len = cursor.u8()? as usize;
+            Write::ReplaceFork { fork: Fork::new(name)?, from: Fork::new(cursor.bytes(len)?)? }
+        }
         code::WRITE_SET_KEY => Write::SetKey { key: Key::new(name)?, value: get_value(cursor)? },
         code::WRITE_REMOVE_KEY => Write::RemoveKey { key: Key::new(name)? },
         code::WRITE_SET_ATTRIBUTE => Write::SetAttribute { name: Key::new(name)?, value: get_value(cursor)? },

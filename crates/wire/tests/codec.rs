@@ -74,6 +74,8 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
             Write::Remove,
         ],
     };
+    let replacement =
+        Transaction::new().change(Write::ReplaceFork { fork: Fork::DEFAULT, from: fork.clone() });
     let read = RangeRead {
         data: "data".into(),
         extents: vec![
@@ -116,6 +118,10 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
         ("error", bytes_of(|out| reply::put_error(out, 5, &error))),
         ("call", bytes_of(|out| assert!(call::put_call(out, 6, "info", &Bytes::from_static(b"{}")).is_ok()))),
         ("result", bytes_of(|out| assert!(call::put_text(out, Kind::Result, 6, &value).is_ok()))),
+        (
+            "apply_replacement",
+            bytes_of(|out| assert!(request::put_apply(out, 7, &object, &replacement).is_ok())),
+        ),
     ]
 }
 
@@ -212,7 +218,7 @@ impl Maker {
 
     fn write(&mut self) -> Write {
         let fork = self.fork();
-        match self.0.random_range(0..11) {
+        match self.0.random_range(0..12) {
             0 => Write::Create,
             1 => {
                 let count = self.0.random_range(0..5);
@@ -227,6 +233,10 @@ impl Maker {
             7 => Write::SetAttribute { name: self.key(), value: self.blob(0, 20_000) },
             8 => Write::RemoveAttribute { name: self.key() },
             9 => Write::RaiseFence { token: self.0.random() },
+            10 => {
+                let from = Fork::new([fork.as_bytes(), b"x"].concat()).unwrap_or_default();
+                Write::ReplaceFork { fork, from }
+            }
             _ => Write::Remove,
         }
     }

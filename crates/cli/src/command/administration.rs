@@ -200,6 +200,7 @@ fn print_scrub(reports: &[Report], damaged: usize) -> Result<(), Failure> {
     let source = |part: &Report| match part.report.get("source").and_then(Value::as_str) {
         Some("emptied-cache") => Some("through the page cache, emptied first"),
         Some("memory") => Some("from memory"),
+        Some("osds") => Some("from the OSDs"),
         _ => None,
     };
     Ok(output::line(&format!(

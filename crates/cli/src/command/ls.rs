@@ -1,14 +1,14 @@
 //! `nacre ls`: the objects of a store.
 
 use bytes::Bytes;
-use futures::future::try_join_all;
-use nacre::{ObjectId, Stat, Store, limit};
+use futures::future::{join_all, try_join_all};
+use nacre::{Error, ErrorKind, ObjectId, Stat, Store, limit};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::output::{Array, Table};
 use crate::session::Session;
-use crate::{name, output};
+use crate::{name, output, quantity};
 
 /// List objects in the order of their names
 #[derive(clap::Args, Debug)]
@@ -25,10 +25,15 @@ pub struct Args {
     /// Show version, size, forks, keys and attributes too
     #[arg(long, short)]
     long: bool,
+    /// List staged forks instead: content of "nacre put" that is under way, or whose writer died
+    #[arg(long, conflicts_with_all = ["long", "limit"])]
+    staged: bool,
 }
 
 /// Objects that are looked at together, and printed as one table.
 const PAGE: usize = 1000;
+/// Objects that are asked for their staged forks together.
+const STAGED_PAGE: usize = 64;
 
 /// Runs `nacre ls`.
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
@@ -38,10 +43,14 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
         Some(after) => store.list_after(after),
         None => store.list(),
     };
+    if args.staged {
+        return staged(session, &store, objects, &args.prefix).await;
+    }
     let mut array = if session.json { Some(Array::begin()?) } else { None };
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut last = None;
     let mut more = false;
+    let mut unreadable = 0;
     loop {
         let mut page = Vec::new();
         while page.len() < PAGE {
@@ -60,6 +69,10 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
         let whole = page.len() < PAGE;
         last = page.last().cloned().or(last);
         let stats = if args.long { Some(stats(&store, &page).await?) } else { None };
+        for error in stats.iter().flatten().filter_map(|stat| stat.as_ref().err()) {
+            unreadable += 1;
+            output::complain(&format!("nacre: {error}"));
+        }
         match &mut array {
             Some(array) => {
                 for (index, id) in page.iter().enumerate() {
@@ -80,6 +93,57 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
             }
         }
     }
+    if unreadable > 0 {
+        let text = format!("{} of {} cannot be read", quantity::count(unreadable, "object"), store.name());
+        return Err(Failure::Failed(text));
+    }
+    Ok(())
+}
+
+/// Lists the staged forks of objects whose names begin with `prefix`.
+async fn staged(
+    session: &Session,
+    store: &Store,
+    mut objects: nacre::Objects,
+    prefix: &[u8],
+) -> Result<(), Failure> {
+    let mut array = if session.json { Some(Array::begin()?) } else { None };
+    let mut table = Table::new(&["BYTES", "IDLE", "FORK", "OBJECT"]);
+    let mut rows = 0;
+    loop {
+        let mut page = Vec::new();
+        while page.len() < STAGED_PAGE {
+            let next = objects.next().await;
+            let next = next.map_err(Failure::store(format!("list the objects of {}", store.name())))?;
+            let Some(id) = next.filter(|id| id.as_bytes().starts_with(prefix)) else { break };
+            page.push(id);
+        }
+        let stages = page.iter().map(async |id| store.object(id)?.staged().await);
+        for (id, stages) in page.iter().zip(try_join_all(stages).await?) {
+            for stage in stages {
+                rows += 1;
+                let idle_s = stage.idle.map(|idle| idle.as_secs());
+                let (object, fork) = (id.to_string(), stage.fork.to_string());
+                match &mut array {
+                    Some(array) => array.entry(
+                        &json!({ "object": object, "fork": fork, "bytes": stage.bytes, "idle_s": idle_s }),
+                    )?,
+                    None => {
+                        let idle = idle_s.map_or("unknown".to_owned(), |seconds| format!("{seconds} s"));
+                        table.row([stage.bytes.to_string(), idle, fork, object]);
+                    }
+                }
+            }
+        }
+        if page.len() < STAGED_PAGE {
+            break;
+        }
+    }
+    match array {
+        Some(array) => array.end()?,
+        None if rows > 0 => table.print()?,
+        None => {}
+    }
     Ok(())
 }
 
@@ -95,19 +159,28 @@ fn before(prefix: &[u8]) -> Option<ObjectId> {
     ObjectId::new(Bytes::from(name)).ok()
 }
 
-async fn stats(store: &Store, page: &[ObjectId]) -> Result<Vec<Stat>, Failure> {
+/// Looks at objects. One that is damaged keeps nobody from seeing the others.
+async fn stats(store: &Store, page: &[ObjectId]) -> Result<Vec<Result<Stat, Error>>, Failure> {
     let mut stats = Vec::with_capacity(page.len());
     for ids in page.chunks(64) {
         let group = ids.iter().map(async |id| store.object(id)?.stat().await);
-        stats.extend(try_join_all(group).await?);
+        for result in join_all(group).await {
+            match result {
+                Err(error) if !matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+                    return Err(error.into());
+                }
+                result => stats.push(result),
+            }
+        }
     }
     Ok(stats)
 }
 
-fn entry(id: &ObjectId, stat: Option<&Stat>) -> Value {
+fn entry(id: &ObjectId, stat: Option<&Result<Stat, Error>>) -> Value {
     match stat {
         None => json!({ "object": id.to_string() }),
-        Some(stat) => json!({
+        Some(Err(error)) => json!({ "object": id.to_string(), "error": error.message }),
+        Some(Ok(stat)) => json!({
             "object": id.to_string(),
             "version": stat.version,
             "bytes": stat.bytes,
@@ -118,7 +191,7 @@ fn entry(id: &ObjectId, stat: Option<&Stat>) -> Value {
     }
 }
 
-fn print(page: &[ObjectId], stats: Option<&[Stat]>) -> Result<(), Failure> {
+fn print(page: &[ObjectId], stats: Option<&[Result<Stat, Error>]>) -> Result<(), Failure> {
     let Some(stats) = stats else {
         for id in page {
             output::line(&id.to_string())?;
@@ -130,8 +203,12 @@ fn print(page: &[ObjectId], stats: Option<&[Stat]>) -> Result<(), Failure> {
     }
     let mut table = Table::new(&["VERSION", "BYTES", "FORKS", "KEYS", "ATTRIBUTES", "OBJECT"]);
     for (id, stat) in page.iter().zip(stats) {
-        let numbers = [stat.version, stat.bytes, stat.forks, stat.keys, stat.attributes];
-        table.row(numbers.map(|number| number.to_string()).into_iter().chain([id.to_string()]));
+        let cells = match stat {
+            Ok(stat) => [stat.version, stat.bytes, stat.forks, stat.keys, stat.attributes]
+                .map(|number| number.to_string()),
+            Err(_) => [(); 5].map(|()| "?".to_owned()),
+        };
+        table.row(cells.into_iter().chain([id.to_string()]));
     }
     Ok(table.print()?)
 }

@@ -9,14 +9,16 @@ use tokio::io::AsyncWrite;
 
 use crate::arguments::{ForkArgs, RangeArgs};
 use crate::failure::Failure;
+use crate::interrupt::Interruptible;
 use crate::progress::Metered;
 use crate::session::{self, Session};
 use crate::{name, output, quantity};
 
 /// Store a file, or standard input, as an object
 ///
-/// What the fork held before is replaced. Streams of any length are stored piece by piece; who reads meanwhile sees
-/// the object grow.
+/// What the fork held before is replaced at once: who reads meanwhile gets the old content or the new one, and a put
+/// that is interrupted, or fails, leaves the old one. Streams of any length are taken; what is longer than 16 MiB is
+/// staged in a fork that "nacre ls --staged" shows until it is complete.
 #[derive(clap::Args, Debug)]
 pub struct PutArgs {
     /// The object
@@ -48,9 +50,9 @@ pub struct GetArgs {
 
 /// Runs `nacre put`.
 pub async fn put(session: &Session, args: PutArgs) -> Result<(), Failure> {
-    let object = session.object(&args.object, &args.fork.fork())?;
+    let object = session.object_to_fill(&args.object, &args.fork.own()?)?;
     let bytes = if args.file == Path::new("-") {
-        object.put(Metered::new(tokio::io::stdin(), None)).await?
+        object.put(Interruptible::new(Metered::new(tokio::io::stdin(), None))?).await?
     } else {
         let shown = args.file.display();
         let file = tokio::fs::File::open(&args.file).await.map_err(Failure::io(format!("open {shown}")))?;
@@ -61,7 +63,7 @@ pub async fn put(session: &Session, args: PutArgs) -> Result<(), Failure> {
             )));
         }
         let total = metadata.is_file().then_some(metadata.len());
-        object.put(Metered::new(file, total)).await?
+        object.put_sized(Interruptible::new(Metered::new(file, total))?, total).await?
     };
     match session.json {
         true => output::line(&json!({ "object": object.id().to_string(), "bytes": bytes }).to_string())?,

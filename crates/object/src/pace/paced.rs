@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::pace::{Admission, Pacer, PacerLimits, RegionHash, RegionStatistics, Statistics, Waiter};
 use crate::{
-    Answer, ByteRange, Fork, Found, Guard, Intent, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError,
+    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError,
     Transaction,
 };
 
@@ -241,6 +241,10 @@ impl<S: ObjectStore> ObjectStore for Paced<S> {
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         self.shared.store.list(after, limit)
+    }
+
+    fn limits(&self) -> Limits {
+        self.shared.store.limits()
     }
 }
 

@@ -54,6 +54,9 @@ pub struct Shape {
     pub far_percent: u32,
     /// Changes that remove the object.
     pub remove_percent: u32,
+    /// Changes that replace one fork by another. Where it is 0, histories are those that seeds gave before there was
+    /// such a change.
+    pub replace_percent: u32,
 }
 
 impl Default for Shape {
@@ -74,6 +77,7 @@ impl Default for Shape {
             miss_percent: 15,
             far_percent: 5,
             remove_percent: 3,
+            replace_percent: 5,
         }
     }
 }
@@ -202,10 +206,16 @@ impl Generator {
     }
 
     fn fork(&mut self) -> Fork {
-        match self.up_to(self.shape.forks.saturating_sub(1)) {
-            0 => Fork::DEFAULT,
-            index => Fork::new(format!("f{index}")).expect("a short name is a fork's name"),
-        }
+        fork_of(self.up_to(self.shape.forks.saturating_sub(1)))
+    }
+
+    /// A replacement of one fork by another. Where the shape has one fork only, its content goes to a second one, and
+    /// comes back from there.
+    fn replacement(&mut self) -> Write {
+        let count = self.shape.forks.max(2);
+        let fork = self.rng.random_range(0..count);
+        let from = (fork + self.rng.random_range(1..count)) % count;
+        Write::ReplaceFork { fork: fork_of(fork), from: fork_of(from) }
     }
 
     fn key(&mut self, names: usize) -> Key {
@@ -341,6 +351,9 @@ impl Generator {
         if self.percent(self.shape.remove_percent) {
             return Write::Remove;
         }
+        if self.shape.replace_percent > 0 && self.percent(self.shape.replace_percent) {
+            return self.replacement();
+        }
         match self.rng.random_range(0..24) {
             0 => Write::Create,
             1..=10 => {
@@ -363,6 +376,14 @@ impl Generator {
             22 => Write::RemoveAttribute { name: self.key(self.shape.attributes) },
             _ => Write::RaiseFence { token: self.rng.random_range(0..20) },
         }
+    }
+}
+
+/// The fork of a number: the default one first.
+fn fork_of(index: usize) -> Fork {
+    match index {
+        0 => Fork::DEFAULT,
+        index => Fork::new(format!("f{index}")).expect("a short name is a fork's name"),
     }
 }
 

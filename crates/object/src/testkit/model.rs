@@ -356,6 +356,13 @@ impl ObjectState {
                     fork.size = 0;
                 }
             }
+            Write::ReplaceFork { fork, from } => {
+                if let Some(taken) = self.forks.get_mut(from).filter(|taken| taken.exists) {
+                    let hole = ForkState::default().repainted(stamp);
+                    let taken = std::mem::replace(taken, hole);
+                    self.forks.insert(fork.clone(), taken.repainted(stamp));
+                }
+            }
             Write::SetKey { key, value } => {
                 self.keys.insert(key.clone(), value.clone());
             }
@@ -382,6 +389,18 @@ impl ForkState {
         let before = self.pieces.range(..start).next_back().filter(|(_, piece)| piece.end > start);
         let within = if start < end { Some(self.pieces.range(start..end)) } else { None };
         before.into_iter().chain(within.into_iter().flatten()).map(|(at, piece)| (*at, piece))
+    }
+
+    /// The same fork with every byte of the offset space at one version.
+    fn repainted(self, version: u64) -> ForkState {
+        let mut whole = ForkState { exists: self.exists, size: self.size, ..ForkState::default() };
+        whole.paint(0, OFFSET_MAX, version, None);
+        for (start, piece) in &self.pieces {
+            if let Some(data) = &piece.data {
+                whole.paint(*start, piece.end, version, Some(data));
+            }
+        }
+        whole
     }
 
     /// Puts one piece over whatever was in its range.

@@ -2,6 +2,31 @@
 
 use super::*;
 
+/// A store that replaces forks in its own way, where that is all that a transaction does. `replace` is told of the
+/// object, the fork, the fork that it is replaced by, and what the latter holds.
+fn replacing(
+    replace: impl Fn(&MemoryStore, &ObjectId, &Fork, &Fork, bytes::Bytes) -> Result<Outcome>
+    + Send
+    + Sync
+    + 'static,
+) -> Box<dyn ObjectStore> {
+    applying(move |store, object, tx| {
+        let [Write::ReplaceFork { fork, from }] = &tx.writes[..] else { return applied(store, object, tx) };
+        let size = store.model().object(object).and_then(|state| state.fork_size(from));
+        if fork == from
+            || size.is_none_or(|size| size > 1 << 20)
+            || !tx.guards.is_empty()
+            || !tx.reads.is_empty()
+        {
+            return applied(store, object, tx);
+        }
+        let read = Transaction::new().read_range(from.clone(), ByteRange::ALL);
+        let Outcome::Done(mut done) = applied(store, object, read)? else { unreachable!() };
+        let Answer::Range(found) = done.answers.remove(0) else { unreachable!() };
+        replace(store, object, fork, from, found.data)
+    })
+}
+
 #[test]
 fn wrong_writes() {
     let zeros = |fork: &Fork, range: ByteRange| Write::Extents {
@@ -39,6 +64,75 @@ fn wrong_writes() {
             writes(|write| {
                 if let Write::RemoveFork { fork } = write {
                     *write = Write::Truncate { fork: fork.clone(), size: 0 };
+                }
+            }),
+        ),
+        (
+            "replacing a fork does nothing",
+            writes(|write| {
+                if matches!(write, Write::ReplaceFork { .. }) {
+                    *write = Write::Create
+                }
+            }),
+        ),
+        (
+            "replacing a fork goes the other way",
+            writes(|write| {
+                if let Write::ReplaceFork { fork, from } = write {
+                    std::mem::swap(fork, from);
+                }
+            }),
+        ),
+        (
+            "replacing by a missing fork removes",
+            hearing(|tx| {
+                for write in std::mem::take(&mut tx.writes) {
+                    if let Write::ReplaceFork { fork, from } = &write {
+                        // Behind it, the source makes the difference: it is there only if it was none.
+                        let keep = Write::Extents { fork: from.clone(), extents: Vec::new() };
+                        let again = Write::ReplaceFork { fork: fork.clone(), from: from.clone() };
+                        let gone = Write::RemoveFork { fork: from.clone() };
+                        tx.writes.extend([keep, again, gone]);
+                    } else {
+                        tx.writes.push(write);
+                    }
+                }
+            }),
+        ),
+        (
+            "replacing a fork copies it",
+            replacing(|store, object, fork, _, content| {
+                let empty = Write::Truncate { fork: fork.clone(), size: 0 };
+                let copy = Write::Extents { fork: fork.clone(), extents: vec![(0, content)] };
+                applied(store, object, Transaction::new().change(empty).change(copy))
+            }),
+        ),
+        (
+            "replacing a fork writes over it",
+            replacing(|store, object, fork, from, content| {
+                let copy = Write::Extents { fork: fork.clone(), extents: vec![(0, content)] };
+                let gone = Write::RemoveFork { fork: from.clone() };
+                applied(store, object, Transaction::new().change(copy).change(gone))
+            }),
+        ),
+        (
+            "replacing a fork fills its holes",
+            replacing(|store, object, fork, from, content| {
+                let empty = Write::Truncate { fork: fork.clone(), size: 0 };
+                let copy = Write::Extents { fork: fork.clone(), extents: vec![(0, content)] };
+                let gone = Write::RemoveFork { fork: from.clone() };
+                applied(store, object, Transaction::new().change(empty).change(copy).change(gone))
+            }),
+        ),
+        (
+            "replacing a fork by itself removes it",
+            hearing(|tx| {
+                for write in &mut tx.writes {
+                    if let Write::ReplaceFork { fork, from } = write
+                        && fork == from
+                    {
+                        *write = Write::RemoveFork { fork: fork.clone() };
+                    }
                 }
             }),
         ),

@@ -90,6 +90,7 @@ fn nothing_applied(t: &Trial<'_>) -> Result<(), Failure> {
         Write::Zero { fork: D, range: span(1, 2) },
         Write::Truncate { fork: D, size: 1 },
         Write::RemoveFork { fork: D },
+        Write::ReplaceFork { fork: fork("f"), from: D },
         Write::SetKey { key: key("k"), value: "lost".into() },
         Write::SetKey { key: key("l"), value: "lost".into() },
         Write::RemoveKey { key: key("k") },

@@ -65,6 +65,7 @@ fn every_write(t: &Trial<'_>) -> Result<(), Failure> {
         Write::Zero { fork: D, range: span(4, 4) },
         Write::Truncate { fork: D, size: 0 },
         Write::RemoveFork { fork: fork("none") },
+        Write::ReplaceFork { fork: D, from: fork("none") },
         Write::SetKey { key: key("k"), value: "v".into() },
         Write::RemoveKey { key: key("none") },
         Write::SetAttribute { name: key("a"), value: "v".into() },
@@ -179,11 +180,13 @@ fn many_versions(t: &Trial<'_>) -> Result<(), Failure> {
 fn nothing_comes_back(t: &Trial<'_>) -> Result<(), Failure> {
     let f = fork("f");
     let write = |bytes: &'static str| Write::Extents { fork: fork("f"), extents: vec![(0, bytes.into())] };
-    let detours: [(&str, Vec<Write>); 6] = [
+    let other = Write::Extents { fork: fork("other"), extents: vec![(0, "AAAA".into())] };
+    let detours: [(&str, Vec<Write>); 7] = [
         ("overwriting", vec![write("BBBB")]),
         ("zeroing", vec![Write::Zero { fork: f.clone(), range: span(0, 4) }]),
         ("truncating", vec![Write::Truncate { fork: f.clone(), size: 0 }]),
         ("removing the fork", vec![Write::RemoveFork { fork: f.clone() }]),
+        ("replacing the fork", vec![other, Write::ReplaceFork { fork: f.clone(), from: fork("other") }]),
         ("removing the object", vec![Write::Remove]),
         ("removing and making the object", vec![Write::Remove, Write::Create]),
     ];

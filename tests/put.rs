@@ -1,0 +1,278 @@
+//! `put` is atomic: whoever reads an object gets the old content or the new one, whole, whatever becomes of the process
+//! that stores it.
+
+mod harness;
+
+use std::io::{Read, Write};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use harness::{PATIENCE, Random, Server, file};
+use nacre::{ByteRange, ErrorKind};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Bytes of a content that are its own: each word says which content it is of, and where it stands in it.
+fn word(content: u32, index: u64) -> [u8; 8] {
+    (u64::from(content) << 32 | (index & 0xffff_ffff)).to_le_bytes()
+}
+
+fn content(content: u32, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64 / 8).flat_map(|index| word(content, index)).collect()
+}
+
+/// Checks, as bytes arrive, that all of them are of one content.
+#[derive(Default)]
+struct Check {
+    content: Option<u32>,
+    bytes: u64,
+    partial: Vec<u8>,
+}
+
+impl Write for Check {
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        self.partial.extend_from_slice(data);
+        let whole = self.partial.len() / 8 * 8;
+        for found in self.partial[..whole].chunks_exact(8) {
+            let number = u32::from_le_bytes(found[4..].try_into().unwrap());
+            let content = *self.content.get_or_insert(number);
+            assert_eq!(found, word(content, self.bytes / 8), "at {} of content {content}", self.bytes);
+            self.bytes += 8;
+        }
+        self.partial.drain(..whole);
+        Ok(data.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads an object: which content it has, and how long it is. `None` if it changed meanwhile.
+fn read(uri: &str, object: &str) -> Option<(u32, u64)> {
+    let store = nacre::open(uri).unwrap().blocking();
+    let mut check = Check::default();
+    match store.object(object).unwrap().get(ByteRange::ALL, &mut check) {
+        Ok(bytes) => {
+            assert_eq!((bytes, check.partial.len()), (check.bytes, 0), "content {:?}", check.content);
+            Some((check.content.unwrap(), bytes))
+        }
+        Err(error) if error.kind == ErrorKind::Busy => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Starts a `put` from a pipe.
+fn piped(server: &Server, object: &str) -> Child {
+    let mut command = server.command(["put", object]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until an object has a staged fork of at least so many bytes.
+fn wait_for_stage(server: &Server, object: &str, bytes: u64) {
+    let object = nacre::open(&server.uri).unwrap().blocking().object(object).unwrap();
+    let begun = Instant::now();
+    while object.staged().unwrap().iter().all(|stage| stage.bytes < bytes) {
+        assert!(begun.elapsed() < PATIENCE, "nothing is staged: {}", server.log());
+        std::thread::yield_now();
+    }
+}
+
+fn ended(mut child: Child) -> (i32, String) {
+    drop(child.stdin.take());
+    let status = harness::wait(&mut child, PATIENCE);
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    (status.code().expect("it ends by itself"), stderr)
+}
+
+#[test]
+fn a_put_that_is_killed_leaves_the_old_content_to_all_readers() {
+    let kills: u32 = std::env::var("NACRE_PUT_KILLS").map_or(8, |count| count.parse().unwrap());
+    const BYTES: usize = 200 << 20;
+    let mut random = Random::from_environment();
+    let folder = harness::folder();
+    let store = folder.path().join("store");
+    let server = Server::start(&file(&store), &["--durability", "none"]);
+    let source = folder.path().join("source");
+    std::fs::write(&source, content(1, BYTES)).unwrap();
+    let source_word = source.to_str().unwrap();
+    let begun = Instant::now();
+    server.run(["put", "a", source_word]).ok();
+    let takes = begun.elapsed();
+    let (over, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut stored = 1;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    if let Some((_, bytes)) = read(&server.uri, "a") {
+                        assert_eq!(bytes, BYTES as u64);
+                        reads.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+        // A failed assertion of this thread must end the readers too.
+        let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for number in 2..2 + kills {
+                std::fs::write(&source, content(number, BYTES)).unwrap();
+                let mut put = server.command(["put", "a", source_word]).stdout(Stdio::null()).spawn().unwrap();
+                std::thread::sleep(Duration::from_micros(random.below(takes.as_micros() as u64 * 3)));
+                put.kill().unwrap();
+                put.wait().unwrap();
+                let found = loop {
+                    if let Some((found, _)) = read(&server.uri, "a") {
+                        break found;
+                    }
+                };
+                assert!(found == stored || found == number, "{found} is neither {stored} nor {number}");
+                stored = found;
+            }
+        }));
+        over.store(true, Ordering::SeqCst);
+        run.unwrap();
+    });
+    println!("{kills} kills, content {stored} stands at the end; {} whole reads meanwhile", reads.into_inner());
+    // What dead writers left takes no part in anything, is found, and goes away.
+    let staged = server.run(["ls", "--staged", "--json"]).json();
+    assert!(staged.as_array().unwrap().iter().all(|stage| stage["object"] == "a" && stage["bytes"].is_u64()));
+    assert_eq!(server.run(["stat", "a", "--json"]).json()["bytes"], BYTES);
+    assert_eq!(server.run(["ls", "-l", "--json"]).json()[0]["forks"], 1);
+    server.run(["rm", "--staged", "a"]).ok();
+    assert_eq!(server.run(["ls", "--staged", "--json"]).json(), serde_json::json!([]));
+    assert_eq!(read(&server.uri, "a"), Some((stored, BYTES as u64)));
+    // Replaced content and the stages' is garbage, in the cleaner's eyes too.
+    server.run(["compact"]).ok();
+    let live = server.run(["info", "--json"]).json()[0]["report"]["live_bytes"].as_u64().unwrap();
+    assert_eq!(live, BYTES as u64);
+    assert!(server.run(["scrub"]).text().ends_with("no damage found"));
+    assert_eq!(read(&server.uri, "a"), Some((stored, BYTES as u64)));
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let server = Server::start(&file(&store), &[]);
+    assert_eq!(read(&server.uri, "a"), Some((stored, BYTES as u64)));
+}
+
+#[test]
+fn an_interrupted_put_leaves_the_old_content_and_nothing_else() {
+    let server = Server::in_memory();
+    server.run_with(["put", "a"], &content(1, 4096)).ok();
+    for (signal, bytes) in [(Signal::INT, 24 << 20), (Signal::TERM, 24 << 20), (Signal::INT, 4096)] {
+        let mut put = piped(&server, "a");
+        put.stdin.as_mut().unwrap().write_all(&content(2, bytes)).unwrap();
+        if bytes > 4096 {
+            wait_for_stage(&server, "a", 16 << 20);
+        } else {
+            wait_for_handler(&put);
+        }
+        kill_process(Pid::from_raw(put.id() as i32).unwrap(), signal).unwrap();
+        let stdin = put.stdin.take();
+        let (code, stderr) = ended(put);
+        drop(stdin);
+        assert_eq!(code, 1, "{stderr}");
+        assert!(stderr.contains("the command was interrupted"), "{stderr}");
+        assert_eq!(read(&server.uri, "a"), Some((1, 4096)));
+        assert_eq!(server.run(["ls", "--staged", "--json"]).json(), serde_json::json!([]));
+    }
+}
+
+/// Waits until a process catches SIGINT: only then does a signal not just end it.
+fn wait_for_handler(child: &Child) {
+    let begun = Instant::now();
+    loop {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        // Signal 2 is bit 1.
+        if u64::from_str_radix(caught, 16).unwrap() & 2 != 0 {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it catches no signals");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn of_concurrent_puts_one_wins_whole() {
+    let server = Server::in_memory();
+    let folder = harness::folder();
+    for round in 0..3 {
+        std::thread::scope(|scope| {
+            for writer in 0..4u32 {
+                let (server, folder) = (&server, folder.path());
+                scope.spawn(move || {
+                    let number = round * 4 + writer + 1;
+                    let source = folder.join(number.to_string());
+                    // Of different lengths, so that a remainder would show.
+                    std::fs::write(&source, content(number, (18 << 20) + 8 * number as usize)).unwrap();
+                    server.run(["put", "a", source.to_str().unwrap()]).ok();
+                });
+            }
+        });
+        let (number, bytes) = read(&server.uri, "a").unwrap();
+        assert!((round * 4 + 1..=round * 4 + 4).contains(&number), "{number} in round {round}");
+        assert_eq!(bytes, (18 << 20) + 8 * u64::from(number));
+        assert_eq!(server.run(["ls", "--staged", "--json"]).json(), serde_json::json!([]));
+    }
+}
+
+#[test]
+fn a_writer_whose_stage_was_removed_fails_and_changes_nothing() {
+    let server = Server::in_memory();
+    server.run_with(["put", "a"], &content(1, 4096)).ok();
+    for removal in [&["rm", "--staged", "a"][..], &["rm", "a"]] {
+        let mut put = piped(&server, "a");
+        put.stdin.as_mut().unwrap().write_all(&content(2, 24 << 20)).unwrap();
+        wait_for_stage(&server, "a", 16 << 20);
+        // Young ones are not removed with old ones.
+        server.run(["rm", "--staged", "a", "--idle", "3600"]).ok();
+        assert_eq!(server.run(["ls", "--staged", "--json"]).json().as_array().unwrap().len(), 1);
+        server.run(removal).ok();
+        let (code, stderr) = ended(put);
+        assert_eq!(code, 1, "{stderr}");
+        assert!(stderr.contains("its staged fork was taken away"), "{stderr}");
+        let expected = if removal.len() == 3 { Some((1, 4096)) } else { None };
+        match expected {
+            Some(_) => assert_eq!(read(&server.uri, "a"), expected),
+            None => drop(server.run(["get", "a"]).failed(1, &["does not exist"])),
+        }
+    }
+}
+
+#[test]
+fn memory_is_bounded_however_long_the_stream_is() {
+    let server = Server::in_memory();
+    let mut put = piped(&server, "a");
+    let mut stdin = put.stdin.take().unwrap();
+    let whole = content(3, 256 << 20);
+    stdin.write_all(&whole[..250 << 20]).unwrap();
+    wait_for_stage(&server, "a", 200 << 20);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", put.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak_kib: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak_kib < 100 << 10, "{peak_kib} KiB resident for a stream of 250 MiB");
+    stdin.write_all(&whole[250 << 20..]).unwrap();
+    drop(stdin);
+    let (code, stderr) = ended(put);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(read(&server.uri, "a"), Some((3, 256 << 20)));
+}
+
+#[test]
+fn reserved_names_are_hidden_and_not_taken_by_accident() {
+    let server = Server::in_memory();
+    for words in [&["put", "a", "--fork", ".nacre.staged.1"][..], &["write", "a", "x", "--fork", ".nacre.x"]] {
+        server.run_with(words, b"x").failed(2, &["are reserved"]);
+    }
+    let mut put = piped(&server, "a");
+    put.stdin.as_mut().unwrap().write_all(&content(2, 24 << 20)).unwrap();
+    wait_for_stage(&server, "a", 16 << 20);
+    // An object whose first content is on its way has none.
+    let stat = server.run(["stat", "a", "--json"]).json();
+    assert_eq!((&stat["forks"], &stat["bytes"]), (&serde_json::json!([]), &serde_json::json!(0)));
+    server.run(["get", "a"]).failed(1, &["object \"a\"", "no fork at all"]);
+    let staged = server.run(["ls", "--staged"]).text();
+    assert!(staged.contains(".nacre.staged.") && staged.ends_with("  a"), "{staged}");
+    let (code, stderr) = ended(put);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(read(&server.uri, "a"), Some((2, 24 << 20)));
+}
