@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::record::{self, Binding};
+use crate::remains;
 use crate::scan::Scan;
 use crate::snapshot;
 
@@ -27,6 +28,6 @@ pub fn record(bytes: &[u8]) {
 pub fn snapshot_items(bytes: &[u8]) {
     let store = b"NREC............";
     let _ = snapshot::decode_snapshot(Bytes::copy_from_slice(bytes), store);
-    let _ = snapshot::salvage_snapshot(&Bytes::copy_from_slice(bytes), store);
+    let _ = remains::salvage_snapshot(&Bytes::copy_from_slice(bytes), store);
     let _ = snapshot::decode_items(Bytes::copy_from_slice(bytes));
 }

@@ -37,6 +37,7 @@ mod node;
 mod readers;
 pub mod record;
 mod recovery;
+mod remains;
 mod repair;
 mod salvage;
 mod scan;

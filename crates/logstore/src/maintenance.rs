@@ -166,8 +166,10 @@ impl Engine {
         };
         let named = result.and_then(|file| self.disk.sync_names().map(|()| file));
         let file = named.map_err(|error| {
-            // The name may never become durable, whatever a later sync says: it is made anew.
-            let _ = self.disk.remove(&name);
+            // The name may never become durable, whatever a later sync says: the file is made anew.
+            if error.kind() != std::io::ErrorKind::AlreadyExists {
+                let _ = self.disk.remove(&name);
+            }
             let kind = match error.kind() {
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::OutOfSpace,
                 _ => ErrorKind::Io,

@@ -353,6 +353,7 @@ impl Replay {
                     from = at + record.record_bytes as usize;
                 }
             }
+            let Some(segment) = table.get(part.id) else { continue };
             let mut bytes = vec![part.bytes.slice(from.min(end)..end)];
             if from == 0 && !SegmentHeader::decode(&part.bytes).is_some_and(|header| header.id == part.id) {
                 // It was torn off, and only the header of the next segment tells that this one is part of the log. That
@@ -360,15 +361,13 @@ impl Replay {
                 let header = SegmentHeader {
                     store: superblock.store,
                     id: part.id,
-                    format: FORMAT_VERSION,
+                    format: segment.binding.format(),
                     predecessor: before.segment,
                     predecessor_end: before.offset,
                 };
                 bytes = vec![header.encode(), part.bytes.slice((SEGMENT_HEAD_BYTES as usize).min(end)..end)];
             }
-            if let Some(segment) = table.get(part.id) {
-                unproven::rewrite(disk, &segment, from as u64, &bytes)?;
-            }
+            unproven::rewrite(disk, &segment, from as u64, &bytes)?;
             before = Position { segment: part.id, offset: end as u64 };
         }
         Ok(())

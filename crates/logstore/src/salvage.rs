@@ -22,13 +22,14 @@ use crate::log::Log;
 use crate::node::Node;
 use crate::record::{self, Body, Record};
 use crate::recovery::payload_is_sound;
+use crate::remains::salvage_snapshot;
 use crate::repair::{Survey, set_aside};
 use crate::scan::{Item, Scan};
 use crate::scrub::Loss;
 use crate::segment::{
     FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, segment_name,
 };
-use crate::snapshot::{SnapshotHeader, salvage_snapshot, snapshot_name};
+use crate::snapshot::{SnapshotHeader, snapshot_name};
 
 /// Stands for objects whose names are lost too.
 const UNKNOWN: &str = "(unknown, or none)";

@@ -14,7 +14,7 @@ use nacre_object::{ByteRange, ErrorKind, Fork, Key, ObjectId, StoreError};
 
 use crate::binding::FrameBinding;
 use crate::cleaner::CleanerState;
-use crate::codec::{Reader, crc32c, flipped_bit, put_bytes, put_varint};
+use crate::codec::{Reader, crc32c, put_bytes, put_varint};
 use crate::disk::{Disk, DiskFile};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Entry, Place};
@@ -28,7 +28,7 @@ pub const KEPT: usize = 2;
 /// A frame is closed when it has grown to this: so much is lost where a frame is lost in all snapshots.
 const FRAME_BYTES: usize = 4 << 10;
 /// No frame is longer: the largest value of a key, and room for what stands around it.
-const FRAME_BYTES_MAX: usize = 4 << 20;
+pub(crate) const FRAME_BYTES_MAX: usize = 4 << 20;
 
 const FRAME_HEADER: u8 = 1;
 const FRAME_ITEMS: u8 = 2;
@@ -349,127 +349,6 @@ pub fn decode_snapshot(bytes: Bytes, store: &[u8; 16]) -> Result<Snapshot, Damag
     }
 }
 
-/// What is sound of a damaged snapshot.
-#[derive(Default)]
-pub struct Remains {
-    /// Its header.
-    pub header: Option<SnapshotHeader>,
-    /// Where the log left the segments before its position.
-    pub segment_ends: Vec<(u32, u64)>,
-    /// The objects that are there whole.
-    pub objects: Vec<(ObjectId, Node)>,
-    /// The objects of which a part is missing.
-    pub broken: Vec<ObjectId>,
-    /// Whether nothing at all is missing.
-    pub whole: bool,
-}
-
-/// Reads what is sound of a snapshot: the objects that no unsound frame has a part of. A frame in which a single flipped
-/// bit explains all that is wrong counts as sound.
-pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
-    let binding = FrameBinding::new(store);
-    let magic = bytes.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
-    let layout = if (magic ^ binding.magic()).count_ones() <= 1 { Layout::Two(binding) } else { Layout::One };
-    let mut loader = Loader::default();
-    let mut offset = 0;
-    let mut whole = true;
-    while offset < bytes.len() {
-        let frame = decode_frame(bytes, offset, binding)
-            .or_else(|| decode_frame_1(bytes, offset))
-            .or_else(|| layout.corrected(bytes, offset));
-        if let Some((kind, body, next)) = frame
-            && loader.frame(kind, body).is_some()
-        {
-            offset = next;
-            continue;
-        }
-        whole = false;
-        loader.break_off();
-        match next_frame(bytes, offset, binding) {
-            Some(next) => offset = next,
-            None => break,
-        }
-    }
-    loader.finish_fork();
-    if !loader.ended {
-        loader.break_off();
-    }
-    if loader.is_broken {
-        loader.objects.pop();
-    }
-    Remains {
-        header: loader.header,
-        segment_ends: loader.segment_ends,
-        objects: loader.objects,
-        broken: loader.broken,
-        whole: whole && loader.ended,
-    }
-}
-
-/// How the frames of a snapshot are laid out.
-#[derive(Clone, Copy)]
-enum Layout {
-    /// In format 1.
-    One,
-    /// In format 2.
-    Two(FrameBinding),
-}
-
-impl Layout {
-    /// Decodes a frame that is not sound, if it is but for one bit.
-    fn corrected(self, bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
-        let rest = bytes.get(at..)?;
-        let word = |at: usize| rest.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
-        // What the CRC covers begins with the length in format 2, behind it in format 1.
-        let (magic_flips, mask, len_at, head_bytes) = match self {
-            Self::One => (0, 0, 0, 8),
-            Self::Two(binding) => ((word(0)? ^ binding.magic()).count_ones(), binding.mask(at as u64), 8, 12),
-        };
-        let (len, crc) = (word(len_at)?, word(4)? ^ mask);
-        let flips = std::iter::once(len).chain((0..32).map(|bit| len ^ 1 << bit));
-        flips.enumerate().find_map(|(flipped, len)| {
-            if len == 0 || len as usize > FRAME_BYTES_MAX {
-                return None;
-            }
-            let mut frame = rest.get(..head_bytes + len as usize)?.to_vec();
-            frame[len_at..len_at + 4].copy_from_slice(&len.to_le_bytes());
-            let difference = crc32c(&frame[8..]) ^ crc;
-            let found = match (flipped > 0, magic_flips, difference) {
-                (true, 0, 0) | (false, 0 | 1, 0) => true,
-                (false, 0, difference) if difference.count_ones() == 1 => true,
-                (false, 0, difference) => {
-                    let bit = flipped_bit(frame.len() - 8, difference)?;
-                    frame[8 + bit / 8] ^= 1 << (bit % 8);
-                    true
-                }
-                _ => false,
-            };
-            let (body, next) = (head_bytes + 1, at + frame.len());
-            found.then(|| (frame[body - 1], Bytes::from(frame).slice(body..), next))
-        })
-    }
-}
-
-/// Where the next sound frame begins behind one that is not.
-fn next_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<usize> {
-    // What the unsound one says of its length may be right; in format 1 there is nothing else to go by.
-    let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word) as usize);
-    let by_length = [word(at + 8).map(|len| at + 12 + len), word(at).map(|len| at + 8 + len)];
-    let sound = |next: usize| {
-        decode_frame(bytes, next, binding).is_some()
-            || next < bytes.len() && decode_frame_1(bytes, next).is_some()
-    };
-    let found = by_length.into_iter().flatten().find(|next| sound(*next));
-    found.or_else(|| {
-        let magic = binding.magic().to_le_bytes();
-        let mut starts = bytes[at..].windows(magic.len()).enumerate().skip(1);
-        starts.find_map(|(skipped, window)| {
-            let next = at + skipped;
-            (window == magic && decode_frame(bytes, next, binding).is_some()).then_some(next)
-        })
-    })
-}
-
 /// Decodes the body of a frame of items alone; gives the objects that begin in it.
 #[cfg(feature = "sim")]
 pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
@@ -482,7 +361,7 @@ pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
 }
 
 /// Decodes a frame; gives its kind, its body, and where the next one begins.
-fn decode_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<(u8, Bytes, usize)> {
+pub(crate) fn decode_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<(u8, Bytes, usize)> {
     let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
     let len = word(at + 8)? as usize;
     if word(at)? != binding.magic() || len == 0 || len > FRAME_BYTES_MAX {
@@ -496,7 +375,7 @@ fn decode_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<(u8, 
 }
 
 /// The same for a frame of format 1: length, CRC, and what the CRC is of.
-fn decode_frame_1(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
+pub(crate) fn decode_frame_1(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
     let len = u32::from_le_bytes(*bytes[at..].first_chunk()?) as usize;
     let crc = u32::from_le_bytes(*bytes[at + 4..].first_chunk()?);
     if len == 0 || len > FRAME_BYTES_MAX {
@@ -512,26 +391,26 @@ fn decode_frame_1(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
 
 /// Puts items together to objects.
 #[derive(Default)]
-struct Loader {
-    header: Option<SnapshotHeader>,
-    segment_ends: Vec<(u32, u64)>,
-    objects: Vec<(ObjectId, Node)>,
+pub(crate) struct Loader {
+    pub(crate) header: Option<SnapshotHeader>,
+    pub(crate) segment_ends: Vec<(u32, u64)>,
+    pub(crate) objects: Vec<(ObjectId, Node)>,
     fork: Option<Fork>,
     entries: ForkNode,
     items: u64,
-    ended: bool,
+    pub(crate) ended: bool,
     /// Whether items are missing since the last object began, which is then a stand-in that takes up what belongs to
     /// whichever object those were of.
-    is_broken: bool,
+    pub(crate) is_broken: bool,
     /// The objects that lost items.
-    broken: Vec<ObjectId>,
+    pub(crate) broken: Vec<ObjectId>,
     /// Whether frames are missing, the first or the last among them perhaps.
     is_partial: bool,
 }
 
 impl Loader {
     /// Goes on behind items that are missing: what comes before the next object is of no use.
-    fn break_off(&mut self) {
+    pub(crate) fn break_off(&mut self) {
         self.is_partial = true;
         self.finish_fork();
         if let Some((id, _)) = self.objects.pop()
@@ -547,7 +426,7 @@ impl Loader {
         }
     }
 
-    fn frame(&mut self, kind: u8, body: Bytes) -> Option<()> {
+    pub(crate) fn frame(&mut self, kind: u8, body: Bytes) -> Option<()> {
         match (kind, self.header.is_some(), self.ended) {
             (FRAME_HEADER, false, false) => self.header = Some(SnapshotHeader::decode(body)?),
             (FRAME_ITEMS, has_header, false) if has_header || self.is_partial => {
@@ -570,7 +449,7 @@ impl Loader {
         Some(())
     }
 
-    fn finish_fork(&mut self) {
+    pub(crate) fn finish_fork(&mut self) {
         if let (Some(name), Some((_, node))) = (self.fork.take(), self.objects.last_mut()) {
             node.forks.insert(name, std::mem::take(&mut self.entries));
         }

@@ -75,7 +75,8 @@ impl History {
             1 => Durability::None,
             _ => Durability::Interval(Duration::from_millis(1)),
         };
-        let at = Some(rng.random_range(1..150));
+        // The opening comes first, and has histories of its own.
+        let at = Some(rng.random_range(10..150));
         let faults = match rng.random_range(0..6) {
             0 => Faults { error_at: at, ..Faults::default() },
             1 => Faults { writeback_error_at: at, ..Faults::default() },
@@ -97,7 +98,8 @@ impl History {
     }
 
     fn options(&self, committer: Committer) -> Options {
-        Options { durability: self.durability, segment_bytes: 64 << 10, snapshot_bytes: 100 << 10, committer }
+        let (segment_bytes, snapshot_bytes) = (64 << 10, 100 << 10);
+        Options { durability: self.durability, segment_bytes, snapshot_bytes, committer, ..Options::default() }
     }
 
     /// How far each client was acknowledged.
@@ -153,9 +155,8 @@ impl History {
             let over = Arc::new(AtomicBool::new(false));
             let mut threads = Vec::new();
             for index in 0..self.clients.len() {
-                let (history, store, rng) =
-                    (Arc::clone(&self), store.clone(), SmallRng::seed_from_u64(rng.random()));
-                threads.push(thread::spawn(move || history.write(&history.clients[index], &store, rng)));
+                let (history, store) = (Arc::clone(&self), store.clone());
+                threads.push(thread::spawn(move || history.write(&history.clients[index], &store)));
             }
             let power = {
                 let (history, over) = (Arc::clone(&self), Arc::clone(&over));

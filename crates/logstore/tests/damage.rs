@@ -1,7 +1,7 @@
 //! Damage: what a flipped bit, a lost sector or a lost file costs, and what a repair brings back.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use nacre_logstore::disk::{Disk, DiskFile, FolderDisk, Source};
@@ -276,6 +276,35 @@ fn get(store: &LogStore, name: &str, len: u64) -> Result<Bytes, StoreError> {
         },
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn while_there_is_one_snapshot_the_log_is_kept_from_its_beginning() {
+    let disk = Arc::new(SimDisk::new(1, Faults::default()));
+    let store = open(&disk).unwrap();
+    // The first segment holds nothing but garbage in the end, too little of it for the cleaner to begin.
+    for round in 0..8u8 {
+        put(&store, "object", 0, vec![round; 8000]);
+    }
+    for number in 0..10u8 {
+        put(&store, &format!("other-{number}"), 0, vec![number; 40_000]);
+    }
+    put(&store, "object", 0, vec![39; 8000]);
+    store.snapshot().unwrap();
+    put(&store, "last", 0, "last");
+    let disk = copy(&disk);
+    drop(store);
+    // An opening frees what is not needed any more.
+    drop(open(&disk).unwrap());
+    let disk = copy(&disk);
+    let snapshots: Vec<(String, u64)> =
+        disk.list().unwrap().into_iter().filter(|(name, _)| name.starts_with("snapshot-")).collect();
+    assert_eq!(snapshots.len(), 1);
+    disk.flip(&snapshots[0].0, snapshots[0].1 / 2, 3);
+    let store = open(&disk).unwrap();
+    assert_eq!(store.opened().damaged_snapshots, 1);
+    assert_eq!(get(&store, "object", 8000).unwrap(), vec![39; 8000]);
+    assert_eq!(get(&store, "last", 4).unwrap(), "last");
 }
 
 /// Objects "0" to "39" of 5,000 bytes each, over several segments, with two snapshots and the log's beginning freed.
@@ -559,7 +588,7 @@ fn a_scrub_notices_what_only_the_device_lost() {
 #[test]
 fn a_file_is_read_past_the_page_cache() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let disk = FolderDisk::open(folder.path()).unwrap();
+    let disk = FolderDisk::open(folder.path(), false).unwrap();
     let content: Vec<u8> = (0..3_000_000u32).map(|i| (i * 7 / 5) as u8).collect();
     let file = disk.create("file", 0).unwrap();
     file.write_at(0, &[content.clone().into()]).unwrap();
@@ -631,4 +660,90 @@ fn a_scrub_notices_a_block_that_a_real_device_lost() {
     assert_eq!(report.findings.len(), 1, "{report:?}");
     assert_eq!(report.findings[0].objects, ["victim"]);
     assert_eq!(report.lost[0].what, "bytes 0 to 29999 of the default fork");
+}
+
+/// A disk with a sector that cannot be read, wherever its file is renamed to.
+struct BadSector {
+    disk: Arc<SimDisk>,
+    file: Mutex<String>,
+    offset: u64,
+}
+
+struct BadFile {
+    file: Arc<dyn DiskFile>,
+    offset: u64,
+}
+
+impl Disk for BadSector {
+    fn open(&self, name: &str) -> std::io::Result<Arc<dyn DiskFile>> {
+        let file = self.disk.open(name)?;
+        match *self.file.lock().unwrap() == name {
+            true => Ok(Arc::new(BadFile { file, offset: self.offset })),
+            false => Ok(file),
+        }
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> std::io::Result<Arc<dyn DiskFile>> {
+        self.disk.create(name, bytes)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> std::io::Result<()> {
+        let mut file = self.file.lock().unwrap();
+        if *file == from {
+            *file = to.to_owned();
+        }
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> std::io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn list(&self) -> std::io::Result<Vec<(String, u64)>> {
+        self.disk.list()
+    }
+
+    fn sync_names(&self) -> std::io::Result<()> {
+        self.disk.sync_names()
+    }
+}
+
+impl DiskFile for BadFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+        if offset < self.offset + 4096 && self.offset < offset + buffer.len() as u64 {
+            return Err(std::io::Error::other("a sector cannot be read"));
+        }
+        self.file.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, parts: &[Bytes]) -> std::io::Result<()> {
+        self.file.write_at(offset, parts)
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        self.file.sync()
+    }
+
+    fn size(&self) -> std::io::Result<u64> {
+        self.file.size()
+    }
+}
+
+#[test]
+fn a_sector_that_cannot_be_read_costs_what_it_held() {
+    let original = many_objects();
+    for (name, size) in original.list().unwrap() {
+        let sim = copy(&original);
+        let offset = if size > 16_384 { 8192 } else { 0 };
+        let disk = Arc::new(BadSector { disk: Arc::clone(&sim), file: Mutex::new(name.clone()), offset });
+        let report = LogStore::repair_on(disk.clone(), options(), |_| {}).unwrap();
+        assert_eq!(*disk.file.lock().unwrap(), format!("damaged-{name}"), "what cannot be read is kept");
+        let store = LogStore::open_on(disk, options()).unwrap();
+        let intact = intact(&store);
+        assert!(intact.len() >= 37, "{name}: {intact:?} {report:?}");
+        for number in (0..40u8).filter(|number| !intact.contains(number)) {
+            assert!(report.lost.iter().any(|loss| loss.object == number.to_string()), "{name}: {report:?}");
+            assert_eq!(get(&store, &number.to_string(), 5100).unwrap_err().kind, ErrorKind::Corrupt);
+        }
+    }
 }
