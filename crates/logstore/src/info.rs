@@ -31,10 +31,16 @@ pub struct Info {
     pub version_max: u64,
     /// Segments.
     pub segments: u64,
-    /// Their sizes together, in bytes, spare ones included.
+    /// Their sizes together, in bytes, spare files included.
     pub segment_bytes: u64,
     /// Bytes that the index refers to.
     pub live_bytes: u64,
+    /// What all files of the store take, in bytes: segments, what is kept in reserve, snapshots.
+    pub taken_bytes: u64,
+    /// The most that they may take, if there is a bound besides the volume's.
+    pub capacity_bytes: Option<u64>,
+    /// Transactions that were refused because there was no space.
+    pub out_of_space: u64,
     /// Payload that transactions wrote, in bytes.
     pub user_bytes: u64,
     /// Bytes written to the log, moves included.
@@ -73,19 +79,9 @@ pub struct SegmentInfo {
 }
 
 impl Engine {
+    /// The store at a glance. Takes a time that grows with the number of segments, not with that of objects.
     pub(crate) fn info(self: &Arc<Self>) -> Info {
-        let mut extents = 0;
-        let mut extent_index_bytes = 0;
-        let mut version_max = 0;
-        for shard in &self.shards {
-            for node in shard.lock().values() {
-                version_max = version_max.max(node.version);
-                for fork in node.forks.values() {
-                    extents += fork.map.len() as u64;
-                    extent_index_bytes += fork.map.memory_bytes() as u64;
-                }
-            }
-        }
+        let footprint = self.space.index.footprint();
         let describe = |segment: Arc<Segment>| {
             let end = segment.end.load(Ordering::Relaxed);
             SegmentInfo {
@@ -106,12 +102,15 @@ impl Engine {
             persistent: self.persistent,
             read_only: self.log.failure().map(|failure| failure.message.clone()),
             objects: self.names.read().len() as u64,
-            extents,
-            extent_index_bytes,
-            version_max,
+            extents: footprint.extents as u64,
+            extent_index_bytes: footprint.extent_memory_bytes as u64,
+            version_max: self.space.index.version_max(),
             segments: segments.len() as u64,
-            segment_bytes: self.table.capacity_bytes() + counters.spare_bytes.load(Ordering::Relaxed),
+            segment_bytes: self.table.capacity_bytes() + self.space.spare_bytes(),
             live_bytes: self.table.live_bytes(),
+            taken_bytes: self.taken_bytes(),
+            capacity_bytes: self.space.capacity_bytes,
+            out_of_space: self.space.refused(),
             user_bytes,
             log_bytes,
             moved_bytes: counters.moved_bytes.load(Ordering::Relaxed),

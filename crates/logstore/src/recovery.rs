@@ -16,6 +16,7 @@ use crate::codec::crc32c;
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Place};
+use crate::footprint::Footprint;
 use crate::log::{Committer, Log, Position};
 use crate::record::{Body, Effect, Moved, Record};
 use crate::scan::{Item, Scan};
@@ -67,7 +68,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     }
     segments.sort_unstable();
     numbers.sort_unstable();
-    let (loaded, mut state) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
+    let (loaded, state) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
     let header = loaded.as_ref().map(|snapshot| snapshot.header);
     let start = header.map_or(Position { segment: 0, offset: 0 }, |header| header.position);
 
@@ -101,8 +102,10 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     let (committer, durability) = (options.committer, options.durability);
     let log = Log::new(superblock.store, committer, durability, tail.clone(), replay.sequence);
     log.count_replayed(opened.replayed_bytes);
-    state.next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
+    let next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
     let engine = Engine::new(Arc::clone(&disk), options, superblock.store, true, log, table);
+    engine.space.pool.lock().next_segment = next_segment;
+    engine.count_snapshots(&files);
     if let Some(snapshot) = loaded {
         engine.load(snapshot);
     }
@@ -120,7 +123,8 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
             segment.end.store(end as u64, Ordering::Relaxed);
         }
     }
-    engine.settle_after_replay(tail.map_or(0, |(segment, _)| segment.id), &mut state, &mut opened)?;
+    let tail = tail.map_or(0, |(segment, _)| segment.id);
+    engine.settle_after_replay(tail, &state, &files, &mut opened)?;
     engine.maintenance.counters.snapshots.store(state.snapshots.len() as u64, Ordering::Relaxed);
     *engine.maintenance.work.lock() = state;
     Ok((engine, opened))
@@ -347,17 +351,21 @@ impl Engine {
     fn settle_after_replay(
         &self,
         tail: u32,
-        state: &mut CleanerState,
+        state: &CleanerState,
+        files: &[(String, u64)],
         opened: &mut Opened,
     ) -> Result<(), StoreError> {
         // Moves were counted while they were replayed, transactions were not: count all of it anew.
         self.table.reset_live();
+        let (mut footprint, mut version_max) = (Footprint::default(), 0);
         let mut names = self.names.write();
         for shard in &self.shards {
             for (id, node) in shard.lock().iter() {
                 if node.exists {
                     names.insert(id.clone());
                 }
+                footprint += node.footprint(id);
+                version_max = version_max.max(node.version);
                 for entry in node.forks.values().flat_map(|fork| fork.map.iter()) {
                     let Place::Data { chunk, .. } = entry.place() else { continue };
                     if self.table.get(chunk.segment).is_none() {
@@ -372,13 +380,16 @@ impl Engine {
         }
         opened.objects = names.len() as u64;
         drop(names);
+        self.space.index.reset(footprint, version_max);
         let oldest = state.snapshots.first().map_or(0, |(_, position)| position.segment);
-        // What a crash tore off is removed from its end, so that no remainder goes on from what is gone; the rest may
-        // be used again.
+        let mut pool = self.space.pool.lock();
+        // What a crash tore off goes from its end, so that no remainder goes on from what is gone. Files are kept in reserve
+        // rather than removed: on a full volume their space would be somebody else's.
         let mut torn = false;
         for segment in self.table.all().into_iter().rev().filter(|segment| segment.id > tail) {
             self.table.remove(segment.id);
-            torn |= self.disk.remove(&segment.name).is_ok();
+            self.discard(&mut pool, segment);
+            torn = true;
         }
         if torn {
             let io = |error| StoreError::new(ErrorKind::Io, format!("cannot remove torn segments: {error}"));
@@ -389,9 +400,10 @@ impl Engine {
                 segment.live_bytes() > 0 || segment.id == tail || segment.id >= oldest && segment.id < tail;
             if !needed {
                 self.table.remove(segment.id);
-                self.discard(state, segment);
+                self.discard(&mut pool, segment);
             }
         }
+        self.adopt_reserve(&mut pool, files);
         Ok(())
     }
 }
@@ -401,6 +413,6 @@ pub fn in_memory(disk: Arc<dyn Disk>, options: Options) -> Engine {
     let options = Options { committer: Committer::Appender, ..options };
     let log = Log::new([0; 16], options.committer, options.durability, None, 1);
     let engine = Engine::new(disk, options, [0; 16], false, log, SegmentTable::default());
-    engine.maintenance.work.lock().next_segment = 1;
+    engine.space.pool.lock().next_segment = 1;
     engine
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use nacre_object::StoreError;
+use parking_lot::MutexGuard;
 use serde::Serialize;
 
 use crate::codec::crc32c;
@@ -53,21 +54,16 @@ pub struct ScrubReport {
 }
 
 impl Engine {
-    /// Reads and checks everything. Blocks; transactions go on.
+    /// Reads and checks everything, a file at a time. Blocks; transactions and maintenance go on.
     pub(crate) fn scrub(
         self: &Arc<Self>,
         mut progress: impl FnMut(ScrubProgress),
     ) -> Result<ScrubReport, StoreError> {
-        // Maintenance waits, so that no file goes away under the scrub.
-        let _work = self.maintenance.work.lock();
-        let segments: Vec<(Arc<Segment>, u64)> = self
+        let segments: Vec<(u32, u64)> = self
             .table
             .all()
             .into_iter()
-            .map(|segment| {
-                let end = segment.end.load(Ordering::Relaxed);
-                (segment, end)
-            })
+            .map(|segment| (segment.id, segment.end.load(Ordering::Relaxed)))
             .filter(|(_, end)| *end > SEGMENT_HEAD_BYTES)
             .collect();
         // What is in the log but not yet on the disk is not the scrub's business; it gets there first.
@@ -79,10 +75,17 @@ impl Engine {
             // Also those that were damaged when the store was opened, and are not used.
             let files = self.disk.list().unwrap_or_default();
             for number in files.iter().filter_map(|(name, _)| parse_snapshot_name(name)) {
-                self.scrub_snapshot(number, &mut report);
+                // While the work's lock is held, no snapshot's file becomes another one's.
+                let work = self.maintenance.work.lock();
+                if self.disk.open(&snapshot_name(number)).is_ok() {
+                    self.scrub_snapshot(number, &mut report);
+                }
+                MutexGuard::unlock_fair(work);
             }
         }
-        for (segment, end) in segments {
+        for (id, end) in segments {
+            // Holding a segment keeps its file from being used again; what was freed meanwhile is garbage.
+            let Some(segment) = self.table.get(id) else { continue };
             self.scrub_segment(&segment, end, &mut report);
             report.files += 1;
             report.bytes += end;

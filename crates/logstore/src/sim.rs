@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, Volume};
 
 const SECTOR_BYTES: usize = 512;
 
@@ -102,6 +102,21 @@ impl State {
         change_names(&mut self.names, &change);
         self.pending_names.push(change);
         self.operation()
+    }
+
+    /// Bytes of all files together.
+    fn used_bytes(&self) -> u64 {
+        self.names.values().map(|file| self.files[*file].live.len() as u64).sum()
+    }
+
+    /// An error if the disk has no room for so many bytes more.
+    fn take_space(&self, bytes: u64) -> io::Result<()> {
+        match self.faults.capacity_bytes {
+            Some(capacity) if bytes > 0 && self.used_bytes() + bytes > capacity => {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn write(&mut self, file: usize, offset: usize, bytes: &[u8]) {
@@ -237,10 +252,7 @@ impl Disk for SimDisk {
         if state.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let used: u64 = state.names.values().map(|file| state.files[*file].live.len() as u64).sum();
-        if state.faults.capacity_bytes.is_some_and(|capacity| used + bytes > capacity) {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
+        state.take_space(bytes)?;
         let file = state.files.len();
         let image = vec![0; bytes as usize];
         state.files.push(FileState { live: image.clone(), durable: image, pending: Vec::new() });
@@ -272,6 +284,14 @@ impl Disk for SimDisk {
         Ok(sizes.collect())
     }
 
+    fn volume(&self) -> io::Result<Option<Volume>> {
+        let state = self.state.lock();
+        Ok(state.faults.capacity_bytes.map(|total_bytes| Volume {
+            total_bytes,
+            available_bytes: total_bytes.saturating_sub(state.used_bytes()),
+        }))
+    }
+
     fn sync_names(&self) -> io::Result<()> {
         let mut state = self.state.lock();
         state.operation()?;
@@ -300,6 +320,9 @@ impl DiskFile for SimFile {
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()> {
         let mut state = self.state.lock();
         state.alive()?;
+        let end = offset + parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        let old_bytes = state.files[self.file].live.len() as u64;
+        state.take_space(end.saturating_sub(old_bytes))?;
         let mut offset = offset as usize;
         let failing = state.faults.error_at == Some(state.operations + 1);
         let cut = state.rng.random_range(0..=parts.len());
@@ -327,5 +350,18 @@ impl DiskFile for SimFile {
         let state = self.state.lock();
         state.alive()?;
         Ok(state.files[self.file].live.len() as u64)
+    }
+
+    fn set_size(&self, bytes: u64) -> io::Result<()> {
+        let mut state = self.state.lock();
+        state.alive()?;
+        let old_bytes = state.files[self.file].live.len() as u64;
+        state.take_space(bytes.saturating_sub(old_bytes))?;
+        state.files[self.file].live.resize(bytes as usize, 0);
+        state.operation()?;
+        // A size is metadata, which a journal keeps.
+        state.files[self.file].durable.resize(bytes as usize, 0);
+        state.files[self.file].pending.retain(|(offset, data)| (offset + data.len()) as u64 <= bytes);
+        Ok(())
     }
 }

@@ -4,6 +4,9 @@
 //! snapshot's position on is applied again on top of it. That is harmless, because a record is skipped where the
 //! object's version is not below the record's. A snapshot becomes valid, by its renaming, only when every effect that
 //! it may hold is synced in the log. Two are kept, so that damage to one loses nothing.
+//!
+//! A snapshot is written into a file that is kept in reserve for it (module `space`), and the file of one that is not
+//! kept any more is the next one's: on a full volume there is always room for a snapshot.
 
 use std::io;
 use std::sync::Arc;
@@ -21,6 +24,7 @@ use crate::log::Position;
 use crate::node::{ForkNode, Node};
 use crate::record::CHUNK_BYTES_MAX;
 use crate::segment::FORMAT_VERSION;
+use crate::space::{SNAPSHOT_RESERVE, is_full};
 
 /// Snapshots kept.
 const KEPT: usize = 2;
@@ -174,26 +178,22 @@ impl Engine {
             let name = snapshot_name(number);
             let error = |error: io::Error| {
                 let path = self.disk.describe(&name);
-                let kind = match error.kind() {
-                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::OutOfSpace,
-                    _ => ErrorKind::Io,
-                };
+                let kind = if is_full(&error) { ErrorKind::OutOfSpace } else { ErrorKind::Io };
                 StoreError::new(
                     kind,
                     format!("cannot write the index to {path}: {error}; the log still has it all"),
                 )
             };
-            let temporary = format!("{name}.tmp");
-            let result = self.write_snapshot(&temporary, position, sequence);
-            if let Err(cause) = result {
-                // What is left of it is removed here or when the store is opened.
-                let _ = self.disk.remove(&temporary);
-                return Err(error(cause));
-            }
+            let footprint = self.space.index.footprint();
+            let result = self.write_snapshot(position, sequence);
+            // What was written stays in reserve if it is not the snapshot's now.
+            self.count_snapshots(&self.disk.list().unwrap_or_default());
+            let bytes = result.map_err(error)?;
             // Nothing that the snapshot holds may be news to the log after a crash.
             self.log.wait_blocking(self.log.last_batch())?;
             self.log.sync()?;
-            self.disk.rename(&temporary, &name).and_then(|()| self.disk.sync_names()).map_err(error)?;
+            self.disk.rename(SNAPSHOT_RESERVE, &name).and_then(|()| self.disk.sync_names()).map_err(error)?;
+            self.space.index.took_snapshot(bytes, footprint);
         } else {
             // A transaction holds its shard's lock from its place in the log to its last effect.
             self.shards.iter().for_each(|shard| drop(shard.lock()));
@@ -203,26 +203,52 @@ impl Engine {
         work.snapshots.drain(..superfluous);
         self.maintenance.counters.snapshots.store(work.snapshots.len() as u64, Ordering::Relaxed);
         if self.persistent {
-            self.remove_old_snapshots(work);
+            self.retire_snapshots(work);
+            // Where there is no room for more, transactions that need more will be told.
+            let _ = self.fill_reserve();
         }
         Ok(())
     }
 
-    /// Removes all snapshots but those that are kept: old ones, and damaged ones.
-    fn remove_old_snapshots(&self, work: &CleanerState) {
+    /// Has the file of a snapshot that is not kept any more be the next one's, and removes others, old and damaged ones.
+    fn retire_snapshots(&self, work: &CleanerState) {
         let files = self.disk.list().unwrap_or_default();
+        let mut reserved = files.iter().any(|(name, _)| name == SNAPSHOT_RESERVE);
         for number in files.iter().filter_map(|(name, _)| parse_snapshot_name(name)) {
-            let kept = work.snapshots.iter().any(|(kept, _)| *kept == number);
-            if !kept && let Err(error) = self.disk.remove(&snapshot_name(number)) {
-                tracing::warn!("cannot remove {}: {error}", self.disk.describe(&snapshot_name(number)));
+            if work.snapshots.iter().any(|(kept, _)| *kept == number) {
+                continue;
+            }
+            let name = snapshot_name(number);
+            let result = match reserved {
+                true => self.disk.remove(&name),
+                false => self.disk.rename(&name, SNAPSHOT_RESERVE),
+            };
+            reserved = true;
+            if let Err(error) = result {
+                tracing::warn!("cannot remove {}: {error}", self.disk.describe(&name));
             }
         }
+        // Before anything else is written into the retired file, so that no crash finds that under its old name.
+        if let Err(error) = self.disk.sync_names() {
+            tracing::warn!("cannot sync the names of the store's files: {error}");
+        }
+        self.count_snapshots(&self.disk.list().unwrap_or_default());
     }
 
-    fn write_snapshot(&self, name: &str, position: Position, sequence: u64) -> io::Result<()> {
+    /// Writes the index into the file that is in reserve for it; gives how long it became.
+    fn write_snapshot(&self, position: Position, sequence: u64) -> io::Result<u64> {
         let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence };
-        let _ = self.disk.remove(name);
-        let file = self.disk.create(name, 0)?;
+        let file = match self.disk.open(SNAPSHOT_RESERVE) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.create(SNAPSHOT_RESERVE, 0)?,
+            opened => opened?,
+        };
+        let most = file.size()?.saturating_add(self.left_bytes());
+        let write_out = |offset: u64, out: &mut Vec<u8>| {
+            if offset + out.len() as u64 > most {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            write_out(&*file, offset, out)
+        };
         let mut frames = Frames::new();
         frames.frame(FRAME_HEADER, &header.encode());
         for segment in self.table.all().iter().filter(|segment| segment.sealed.load(Ordering::Acquire)) {
@@ -239,13 +265,16 @@ impl Engine {
                 frames.node(id, node);
             }
             drop(shard);
-            offset = write_out(&*file, offset, &mut frames.out)?;
+            offset = write_out(offset, &mut frames.out)?;
         }
         frames.flush();
         let items = frames.items;
         frames.frame(FRAME_END, &items.to_le_bytes());
-        write_out(&*file, offset, &mut frames.out)?;
-        file.sync()
+        let end = write_out(offset, &mut frames.out)?;
+        // Behind its end the file holds what it held before.
+        file.set_size(end)?;
+        file.sync()?;
+        Ok(end)
     }
 }
 
