@@ -46,7 +46,8 @@ impl Opened {
 }
 
 fn log_options(options: &Options) -> nacre_logstore::Options {
-    let mut log = nacre_logstore::Options::default();
+    let mut log =
+        nacre_logstore::Options { capacity_bytes: options.capacity, ..nacre_logstore::Options::default() };
     if let Some(durability) = options.durability {
         log.durability = match durability {
             Durability::Always => nacre_logstore::Durability::Always,

@@ -37,6 +37,9 @@ pub struct Options {
     /// `durability=always`, `none`, or an interval such as `50ms`: when a folder's writes are on the medium. The
     /// default is `always`.
     pub durability: Option<Durability>,
+    /// `capacity=BYTES`: the most that a folder or memory may be filled with; a number of bytes. The default is what the
+    /// volume has.
+    pub capacity: Option<u64>,
     /// `key=PATH`: the file that holds the cluster's key, for servers that ask for it.
     pub key: Option<PathBuf>,
     /// `connections=N`: connections to each server, 1 to 64. The default is 1.
@@ -109,11 +112,12 @@ impl Options {
     fn set(&mut self, engine: &Engine, name: &str, value: &str) -> Result<(), StoreError> {
         let applies = match name {
             "durability" => matches!(engine, Engine::Folder(_)),
+            "capacity" => matches!(engine, Engine::Folder(_) | Engine::Memory),
             "key" | "connections" | "connect_timeout" | "silence_timeout" => {
                 matches!(engine, Engine::Servers(_))
             }
             _ => {
-                let known = "durability, key, connections, connect_timeout and silence_timeout";
+                let known = "durability, capacity, key, connections, connect_timeout and silence_timeout";
                 return Err(invalid(format!("there is no parameter \"{name}\"; there are {known}")));
             }
         };
@@ -122,6 +126,10 @@ impl Options {
         }
         let given = match name {
             "durability" => self.durability.replace(value.parse()?).is_some(),
+            "capacity" => match value.parse() {
+                Ok(bytes) => self.capacity.replace(bytes).is_some(),
+                Err(_) => return Err(invalid(format!("capacity={value} is not a number of bytes"))),
+            },
             "key" => self.key.replace(value.into()).is_some(),
             "connections" => match value.parse() {
                 Ok(count) if (1..=64).contains(&count) => self.connections.replace(count).is_some(),
@@ -195,9 +203,10 @@ impl fmt::Display for Uri {
                 }
             },
         }
-        let Options { durability, key, connections, connect_timeout, silence_timeout } = &self.options;
+        let Options { durability, capacity, key, connections, connect_timeout, silence_timeout } = &self.options;
         let parameters = [
             durability.map(|durability| format!("durability={durability}")),
+            capacity.map(|bytes| format!("capacity={bytes}")),
             key.as_ref().map(|key| format!("key={}", key.display())),
             connections.map(|count| format!("connections={count}")),
             connect_timeout.map(|time| format!("connect_timeout={}ms", time.as_millis())),

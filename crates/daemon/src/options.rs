@@ -26,8 +26,11 @@ pub struct ServerOptions {
     pub key: Option<PathBuf>,
     /// `always`, `none`, or an interval such as `50ms`: when acknowledged writes are on the medium.
     pub durability: String,
-    /// Size of a segment of the log, in bytes.
+    /// Size of a segment of the log, in bytes; 0 for one that follows the capacity, or else the volume's size.
     pub segment_bytes: u32,
+    /// The most that the store may take, in bytes: its log, what it keeps in reserve, and its snapshots. None for what the
+    /// volume has.
+    pub capacity: Option<u64>,
     /// Log that may gather before the index is written down again, in bytes.
     pub snapshot_bytes: u64,
     /// Whether updates of contended regions take turns.
@@ -57,6 +60,7 @@ impl Default for ServerOptions {
             key: None,
             durability: "always".to_owned(),
             segment_bytes: log.segment_bytes,
+            capacity: log.capacity_bytes,
             snapshot_bytes: log.snapshot_bytes,
             pacing: true,
             region_statistics: false,
@@ -74,6 +78,7 @@ impl ServerOptions {
         Ok(nacre_logstore::Options {
             durability: parse_durability(&self.durability)?,
             segment_bytes: self.segment_bytes,
+            capacity_bytes: self.capacity,
             snapshot_bytes: self.snapshot_bytes,
             ..Default::default()
         })

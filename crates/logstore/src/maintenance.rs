@@ -245,7 +245,11 @@ impl Engine {
         if self.clean_step(turn, effort) {
             return Ok(Step::Again);
         }
-        if turn.pauses < PAUSES_FOR_READERS_MAX && self.has_held_segments() {
+        // Without a thread it may be the caller who holds them.
+        if self.maintenance.is_threaded()
+            && turn.pauses < PAUSES_FOR_READERS_MAX
+            && self.has_held_segments()
+        {
             turn.pauses += 1;
             std::thread::sleep(PAUSE_FOR_READERS);
             return Ok(Step::Again);

@@ -52,6 +52,7 @@ fn options(rng: &mut SmallRng, durability: Durability) -> Options {
         segment_bytes: 64 << 10,
         snapshot_bytes: if rng.random_bool(0.5) { 4 << 10 } else { 64 << 10 },
         committer: Committer::Caller,
+        ..Options::default()
     }
 }
 
