@@ -59,6 +59,8 @@ impl Effort {
 pub struct CleanerState {
     /// Where replay would begin from each snapshot that is kept, the oldest first.
     pub snapshots: Vec<(u64, Position)>,
+    /// Files of snapshots are being made so long, and must not become shorter again.
+    pub snapshot_bytes_min: u64,
 }
 
 /// What the choice of a segment to clean is made from.

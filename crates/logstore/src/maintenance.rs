@@ -17,6 +17,7 @@ use crate::cleaner::{CleanerState, Effort};
 use crate::engine::Engine;
 use crate::log::Purpose;
 use crate::segment::SEGMENT_HEAD_BYTES;
+use crate::snapshot::KEPT;
 use crate::space::Wanted;
 
 /// A reader holds a segment for as long as its read takes. After so many pauses the store is full all the same.
@@ -138,6 +139,8 @@ struct Turn {
     /// Whether cleaning what has more than a little garbage has come to its end.
     cleaned_all: bool,
     pauses: u32,
+    /// Snapshots taken because they would be shorter.
+    snapshots: usize,
 }
 
 /// How a step ended that gave no error.
@@ -217,7 +220,7 @@ impl Engine {
     }
 
     fn turn_begins(&self) -> Turn {
-        Turn { newest: self.space.pool.lock().next_segment, cleaned_all: false, pauses: 0 }
+        Turn { newest: self.space.pool.lock().next_segment, cleaned_all: false, pauses: 0, snapshots: 0 }
     }
 
     /// Does one step towards room for somebody: within the bound on garbage takes what space there is, beyond it cleans
@@ -236,7 +239,11 @@ impl Engine {
             }
             turn.cleaned_all = true;
         }
-        match self.grow(wanted) {
+        let grown = self.grow(wanted).and_then(|()| match self.index_has_room(wanted) {
+            true => Ok(()),
+            false => self.raise_snapshot_room(&mut self.maintenance.work.lock(), wanted),
+        });
+        match grown {
             Ok(()) => return Ok(Step::Again),
             Err(error) if error.kind != ErrorKind::OutOfSpace => return Err(error),
             Err(_) => {}
@@ -253,6 +260,13 @@ impl Engine {
             turn.pauses += 1;
             std::thread::sleep(PAUSE_FOR_READERS);
             return Ok(Step::Again);
+        }
+        if turn.snapshots < KEPT + 1 && self.snapshots_can_shrink() {
+            turn.snapshots += 1;
+            match self.snapshot(&mut self.maintenance.work.lock()) {
+                Ok(()) => return Ok(Step::Again),
+                Err(error) => tracing::warn!("{error}"),
+            }
         }
         if self.leave_garbage(turn) {
             return Ok(Step::Again);

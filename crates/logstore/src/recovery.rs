@@ -105,7 +105,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     let next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
     let engine = Engine::new(Arc::clone(&disk), options, superblock.store, true, log, table);
     engine.space.pool.lock().next_segment = next_segment;
-    engine.count_snapshots(&files);
+    engine.count_snapshots();
     if let Some(snapshot) = loaded {
         engine.load(snapshot);
     }

@@ -27,7 +27,7 @@ use crate::segment::FORMAT_VERSION;
 use crate::space::{SNAPSHOT_RESERVE, is_full};
 
 /// Snapshots kept.
-const KEPT: usize = 2;
+pub const KEPT: usize = 2;
 /// A frame is closed when it has grown to this.
 const FRAME_BYTES: usize = 64 << 10;
 /// No frame is longer: the largest value of a key, and room for what stands around it.
@@ -36,6 +36,11 @@ const FRAME_BYTES_MAX: usize = 4 << 20;
 const FRAME_HEADER: u8 = 1;
 const FRAME_ITEMS: u8 = 2;
 const FRAME_END: u8 = 3;
+const FRAME_PADDING: u8 = 4;
+/// What stands around the body of a frame: its length, its checksum, its kind.
+const FRAME_HEAD_BYTES: u64 = 9;
+/// Padding is cut into frames of this, so that little memory is taken for it.
+const PADDING_BYTES: u64 = 64 << 10;
 
 const ITEM_OBJECT: u8 = 1;
 const ITEM_FORK: u8 = 2;
@@ -185,9 +190,9 @@ impl Engine {
                 )
             };
             let footprint = self.space.index.footprint();
-            let result = self.write_snapshot(position, sequence);
+            let result = self.write_snapshot(position, sequence, work.snapshot_bytes_min);
             // What was written stays in reserve if it is not the snapshot's now.
-            self.count_snapshots(&self.disk.list().unwrap_or_default());
+            self.count_snapshots();
             let bytes = result.map_err(error)?;
             // Nothing that the snapshot holds may be news to the log after a crash.
             self.log.wait_blocking(self.log.last_batch())?;
@@ -232,11 +237,12 @@ impl Engine {
         if let Err(error) = self.disk.sync_names() {
             tracing::warn!("cannot sync the names of the store's files: {error}");
         }
-        self.count_snapshots(&self.disk.list().unwrap_or_default());
+        self.count_snapshots();
     }
 
-    /// Writes the index into the file that is in reserve for it; gives how long it became.
-    fn write_snapshot(&self, position: Position, sequence: u64) -> io::Result<u64> {
+    /// Writes the index into the file that is in reserve for it; gives how long it became. The file stays as long as it
+    /// was, for a later snapshot that needs it, unless that is far too much and more than `file_bytes_min`.
+    fn write_snapshot(&self, position: Position, sequence: u64, file_bytes_min: u64) -> io::Result<u64> {
         let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence };
         let file = match self.disk.open(SNAPSHOT_RESERVE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.create(SNAPSHOT_RESERVE, 0)?,
@@ -269,10 +275,22 @@ impl Engine {
         }
         frames.flush();
         let items = frames.items;
+        offset = write_out(offset, &mut frames.out)?;
+        let end = offset + FRAME_HEAD_BYTES + size_of::<u64>() as u64;
+        let file_bytes = file.size()?.min(self.snapshot_file_bytes_max().max(file_bytes_min));
+        let mut padding = file_bytes.saturating_sub(end);
+        while padding >= FRAME_HEAD_BYTES {
+            let frame = padding.min(PADDING_BYTES + FRAME_HEAD_BYTES);
+            frames.frame(FRAME_PADDING, &vec![0; (frame - FRAME_HEAD_BYTES) as usize]);
+            offset = write_out(offset, &mut frames.out)?;
+            padding -= frame;
+        }
         frames.frame(FRAME_END, &items.to_le_bytes());
-        let end = write_out(offset, &mut frames.out)?;
-        // Behind its end the file holds what it held before.
-        file.set_size(end)?;
+        offset = write_out(offset, &mut frames.out)?;
+        // A remainder that is no frame goes.
+        if file.size()? > offset {
+            file.set_size(offset)?;
+        }
         file.sync()?;
         Ok(end)
     }
@@ -393,6 +411,7 @@ impl Loader {
                     self.items += 1;
                 }
             }
+            (FRAME_PADDING, true, false) => {}
             (FRAME_END, true, false) => {
                 let items = u64::from_le_bytes(*body.first_chunk()?);
                 if items != self.items {

@@ -1,7 +1,7 @@
 //! Space: how much of it a store may take, and the files that it keeps in reserve.
 //!
 //! A log needs space to give space back: a removal is a record, cleaning a segment writes what is live in it again, and
-//! a segment is freed only when snapshots have moved on. So the store has files in reserve from its opening on: spare
+//! a segment is freed only when both snapshots that are kept have moved on. So the store has files in reserve: spare
 //! segments, and a file that the next snapshot is written into. They never go back to the file system while they are
 //! needed: a segment that is freed becomes a spare one, and a snapshot that is dropped becomes the next one's file. So
 //! nobody who fills the volume can take them away.
@@ -9,8 +9,8 @@
 //! Invariants, as long as the reserve could be made:
 //! - what the log has without new space ([`Log::room`]) suffices to move all that is live in any segment, and a little
 //!   more for transactions that shrink; those that write leave both alone ([`Reserve`]);
-//! - the file for the next snapshot is as long as the snapshot can become; transactions that would make the index grow
-//!   beyond it wait until it was made longer.
+//! - the files of the snapshots that are kept, and the one for the next, are each as long as a snapshot can become (what
+//!   it leaves is padding); transactions that would make the index grow beyond them wait until they were made longer.
 //!
 //! [`Log::room`]: crate::log::Log::room
 
@@ -21,12 +21,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nacre_object::{ErrorKind, StoreError};
 use parking_lot::Mutex;
 
+use crate::cleaner::CleanerState;
 use crate::disk::DiskFile;
 use crate::engine::Engine;
 use crate::footprint::IndexCounters;
 use crate::log::{Purpose, Reserve};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, segment_name};
-use crate::snapshot::parse_snapshot_name;
+use crate::snapshot::{KEPT, parse_snapshot_name};
 
 /// The file that the next snapshot is written into.
 pub const SNAPSHOT_RESERVE: &str = "reserve-snapshot";
@@ -52,10 +53,10 @@ pub struct Space {
     segments: AtomicU64,
     /// Spare files together, in bytes.
     spare_bytes: AtomicU64,
-    /// Size of the file for the next snapshot.
-    snapshot_reserve_bytes: AtomicU64,
-    /// Snapshots together, in bytes.
-    snapshot_bytes: AtomicU64,
+    /// Snapshots and the file for the next one together, in bytes.
+    snapshot_file_bytes: AtomicU64,
+    /// How long each snapshot can become without new space, however many are taken.
+    snapshot_room_bytes: AtomicU64,
     /// Transactions that were refused for want of space.
     refused: AtomicU64,
 }
@@ -96,8 +97,8 @@ impl Space {
             index: IndexCounters::default(),
             segments: AtomicU64::new(0),
             spare_bytes: AtomicU64::new(0),
-            snapshot_reserve_bytes: AtomicU64::new(0),
-            snapshot_bytes: AtomicU64::new(0),
+            snapshot_file_bytes: AtomicU64::new(0),
+            snapshot_room_bytes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
     }
@@ -109,7 +110,7 @@ impl Space {
 
     /// Snapshots and the file for the next one together, in bytes.
     pub fn snapshot_file_bytes(&self) -> u64 {
-        self.snapshot_bytes.load(Ordering::Relaxed) + self.snapshot_reserve_bytes.load(Ordering::Relaxed)
+        self.snapshot_file_bytes.load(Ordering::Relaxed)
     }
 
     /// Transactions that were refused for want of space.
@@ -216,19 +217,47 @@ impl Engine {
         self.log.room().next_bytes >= clean_bytes + shrink_bytes
     }
 
-    /// Whether the file for the next snapshot will do when the index has grown.
+    /// Whether the files of snapshots will do when the index has grown.
     pub(crate) fn index_has_room(&self, wanted: &Wanted) -> bool {
-        // A removal never makes the index grow by anything worth counting.
-        if !self.persistent || wanted.growth_bytes == 0 {
+        // A removal never makes the index grow by anything worth counting, and the last resort is not counted.
+        if !self.persistent || wanted.growth_bytes == 0 || wanted.purpose == Purpose::Clean {
             return true;
         }
-        self.snapshot_reserve_wanted(wanted) <= self.space.snapshot_reserve_bytes.load(Ordering::Relaxed)
+        self.snapshot_room_wanted(wanted) <= self.space.snapshot_room_bytes.load(Ordering::Relaxed)
     }
 
-    fn snapshot_reserve_wanted(&self, wanted: &Wanted) -> u64 {
+    fn snapshot_room_wanted(&self, wanted: &Wanted) -> u64 {
         let slack_bytes = if wanted.purpose == Purpose::Write { SNAPSHOT_SLACK_BYTES } else { 0 };
         let segments = self.space.segments.load(Ordering::Relaxed);
         self.space.index.snapshot_bytes(segments) + wanted.growth_bytes + slack_bytes
+    }
+
+    /// Whether there is so little space left that nothing is made larger than it has to be.
+    fn is_tight(&self) -> bool {
+        let left_bytes = match self.disk.volume() {
+            Ok(Some(volume)) => self.left_bytes().min(volume.available_bytes),
+            _ => self.left_bytes(),
+        };
+        left_bytes < self.taken_bytes() / 4
+    }
+
+    /// How long the file of a snapshot is made that has to have so many bytes: so that it lasts for a while.
+    fn snapshot_file_bytes(&self, least: u64) -> u64 {
+        if self.is_tight() { least + least / 32 } else { least + least / 2 + self.segment_bytes() / 64 }
+    }
+
+    /// How long the file of a snapshot that is taken now may stay.
+    pub(crate) fn snapshot_file_bytes_max(&self) -> u64 {
+        let wanted = Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write };
+        let bytes = self.snapshot_file_bytes(self.snapshot_room_wanted(&wanted));
+        if self.is_tight() { bytes } else { 2 * bytes }
+    }
+
+    /// Whether snapshots taken now would have shorter files than those that there are.
+    pub(crate) fn snapshots_can_shrink(&self) -> bool {
+        let files = KEPT as u64 + 1;
+        let needed = files * self.snapshot_file_bytes_max();
+        self.persistent && self.space.snapshot_file_bytes() > needed + needed / 16
     }
 
     /// Makes room without cleaning, out of what is in reserve and what the volume and the capacity have left.
@@ -253,9 +282,6 @@ impl Engine {
                 break;
             }
         }
-        if !self.index_has_room(wanted) {
-            self.extend_snapshot_reserve(wanted)?;
-        }
         Ok(())
     }
 
@@ -265,10 +291,6 @@ impl Engine {
         self.settle_reserve(&mut pool);
         while (pool.spares.len() as u64) < self.spares_wanted() {
             self.add_spare(&mut pool)?;
-        }
-        let wanted = self.next_segment();
-        if !self.index_has_room(&wanted) {
-            self.extend_snapshot_reserve(&wanted)?;
         }
         Ok(())
     }
@@ -332,33 +354,59 @@ impl Engine {
         self.space.capacity_bytes.map_or(u64::MAX, |capacity| capacity.saturating_sub(self.taken_bytes()))
     }
 
-    /// Makes the file for the next snapshot long enough, and if there is room, so long that it lasts for a while.
-    fn extend_snapshot_reserve(&self, wanted: &Wanted) -> Result<(), StoreError> {
-        let least = self.snapshot_reserve_wanted(wanted);
-        let amply = least + least / 4 + self.segment_bytes() / 32;
-        let old_bytes = self.space.snapshot_reserve_bytes.load(Ordering::Relaxed);
-        let mut result = Ok(());
-        for bytes in [amply, least] {
-            if !self.may_take(bytes - old_bytes.min(bytes)) {
-                result = Err(self.out_of_space(bytes));
-                continue;
-            }
-            let made = match self.disk.open(SNAPSHOT_RESERVE) {
-                Ok(file) => file.set_size(bytes),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.disk.create(SNAPSHOT_RESERVE, bytes).and_then(|_| self.disk.sync_names())
-                }
-                Err(error) => Err(error),
-            };
-            match made {
-                Ok(()) => {
-                    self.space.snapshot_reserve_bytes.store(bytes, Ordering::Relaxed);
-                    return Ok(());
-                }
-                Err(error) => result = Err(self.cannot_make(SNAPSHOT_RESERVE, bytes, &error)),
-            }
+    /// Makes the files of snapshots longer, so that the index can grow as wanted, and if there is room, for a while.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfSpace`] if the volume or the capacity has not that much left.
+    pub(crate) fn raise_snapshot_room(
+        self: &Arc<Self>,
+        work: &mut CleanerState,
+        wanted: &Wanted,
+    ) -> Result<(), StoreError> {
+        let least = self.snapshot_room_wanted(wanted);
+        let result = self.raise_snapshot_room_to(work, self.snapshot_file_bytes(least));
+        match result {
+            Err(error) if error.kind == ErrorKind::OutOfSpace => self.raise_snapshot_room_to(work, least),
+            result => result,
         }
+    }
+
+    fn raise_snapshot_room_to(self: &Arc<Self>, work: &mut CleanerState, bytes: u64) -> Result<(), StoreError> {
+        work.snapshot_bytes_min = bytes;
+        let mut result = self.extend_snapshot_reserve(bytes);
+        // A snapshot takes the file that was made longer, and its predecessor's becomes the next to be.
+        for _ in 0..KEPT {
+            if self.space.snapshot_room_bytes.load(Ordering::Relaxed) >= bytes {
+                break;
+            }
+            let next = |()| self.snapshot(work).and_then(|()| self.extend_snapshot_reserve(bytes));
+            result = result.and_then(next);
+        }
+        work.snapshot_bytes_min = 0;
         result
+    }
+
+    fn extend_snapshot_reserve(&self, bytes: u64) -> Result<(), StoreError> {
+        let failed = |error: io::Error| self.cannot_make(SNAPSHOT_RESERVE, bytes, &error);
+        let opened = match self.disk.open(SNAPSHOT_RESERVE) {
+            Ok(file) => Some((file.size().map_err(failed)?, file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(error)),
+        };
+        let old_bytes = opened.as_ref().map_or(0, |(bytes, _)| *bytes);
+        if old_bytes < bytes {
+            if !self.may_take(bytes - old_bytes) {
+                return Err(self.out_of_space(bytes - old_bytes));
+            }
+            match opened {
+                Some((_, file)) => file.set_size(bytes),
+                None => self.disk.create(SNAPSHOT_RESERVE, bytes).and_then(|_| self.disk.sync_names()),
+            }
+            .map_err(failed)?;
+        }
+        self.count_snapshots();
+        Ok(())
     }
 
     /// Has the file of a segment that nobody refers to any more be a spare one, or removes it.
@@ -381,9 +429,6 @@ impl Engine {
     /// Takes over the files that an earlier opening had in reserve; removes those of another size.
     pub(crate) fn adopt_reserve(&self, pool: &mut Pool, files: &[(String, u64)]) {
         for (name, bytes) in files {
-            if name == SNAPSHOT_RESERVE {
-                self.space.snapshot_reserve_bytes.store(*bytes, Ordering::Relaxed);
-            }
             let Some(number) = parse_spare_name(name) else { continue };
             pool.next_segment = pool.next_segment.max(number + 1);
             let kept = pool.spares.len() as u64;
@@ -400,13 +445,19 @@ impl Engine {
     }
 
     /// Counts what snapshots take, after they have changed.
-    pub(crate) fn count_snapshots(&self, files: &[(String, u64)]) {
-        let bytes = |wanted: &dyn Fn(&str) -> bool| {
-            files.iter().filter(|(name, _)| wanted(name)).map(|(_, bytes)| *bytes).sum::<u64>()
-        };
-        let snapshots = bytes(&|name| parse_snapshot_name(name).is_some());
-        self.space.snapshot_bytes.store(snapshots, Ordering::Relaxed);
-        self.space.snapshot_reserve_bytes.store(bytes(&|name| name == SNAPSHOT_RESERVE), Ordering::Relaxed);
+    pub(crate) fn count_snapshots(&self) {
+        let files = self.disk.list().unwrap_or_default();
+        let mut snapshots: Vec<(u64, u64)> =
+            files.iter().filter_map(|(name, bytes)| Some((parse_snapshot_name(name)?, *bytes))).collect();
+        snapshots.sort_unstable();
+        let reserve_bytes =
+            files.iter().find(|(name, _)| name == SNAPSHOT_RESERVE).map_or(0, |(_, bytes)| *bytes);
+        let sum: u64 = snapshots.iter().map(|(_, bytes)| *bytes).sum();
+        self.space.snapshot_file_bytes.store(sum + reserve_bytes, Ordering::Relaxed);
+        // The next snapshots are written into the file in reserve and into those that are kept now, by turns.
+        let kept = snapshots.iter().rev().take(KEPT).map(|(_, bytes)| *bytes);
+        let least = kept.min().filter(|_| snapshots.len() >= KEPT).unwrap_or(0);
+        self.space.snapshot_room_bytes.store(least.min(reserve_bytes), Ordering::Relaxed);
     }
 
     /// The refusal of a transaction that finds no room, and nothing that could be cleaned for it.
