@@ -85,10 +85,11 @@ impl Engine {
         }
         for (id, end) in segments {
             // Holding a segment keeps its file from being used again; what was freed meanwhile is garbage.
-            let Some(segment) = self.table.get(id) else { continue };
-            self.scrub_segment(&segment, end, &mut report);
-            report.files += 1;
-            report.bytes += end;
+            if let Some(segment) = self.table.get(id) {
+                self.scrub_segment(&segment, end, &mut report);
+                report.files += 1;
+                report.bytes += end;
+            }
             state.bytes += end;
             progress(state);
         }

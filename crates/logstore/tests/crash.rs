@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -108,6 +109,7 @@ impl History {
     /// On a disk that was found full, removes what there is, as a person would: there is always room for that, and for
     /// some of what was refused afterwards.
     fn make_room(&mut self, store: &LogStore) {
+        MADE_ROOM.fetch_add(1, Ordering::Relaxed);
         for object in self.generator.objects().to_vec() {
             let remove = Transaction::new().change(Write::Remove);
             if self.issue_this(store, object, remove) == Some(ErrorKind::OutOfSpace) {
@@ -276,6 +278,9 @@ fn poll(reply: &mut Reply<Outcome>) -> Poll<Result<Outcome, StoreError>> {
 /// the largest record of a history.
 const RESERVE_FITS_BYTES: u64 = 700 << 10;
 
+/// How often removals were tried on a disk that was found full.
+static MADE_ROOM: AtomicU64 = AtomicU64::new(0);
+
 fn run(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(!seed);
     let trouble = match rng.random_range(0..10) {
@@ -330,6 +335,7 @@ fn run_all(seeds: std::ops::Range<u64>) {
         return run(seed.parse().expect("NACRE_SEED is a number"));
     }
     seeds.for_each(run);
+    assert!(MADE_ROOM.load(Ordering::Relaxed) > 20, "hardly any disk was found full");
 }
 
 /// How many histories each test runs.
