@@ -47,7 +47,8 @@ impl Opened {
 
 pub(crate) fn log_options(options: &Options) -> nacre_logstore::Options {
     let create = options.create.unwrap_or(false);
-    let mut log = nacre_logstore::Options { create, ..nacre_logstore::Options::default() };
+    let capacity_bytes = options.capacity;
+    let mut log = nacre_logstore::Options { create, capacity_bytes, ..nacre_logstore::Options::default() };
     if let Some(durability) = options.durability {
         log.durability = match durability {
             Durability::Always => nacre_logstore::Durability::Always,

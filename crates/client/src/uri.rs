@@ -43,6 +43,9 @@ pub struct Options {
     /// `owner=USER`: the user that the server at a Unix socket runs as, by name or number. The default is the user of this
     /// process, or root; a server of anybody else is not believed.
     pub owner: Option<u32>,
+    /// `capacity=BYTES`: the most that a folder or memory may be filled with; a number of bytes. The default is what the
+    /// volume has.
+    pub capacity: Option<u64>,
     /// `key=PATH`: the file that holds the cluster's key, for servers that ask for it.
     pub key: Option<PathBuf>,
     /// `connections=N`: connections to each server, 1 to 64. The default is 1.
@@ -117,12 +120,12 @@ impl Options {
     fn set(&mut self, engine: &Engine, name: &str, value: &str) -> Result<(), StoreError> {
         let applies = match name {
             "durability" | "create" => matches!(engine, Engine::Folder(_)),
+            "capacity" => matches!(engine, Engine::Folder(_) | Engine::Memory),
             "key" | "owner" | "connections" | "connect_timeout" | "silence_timeout" => {
                 matches!(engine, Engine::Servers(_))
             }
             _ => {
-                let known =
-                    "durability, create, key, owner, connections, connect_timeout and silence_timeout";
+                let known = "durability, create, capacity, key, owner, connections, connect_timeout and silence_timeout";
                 return Err(invalid(format!("there is no parameter \"{name}\"; there are {known}")));
             }
         };
@@ -135,6 +138,10 @@ impl Options {
                 "yes" => self.create.replace(true).is_some(),
                 "no" => self.create.replace(false).is_some(),
                 _ => return Err(invalid(format!("create={value} is neither yes nor no"))),
+            },
+            "capacity" => match value.parse() {
+                Ok(bytes) => self.capacity.replace(bytes).is_some(),
+                Err(_) => return Err(invalid(format!("capacity={value} is not a number of bytes"))),
             },
             "owner" => match nacre_wire::socket::user_number(value) {
                 Some(user) => self.owner.replace(user).is_some(),
@@ -213,11 +220,20 @@ impl fmt::Display for Uri {
                 }
             },
         }
-        let Options { durability, create, owner, key, connections, connect_timeout, silence_timeout } =
-            &self.options;
+        let Options {
+            durability,
+            create,
+            capacity,
+            key,
+            owner,
+            connections,
+            connect_timeout,
+            silence_timeout,
+        } = &self.options;
         let parameters = [
             durability.map(|durability| format!("durability={durability}")),
             create.map(|create| format!("create={}", if create { "yes" } else { "no" })),
+            capacity.map(|bytes| format!("capacity={bytes}")),
             owner.map(|user| format!("owner={user}")),
             key.as_ref().map(|key| format!("key={}", key.display())),
             connections.map(|count| format!("connections={count}")),
@@ -243,6 +259,8 @@ mod tests {
             "file:/var/lib/nacre?durability=none",
             "file:data?durability=50ms",
             "file:data?durability=none&create=yes",
+            "file:data?durability=none&capacity=400000000",
+            "mem:?capacity=1048576",
             "unix:/run/nacre.socket",
             "unix:/run/nacre.socket?owner=33",
             "nacre://unix:/run/a.socket,unix:/run/b.socket",
@@ -268,6 +286,8 @@ mod tests {
             ("mem:?durability=always", "does not apply"),
             ("mem:?", "has no value"),
             ("file:x?key=y", "does not apply"),
+            ("unix:/x?capacity=1", "does not apply"),
+            ("file:x?capacity=much", "is not a number of bytes"),
             ("file:x?durability=0ms", "neither always nor none"),
             ("file:x?durability=sometimes", "neither always nor none"),
             ("file:x?create=maybe", "neither yes nor no"),

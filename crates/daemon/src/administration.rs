@@ -104,8 +104,7 @@ fn json(value: &impl Serialize) -> Result<Bytes, StoreError> {
 impl Admin for Administration {
     fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes> {
         match method {
-            // It walks through the index, which takes a while where there are many objects.
-            "info" => self.aside(method, |store| json(&store.info())),
+            "info" => Reply::ready(json(&self.store.inner().info())),
             "scrub" => self.aside(method, move |store| {
                 let report = store.scrub(|at| {
                     if let Ok(text) = json(&at) {

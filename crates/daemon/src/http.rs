@@ -92,9 +92,9 @@ async fn scrape(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
 
 /// 200 while the store takes writes, 503 with the reason when it does not.
 async fn health(State(sources): State<Arc<Sources>>) -> (StatusCode, String) {
-    match sources.store.inner().info().read_only {
+    match sources.store.inner().failure() {
         None => (StatusCode::OK, "ok\n".to_owned()),
-        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("read-only: {reason}\n")),
+        Some(failure) => (StatusCode::SERVICE_UNAVAILABLE, format!("read-only: {}\n", failure.message)),
     }
 }
 

@@ -44,8 +44,11 @@ pub struct ServerOptions {
     pub members_version: u64,
     /// `always`, `none`, or an interval such as `50ms`: when acknowledged writes are on the medium.
     pub durability: String,
-    /// Size of a segment of the log, in bytes.
+    /// Size of a segment of the log, in bytes; 0 for one that follows the capacity, or else the volume's size.
     pub segment_bytes: u32,
+    /// The most that the store may take, in bytes: its log, what it keeps in reserve, and its snapshots. None for what the
+    /// volume has.
+    pub capacity: Option<u64>,
     /// Log that may gather before the index is written down again, in bytes.
     pub snapshot_bytes: u64,
     /// Whether updates of contended regions take turns.
@@ -82,6 +85,7 @@ impl Default for ServerOptions {
             members_version: 1,
             durability: "always".to_owned(),
             segment_bytes: log.segment_bytes,
+            capacity: log.capacity_bytes,
             snapshot_bytes: log.snapshot_bytes,
             pacing: true,
             region_statistics: false,
@@ -99,6 +103,7 @@ impl ServerOptions {
         Ok(nacre_logstore::Options {
             durability: parse_durability(&self.durability)?,
             segment_bytes: self.segment_bytes,
+            capacity_bytes: self.capacity,
             snapshot_bytes: self.snapshot_bytes,
             ..Default::default()
         })

@@ -4,26 +4,58 @@
 //! the more the emptier and the older it is. Moved extents keep their versions; a record of moves is written and
 //! synced before the index refers to it, and a segment is freed only when nothing refers to it and no snapshot
 //! that is kept needs its records.
+//!
+//! What a segment's cleaning writes is measured before it begins, and has its room in reserve (module `space`): so
+//! none is begun that could not be finished.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
 use nacre_object::limit::OFFSET_MAX;
-use nacre_object::{Fork, ObjectId, StoreError};
+use nacre_object::{ErrorKind, Fork, ObjectId, StoreError};
 
 use crate::codec::crc32c;
 use crate::engine::{Engine, owned, read_chunk};
-use crate::extent_map::{Chunk, Entry, Place};
-use crate::log::{Position, Refused};
-use crate::record::{self, Body, Effect, Found, Moved, Record};
+use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
+use crate::footprint::Footprint;
+use crate::log::{Position, Purpose, Refused, Room};
+use crate::record::{self, Body, Effect, Found, HEAD_BYTES_MIN, Moved, Record};
 use crate::scan::{Item, Scan};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 use crate::snapshot::KEPT;
+use crate::space::Wanted;
+use crate::sync::unlock_fair;
 
 /// Payload that one record of moves carries.
-const MOVE_BYTES_MAX: usize = 1 << 20;
+const MOVE_BYTES_MAX: u64 = 1 << 20;
+/// What stands in a record of moves for each piece at most, beside its bytes and its names.
+const PIECE_HEAD_BYTES: u64 = 40;
+/// Garbage between two live pieces of a chunk that is moved with them: a piece of its own would take as much.
+const GAP_BYTES_MAX: u64 = 128;
+
+/// How much cleaning is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Keeps garbage within bounds: it must give back more than a tenth.
+    Bound,
+    /// Makes room for a transaction that writes.
+    Room,
+    /// Makes room for one that shrinks: whatever gains anything.
+    Utmost,
+}
+
+impl Effort {
+    /// The share of a segment that must be gained.
+    pub fn gain_min(self) -> f64 {
+        match self {
+            Self::Bound => 0.1,
+            Self::Room => 1.0 / 32.0,
+            Self::Utmost => 1.0 / 1024.0,
+        }
+    }
+}
 
 /// Passes over one segment, where forks take others' places meanwhile.
 const PASSES_MAX: usize = 4;
@@ -32,19 +64,17 @@ const SEARCHED_MAX: usize = 10_000;
 
 /// What maintenance keeps between its turns.
 pub struct CleanerState {
-    /// The number of the next segment.
-    pub next_segment: u32,
-    /// A file that can be used again.
-    pub spare: Option<Arc<Segment>>,
     /// Where replay would begin from each snapshot that is kept, the oldest first.
     pub snapshots: Vec<(u64, Position)>,
     /// Snapshots that there must be before any of the log is given up.
     pub snapshots_needed: usize,
+    /// Files of snapshots are being made so long, and must not become shorter again.
+    pub snapshot_bytes_min: u64,
 }
 
 impl Default for CleanerState {
     fn default() -> Self {
-        Self { next_segment: 0, spare: None, snapshots: Vec::new(), snapshots_needed: KEPT }
+        Self { snapshots: Vec::new(), snapshots_needed: KEPT, snapshot_bytes_min: 0 }
     }
 }
 
@@ -57,17 +87,19 @@ pub struct Candidate {
     pub capacity: u64,
     /// Bytes of it that are referred to.
     pub live_bytes: u64,
+    /// Bytes of log that it takes to move those.
+    pub move_bytes: u64,
     /// Batches since it was last written to.
     pub age: u64,
 }
 
-/// The candidate that is most worth cleaning, if any is: one that would give back more than a tenth of itself.
-/// `move_cost` is how many bytes of log it takes to move one live byte.
-pub fn choose(candidates: impl IntoIterator<Item = Candidate>, move_cost: f64) -> Option<Candidate> {
+/// The candidate that is most worth cleaning, if any is: one that would give back at least the share `gain_min` of
+/// itself.
+pub fn choose(candidates: impl IntoIterator<Item = Candidate>, gain_min: f64) -> Option<Candidate> {
     let mut best: Option<(f64, Candidate)> = None;
     for candidate in candidates {
-        let moved = (candidate.live_bytes as f64 * move_cost) / candidate.capacity as f64;
-        if moved > 0.9 {
+        let moved = candidate.move_bytes as f64 / candidate.capacity as f64;
+        if moved > 1.0 - gain_min {
             continue;
         }
         let benefit = (1.0 - moved) * (candidate.age + 1) as f64 / (1.0 + moved);
@@ -80,21 +112,88 @@ pub fn choose(candidates: impl IntoIterator<Item = Candidate>, move_cost: f64) -
     best.map(|(_, candidate)| candidate)
 }
 
-/// A piece of the index that refers to a segment that is being cleaned.
+/// A piece of a chunk that is being cleaned away: from the first byte that the index refers to up to the last, or up to
+/// where so much garbage comes that it is not moved with them.
+#[derive(Clone)]
 struct Live {
     object: ObjectId,
     fork: Fork,
-    entry: Entry,
+    start: u64,
+    len: u32,
+    version: u64,
+    chunk: Chunk,
+    skip: u32,
+}
+
+impl Live {
+    /// Bytes of log that it takes to move it, its share of the record around it not counted.
+    fn move_bytes(&self) -> u64 {
+        let names = self.object.as_bytes().len() + self.fork.as_bytes().len();
+        u64::from(self.len) + 2 * (names as u64 + PIECE_HEAD_BYTES)
+    }
+
+    /// The same in pieces of at most so many bytes.
+    fn cut(self, bytes_max: u32) -> impl Iterator<Item = Live> {
+        (0..self.len).step_by(bytes_max as usize).map(move |from| Live {
+            start: self.start + u64::from(from),
+            len: bytes_max.min(self.len - from),
+            skip: self.skip + from,
+            ..self.clone()
+        })
+    }
+}
+
+/// Gathers pieces of one segment, fork by fork, each fork from its beginning on.
+#[derive(Default)]
+struct Pieces {
+    list: Vec<Live>,
+    /// The last piece of each chunk, by the chunk's offset: an index into the list.
+    last: HashMap<u32, usize>,
+}
+
+impl Pieces {
+    /// Adds what an entry of a fork's map refers to: to the piece of the same chunk before it, if hardly any garbage is
+    /// between the two.
+    fn add(&mut self, object: &ObjectId, fork: &Fork, map: &ExtentMap, entry: &Entry) {
+        let Place::Data { chunk, skip } = entry.place() else { return };
+        if let Some(last) = self.last.get(&chunk.offset).map(|index| &mut self.list[*index])
+            && last.fork == *fork
+        {
+            let end = last.start + u64::from(last.len);
+            // One transaction may have written the same bytes twice over. What stands between the two pieces has their
+            // version then, and must not be taken for a part of this chunk when the move is replayed.
+            let mut between = map.overlapping(end, entry.start());
+            if entry.start() - end < GAP_BYTES_MAX && between.all(|other| other.version() != entry.version())
+            {
+                last.len = (entry.end() - last.start) as u32;
+                return;
+            }
+        }
+        self.last.insert(chunk.offset, self.list.len());
+        self.list.push(Live {
+            object: object.clone(),
+            fork: fork.clone(),
+            start: entry.start(),
+            len: entry.len() as u32,
+            version: entry.version(),
+            chunk,
+            skip,
+        });
+    }
 }
 
 impl Engine {
-    /// Whether another segment of `capacity` bytes would take the store over its space bound: half as much again as
-    /// is live, and a segment. (The promise is 1.6 times and two segments; cleaning begins before.)
-    pub(crate) fn is_over_bound(&self, capacity: u64, work: &CleanerState) -> bool {
-        let spare = work.spare.as_ref().map_or(0, |spare| spare.capacity);
-        let taken = self.table.capacity_bytes() + spare.max(capacity);
+    /// Whether what somebody wants would take the store over its space bound: half as much again as is live, a segment
+    /// and what is kept in reserve. (The promise is 1.6 times and three segments; cleaning begins before.)
+    pub(crate) fn is_over_bound(&self, wanted: &Wanted) -> bool {
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        let reserve_bytes = self.spares_wanted() * segment_bytes;
+        let capacity = segment_bytes.max(SEGMENT_HEAD_BYTES + wanted.record_bytes);
+        // A spare file beyond the reserve is taken before another one is made.
+        let spare_bytes = self.space.spare_bytes().max(reserve_bytes + capacity);
+        let taken = self.table.capacity_bytes() + spare_bytes;
         let live = self.table.live_bytes();
-        taken > live + live / 2 + u64::from(self.options.segment_bytes)
+        taken > live + live / 2 + segment_bytes + reserve_bytes
     }
 
     /// Does one step towards less space: frees a segment, cleans one, or takes a snapshot so that one can be freed.
@@ -103,53 +202,96 @@ impl Engine {
         self: &Arc<Self>,
         work: &mut CleanerState,
         newest: u32,
+        effort: Effort,
     ) -> Result<bool, StoreError> {
         // The segment that the log would be replayed from, were a snapshot taken now, can be freed by no snapshot.
         let (position, now) = self.log.position();
         let newest = newest.min(position.segment);
-        let sealed = self.table.all().into_iter().filter(|segment| {
-            segment.id < newest
-                && segment.sealed.load(Ordering::Acquire)
-                && !segment.damaged.load(Ordering::Relaxed)
-        });
-        let candidates = sealed.map(|segment| Candidate {
-            id: segment.id,
-            capacity: segment.capacity,
-            live_bytes: segment.live_bytes(),
-            age: now.saturating_sub(segment.last_batch.load(Ordering::Relaxed)),
-        });
-        let counters = &self.maintenance.counters;
-        let moved = counters.moved_bytes.load(Ordering::Relaxed).max(1) as f64;
-        let move_cost = (counters.move_record_bytes.load(Ordering::Relaxed) as f64 / moved).max(1.0);
-        let Some(choice) = choose(candidates, move_cost) else { return Ok(false) };
-        let Some(segment) = self.table.get(choice.id) else { return Ok(false) };
-        if work.pins(segment.id) {
-            // As many snapshots as are kept unpin it.
-            self.snapshot(work)?;
-            return Ok(true);
+        // As long as there is space the cleaner takes what it needs; when there is none, what is kept for it.
+        let _ = self.fill_reserve();
+        let mut pinned_too = true;
+        // Segments whose pieces change their names as fast as they are looked for.
+        let mut put_off: Vec<u32> = Vec::new();
+        loop {
+            let room_bytes = self.room_for_moves();
+            let counters = &self.maintenance.counters;
+            let moved = counters.moved_bytes.load(Ordering::Relaxed).max(1) as f64;
+            let move_cost = (counters.move_record_bytes.load(Ordering::Relaxed) as f64 / moved).max(1.0);
+            let candidates = self.table.all().into_iter().filter(|segment| {
+                segment.id < newest
+                    && segment.sealed.load(Ordering::Acquire)
+                    && !segment.damaged.load(Ordering::Relaxed)
+                    && (pinned_too || !work.pins(segment.id))
+                    && !put_off.contains(&segment.id)
+            });
+            let candidates = candidates.map(|segment| {
+                let live_bytes = segment.live_bytes();
+                let likely = (live_bytes as f64 * move_cost) as u64;
+                Candidate {
+                    id: segment.id,
+                    capacity: segment.capacity,
+                    live_bytes,
+                    move_bytes: segment.move_bytes().unwrap_or(likely),
+                    age: now.saturating_sub(segment.last_batch.load(Ordering::Relaxed)),
+                }
+            });
+            let movable = candidates.filter(|candidate| candidate.move_bytes <= room_bytes);
+            let Some(choice) = choose(movable, effort.gain_min()) else { return Ok(false) };
+            let Some(segment) = self.table.get(choice.id) else { return Ok(false) };
+            if choice.live_bytes > 0 && segment.move_bytes().is_none() {
+                // What was a guess so far is measured; then it may be another one's turn.
+                if let Err(error) = self.measure(&segment) {
+                    segment.damaged.store(true, Ordering::Relaxed);
+                    tracing::warn!("{error}; {} is left as it is", segment.name);
+                }
+                continue;
+            }
+            if work.pins(segment.id) {
+                // As many snapshots as are kept unpin it.
+                match self.snapshot(work) {
+                    Ok(()) => return Ok(true),
+                    Err(error) if error.kind == ErrorKind::OutOfSpace => {
+                        tracing::warn!("{error}");
+                        pinned_too = false;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if self.clean(segment)? {
+                return Ok(true);
+            }
+            put_off.push(choice.id);
         }
-        self.clean(work, segment)
     }
 
-    /// Cleans every segment that has garbage worth the work.
+    /// Bytes of moves that find room without new space, whatever stays unused at the ends of segments.
+    fn room_for_moves(&self) -> u64 {
+        let Room { tail_bytes, next_bytes } = self.log.room();
+        let waste_bytes = u64::from(self.options.segment_bytes) / 4;
+        tail_bytes.saturating_sub(waste_bytes) + next_bytes / 4 * 3
+    }
+
+    /// Cleans every segment that has garbage worth the work. Others find room between its steps.
     pub(crate) fn compact(self: &Arc<Self>) -> Result<(), StoreError> {
-        let mut work = self.maintenance.work.lock();
         // Each turn frees a segment or moves the snapshots on; segments made meanwhile are left for another time.
-        let newest = work.next_segment;
-        while self.clean_once(&mut work, newest)? {}
-        if self.persistent && self.log.since_snapshot_bytes() > 0 {
-            self.snapshot(&mut work)?;
+        let newest = self.space.pool.lock().next_segment;
+        loop {
+            let mut work = self.maintenance.work.lock();
+            let cleaned = self.clean_once(&mut work, newest, Effort::Bound)?;
+            if !cleaned && self.persistent && self.log.since_snapshot_bytes() > 0 {
+                self.snapshot(&mut work)?;
+            }
+            unlock_fair(work);
+            if !cleaned {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Moves what is live out of a segment and frees it. `false` if what is left of it changes its names as fast as it
     /// is looked for: another time, then.
-    pub(crate) fn clean(
-        self: &Arc<Self>,
-        work: &mut CleanerState,
-        segment: Arc<Segment>,
-    ) -> Result<bool, StoreError> {
+    pub(crate) fn clean(self: &Arc<Self>, segment: Arc<Segment>) -> Result<bool, StoreError> {
         // A fork that takes another's place while its pieces are looked for, or are on their way, is found under its new
         // name by the next pass.
         let mut renamed = true;
@@ -158,84 +300,128 @@ impl Engine {
             if segment.live_bytes() == 0 || !renamed {
                 break;
             }
-            self.evacuate(work, &segment)?;
+            self.evacuate(&segment)?;
             renamed = self.replacements.load(Ordering::SeqCst) != replacements;
         }
         // What took the last reference away may be on its way to the disk only; were it lost, the index would refer
         // to the segment again.
         self.log.wait_blocking(self.log.last_batch())?;
         self.log.sync()?;
-        if segment.live_bytes() > 0 && renamed {
-            return Ok(false);
-        }
-        if segment.live_bytes() > 0 {
+        if !segment.is_free() {
+            if renamed {
+                return Ok(false);
+            }
             // Damage hides some of it from the cleaner, not from readers: the segment stays.
             segment.damaged.store(true, Ordering::Relaxed);
             tracing::warn!("{} holds live data that cannot be moved; run a scrub", segment.name);
             return Ok(true);
         }
         self.maintenance.counters.cleaned.fetch_add(1, Ordering::Relaxed);
+        let mut pool = self.space.pool.lock();
         drop(self.table.remove(segment.id));
-        self.discard(work, segment);
+        self.discard(&mut pool, segment);
         Ok(true)
     }
 
-    fn evacuate(self: &Arc<Self>, work: &mut CleanerState, segment: &Arc<Segment>) -> Result<(), StoreError> {
-        // Records of moves must not leave much of a segment unused.
-        let move_bytes_max = MOVE_BYTES_MAX.min(self.options.segment_bytes as usize / 8);
+    /// Finds out how many bytes of log it takes to move what is live in a segment.
+    fn measure(&self, segment: &Arc<Segment>) -> Result<(), StoreError> {
+        let live_bytes = segment.live_bytes();
+        let mut bytes = 0;
+        self.visit_live(segment, |pieces| {
+            bytes += pieces.iter().map(Live::move_bytes).sum::<u64>();
+            Ok(())
+        })?;
+        let records = bytes / self.move_bytes_max() + 1;
+        segment.set_move_bytes(live_bytes, bytes + records * 2 * HEAD_BYTES_MIN as u64);
+        Ok(())
+    }
+
+    /// Records of moves are closed when they have grown to this: they must not leave much of a segment unused.
+    fn move_bytes_max(&self) -> u64 {
+        MOVE_BYTES_MAX.min(u64::from(self.options.segment_bytes) / 8)
+    }
+
+    fn evacuate(self: &Arc<Self>, segment: &Arc<Segment>) -> Result<(), StoreError> {
         let mut batch: Vec<Live> = Vec::new();
         let mut batch_bytes = 0;
+        self.visit_live(segment, |pieces| {
+            for live in pieces {
+                batch_bytes += live.move_bytes();
+                batch.push(live);
+                if batch_bytes >= self.move_bytes_max() {
+                    batch_bytes = 0;
+                    self.relocate(segment, std::mem::take(&mut batch))?;
+                }
+            }
+            Ok(())
+        })?;
+        self.relocate(segment, batch)
+    }
+
+    /// Shows what the index refers to of a segment, each piece once as long as no fork takes another's place meanwhile.
+    /// What fills much of a segment is cut, so that a record of moves fits into any.
+    ///
+    /// The heads of the segment's records name objects and forks as they were called when they were written. A fork that
+    /// took another's place may hold what was written under any name, so those are searched as a whole instead.
+    fn visit_live(
+        &self,
+        segment: &Segment,
+        mut visit: impl FnMut(Vec<Live>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         // Objects whose forks may hold pieces of this segment that were written under other forks' names.
         let mut replaced: HashSet<ObjectId> = HashSet::new();
+        let piece_bytes_max = self.options.segment_bytes / 8;
+        let mut visit = |pieces: Vec<Live>| {
+            visit(pieces.into_iter().flat_map(|live| live.cut(piece_bytes_max)).collect())
+        };
+        self.visit_chunks(segment, |object, fork, start, len, chunk_offset| {
+            visit(self.collect_live(segment.id, chunk_offset, (object, fork, start, len), &mut replaced))
+        })?;
+        replaced.into_iter().try_for_each(|object| self.visit_replaced(segment.id, &object, &mut visit))
+    }
+
+    /// Shows the chunks of a segment: object, fork, where it begins there, its length, and its offset in the segment.
+    fn visit_chunks(
+        &self,
+        segment: &Segment,
+        mut visit: impl FnMut(&ObjectId, &Fork, u64, u32, u32) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         for item in Heads::new(segment) {
             let (at, record) = item.map_err(|error| self.unreadable(segment, &error))?;
             let mut chunk_offset = at as u32 + record.head_bytes;
-            let mut visit = |object: &ObjectId, fork: &Fork, start: u64, len: u32| {
-                let piece = (object, fork, start, len);
-                batch_bytes += self.collect_live(segment.id, chunk_offset, piece, &mut batch, &mut replaced);
-                chunk_offset += len;
-                if batch_bytes >= move_bytes_max {
-                    batch_bytes = 0;
-                    return self.relocate(work, segment, std::mem::take(&mut batch));
-                }
-                Ok(())
-            };
             match &record.body {
                 Body::Transaction { object, effects, .. } => {
                     for effect in effects {
                         if let Effect::Chunk { fork, offset, len, .. } = effect {
-                            visit(object, fork, *offset, *len)?;
+                            visit(object, fork, *offset, *len, chunk_offset)?;
+                            chunk_offset += len;
                         }
                     }
                 }
                 Body::Moves(moves) => {
                     for moved in moves {
-                        visit(&moved.object, &moved.fork, moved.start, moved.len)?;
+                        visit(&moved.object, &moved.fork, moved.start, moved.len, chunk_offset)?;
+                        chunk_offset += moved.len;
                     }
                 }
                 Body::Mark => {}
             }
         }
-        self.relocate(work, segment, batch)?;
-        replaced
-            .into_iter()
-            .try_for_each(|object| self.evacuate_replaced(work, segment, &object, move_bytes_max))
+        Ok(())
     }
 
-    /// Moves what forks of an object that took others' places still hold of a segment. The heads there name them as they
-    /// were called when they were written, so their maps are searched instead: a portion at a time, since each holds up
-    /// the object.
-    fn evacuate_replaced(
-        self: &Arc<Self>,
-        work: &mut CleanerState,
-        segment: &Arc<Segment>,
+    /// Shows what forks of an object that took others' places hold of a segment. Their maps are searched a portion at a
+    /// time, since each holds up the object.
+    fn visit_replaced(
+        &self,
+        segment: u32,
         object: &ObjectId,
-        move_bytes_max: usize,
+        visit: &mut impl FnMut(Vec<Live>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut from = Some((Fork::DEFAULT, 0));
         while let Some((fork, start)) = from {
-            let mut batch = Vec::new();
-            let mut batch_bytes = 0;
+            let mut pieces = Pieces::default();
+            let mut piece_bytes = 0;
             from = None;
             {
                 let shard = self.shard(object).lock();
@@ -243,86 +429,70 @@ impl Engine {
                 let forks = node.forks.range::<Fork, _>(&fork..).filter(|(_, node)| node.base > 0);
                 let entries = forks.flat_map(|(name, node)| {
                     let start = if *name == fork { start } else { 0 };
-                    node.map.overlapping(start, OFFSET_MAX).map(move |entry| (name, entry))
+                    node.map.overlapping(start, OFFSET_MAX).map(move |entry| (name, &node.map, entry))
                 });
-                for (searched, (name, entry)) in entries.enumerate() {
-                    if searched == SEARCHED_MAX || batch_bytes >= move_bytes_max {
+                for (searched, (name, map, entry)) in entries.enumerate() {
+                    if searched == SEARCHED_MAX || piece_bytes >= self.move_bytes_max() {
                         from = Some((name.clone(), entry.start()));
                         break;
                     }
-                    if matches!(entry.place(), Place::Data { chunk, .. } if chunk.segment == segment.id) {
-                        batch_bytes += entry.len() as usize;
-                        batch.push(Live { object: object.clone(), fork: name.clone(), entry: *entry });
+                    if matches!(entry.place(), Place::Data { chunk, .. } if chunk.segment == segment) {
+                        piece_bytes += entry.len();
+                        pieces.add(object, name, map, entry);
                     }
                 }
             }
-            self.relocate(work, segment, batch)?;
+            visit(pieces.list)?;
         }
         Ok(())
     }
 
     fn unreadable(&self, segment: &Segment, error: &std::io::Error) -> StoreError {
         let path = self.disk.describe(&segment.name);
-        StoreError::new(nacre_object::ErrorKind::Io, format!("cannot read {path}: {error}"))
+        StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}"))
     }
 
-    /// Collects what the index still refers to of a chunk; gives its length.
+    /// Collects what the index still refers to of a chunk, under the name that its fork had when it was written. Objects
+    /// whose forks took others' places since are told to the caller: what such a fork holds is not collected here.
     fn collect_live(
         &self,
         segment: u32,
         chunk_offset: u32,
         (object, fork, start, len): (&ObjectId, &Fork, u64, u32),
-        batch: &mut Vec<Live>,
         replaced: &mut HashSet<ObjectId>,
-    ) -> usize {
+    ) -> Vec<Live> {
+        let mut pieces = Pieces::default();
         let shard = self.shard(object).lock();
-        let Some(node) = shard.get(object) else { return 0 };
+        let Some(node) = shard.get(object) else { return pieces.list };
         if node.replaced && !replaced.contains(object) {
             replaced.insert(owned(object));
         }
-        let Some(map) = node.forks.get(fork) else { return 0 };
-        let mut bytes = 0;
-        for entry in map.map.overlapping(start, start + u64::from(len)) {
-            if let Place::Data { chunk, .. } = entry.place()
-                && chunk.segment == segment
-                && chunk.offset == chunk_offset
+        let Some(found) = node.forks.get(fork).filter(|fork| fork.base == 0) else { return pieces.list };
+        for entry in found.map.overlapping(start, start + u64::from(len)) {
+            if matches!(entry.place(), Place::Data { chunk, .. }
+                if chunk.segment == segment && chunk.offset == chunk_offset)
             {
-                bytes += entry.len() as usize;
-                batch.push(Live { object: object.clone(), fork: fork.clone(), entry: *entry });
+                pieces.add(object, fork, &found.map, entry);
             }
         }
-        bytes
+        pieces.list
     }
 
     /// Writes live pieces to the log again, and then has the index refer to the new place.
-    fn relocate(
-        self: &Arc<Self>,
-        work: &mut CleanerState,
-        segment: &Arc<Segment>,
-        mut batch: Vec<Live>,
-    ) -> Result<(), StoreError> {
+    fn relocate(self: &Arc<Self>, segment: &Arc<Segment>, batch: Vec<Live>) -> Result<(), StoreError> {
         let mut payload = Vec::with_capacity(batch.len());
         let mut moves = Vec::with_capacity(batch.len());
-        batch.retain(|live| {
-            let Place::Data { chunk, skip } = live.entry.place() else { return false };
+        for Live { object, fork, start, len, version, chunk, skip } in batch {
             let mut whole = BytesMut::zeroed(chunk.len as usize);
             if !matches!(read_chunk(segment, chunk.offset, chunk.crc, &mut whole, false), Ok(true)) {
-                return false;
+                continue;
             }
-            let len = live.entry.len() as u32;
-            let data = whole.freeze().slice(skip as usize..(skip + len) as usize);
-            moves.push(Moved {
-                object: live.object.clone(),
-                fork: live.fork.clone(),
-                start: live.entry.start(),
-                len,
-                version: live.entry.version(),
-                crc: if len == chunk.len { chunk.crc } else { crc32c(&data) },
-                source: Some((chunk.segment, chunk.offset)),
-            });
-            payload.push(data);
-            true
-        });
+            let piece = whole.freeze().slice(skip as usize..(skip + len) as usize);
+            let crc = if len == chunk.len { chunk.crc } else { crc32c(&piece) };
+            let source = Some((chunk.segment, chunk.offset));
+            moves.push(Moved { object, fork, start, len, version, crc, source });
+            payload.push(piece);
+        }
         if moves.is_empty() {
             return Ok(());
         }
@@ -330,16 +500,18 @@ impl Engine {
         let mut head = record::encode_moves(&moves);
         let record_bytes = record::record_bytes(head.len(), payload_bytes) as u64;
         let appended = loop {
-            match self.log.append(&mut head, &payload) {
+            match self.log.append(&mut head, &payload, Purpose::Clean) {
                 Ok(appended) => break appended,
                 Err(Refused::Failed(error)) => return Err(error),
                 // Cleaning must not wait for cleaning: its own segment is made at once.
-                Err(Refused::NeedsSegment(bytes)) => {
-                    let capacity = u64::from(self.options.segment_bytes).max(SEGMENT_HEAD_BYTES + bytes);
-                    self.add_segment(work, capacity)?;
+                Err(Refused::NeedsSegment(record_bytes)) => {
+                    self.grow(&Wanted { record_bytes, growth_bytes: 0, purpose: Purpose::Clean })?;
                 }
             }
         };
+        if appended.rolled {
+            self.settle_reserve(&mut self.space.pool.lock());
+        }
         self.log.wait_blocking(appended.batch)?;
         let counters = &self.maintenance.counters;
         counters.moved_bytes.fetch_add(payload_bytes as u64, Ordering::Relaxed);
@@ -367,6 +539,7 @@ impl Engine {
         let source = moved.source.filter(|_| exact || node.replaced);
         let Some(fork) = node.forks.get_mut(&moved.fork) else { return };
         let end = moved.start + u64::from(moved.len);
+        let before = Footprint::of_fork(&moved.fork, &fork.map);
         let still: Vec<Entry> = fork
             .map
             .overlapping(moved.start, end)
@@ -389,6 +562,7 @@ impl Engine {
             });
             self.table.add_all_live(&changes);
         }
+        self.space.index.add(Footprint::of_fork(&moved.fork, &fork.map) - before);
     }
 }
 
@@ -480,12 +654,12 @@ mod tests {
     use super::*;
 
     fn candidate(id: u32, live_bytes: u64, age: u64) -> Candidate {
-        Candidate { id, capacity: 1000, live_bytes, age }
+        Candidate { id, capacity: 1000, live_bytes, move_bytes: live_bytes, age }
     }
 
     #[test]
     fn the_emptier_and_the_older_come_first() {
-        let chosen = |list: &[Candidate]| choose(list.iter().copied(), 1.0).map(|candidate| candidate.id);
+        let chosen = |list: &[Candidate]| choose(list.iter().copied(), 0.1).map(|candidate| candidate.id);
         assert_eq!(chosen(&[candidate(1, 500, 10), candidate(2, 100, 10)]), Some(2));
         assert_eq!(chosen(&[candidate(1, 500, 1000), candidate(2, 400, 10)]), Some(1));
         assert_eq!(chosen(&[candidate(1, 500, 1_000_000), candidate(2, 0, 0)]), Some(2));
@@ -495,7 +669,17 @@ mod tests {
 
     #[test]
     fn what_costs_more_to_move_than_it_frees_is_left_alone() {
-        assert_eq!(choose([candidate(1, 500, 10)], 2.0), None);
-        assert!(choose([candidate(1, 500, 10)], 1.5).is_some());
+        let costly = Candidate { move_bytes: 1000, ..candidate(1, 500, 10) };
+        assert_eq!(choose([costly], Effort::Bound.gain_min()), None);
+        assert!(choose([Candidate { move_bytes: 750, ..costly }], Effort::Bound.gain_min()).is_some());
+    }
+
+    #[test]
+    fn when_there_is_no_room_less_is_worth_the_work() {
+        let nearly_full = candidate(1, 960, 10);
+        assert_eq!(choose([nearly_full], Effort::Bound.gain_min()), None);
+        assert!(choose([nearly_full], Effort::Room.gain_min()).is_some());
+        assert_eq!(choose([candidate(1, 980, 10)], Effort::Room.gain_min()), None);
+        assert!(choose([candidate(1, 980, 10)], Effort::Utmost.gain_min()).is_some());
     }
 }

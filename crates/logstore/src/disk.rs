@@ -31,6 +31,10 @@ pub trait Disk: Send + Sync + 'static {
     fn list(&self) -> io::Result<Vec<(String, u64)>>;
     /// Makes creations, renamings and removals durable.
     fn sync_names(&self) -> io::Result<()>;
+    /// How much room there is for files, if it is known.
+    fn volume(&self) -> io::Result<Option<Volume>> {
+        Ok(None)
+    }
     /// What to call a file in a message to a person.
     fn describe(&self, name: &str) -> String {
         name.to_string()
@@ -48,6 +52,15 @@ pub enum Source {
     EmptiedCache,
     /// From memory: there is no device.
     Memory,
+}
+
+/// Where a disk's files are, and how much of it others have left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// Its size in bytes.
+    pub total_bytes: u64,
+    /// Bytes that are free.
+    pub available_bytes: u64,
 }
 
 /// An open file.
@@ -68,6 +81,8 @@ pub trait DiskFile: Send + Sync {
     fn sync(&self) -> io::Result<()>;
     /// The file's size in bytes.
     fn size(&self) -> io::Result<u64>;
+    /// Cuts the file off behind so many bytes, or makes it as long with its space reserved, and makes that durable.
+    fn set_size(&self, bytes: u64) -> io::Result<()>;
 }
 
 /// A folder of the file system.
@@ -196,6 +211,12 @@ impl Disk for FolderDisk {
         self.handle.sync_all()
     }
 
+    fn volume(&self) -> io::Result<Option<Volume>> {
+        let volume = rustix::fs::fstatvfs(&self.handle)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(volume.f_frsize);
+        Ok(Some(Volume { total_bytes: bytes(volume.f_blocks), available_bytes: bytes(volume.f_bavail) }))
+    }
+
     fn describe(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
@@ -210,15 +231,15 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
         Ok(()) => file.sync_all(),
-        Err(rustix::io::Errno::OPNOTSUPP) => fill(file, bytes),
+        Err(rustix::io::Errno::OPNOTSUPP) => fill(file, file.metadata()?.len(), bytes),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Writes zeros, where the file system cannot reserve space otherwise.
-fn fill(file: &File, bytes: u64) -> io::Result<()> {
+/// Writes zeros from an offset on, where the file system cannot reserve space otherwise.
+fn fill(file: &File, from: u64, bytes: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
-    let mut offset = 0;
+    let mut offset = from;
     while offset < bytes {
         let len = (bytes - offset).min(zeros.len() as u64);
         file.write_all_at(&zeros[..len as usize], offset)?;
@@ -340,6 +361,18 @@ impl DiskFile for FolderFile {
     fn size(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
+
+    fn set_size(&self, bytes: u64) -> io::Result<()> {
+        let old_bytes = self.file.metadata()?.len();
+        if bytes < old_bytes {
+            self.file.set_len(bytes)?;
+            return self.file.sync_all();
+        }
+        reserve(&self.file, bytes).inspect_err(|_| {
+            // Best effort: what could be reserved in part only is given back. The error that matters is the first one.
+            let _ = self.file.set_len(old_bytes);
+        })
+    }
 }
 
 /// Plain memory: what a volatile store is kept on.
@@ -430,6 +463,10 @@ impl DiskFile for MemoryFile {
 
     fn size(&self) -> io::Result<u64> {
         Ok(self.bytes)
+    }
+
+    fn set_size(&self, _bytes: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 

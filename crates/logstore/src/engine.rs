@@ -21,12 +21,14 @@ use crate::Options;
 use crate::codec::crc32c;
 use crate::disk::Disk;
 use crate::extent_map::Place;
-use crate::log::{Committer, Log, Refused};
+use crate::footprint::Footprint;
+use crate::log::{Committer, Log, Purpose, Refused};
 use crate::maintenance::Maintenance;
 use crate::node::{Node, RangePlan};
 use crate::readers::Readers;
 use crate::record::{self, Effect};
 use crate::segment::{Segment, SegmentTable};
+use crate::space::{Space, Wanted};
 use crate::sync::{Mutex, RwLock};
 
 const SHARDS: usize = 64;
@@ -48,6 +50,7 @@ pub struct Engine {
     /// The objects that exist, in order.
     pub(crate) names: RwLock<BTreeSet<ObjectId>>,
     pub(crate) maintenance: Maintenance,
+    pub(crate) space: Space,
     pub(crate) readers: Readers,
     hasher: foldhash::fast::FixedState,
     /// Payload that transactions wrote, in bytes.
@@ -66,12 +69,16 @@ struct Work {
     /// The record's head as far as it can be known before.
     head: Vec<u8>,
     head_bytes: usize,
+    /// Bytes by which it can make snapshots longer.
+    growth_bytes: u64,
+    /// Which room it may take.
+    purpose: Purpose,
 }
 
 /// What became of it.
 enum Attempt {
     Decided(Decided),
-    NeedsSegment(u64),
+    NeedsRoom(Wanted),
 }
 
 /// An outcome but for the bytes that have to be read, and the batch to wait for first.
@@ -102,6 +109,7 @@ impl Engine {
         table: SegmentTable,
     ) -> Self {
         let hasher = foldhash::fast::FixedState::default();
+        let space = Space::new(options.capacity_bytes);
         Self {
             disk,
             options,
@@ -112,6 +120,7 @@ impl Engine {
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::with_hasher(hasher.clone()))).collect(),
             names: RwLock::default(),
             maintenance: Maintenance::default(),
+            space,
             readers: Readers::default(),
             hasher,
             user_bytes: AtomicU64::new(0),
@@ -136,26 +145,25 @@ impl Engine {
             match self.attempt(&mut work) {
                 Err(error) => return Reply::ready(Err(error)),
                 Ok(Attempt::Decided(decided)) => return self.reply(decided),
-                Ok(Attempt::NeedsSegment(bytes)) if self.maintenance.is_threaded() => {
+                Ok(Attempt::NeedsRoom(wanted)) if self.maintenance.is_threaded() => {
                     let engine = Arc::clone(self);
-                    return Reply::pending(async move { engine.apply_later(work, bytes).await });
+                    return Reply::pending(async move { engine.apply_later(work, wanted).await });
                 }
-                Ok(Attempt::NeedsSegment(bytes)) => {
-                    if let Err(error) = self.prepare_segment(bytes) {
-                        return Reply::ready(Err(error));
-                    }
-                }
+                Ok(Attempt::NeedsRoom(wanted)) => match self.make_room(&wanted) {
+                    Ok(purpose) => work.purpose = purpose,
+                    Err(error) => return Reply::ready(Err(error)),
+                },
             }
         }
     }
 
-    async fn apply_later(self: Arc<Self>, mut work: Work, bytes: u64) -> Result<Outcome, StoreError> {
-        let mut bytes = bytes;
+    async fn apply_later(self: Arc<Self>, mut work: Work, wanted: Wanted) -> Result<Outcome, StoreError> {
+        let mut wanted = wanted;
         loop {
-            self.maintenance.wait_for_segment(bytes).await?;
+            work.purpose = self.maintenance.wait_for_room(wanted).await?;
             match self.attempt(&mut work)? {
                 Attempt::Decided(decided) => return self.reply(decided).await,
-                Attempt::NeedsSegment(more) => bytes = more,
+                Attempt::NeedsRoom(more) => wanted = more,
             }
         }
     }
@@ -194,18 +202,23 @@ impl Engine {
         let version = work.proposal().max(node.version + 1);
         work.head.truncate(work.head_bytes);
         record::put_version(&mut work.head, version);
-        let appended = match self.log.append(&mut work.head, &work.payload) {
+        let wanted = work.wanted();
+        if !self.index_has_room(&wanted) {
+            return Ok(Attempt::NeedsRoom(wanted));
+        }
+        let appended = match self.log.append(&mut work.head, &work.payload, work.purpose) {
             Ok(appended) => appended,
-            Err(Refused::NeedsSegment(bytes)) => return Ok(Attempt::NeedsSegment(bytes)),
+            Err(Refused::NeedsSegment(_)) => return Ok(Attempt::NeedsRoom(wanted)),
             Err(Refused::Failed(error)) => return Err(error),
         };
         let mut changes = Vec::with_capacity(2 * work.effects.len());
         let live = |segment, bytes| changes.push((segment, bytes));
-        node.apply(&work.effects, version, appended.segment, appended.payload_offset, live);
+        let mut grown = node.apply(&work.effects, version, appended.segment, appended.payload_offset, live);
         self.table.add_all_live(&changes);
         if work.effects.iter().any(|effect| matches!(effect, Effect::ReplaceFork { .. })) {
             self.replacements.fetch_add(1, Ordering::SeqCst);
         }
+        self.space.index.saw_version(version);
         node.gate = appended.batch;
         if existed != node.exists {
             let mut names = self.names.write();
@@ -216,9 +229,11 @@ impl Engine {
             }
         }
         if let Some(node) = absent {
+            grown += Footprint::of_object(&work.object);
             shard.insert(owned(&work.object), node);
         }
         drop(shard);
+        self.space.index.add(grown);
         self.user_bytes.fetch_add(work.payload.iter().map(|part| part.len() as u64).sum(), Ordering::Relaxed);
         done.version = version;
         let outcome = Outcome::Done(done);
@@ -304,7 +319,20 @@ impl Work {
         let (effects, payload) = Effect::from_writes(writes);
         let head = if effects.is_empty() { Vec::new() } else { record::encode_transaction(object, &effects) };
         let head_bytes = head.len();
-        Self { object: object.clone(), guards, reads, effects, payload, head, head_bytes }
+        let growth_bytes = Footprint::growth_bytes(object, &effects);
+        let purpose = if effects.iter().all(Effect::shrinks) { Purpose::Shrink } else { Purpose::Write };
+        let object = object.clone();
+        Self { object, guards, reads, effects, payload, head, head_bytes, growth_bytes, purpose }
+    }
+
+    /// The room that the transaction needs. Its record is complete but for the head's checksum.
+    fn wanted(&self) -> Wanted {
+        let payload_bytes = self.payload.iter().map(Bytes::len).sum();
+        Wanted {
+            record_bytes: record::record_bytes(self.head.len(), payload_bytes) as u64,
+            growth_bytes: self.growth_bytes,
+            purpose: self.purpose,
+        }
     }
 
     /// The greatest version that the transaction proposes; 0 if none.

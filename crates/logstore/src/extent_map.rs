@@ -151,9 +151,12 @@ impl Entry {
 }
 
 /// The entries of one fork.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct ExtentMap {
     leaves: BTreeMap<u64, Vec<Entry>>,
+    /// Entries in all leaves, and the room that the leaves have for entries: reports need not walk through them.
+    entries: usize,
+    slots: usize,
 }
 
 impl ExtentMap {
@@ -177,7 +180,7 @@ impl ExtentMap {
 
     /// How many entries there are.
     pub fn len(&self) -> usize {
-        self.leaves.values().map(Vec::len).sum()
+        self.entries
     }
 
     /// Whether there are none.
@@ -187,8 +190,7 @@ impl ExtentMap {
 
     /// Memory that the map holds, in bytes: leaves with their slack, and an estimate for the tree above them.
     pub fn memory_bytes(&self) -> usize {
-        let entries: usize = self.leaves.values().map(Vec::capacity).sum();
-        entries * size_of::<Entry>() + self.leaves.len() * 2 * (size_of::<u64>() + size_of::<Vec<Entry>>())
+        self.slots * size_of::<Entry>() + self.leaves.len() * 2 * (size_of::<u64>() + size_of::<Vec<Entry>>())
     }
 
     /// Puts `new` (in ascending order, within `start..end`) in the place of whatever stands in `start..end`, and
@@ -218,6 +220,8 @@ impl ExtentMap {
         let later: Vec<u64> = self.leaves.range(home + 1..end.max(home + 1)).map(|(key, _)| *key).collect();
         for key in later {
             let Some(mut leaf) = self.leaves.remove(&key) else { continue };
+            self.entries -= leaf.len();
+            self.slots -= leaf.capacity();
             let gone = leaf.partition_point(|entry| entry.start < end);
             let tail =
                 leaf[..gone].last().filter(|last| last.end() > end).map(|last| last.clip(end, u64::MAX));
@@ -228,6 +232,8 @@ impl ExtentMap {
                 leaf.insert(0, tail);
             }
             if let Some(first) = leaf.first() {
+                self.entries += leaf.len();
+                self.slots += leaf.capacity();
                 self.leaves.insert(first.start, leaf);
             }
         }
@@ -243,6 +249,9 @@ impl ExtentMap {
             *old = *entry;
             return;
         }
+        // What the leaf becomes is counted when it is settled.
+        self.entries -= leaf.len();
+        self.slots -= leaf.capacity();
         let mut head = None;
         let mut tail = None;
         for entry in &leaf[from..to] {
@@ -264,22 +273,27 @@ impl ExtentMap {
         self.settle(home, appended);
     }
 
-    /// Restores the invariants of a leaf that was changed: none empty, none too long.
+    /// Restores the invariants of a leaf that was changed, none empty, none too long, and counts it again.
     fn settle(&mut self, key: u64, appended: bool) {
         let Some(leaf) = self.leaves.get_mut(&key) else { return };
         if leaf.is_empty() {
             self.leaves.remove(&key);
             return;
         }
+        self.entries += leaf.len();
         if leaf.len() <= LEAF_ENTRIES_MAX {
+            self.slots += leaf.capacity();
             return;
         }
         // A stream of appends leaves full leaves behind; insertions in the middle leave halves with room to grow.
         let piece = if appended { LEAF_ENTRIES_MAX } else { LEAF_ENTRIES_MAX / 2 };
         let rest = leaf.split_off(piece);
         leaf.shrink_to_fit();
+        self.slots += leaf.capacity();
         for piece in rest.chunks(piece) {
-            self.leaves.insert(piece[0].start, piece.to_vec());
+            let leaf = piece.to_vec();
+            self.slots += leaf.capacity();
+            self.leaves.insert(piece[0].start, leaf);
         }
     }
 
@@ -291,14 +305,20 @@ impl ExtentMap {
                 return false;
             }
             if leaf.len() < LEAF_ENTRIES_MAX {
+                self.slots -= leaf.capacity();
                 if leaf.len() == leaf.capacity() {
                     leaf.reserve_exact(LEAF_GROWTH);
                 }
                 leaf.push(entry);
+                self.slots += leaf.capacity();
+                self.entries += 1;
                 return true;
             }
         }
-        self.leaves.insert(entry.start, vec![entry]);
+        let leaf = vec![entry];
+        self.slots += leaf.capacity();
+        self.entries += 1;
+        self.leaves.insert(entry.start, leaf);
         true
     }
 }
@@ -336,6 +356,8 @@ mod tests {
             assert!(previous_end <= *key && *key <= leaf[0].start());
             previous_end = leaf.last().unwrap().end();
         }
+        assert_eq!(map.len(), map.iter().count(), "the entries are counted wrongly");
+        assert_eq!(map.slots, map.leaves.values().map(Vec::capacity).sum::<usize>());
         bytes
     }
 

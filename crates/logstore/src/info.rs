@@ -1,11 +1,17 @@
 //! What a store says about itself.
 
+#[cfg(feature = "sim")]
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
 use crate::engine::Engine;
+#[cfg(feature = "sim")]
+use crate::extent_map::Place;
+#[cfg(feature = "sim")]
+use crate::footprint::Footprint;
 use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment};
 
 /// A store at a glance. Counters begin at the opening of the store.
@@ -31,10 +37,16 @@ pub struct Info {
     pub version_max: u64,
     /// Segments.
     pub segments: u64,
-    /// Their sizes together, in bytes, spare ones included.
+    /// Their sizes together, in bytes, spare files included.
     pub segment_bytes: u64,
     /// Bytes that the index refers to.
     pub live_bytes: u64,
+    /// What all files of the store take, in bytes: segments, what is kept in reserve, snapshots.
+    pub taken_bytes: u64,
+    /// The most that they may take, if there is a bound besides the volume's.
+    pub capacity_bytes: Option<u64>,
+    /// Transactions that were refused because there was no space.
+    pub out_of_space: u64,
     /// Payload that transactions wrote, in bytes.
     pub user_bytes: u64,
     /// Bytes written to the log, moves included.
@@ -73,19 +85,9 @@ pub struct SegmentInfo {
 }
 
 impl Engine {
+    /// The store at a glance. Takes a time that grows with the number of segments, not with that of objects.
     pub(crate) fn info(self: &Arc<Self>) -> Info {
-        let mut extents = 0;
-        let mut extent_index_bytes = 0;
-        let mut version_max = 0;
-        for shard in &self.shards {
-            for node in shard.lock().values() {
-                version_max = version_max.max(node.version);
-                for fork in node.forks.values() {
-                    extents += fork.map.len() as u64;
-                    extent_index_bytes += fork.map.memory_bytes() as u64;
-                }
-            }
-        }
+        let footprint = self.space.index.footprint();
         let describe = |segment: Arc<Segment>| {
             let end = segment.end.load(Ordering::Relaxed);
             SegmentInfo {
@@ -106,12 +108,15 @@ impl Engine {
             persistent: self.persistent,
             read_only: self.log.failure().map(|failure| failure.message.clone()),
             objects: self.names.read().len() as u64,
-            extents,
-            extent_index_bytes,
-            version_max,
+            extents: footprint.extents as u64,
+            extent_index_bytes: footprint.extent_memory_bytes as u64,
+            version_max: self.space.index.version_max(),
             segments: segments.len() as u64,
-            segment_bytes: self.table.capacity_bytes() + counters.spare_bytes.load(Ordering::Relaxed),
+            segment_bytes: self.table.capacity_bytes() + self.space.spare_bytes(),
             live_bytes: self.table.live_bytes(),
+            taken_bytes: self.taken_bytes(),
+            capacity_bytes: self.space.capacity_bytes,
+            out_of_space: self.space.refused(),
             user_bytes,
             log_bytes,
             moved_bytes: counters.moved_bytes.load(Ordering::Relaxed),
@@ -124,5 +129,50 @@ impl Engine {
             replay_bytes: self.log.since_snapshot_bytes(),
             segment_list: segments,
         }
+    }
+}
+
+#[cfg(feature = "sim")]
+impl Engine {
+    pub(crate) fn check_counts(&self) {
+        let mut live: HashMap<u32, u64> = HashMap::new();
+        let mut footprint = Footprint::default();
+        for shard in &self.shards {
+            for (id, node) in shard.lock().iter() {
+                footprint += node.footprint(id);
+                for entry in node.forks.values().flat_map(|fork| fork.map.iter()) {
+                    if let Place::Data { chunk, .. } = entry.place() {
+                        *live.entry(chunk.segment).or_default() += entry.len();
+                    }
+                }
+            }
+        }
+        let segments = self.table.all();
+        for segment in &segments {
+            let found = live.remove(&segment.id).unwrap_or(0);
+            assert_eq!(segment.live_bytes(), found, "live bytes of {}", segment.name);
+        }
+        assert!(live.is_empty(), "the index refers to segments that are gone: {live:?}");
+        assert_eq!(self.space.index.footprint(), footprint, "what the index takes");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LogStore, Options};
+
+    #[test]
+    fn a_glance_at_the_store_takes_no_look_at_its_objects() {
+        let store = LogStore::memory(Options::default());
+        let engine = Arc::clone(&store.owner.engine);
+        let shards: Vec<_> = engine.shards.iter().map(|shard| shard.lock()).collect();
+        let (send, answer) = std::sync::mpsc::channel();
+        let asking = store.clone();
+        std::thread::spawn(move || send.send((asking.info().objects, asking.failure())));
+        // Should it wait for an object, it waits for ever.
+        let answer = answer.recv_timeout(std::time::Duration::from_secs(60));
+        drop(shards);
+        assert_eq!(answer, Ok((0, None)));
     }
 }

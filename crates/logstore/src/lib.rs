@@ -28,6 +28,7 @@ mod codec;
 pub mod disk;
 mod engine;
 mod extent_map;
+mod footprint;
 #[cfg(feature = "sim")]
 pub mod fuzz;
 mod info;
@@ -46,6 +47,7 @@ mod segment;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod snapshot;
+mod space;
 mod superblock;
 mod sync;
 mod unproven;
@@ -93,8 +95,12 @@ impl fmt::Display for Durability {
 pub struct Options {
     /// When a transaction is acknowledged.
     pub durability: Durability,
-    /// Size of a segment in bytes, 64 KiB to 1 GiB. A record that is larger gets a segment of its own size.
+    /// Size of a segment in bytes, 64 KiB to 1 GiB. A record that is larger gets a segment of its own size. 0, the
+    /// default, follows what the store may take, its capacity or else what its volume has left: 64 KiB to 64 MiB.
     pub segment_bytes: u32,
+    /// The most that all files of the store may take, in bytes, at least 1 MiB: segments, what is kept in reserve, and
+    /// snapshots of the index. Without one, what the volume has.
+    pub capacity_bytes: Option<u64>,
     /// Log that may gather, in bytes, before the index is written down again: what an opening has to replay.
     pub snapshot_bytes: u64,
     /// Whether a store is made where there is none, in a new or an empty folder. One that is opened without this takes
@@ -108,7 +114,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             durability: Durability::Always,
-            segment_bytes: 64 << 20,
+            segment_bytes: 0,
+            capacity_bytes: None,
             snapshot_bytes: 256 << 20,
             create: true,
             committer: Committer::Thread,
@@ -198,19 +205,26 @@ impl LogStore {
         progress: impl FnMut(ScrubProgress),
     ) -> Result<ScrubReport, StoreError> {
         options.validate()?;
+        let options = options.with_segments(&*disk)?;
         repair::repair(disk, options, progress)
     }
 
     /// Opens the store on a disk.
     pub fn open_on(disk: Arc<dyn Disk>, options: Options) -> Result<Self, StoreError> {
         options.validate()?;
+        let options = options.with_segments(&*disk)?;
         let (engine, opened) = recovery::open(disk, options)?;
         Self::start(engine, opened)
     }
 
     /// Makes a volatile store, which is gone with its last handle.
     pub fn memory(options: Options) -> Self {
-        let segment_bytes = options.segment_bytes.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let capacity_bytes = options.capacity_bytes.map(|bytes| bytes.max(space::CAPACITY_BYTES_MIN));
+        let options = Options { capacity_bytes, ..options };
+        let segment_bytes = match options.segment_bytes {
+            0 => options.segment_bytes_for(options.capacity_bytes.unwrap_or(u64::MAX)),
+            given => given.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
+        };
         let engine =
             recovery::in_memory(Arc::new(MemoryDisk::default()), Options { segment_bytes, ..options });
         let engine = Arc::new(engine);
@@ -221,6 +235,14 @@ impl LogStore {
 
     fn start(engine: Engine, opened: Opened) -> Result<Self, StoreError> {
         let engine = Arc::new(engine);
+        // Who opens a store that must be there may only want to read it, and finds it afterwards as it was; the first
+        // transaction that asks for room makes what is in reserve too. A store that cannot have all of it works with what
+        // it has.
+        if engine.options.create
+            && let Err(error) = engine.fill_reserve()
+        {
+            tracing::warn!("{error}");
+        }
         let mut threads = Vec::new();
         if engine.options.committer == Committer::Thread {
             let error = |error| StoreError::new(ErrorKind::Io, format!("cannot start a thread: {error}"));
@@ -228,8 +250,7 @@ impl LogStore {
             threads.push(sync::spawn("nacre-commit", move || log.run()).map_err(error)?);
             threads.push(spawn_maintenance(&engine).map_err(error)?);
             if engine.options.create {
-                // The first segment is made ready before the first transaction asks for it. Who opens a store that must be
-                // there may only want to read it, and finds it afterwards as it was.
+                // The first segment is made ready before the first transaction asks for it.
                 engine.maintenance.nudge();
             }
         }
@@ -251,7 +272,12 @@ impl LogStore {
         self.owner.engine.identity
     }
 
-    /// The store at a glance. Walks through the index.
+    /// Why the store takes no more writes until it is opened again, if so. Takes no time.
+    pub fn failure(&self) -> Option<StoreError> {
+        self.owner.engine.log.failure().cloned()
+    }
+
+    /// The store at a glance. Takes a time that grows with the number of segments, not with that of objects.
     pub fn info(&self) -> Info {
         self.owner.engine.info()
     }
@@ -270,6 +296,17 @@ impl LogStore {
     pub fn snapshot(&self) -> Result<(), StoreError> {
         let engine = &self.owner.engine;
         engine.snapshot(&mut engine.maintenance.work.lock())
+    }
+
+    /// Checks what is counted against a walk through the index: live bytes segment by segment, what the index takes, and
+    /// that nothing refers to a segment that is not there. For tests; nobody must write meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// If something is counted wrongly.
+    #[cfg(feature = "sim")]
+    pub fn check_counts(&self) {
+        self.owner.engine.check_counts();
     }
 
     /// Commits the open batch, and takes a snapshot if one is due, in a store whose [`Committer`] is the caller.
@@ -321,9 +358,14 @@ impl Owner {
             }
         }
         while engine.commits_by_caller() && engine.log.commit() {}
-        let mut result = engine.log.sync();
-        if engine.persistent && result.is_ok() && engine.log.since_snapshot_bytes() > 0 {
-            result = engine.snapshot(&mut engine.maintenance.work.lock());
+        let result = engine.log.sync();
+        // Without the snapshot the next opening replays more, and loses nothing.
+        if engine.persistent
+            && result.is_ok()
+            && engine.log.since_snapshot_bytes() > 0
+            && let Err(error) = engine.snapshot(&mut engine.maintenance.work.lock())
+        {
+            tracing::warn!("{error}");
         }
         *closed = Some(result.clone());
         result
@@ -350,10 +392,40 @@ impl ObjectStore for LogStore {
 
 const SEGMENT_BYTES_MIN: u32 = 64 << 10;
 const SEGMENT_BYTES_MAX: u32 = 1 << 30;
+/// The largest segments that are not asked for.
+const SEGMENT_BYTES_DEFAULT_MAX: u32 = 64 << 20;
 
 impl Options {
+    fn segment_bytes_for(&self, capacity_bytes: u64) -> u32 {
+        space::segment_bytes_for(capacity_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_DEFAULT_MAX)
+    }
+
+    /// The same with segments that suit the disk, if none are asked for.
+    fn with_segments(self, disk: &dyn Disk) -> Result<Self, StoreError> {
+        if self.segment_bytes != 0 {
+            return Ok(self);
+        }
+        let io =
+            |error| StoreError::new(ErrorKind::Io, format!("cannot look at the store's volume: {error}"));
+        let own_bytes: u64 = disk.list().map_err(io)?.iter().map(|(_, bytes)| *bytes).sum();
+        let volume_bytes = disk.volume().map_err(io)?.map(|volume| volume.available_bytes + own_bytes);
+        let capacity_bytes = self.capacity_bytes.unwrap_or(u64::MAX).min(volume_bytes.unwrap_or(u64::MAX));
+        Ok(Self { segment_bytes: self.segment_bytes_for(capacity_bytes), ..self })
+    }
+
     fn validate(&self) -> Result<(), StoreError> {
-        if (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes) {
+        if let Some(capacity) = self.capacity_bytes
+            && capacity < space::CAPACITY_BYTES_MIN
+        {
+            let text = format!(
+                "a capacity of {capacity} bytes; it must be at least {} bytes",
+                space::CAPACITY_BYTES_MIN
+            );
+            return Err(StoreError::new(ErrorKind::Invalid, text));
+        }
+        let suits =
+            self.segment_bytes == 0 || (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes);
+        if suits {
             return Ok(());
         }
         let text = format!(

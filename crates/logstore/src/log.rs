@@ -41,6 +41,37 @@ pub enum Committer {
     Caller,
 }
 
+/// What a record is appended for: which room it may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// To keep more. It leaves alone what is kept for the other two.
+    Write,
+    /// To keep less. It leaves alone what is kept for the cleaner.
+    Shrink,
+    /// To move what is live out of a segment, so that the segment can be freed.
+    Clean,
+}
+
+/// Room in bytes that not everybody may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserve {
+    /// Room in files that can be made ready without new space.
+    pub spare_bytes: u64,
+    /// What only the cleaner may take.
+    pub clean_bytes: u64,
+    /// What only transactions that shrink may take besides.
+    pub shrink_bytes: u64,
+}
+
+/// Room in bytes that the log has without new space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Behind the last record of the segment that is written to.
+    pub tail_bytes: u64,
+    /// In the segment that is ready, and in files that can be made ready.
+    pub next_bytes: u64,
+}
+
 /// The log of one store.
 pub struct Log {
     store: [u8; 16],
@@ -76,6 +107,7 @@ struct Tail {
     /// The segment to go on to.
     ready: Option<Arc<Segment>>,
     offset: u64,
+    reserve: Reserve,
     /// The number of the next record.
     sequence: u64,
     /// The last record that is acknowledged.
@@ -135,7 +167,8 @@ pub struct Appended {
 /// Why a record could not be appended.
 #[derive(Debug)]
 pub enum Refused {
-    /// There is no segment with so many bytes of room; make one ready and try again.
+    /// There is no segment with so many bytes of room, or what room there is has to be left to others; make one ready
+    /// and try again.
     NeedsSegment(u64),
     /// The log takes no more.
     Failed(StoreError),
@@ -164,6 +197,7 @@ impl Log {
                 segment,
                 ready: None,
                 offset,
+                reserve: Reserve::default(),
                 sequence,
                 acked_sequence: sequence - 1,
                 batch: Batch::new(1),
@@ -202,9 +236,37 @@ impl Log {
         self.tail.lock().ready.replace(segment)
     }
 
-    /// Whether a record of so many bytes would find room.
-    pub fn has_room(&self, record_bytes: u64) -> bool {
-        self.tail.lock().has_room(record_bytes)
+    /// Whether a record of so many bytes would find room that it may take.
+    pub fn has_room(&self, record_bytes: u64, purpose: Purpose) -> bool {
+        self.tail.lock().has_room(record_bytes, purpose)
+    }
+
+    /// Whether a record of so many bytes would find a segment to stand in, may it take the room or not.
+    pub fn has_segment(&self, record_bytes: u64) -> bool {
+        self.tail.lock().room_after(record_bytes).is_some()
+    }
+
+    /// Room that the log has without new space.
+    pub fn room(&self) -> Room {
+        let tail = self.tail.lock();
+        let tail_bytes = tail.segment.as_ref().map_or(0, |segment| {
+            let sealed = segment.sealed.load(Ordering::Relaxed);
+            if sealed { 0 } else { segment.capacity.saturating_sub(tail.offset) }
+        });
+        Room { tail_bytes, next_bytes: tail.ready_bytes() + tail.reserve.spare_bytes }
+    }
+
+    /// Says what is kept for whom from now on.
+    pub fn set_reserve(&self, reserve: Reserve) {
+        self.tail.lock().reserve = reserve;
+    }
+
+    /// Goes on to the segment that is ready, so that the one before it can be cleaned; `false` if none is.
+    pub fn leave_segment(&self) -> bool {
+        let mut tail = self.tail.lock();
+        let Some(segment) = tail.ready.take() else { return false };
+        self.roll(&mut tail, segment);
+        true
     }
 
     /// Where the next record will stand, and the last batch that has records: everything before is in the index once
@@ -238,7 +300,12 @@ impl Log {
 
     /// Appends a record: a head that an `encode` function of module `record` began, and its payload. The head is
     /// changed only if the record is appended.
-    pub fn append(&self, head: &mut Vec<u8>, payload: &[Bytes]) -> Result<Appended, Refused> {
+    pub fn append(
+        &self,
+        head: &mut Vec<u8>,
+        payload: &[Bytes],
+        purpose: Purpose,
+    ) -> Result<Appended, Refused> {
         let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
         let record_bytes = record::record_bytes(head.len(), payload_bytes) as u64;
         let mut tail = self.tail.lock();
@@ -247,6 +314,9 @@ impl Log {
         }
         if tail.closing {
             return Err(Refused::Failed(StoreError::new(ErrorKind::Closed, "the store is closed")));
+        }
+        if !tail.has_room(record_bytes, purpose) {
+            return Err(Refused::NeedsSegment(record_bytes));
         }
         let mut rolled = false;
         if !tail.fits(record_bytes) {
@@ -520,7 +590,7 @@ impl Log {
             }
             if idle && !marked && self.durability == Durability::Always {
                 // Without room for it there is no mark; the next segment's header is as good.
-                let _ = self.append(&mut record::encode_mark(), &[]);
+                let _ = self.append(&mut record::encode_mark(), &[], Purpose::Shrink);
                 marked = true;
                 self.commit();
             } else if self.commit() {
@@ -548,9 +618,28 @@ impl Tail {
         })
     }
 
-    fn has_room(&self, record_bytes: u64) -> bool {
-        self.fits(record_bytes)
-            || self.ready.as_ref().is_some_and(|ready| SEGMENT_HEAD_BYTES + record_bytes <= ready.capacity)
+    /// Room that is left, without new space, once a record of so many bytes was appended; `None` if there is no segment
+    /// for it. What stays unused at a segment's end is no room.
+    fn room_after(&self, record_bytes: u64) -> Option<u64> {
+        if self.fits(record_bytes) {
+            let segment = self.segment.as_ref()?;
+            return Some(segment.capacity - self.offset - record_bytes + self.ready_bytes());
+        }
+        self.ready_bytes().checked_sub(record_bytes).filter(|_| self.ready.is_some())
+    }
+
+    fn ready_bytes(&self) -> u64 {
+        self.ready.as_ref().map_or(0, |ready| ready.capacity - SEGMENT_HEAD_BYTES)
+    }
+
+    fn has_room(&self, record_bytes: u64, purpose: Purpose) -> bool {
+        let Reserve { spare_bytes, clean_bytes, shrink_bytes } = self.reserve;
+        let kept_bytes = match purpose {
+            Purpose::Write => clean_bytes + shrink_bytes,
+            Purpose::Shrink => clean_bytes,
+            Purpose::Clean => 0,
+        };
+        self.room_after(record_bytes).is_some_and(|left| left + spare_bytes >= kept_bytes)
     }
 
     fn position(&self) -> Position {

@@ -1,7 +1,9 @@
 //! What goes on behind the transactions: a next segment made ready, snapshots taken, segments cleaned.
 //!
 //! A store with threads has one for this. Transactions that find no room wait for it: so the cleaner's pace is the
-//! writers' pace, and the space bound holds without a throttle of its own.
+//! writers' pace, and the space bound holds without a throttle of its own. It works in steps (a segment made, a segment
+//! cleaned, a snapshot taken), and between any two of them serves whoever finds room by then. Others who clean, or
+//! read everything, hold the lock of the work for one step at a time too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +12,17 @@ use std::time::Duration;
 use futures::channel::oneshot;
 use nacre_object::{ErrorKind, StoreError};
 
-use crate::binding::Binding;
-use crate::cleaner::CleanerState;
+use crate::cleaner::{CleanerState, Effort};
 use crate::engine::Engine;
-use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, segment_name};
-use crate::sync::{AtomicBool, Condvar, Mutex};
+use crate::log::Purpose;
+use crate::segment::SEGMENT_HEAD_BYTES;
+use crate::snapshot::KEPT;
+use crate::space::Wanted;
+use crate::sync::{AtomicBool, Condvar, Mutex, pause, unlock_fair};
+
+/// A reader holds a segment for as long as its read takes. After so many pauses the store is full all the same.
+const PAUSES_FOR_READERS_MAX: u32 = 200;
+const PAUSE_FOR_READERS: Duration = Duration::from_millis(5);
 
 /// What the maintenance of one store has to do, and what it knows.
 #[derive(Default)]
@@ -22,7 +30,7 @@ pub struct Maintenance {
     threaded: AtomicBool,
     requests: Mutex<Requests>,
     wake: Condvar,
-    /// Held while any of the work is done, which may take seconds.
+    /// Held for one step of the work: while a segment is cleaned or a snapshot is taken.
     pub(crate) work: Mutex<CleanerState>,
     /// What reports say of the work, without waiting for it.
     pub(crate) counters: MaintenanceCounters,
@@ -37,17 +45,22 @@ pub(crate) struct MaintenanceCounters {
     pub(crate) move_record_bytes: AtomicU64,
     /// Segments cleaned.
     pub(crate) cleaned: AtomicU64,
-    /// Size of the file that is kept to be used again.
-    pub(crate) spare_bytes: AtomicU64,
     /// Snapshots that are kept.
     pub(crate) snapshots: AtomicU64,
 }
 
 #[derive(Default)]
 struct Requests {
-    waiting: Vec<(u64, oneshot::Sender<Result<(), StoreError>>)>,
+    waiting: Vec<Waiting>,
+    ticket: u64,
     nudged: bool,
     closing: bool,
+}
+
+struct Waiting {
+    ticket: u64,
+    wanted: Wanted,
+    sender: oneshot::Sender<Result<Purpose, StoreError>>,
 }
 
 impl Maintenance {
@@ -67,23 +80,43 @@ impl Maintenance {
         self.wake.notify_one();
     }
 
-    /// Waits until there is a segment with room for so many bytes.
-    pub async fn wait_for_segment(&self, bytes: u64) -> Result<(), StoreError> {
+    /// Waits until there is room, and gives the purpose for which it may be taken.
+    pub async fn wait_for_room(&self, wanted: Wanted) -> Result<Purpose, StoreError> {
         let (sender, receiver) = oneshot::channel();
         {
             let mut requests = self.requests.lock();
             if requests.closing {
                 return Err(closed());
             }
-            requests.waiting.push((bytes, sender));
+            requests.ticket += 1;
+            let ticket = requests.ticket;
+            requests.waiting.push(Waiting { ticket, wanted, sender });
         }
         self.wake.notify_one();
         receiver.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    fn count_spare(&self, work: &CleanerState) {
-        let bytes = work.spare.as_ref().map_or(0, |spare| spare.capacity);
-        self.counters.spare_bytes.store(bytes, Ordering::Relaxed);
+    /// Answers those who wait and are meant.
+    fn answer(&self, result: &Result<Purpose, StoreError>, meant: impl Fn(&Waiting) -> bool) {
+        let mut requests = self.requests.lock();
+        let answered: Vec<Waiting> = requests.waiting.extract_if(.., |waiting| meant(waiting)).collect();
+        drop(requests);
+        for waiting in answered {
+            let result = result.clone().map(|purpose| purpose.max(waiting.wanted.purpose));
+            // Whoever waited may have lost interest.
+            let _ = waiting.sender.send(result);
+        }
+    }
+
+    /// Who is worked for next: those who shrink first, else who came first.
+    fn next(&self) -> Option<(u64, Wanted)> {
+        let requests = self.requests.lock();
+        let shrinks = requests.waiting.iter().find(|waiting| waiting.wanted.purpose == Purpose::Shrink);
+        shrinks.or(requests.waiting.first()).map(|waiting| (waiting.ticket, waiting.wanted))
+    }
+
+    fn is_closing(&self) -> bool {
+        self.requests.lock().closing
     }
 
     /// Ends the thread.
@@ -99,108 +132,179 @@ fn closed() -> StoreError {
     StoreError::new(ErrorKind::Closed, "the store is closed")
 }
 
+/// Work on room for somebody: what bounds it.
+struct Turn {
+    /// Segments from here on were made meanwhile: they are not cleaned in the same turn, so that it ends.
+    newest: u32,
+    /// Whether cleaning what has more than a little garbage has come to its end.
+    cleaned_all: bool,
+    pauses: u32,
+    /// Snapshots taken because they would be shorter.
+    snapshots: usize,
+}
+
+/// How a step ended that gave no error.
+enum Step {
+    /// There may be room now.
+    Again,
+    /// There is room that may be taken for this purpose.
+    Room(Purpose),
+}
+
 impl Engine {
     /// The maintenance thread's work, until [`Maintenance::close`].
     pub(crate) fn maintain(self: &Arc<Self>) {
+        let maintenance = &self.maintenance;
         loop {
-            let mut requests = self.maintenance.requests.lock();
+            let mut requests = maintenance.requests.lock();
             while !requests.nudged && requests.waiting.is_empty() && !requests.closing {
-                self.maintenance.wake.wait_for(&mut requests, Duration::from_secs(3600));
+                maintenance.wake.wait_for(&mut requests, Duration::from_secs(3600));
             }
             if requests.closing {
                 return;
             }
             requests.nudged = false;
-            let waiting = std::mem::take(&mut requests.waiting);
             drop(requests);
-            let bytes = waiting.iter().map(|(bytes, _)| *bytes).max().unwrap_or(0);
-            let result = self.prepare_segment(bytes);
-            if let Err(error) = &result {
-                tracing::warn!("{error}");
-            }
-            for (_, sender) in waiting {
-                // Whoever waited may have lost interest.
-                let _ = sender.send(result.clone());
-            }
+            self.serve_waiting();
+            // The next segment is made ready before anybody waits for it. Where that is too much there is still the one
+            // that is written to, and whoever needs more is told.
+            let wanted = self.next_segment();
+            let mut turn = self.turn_begins();
+            while maintenance.next().is_none()
+                && !maintenance.is_closing()
+                && !self.has_room(&wanted)
+                && matches!(self.step(&wanted, &mut turn), Ok(Step::Again))
+            {}
+            self.serve_waiting();
             if self.snapshot_is_due()
-                && let Err(error) = self.snapshot(&mut self.maintenance.work.lock())
+                && let Err(error) = self.snapshot(&mut maintenance.work.lock())
             {
                 tracing::warn!("{error}");
             }
         }
     }
 
-    /// Makes a segment ready for the log to go on to, with room for a record of so many bytes, cleaning first where
-    /// the store takes more space than it should.
-    pub(crate) fn prepare_segment(self: &Arc<Self>, record_bytes: u64) -> Result<(), StoreError> {
-        let mut work = self.maintenance.work.lock();
-        if record_bytes > 0 && self.log.has_room(record_bytes) || record_bytes == 0 && self.log.has_ready() {
-            return Ok(());
+    /// Makes room until nobody waits for any.
+    fn serve_waiting(self: &Arc<Self>) {
+        let maintenance = &self.maintenance;
+        let mut turn: Option<(u64, Turn)> = None;
+        loop {
+            maintenance.answer(&Ok(Purpose::Write), |waiting| self.has_room(&waiting.wanted));
+            let Some((ticket, wanted)) = maintenance.next() else { return };
+            if turn.as_ref().is_none_or(|(of, _)| *of != ticket) {
+                turn = Some((ticket, self.turn_begins()));
+            }
+            let Some((_, turn)) = &mut turn else { return };
+            let result = match self.step(&wanted, turn) {
+                Ok(Step::Again) => continue,
+                Ok(Step::Room(purpose)) => Ok(purpose),
+                Err(error) => {
+                    tracing::warn!("{error}");
+                    Err(error)
+                }
+            };
+            maintenance.answer(&result, |waiting| waiting.ticket == ticket);
         }
+    }
+
+    /// Makes room for somebody, and gives the purpose for which it may be taken: what the thread does, for stores that
+    /// have none.
+    pub(crate) fn make_room(self: &Arc<Self>, wanted: &Wanted) -> Result<Purpose, StoreError> {
+        let mut turn = self.turn_begins();
+        while !self.has_room(wanted) {
+            if let Step::Room(purpose) = self.step(wanted, &mut turn)? {
+                return Ok(purpose);
+            }
+        }
+        Ok(wanted.purpose)
+    }
+
+    fn turn_begins(&self) -> Turn {
+        Turn { newest: self.space.pool.lock().next_segment, cleaned_all: false, pauses: 0, snapshots: 0 }
+    }
+
+    /// Does one step towards room for somebody: within the bound on garbage takes what space there is, beyond it cleans
+    /// first, and when there is no more space cleans whatever gains anything.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfSpace`] if there is no room and nothing left to clean.
+    fn step(self: &Arc<Self>, wanted: &Wanted, turn: &mut Turn) -> Result<Step, StoreError> {
         if let Some(failure) = self.log.failure() {
             return Err(failure.clone());
         }
-        let capacity = u64::from(self.options.segment_bytes).max(SEGMENT_HEAD_BYTES + record_bytes);
-        // What cleaning writes is not cleaned again in the same turn: so it ends.
-        let newest = work.next_segment;
-        while self.is_over_bound(capacity, &work) {
-            match self.clean_once(&mut work, newest) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => {
-                    tracing::warn!("{error}");
-                    break;
-                }
+        if !turn.cleaned_all && self.is_over_bound(wanted) {
+            if self.clean_step(turn, Effort::Bound) {
+                return Ok(Step::Again);
+            }
+            turn.cleaned_all = true;
+        }
+        let grown = self.grow(wanted).and_then(|()| match self.index_has_room(wanted) {
+            true => Ok(()),
+            false => self.raise_snapshot_room(&mut self.maintenance.work.lock(), wanted),
+        });
+        match grown {
+            Ok(()) => return Ok(Step::Again),
+            Err(error) if error.kind != ErrorKind::OutOfSpace => return Err(error),
+            Err(_) => {}
+        }
+        let effort = if wanted.purpose == Purpose::Write { Effort::Room } else { Effort::Utmost };
+        if self.clean_step(turn, effort) {
+            return Ok(Step::Again);
+        }
+        // Without a thread it may be the caller who holds them.
+        if self.maintenance.is_threaded() && turn.pauses < PAUSES_FOR_READERS_MAX && self.has_held_segments()
+        {
+            turn.pauses += 1;
+            pause(PAUSE_FOR_READERS);
+            return Ok(Step::Again);
+        }
+        if turn.snapshots < KEPT + 1 && self.snapshots_can_shrink() {
+            turn.snapshots += 1;
+            match self.snapshot(&mut self.maintenance.work.lock()) {
+                Ok(()) => return Ok(Step::Again),
+                Err(error) => tracing::warn!("{error}"),
             }
         }
-        self.add_segment(&mut work, capacity)
+        if self.leave_garbage(turn) {
+            return Ok(Step::Again);
+        }
+        // Nothing can be cleaned, so the cleaner needs no room: it is better used for less.
+        if wanted.purpose == Purpose::Shrink && self.log.has_room(wanted.record_bytes, Purpose::Clean) {
+            return Ok(Step::Room(Purpose::Clean));
+        }
+        Err(self.refuse(wanted))
     }
 
-    /// Makes a segment of a size and hands it to the log.
-    pub(crate) fn add_segment(&self, work: &mut CleanerState, capacity: u64) -> Result<(), StoreError> {
-        let id = work.next_segment;
-        let name = segment_name(id);
-        let result = match work.spare.take_if(|spare| spare.capacity == capacity) {
-            Some(spare) => self.disk.rename(&spare.name, &name).map(|()| Arc::clone(&spare.file)),
-            None => self.disk.create(&name, capacity),
-        };
-        let named = result.and_then(|file| self.disk.sync_names().map(|()| file));
-        let file = named.map_err(|error| {
-            // The name may never become durable, whatever a later sync says: the file is made anew.
-            if error.kind() != std::io::ErrorKind::AlreadyExists {
-                let _ = self.disk.remove(&name);
-            }
-            let kind = match error.kind() {
-                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::OutOfSpace,
-                _ => ErrorKind::Io,
-            };
-            let path = self.disk.describe(&name);
-            StoreError::new(
-                kind,
-                format!("cannot make room for {capacity} bytes in {path}: {error}; nothing was changed"),
-            )
-        })?;
-        self.maintenance.count_spare(work);
-        work.next_segment += 1;
-        let binding = Binding::new(FORMAT_VERSION, &self.identity, id);
-        let segment = Arc::new(Segment::new(id, binding, capacity, file));
-        self.table.insert(Arc::clone(&segment));
-        if let Some(too_small) = self.log.set_ready(segment) {
-            self.table.remove(too_small.id);
-            self.discard(work, too_small);
-        }
-        Ok(())
+    fn clean_step(self: &Arc<Self>, turn: &Turn, effort: Effort) -> bool {
+        let mut work = self.maintenance.work.lock();
+        let result = self.clean_once(&mut work, turn.newest, effort);
+        unlock_fair(work);
+        result.unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            false
+        })
     }
 
-    /// Keeps the file of a segment that nobody refers to any more for the next one, or removes it.
-    pub(crate) fn discard(&self, work: &mut CleanerState, segment: Arc<Segment>) {
-        // A reader that still holds the segment must find its bytes: then the file goes, and its descriptor keeps them.
-        let unused = Arc::strong_count(&segment) == 1;
-        if unused && work.spare.is_none() && segment.capacity == u64::from(self.options.segment_bytes) {
-            work.spare = Some(segment);
-            self.maintenance.count_spare(work);
-        } else if let Err(error) = self.disk.remove(&segment.name) {
-            tracing::warn!("cannot remove {}: {error}", self.disk.describe(&segment.name));
+    /// If much of the segment that is written to is garbage, has the log go on to the next one, so that it can be cleaned.
+    fn leave_garbage(&self, turn: &mut Turn) -> bool {
+        let (position, _) = self.log.position();
+        let Some(segment) = self.table.get(position.segment) else { return false };
+        let written = position.offset.saturating_sub(SEGMENT_HEAD_BYTES);
+        if written.saturating_sub(segment.live_bytes()) < segment.capacity / 16 {
+            return false;
         }
+        let mut pool = self.space.pool.lock();
+        if !self.log.has_ready()
+            && self.add_segment(&mut pool, u64::from(self.options.segment_bytes)).is_err()
+        {
+            return false;
+        }
+        if !self.log.leave_segment() {
+            return false;
+        }
+        self.settle_reserve(&mut pool);
+        turn.newest = pool.next_segment;
+        true
     }
 }

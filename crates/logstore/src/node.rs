@@ -11,14 +11,15 @@ use nacre_object::limit::{
 };
 use nacre_object::{
     Answer, ByteRange, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
-    RangeRead, Read, Stat, StoreError, coalesce,
+    ObjectId, RangeRead, Read, Stat, StoreError, coalesce,
 };
 
 use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
+use crate::footprint::Footprint;
 use crate::record::Effect;
 
 /// An object, or what is left of one that was removed.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Node {
     /// Whether the object exists.
     pub exists: bool,
@@ -41,7 +42,7 @@ pub struct Node {
 }
 
 /// A fork in memory.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct ForkNode {
     /// Whether it exists.
     pub exists: bool,
@@ -276,7 +277,8 @@ impl Node {
     }
 
     /// Applies a transaction's effects. Payload chunks lie one after another in `segment`, from `payload_offset` on;
-    /// `live` is told of each change in the bytes that the object refers to, by segment.
+    /// `live` is told of each change in the bytes that the object refers to, by segment. Gives the change in what the
+    /// object takes.
     pub fn apply(
         &mut self,
         effects: &[Effect],
@@ -284,19 +286,19 @@ impl Node {
         segment: u32,
         payload_offset: u32,
         mut live: impl FnMut(u32, i64),
-    ) {
+    ) -> Footprint {
         self.version = version;
+        let mut change = Footprint::default();
         let mut offset = payload_offset;
         for effect in effects {
+            let before = self.footprint_of(effect);
             self.exists = true;
             match effect {
                 Effect::Create => {}
+                Effect::Chunk { fork, len: 0, .. } => self.fork(fork).exists = true,
                 Effect::Chunk { fork, offset: start, len, crc } => {
                     let fork = self.fork(fork);
                     fork.exists = true;
-                    if *len == 0 {
-                        continue;
-                    }
                     let chunk = Chunk { segment, offset, len: *len, crc: *crc };
                     let end = start + u64::from(*len);
                     let entry = Entry::data(*start, version, chunk);
@@ -347,7 +349,49 @@ impl Node {
                     self.attributes.clear();
                 }
             }
+            change += self.footprint_of(effect) - before;
         }
+        change
+    }
+
+    /// What the parts of the object take that an effect can change.
+    fn footprint_of(&self, effect: &Effect) -> Footprint {
+        let fork = |name: &Fork| self.forks.get(name).map(|fork| Footprint::of_fork(name, &fork.map));
+        let pair =
+            |map: &BTreeMap<Key, Bytes>, key: &Key| map.get(key).map(|value| Footprint::of_pair(key, value));
+        let found = match effect {
+            Effect::Create | Effect::RaiseFence { .. } => None,
+            Effect::Chunk { fork: name, .. }
+            | Effect::Zero { fork: name, .. }
+            | Effect::Truncate { fork: name, .. }
+            | Effect::RemoveFork { fork: name } => fork(name),
+            Effect::ReplaceFork { fork: name, from } => {
+                Some(fork(name).unwrap_or_default() + fork(from).unwrap_or_default())
+            }
+            Effect::SetKey { key, .. } | Effect::RemoveKey { key } => pair(&self.keys, key),
+            Effect::SetAttribute { name, .. } | Effect::RemoveAttribute { name } => {
+                pair(&self.attributes, name)
+            }
+            Effect::Remove => Some(self.contents_footprint()),
+        };
+        found.unwrap_or_default()
+    }
+
+    /// What the object takes, but for itself.
+    fn contents_footprint(&self) -> Footprint {
+        let mut sum = Footprint::default();
+        for (name, fork) in &self.forks {
+            sum += Footprint::of_fork(name, &fork.map);
+        }
+        for (key, value) in self.keys.iter().chain(&self.attributes) {
+            sum += Footprint::of_pair(key, value);
+        }
+        sum
+    }
+
+    /// What the object takes.
+    pub fn footprint(&self, id: &ObjectId) -> Footprint {
+        Footprint::of_object(id) + self.contents_footprint()
     }
 
     /// The map of one fork goes over to another as it is: its entries keep the versions that they were written at, by

@@ -205,6 +205,24 @@ impl Effect {
     }
 }
 
+impl Effect {
+    /// Whether it is there to give space back, or to fence off who takes it, and so may take room in the log that is kept
+    /// for that.
+    pub fn shrinks(&self) -> bool {
+        match self {
+            Self::Zero { .. }
+            | Self::Truncate { .. }
+            | Self::RemoveFork { .. }
+            | Self::ReplaceFork { .. }
+            | Self::RemoveKey { .. }
+            | Self::RemoveAttribute { .. }
+            | Self::RaiseFence { .. }
+            | Self::Remove => true,
+            Self::Create | Self::Chunk { .. } | Self::SetKey { .. } | Self::SetAttribute { .. } => false,
+        }
+    }
+}
+
 fn chunks(fork: &Fork, start: u64, data: &[u8], effects: &mut Vec<Effect>) {
     if data.is_empty() {
         effects.push(Effect::Chunk { fork: fork.clone(), offset: start, len: 0, crc: 0 });

@@ -22,6 +22,7 @@ use crate::codec::crc32c;
 use crate::disk::{Disk, DiskFile};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Place};
+use crate::footprint::Footprint;
 use crate::log::{Committer, Log, Position};
 use crate::node::Node;
 use crate::record::{Body, Effect, Moved, Record};
@@ -31,6 +32,7 @@ use crate::segment::{
     segment_name,
 };
 use crate::snapshot::{self, Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
+use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE};
 use crate::superblock::{self, Superblock};
 use crate::{Opened, Options, unproven};
 
@@ -72,6 +74,9 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
         } else if superblock::is_temporary(name) || snapshot::is_temporary(name) {
             // What was not finished. Should it stay, the next opening finds it again.
             let _ = disk.remove(name);
+        } else if name == SNAPSHOT_BEGUN {
+            // Nor was this, but its space is kept for the next one.
+            let _ = disk.rename(name, SNAPSHOT_RESERVE);
         }
     }
     segments.sort_unstable();
@@ -106,8 +111,10 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     let (committer, durability) = (options.committer, options.durability);
     let log = Log::new(superblock.store, committer, durability, tail.clone(), replay.sequence);
     log.count_replayed(opened.replayed_bytes);
-    state.next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
+    let next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
     let engine = Engine::new(Arc::clone(&disk), options, superblock.store, true, log, table);
+    engine.space.pool.lock().next_segment = next_segment;
+    engine.count_snapshots();
     // A file below the snapshot's position that it does not know was kept to be used again.
     let spare: Vec<u32> = loaded
         .iter()
@@ -133,7 +140,8 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
             segment.end.store(end as u64, Ordering::Relaxed);
         }
     }
-    engine.settle_after_replay(tail.map_or(0, |(segment, _)| segment.id), &spare, &mut state, &mut opened)?;
+    let tail = tail.map_or(0, |(segment, _)| segment.id);
+    engine.settle_after_replay(tail, &spare, &state, &files, &mut opened)?;
     engine.maintenance.counters.snapshots.store(state.snapshots.len() as u64, Ordering::Relaxed);
     *engine.maintenance.work.lock() = state;
     Ok((engine, opened))
@@ -439,17 +447,21 @@ impl Engine {
         &self,
         tail: u32,
         spare: &[u32],
-        state: &mut CleanerState,
+        state: &CleanerState,
+        files: &[(String, u64)],
         opened: &mut Opened,
     ) -> Result<(), StoreError> {
         // Moves were counted while they were replayed, transactions were not: count all of it anew.
         self.table.reset_live();
+        let (mut footprint, mut version_max) = (Footprint::default(), 0);
         let mut names = self.names.write();
         for shard in &self.shards {
             for (id, node) in shard.lock().iter() {
                 if node.exists {
                     names.insert(id.clone());
                 }
+                footprint += node.footprint(id);
+                version_max = version_max.max(node.version);
                 for entry in node.forks.values().flat_map(|fork| fork.map.iter()) {
                     let Place::Data { chunk, .. } = entry.place() else { continue };
                     if self.table.get(chunk.segment).is_none() {
@@ -464,25 +476,30 @@ impl Engine {
         }
         opened.objects = names.len() as u64;
         drop(names);
-        // What a crash tore off is removed from its end, so that no remainder goes on from what is gone; the rest may
-        // be used again.
+        self.space.index.reset(footprint, version_max);
+        let mut pool = self.space.pool.lock();
+        // What a crash tore off goes from its end, so that no remainder goes on from what is gone. Files are kept in reserve
+        // rather than removed: on a full volume their space would be somebody else's. Their headers are cleared first,
+        // should a crash find them under their old names.
         let mut torn = false;
         for segment in self.table.all().into_iter().rev().filter(|segment| segment.id > tail) {
             self.table.remove(segment.id);
             unproven::clear_header(&*self.disk, &segment)?;
-            torn |= self.disk.remove(&segment.name).is_ok();
+            self.discard(&mut pool, segment);
+            torn = true;
         }
         if torn {
             let io = |error| StoreError::new(ErrorKind::Io, format!("cannot remove torn segments: {error}"));
-            self.disk.sync_names().map_err(io)?;
+            self.sync_names(0).map_err(io)?;
         }
         for segment in self.table.all() {
             let pinned = state.pins(segment.id) && segment.id < tail && !spare.contains(&segment.id);
             if segment.live_bytes() == 0 && segment.id != tail && !pinned {
                 self.table.remove(segment.id);
-                self.discard(state, segment);
+                self.discard(&mut pool, segment);
             }
         }
+        self.adopt_reserve(&mut pool, files);
         Ok(())
     }
 }
@@ -493,7 +510,7 @@ pub fn in_memory(disk: Arc<dyn Disk>, options: Options) -> Engine {
     let log = Log::new([0; 16], options.committer, options.durability, None, 1);
     let engine = Engine::new(disk, options, [0; 16], false, log, SegmentTable::default());
     // Nothing is ever replayed: a snapshot is but a position behind which every effect is in the index.
-    *engine.maintenance.work.lock() =
-        CleanerState { next_segment: 1, snapshots_needed: 1, ..CleanerState::default() };
+    *engine.maintenance.work.lock() = CleanerState { snapshots_needed: 1, ..CleanerState::default() };
+    engine.space.pool.lock().next_segment = 1;
     engine
 }

@@ -6,7 +6,9 @@ use nacre_object::ObjectId;
 use crate::binding::FrameBinding;
 use crate::codec::{crc32c, flipped_bit};
 use crate::node::Node;
-use crate::snapshot::{FRAME_BYTES_MAX, Loader, SnapshotHeader, decode_frame, decode_frame_1};
+use crate::snapshot::{
+    FRAME_BYTES_MAX, FRAME_END, FRAME_HEAD_BYTES, Loader, SnapshotHeader, decode_frame, decode_frame_1,
+};
 
 /// What is sound of a damaged snapshot.
 #[derive(Default)]
@@ -30,6 +32,7 @@ pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
     let magic = bytes.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
     let layout = if (magic ^ binding.magic()).count_ones() <= 1 { Layout::Two(binding) } else { Layout::One };
     let mut loader = Loader::default();
+    let items = items_said(bytes, binding);
     let mut offset = 0;
     let mut whole = true;
     while offset < bytes.len() {
@@ -42,8 +45,11 @@ pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
             offset = next;
             continue;
         }
-        whole = false;
-        loader.break_off();
+        // Behind all items only padding can be damaged.
+        if items.is_none_or(|items| items != loader.items) {
+            whole = false;
+            loader.break_off();
+        }
         match next_frame(bytes, offset, binding) {
             Some(next) => offset = next,
             None => break,
@@ -62,6 +68,15 @@ pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
         objects: loader.objects,
         broken: loader.broken,
         whole: whole && loader.ended,
+    }
+}
+
+/// How many items a snapshot has, by its last frame.
+fn items_said(bytes: &Bytes, binding: FrameBinding) -> Option<u64> {
+    let at = bytes.len().checked_sub(FRAME_HEAD_BYTES as usize + size_of::<u64>())?;
+    match decode_frame(bytes, at, binding)? {
+        (FRAME_END, body, _) => body.first_chunk().map(|items| u64::from_le_bytes(*items)),
+        _ => None,
     }
 }
 

@@ -171,9 +171,8 @@ pub fn rebuild(
         }
     }
     let engine = Arc::new(engine);
-    let mut work = engine.maintenance.work.lock();
-    work.next_segment = last + 1;
-    engine.snapshot(&mut work)
+    engine.space.pool.lock().next_segment = last + 1;
+    engine.snapshot(&mut engine.maintenance.work.lock())
 }
 
 /// The whole objects of all snapshots, each from the newest that has it.

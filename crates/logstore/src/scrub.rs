@@ -10,8 +10,9 @@ use crate::check::{self, DamagedChunk};
 use crate::disk::Source;
 use crate::engine::Engine;
 use crate::extent_map::Place;
-use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
-use crate::snapshot::parse_snapshot_name;
+use crate::segment::SEGMENT_HEAD_BYTES;
+use crate::snapshot::{parse_snapshot_name, snapshot_name};
+use crate::sync::unlock_fair;
 
 /// How far a scrub has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -67,21 +68,16 @@ pub struct ScrubReport {
 }
 
 impl Engine {
-    /// Reads and checks everything. Blocks; transactions go on.
+    /// Reads and checks everything, a file at a time. Blocks; transactions and maintenance go on.
     pub(crate) fn scrub(
         self: &Arc<Self>,
         mut progress: impl FnMut(ScrubProgress),
     ) -> Result<ScrubReport, StoreError> {
-        // Maintenance waits, so that no file goes away under the scrub.
-        let _work = self.maintenance.work.lock();
-        let segments: Vec<(Arc<Segment>, u64)> = self
+        let segments: Vec<(u32, u64)> = self
             .table
             .all()
             .into_iter()
-            .map(|segment| {
-                let end = segment.end.load(Ordering::Relaxed);
-                (segment, end)
-            })
+            .map(|segment| (segment.id, segment.end.load(Ordering::Relaxed)))
             .filter(|(_, end)| *end > SEGMENT_HEAD_BYTES)
             .collect();
         // What is in the log but not yet on the disk is not the scrub's business; it gets there first.
@@ -93,12 +89,20 @@ impl Engine {
             // Also those that were damaged when the store was opened, and are not used.
             let files = self.disk.list().unwrap_or_default();
             for number in files.iter().filter_map(|(name, _)| parse_snapshot_name(name)) {
-                check::snapshot(&*self.disk, number, &self.identity, &mut report);
+                // While the work's lock is held, no snapshot's file becomes another one's.
+                let work = self.maintenance.work.lock();
+                if self.disk.open(&snapshot_name(number)).is_ok() {
+                    check::snapshot(&*self.disk, number, &self.identity, &mut report);
+                }
+                unlock_fair(work);
             }
         }
-        for (segment, end) in segments {
-            let lost = |chunk: &DamagedChunk<'_>| self.losses(chunk);
-            check::segment(&*self.disk, &segment, Some(end), self.persistent, &mut report, &lost);
+        for (id, end) in segments {
+            // Holding a segment keeps its file from being used again; what was freed meanwhile is garbage.
+            if let Some(segment) = self.table.get(id) {
+                let lost = |chunk: &DamagedChunk<'_>| self.losses(chunk);
+                check::segment(&*self.disk, &segment, Some(end), self.persistent, &mut report, &lost);
+            }
             state.bytes += end;
             progress(state);
         }

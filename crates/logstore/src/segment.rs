@@ -48,6 +48,9 @@ pub struct Segment {
     /// Set when the cleaner could not read all of it: it is left alone until the store is opened again.
     pub damaged: AtomicBool,
     live_bytes: AtomicI64,
+    /// Bytes of log that it would take to move what is live, and the live bytes for which that was found.
+    move_bytes: AtomicU64,
+    move_live_bytes: AtomicU64,
 }
 
 impl Segment {
@@ -64,6 +67,8 @@ impl Segment {
             last_batch: AtomicU64::new(0),
             damaged: AtomicBool::new(false),
             live_bytes: AtomicI64::new(0),
+            move_bytes: AtomicU64::new(0),
+            move_live_bytes: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -71,6 +76,30 @@ impl Segment {
     pub fn live_bytes(&self) -> u64 {
         // While an update is under way the count may be off by its size, and so dip below zero.
         self.live_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Whether the index refers to nothing in it. Asked of a sealed segment whose last changes are in the log, where the
+    /// count is exact.
+    ///
+    /// # Panics
+    ///
+    /// If less than nothing is referred to: then the count is wrong, and the segment must not be given away.
+    pub fn is_free(&self) -> bool {
+        let live_bytes = self.live_bytes.load(Ordering::Acquire);
+        assert!(live_bytes >= 0, "{} has {live_bytes} live bytes", self.name);
+        live_bytes == 0
+    }
+
+    /// Bytes of log that it would take to move what is live, if that was measured and holds still.
+    pub fn move_bytes(&self) -> Option<u64> {
+        let known = self.move_live_bytes.load(Ordering::Relaxed) == self.live_bytes();
+        known.then(|| self.move_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Remembers what was measured when so many bytes were live.
+    pub fn set_move_bytes(&self, live_bytes: u64, bytes: u64) {
+        self.move_bytes.store(bytes, Ordering::Relaxed);
+        self.move_live_bytes.store(live_bytes, Ordering::Relaxed);
     }
 }
 
@@ -213,6 +242,21 @@ impl SegmentTable {
     /// Bytes that the index refers to, over all segments.
     pub fn live_bytes(&self) -> u64 {
         self.live_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.segments.read().len()
+    }
+
+    /// Bytes that the largest of them may have to have moved, those that are not sealed as if they were full.
+    pub fn largest_bytes(&self) -> u64 {
+        let segments = self.segments.read();
+        let bytes =
+            segments.values().filter(|segment| !segment.damaged.load(Ordering::Relaxed)).map(|segment| {
+                if segment.sealed.load(Ordering::Acquire) { segment.live_bytes() } else { segment.capacity }
+            });
+        bytes.max().unwrap_or(0)
     }
 
     /// Sizes of all segments together.

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, Volume};
 
 const SECTOR_BYTES: usize = 512;
 
@@ -51,6 +51,8 @@ pub enum Operation {
     Write,
     /// [`DiskFile::sync`].
     Sync,
+    /// [`DiskFile::set_size`].
+    SetSize,
 }
 
 /// When a hook is called.
@@ -110,7 +112,8 @@ fn change_names(names: &mut BTreeMap<String, usize>, change: &NameChange) {
             names.insert(name.clone(), *file);
         }
         NameChange::Rename(from, to, file) => {
-            names.remove(from);
+            // Whatever became of earlier changes, a file never has two names: no journal leaves it with both.
+            names.retain(|name, other| name != from && other != file);
             names.insert(to.clone(), *file);
         }
         NameChange::Remove(name) => {
@@ -130,10 +133,21 @@ impl FileState {
         self.pending.push((offset, bytes.to_vec()));
     }
 
+    /// Makes it longer, with zeros, or shorter; what is on its way to the device beyond its end goes nowhere.
+    fn cut(&mut self, bytes: usize) {
+        self.live.resize(bytes, 0);
+        for (offset, data) in &mut self.pending {
+            data.truncate(bytes.saturating_sub(*offset));
+        }
+        self.pending.retain(|(_, data)| !data.is_empty());
+    }
+
+    /// Brings everything to the durable image, the file's size with it.
     fn write_back(&mut self) {
         for (offset, bytes) in self.pending.drain(..) {
             write_into(&mut self.durable, offset, &bytes);
         }
+        self.durable.resize(self.live.len(), 0);
     }
 
     /// Brings some of the pending writes to the durable image, sector by sector, and forgets the others.
@@ -212,6 +226,21 @@ impl State {
         change_names(&mut self.names, &change);
         self.pending_names.push(change);
         self.operation()
+    }
+
+    /// Bytes of all files together.
+    fn used_bytes(&self) -> u64 {
+        self.names.values().map(|file| self.files[*file].live.len() as u64).sum()
+    }
+
+    /// An error if the disk has no room for so many bytes more.
+    fn take_space(&self, bytes: u64) -> io::Result<()> {
+        match self.faults.capacity_bytes {
+            Some(capacity) if bytes > 0 && self.used_bytes() + bytes > capacity => {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn sync(&mut self, file: usize) -> io::Result<()> {
@@ -391,10 +420,7 @@ impl Disk for SimDisk {
             if state.names.contains_key(name) {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
-            let used: u64 = state.names.values().map(|file| state.files[*file].live.len() as u64).sum();
-            if state.faults.capacity_bytes.is_some_and(|capacity| used + bytes > capacity) {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
+            state.take_space(bytes)?;
             let file = state.files.len();
             state.files.push(FileState::zeros(bytes as usize));
             state.change(NameChange::Create(name.to_string(), file))?;
@@ -427,6 +453,14 @@ impl Disk for SimDisk {
         Ok(sizes.collect())
     }
 
+    fn volume(&self) -> io::Result<Option<Volume>> {
+        let state = self.shared.state.lock();
+        Ok(state.faults.capacity_bytes.map(|total_bytes| Volume {
+            total_bytes,
+            available_bytes: total_bytes.saturating_sub(state.used_bytes()),
+        }))
+    }
+
     fn sync_names(&self) -> io::Result<()> {
         self.shared.around(Operation::SyncNames, "", State::sync_names)
     }
@@ -452,6 +486,9 @@ impl DiskFile for SimFile {
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()> {
         self.shared.around(Operation::Write, &self.name, |state| {
             state.alive()?;
+            let end = offset + parts.iter().map(|part| part.len() as u64).sum::<u64>();
+            let old_bytes = state.files[self.file].live.len() as u64;
+            state.take_space(end.saturating_sub(old_bytes))?;
             let mut offset = offset as usize;
             let failing = state.faults.error_at == Some(state.operations + 1);
             let cut = state.rng.random_range(0..=parts.len());
@@ -475,5 +512,18 @@ impl DiskFile for SimFile {
         let state = self.shared.state.lock();
         state.alive()?;
         Ok(state.files[self.file].live.len() as u64)
+    }
+
+    fn set_size(&self, bytes: u64) -> io::Result<()> {
+        self.shared.around(Operation::SetSize, &self.name, |state| {
+            state.alive()?;
+            let old_bytes = state.files[self.file].live.len() as u64;
+            state.take_space(bytes.saturating_sub(old_bytes))?;
+            state.files[self.file].cut(bytes as usize);
+            state.operation()?;
+            // A size is metadata, which a journal keeps.
+            state.files[self.file].durable.resize(bytes as usize, 0);
+            Ok(())
+        })
     }
 }

@@ -4,6 +4,9 @@
 //! snapshot's position on is applied again on top of it. That is harmless, because a record is skipped where the
 //! object's version is not below the record's. A snapshot becomes valid, by its renaming, only when every effect that
 //! it may hold is synced in the log. Two are kept, so that damage to one loses nothing.
+//!
+//! A snapshot is written into a file that is kept in reserve for it (module `space`), and the file of one that is not
+//! kept any more is the next one's: on a full volume there is always room for a snapshot.
 
 use std::io;
 use std::sync::Arc;
@@ -22,6 +25,7 @@ use crate::log::Position;
 use crate::node::{ForkNode, Node};
 use crate::record::CHUNK_BYTES_MAX;
 use crate::segment::FORMAT_VERSION;
+use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE, is_full};
 
 /// Snapshots kept.
 pub const KEPT: usize = 2;
@@ -32,7 +36,12 @@ pub(crate) const FRAME_BYTES_MAX: usize = 4 << 20;
 
 const FRAME_HEADER: u8 = 1;
 const FRAME_ITEMS: u8 = 2;
-const FRAME_END: u8 = 3;
+pub(crate) const FRAME_END: u8 = 3;
+const FRAME_PADDING: u8 = 4;
+/// What stands in front of the body of a frame: magic number, checksum, length, kind.
+pub(crate) const FRAME_HEAD_BYTES: u64 = 13;
+/// Padding is cut into frames of this, so that little memory is taken for it.
+const PADDING_BYTES: u64 = 64 << 10;
 
 const ITEM_OBJECT: u8 = 1;
 const ITEM_FORK: u8 = 2;
@@ -55,12 +64,7 @@ pub fn parse_snapshot_name(name: &str) -> Option<u64> {
     (snapshot_name(number) == name).then_some(number)
 }
 
-/// The name that a snapshot's file has until it is complete.
-fn temporary(number: u64) -> String {
-    format!("{}.tmp", snapshot_name(number))
-}
-
-/// Whether a file of this name is a snapshot that was not completed.
+/// Whether a file of this name is a snapshot that an earlier program did not complete.
 pub fn is_temporary(name: &str) -> bool {
     name.strip_suffix(".tmp").is_some_and(|name| parse_snapshot_name(name).is_some())
 }
@@ -105,10 +109,13 @@ impl Frames {
         self.out[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Writes out what was gathered.
-    fn write_to(&mut self, file: &dyn DiskFile) -> io::Result<()> {
+    /// Writes out what was gathered, if the file becomes no longer than `most` by it.
+    fn write_to(&mut self, file: &dyn DiskFile, most: u64) -> io::Result<()> {
         let bytes = Bytes::from(std::mem::take(&mut self.out));
         let len = bytes.len() as u64;
+        if self.offset.saturating_add(len) > most {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         if len > 0 {
             file.write_at(self.offset, &[bytes])?;
         }
@@ -210,26 +217,31 @@ impl Engine {
             let name = snapshot_name(number);
             let error = |error: io::Error| {
                 let path = self.disk.describe(&name);
-                let kind = match error.kind() {
-                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::OutOfSpace,
-                    _ => ErrorKind::Io,
-                };
+                let kind = if is_full(&error) { ErrorKind::OutOfSpace } else { ErrorKind::Io };
                 StoreError::new(
                     kind,
                     format!("cannot write the index to {path}: {error}; the log still has it all"),
                 )
             };
-            let temporary = temporary(number);
-            let result = self.write_snapshot(&temporary, position, sequence);
-            if let Err(cause) = result {
-                // What is left of it is removed here or when the store is opened.
-                let _ = self.disk.remove(&temporary);
-                return Err(error(cause));
-            }
-            // Nothing that the snapshot holds may be news to the log after a crash.
-            self.log.wait_blocking(self.log.last_batch())?;
-            self.log.sync()?;
-            self.disk.rename(&temporary, &name).and_then(|()| self.disk.sync_names()).map_err(error)?;
+            let footprint = self.space.index.footprint();
+            let written = self.write_snapshot(position, sequence, work.snapshot_bytes_min).map_err(error);
+            let named = written.and_then(|bytes| {
+                // Nothing that the snapshot holds may be news to the log after a crash.
+                self.log.wait_blocking(self.log.last_batch())?;
+                self.log.sync()?;
+                let failures = self.name_failures();
+                let renamed = self.disk.rename(SNAPSHOT_BEGUN, &name);
+                renamed.and_then(|()| self.sync_names(failures)).map(|()| bytes).map_err(|cause| {
+                    let _ = self.return_snapshot_file(&name);
+                    error(cause)
+                })
+            });
+            let bytes = named.inspect_err(|_| {
+                // What was written stays in reserve; if it cannot be put there, the next snapshot tries again.
+                let _ = self.return_snapshot_file(SNAPSHOT_BEGUN);
+                self.count_snapshots();
+            })?;
+            self.space.index.took_snapshot(bytes, footprint);
         } else {
             // A transaction holds its shard's lock from its place in the log to its last effect.
             self.shards.iter().for_each(|shard| drop(shard.lock()));
@@ -239,26 +251,40 @@ impl Engine {
         work.snapshots.drain(..superfluous);
         self.maintenance.counters.snapshots.store(work.snapshots.len() as u64, Ordering::Relaxed);
         if self.persistent {
-            self.remove_old_snapshots(work);
+            self.retire_snapshots(work);
+            // Where there is no room for more, transactions that need more will be told.
+            let _ = self.fill_reserve();
         }
         Ok(())
     }
 
-    /// Removes all snapshots but those that are kept: old ones, and damaged ones.
-    fn remove_old_snapshots(&self, work: &CleanerState) {
+    /// Has the file of a snapshot that is not kept any more be the next one's, and removes others, old and damaged ones.
+    fn retire_snapshots(&self, work: &CleanerState) {
         let files = self.disk.list().unwrap_or_default();
+        let mut reserved = files.iter().any(|(name, _)| name == SNAPSHOT_RESERVE);
         for number in files.iter().filter_map(|(name, _)| parse_snapshot_name(name)) {
-            let kept = work.snapshots.iter().any(|(kept, _)| *kept == number);
-            if !kept && let Err(error) = self.disk.remove(&snapshot_name(number)) {
-                tracing::warn!("cannot remove {}: {error}", self.disk.describe(&snapshot_name(number)));
+            if work.snapshots.iter().any(|(kept, _)| *kept == number) {
+                continue;
+            }
+            let name = snapshot_name(number);
+            let result = match reserved {
+                true => self.disk.remove(&name),
+                false => self.disk.rename(&name, SNAPSHOT_RESERVE),
+            };
+            reserved = true;
+            if let Err(error) = result {
+                tracing::warn!("cannot remove {}: {error}", self.disk.describe(&name));
             }
         }
+        self.count_snapshots();
     }
 
-    fn write_snapshot(&self, name: &str, position: Position, sequence: u64) -> io::Result<()> {
+    /// Writes the index into the file that is in reserve for it; gives how long it became. The file stays as long as it
+    /// was, for a later snapshot that needs it, unless that is far too much and more than `file_bytes_min`.
+    fn write_snapshot(&self, position: Position, sequence: u64, file_bytes_min: u64) -> io::Result<u64> {
         let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence };
-        let _ = self.disk.remove(name);
-        let file = self.disk.create(name, 0)?;
+        let file = self.begin_snapshot_file()?;
+        let most = file.size()?.saturating_add(self.left_bytes());
         let mut frames = Frames::new(FrameBinding::new(&self.identity));
         frames.frame(FRAME_HEADER, &header.encode());
         for segment in self.table.all().iter().filter(|segment| segment.sealed.load(Ordering::Acquire)) {
@@ -274,13 +300,28 @@ impl Engine {
                 frames.node(id, node);
             }
             drop(shard);
-            frames.write_to(&*file)?;
+            frames.write_to(&*file, most)?;
         }
         frames.flush();
         let items = frames.items;
+        frames.write_to(&*file, most)?;
+        let end = frames.offset + FRAME_HEAD_BYTES + size_of::<u64>() as u64;
+        let file_bytes = file.size()?.min(self.snapshot_file_bytes_max().max(file_bytes_min));
+        let mut padding = file_bytes.saturating_sub(end);
+        while padding >= FRAME_HEAD_BYTES {
+            let frame = padding.min(PADDING_BYTES + FRAME_HEAD_BYTES);
+            frames.frame(FRAME_PADDING, &vec![0; (frame - FRAME_HEAD_BYTES) as usize]);
+            frames.write_to(&*file, most)?;
+            padding -= frame;
+        }
         frames.frame(FRAME_END, &items.to_le_bytes());
-        frames.write_to(&*file)?;
-        file.sync()
+        frames.write_to(&*file, most)?;
+        // A remainder that is no frame goes.
+        if file.size()? > frames.offset {
+            file.set_size(frames.offset)?;
+        }
+        file.sync()?;
+        Ok(end)
     }
 }
 
@@ -397,7 +438,7 @@ pub(crate) struct Loader {
     pub(crate) objects: Vec<(ObjectId, Node)>,
     fork: Option<Fork>,
     entries: ForkNode,
-    items: u64,
+    pub(crate) items: u64,
     pub(crate) ended: bool,
     /// Whether items are missing since the last object began, which is then a stand-in that takes up what belongs to
     /// whichever object those were of.
@@ -436,6 +477,7 @@ impl Loader {
                     self.items += 1;
                 }
             }
+            (FRAME_PADDING, has_header, false) if has_header || self.is_partial => {}
             (FRAME_END, has_header, false) if has_header || self.is_partial => {
                 let items = u64::from_le_bytes(*body.first_chunk()?);
                 if items != self.items && !self.is_partial {

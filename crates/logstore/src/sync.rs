@@ -12,7 +12,14 @@ mod primitives {
     pub use std::time::Instant;
 
     pub use futures::executor::block_on;
+    use parking_lot::MutexGuard;
     pub use parking_lot::{Condvar, Mutex, RwLock};
+    pub use std::thread::sleep as pause;
+
+    /// Gives a lock to whoever has waited for it the longest, rather than to whoever takes it next.
+    pub fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
+        MutexGuard::unlock_fair(guard);
+    }
 
     /// Starts a thread.
     pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
@@ -25,5 +32,6 @@ mod primitives {
 mod primitives;
 
 pub use primitives::{
-    AtomicBool, AtomicI64, AtomicU64, Condvar, Instant, JoinHandle, Mutex, RwLock, block_on, spawn,
+    AtomicBool, AtomicI64, AtomicU64, Condvar, Instant, JoinHandle, Mutex, RwLock, block_on, pause, spawn,
+    unlock_fair,
 };

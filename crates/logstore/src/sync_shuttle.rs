@@ -21,6 +21,17 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Resul
     shuttle::thread::Builder::new().name(name.to_string()).spawn(work)
 }
 
+/// Lets others run.
+pub fn pause(_: Duration) {
+    shuttle::thread::yield_now();
+}
+
+/// Lets a lock go, and others take it.
+pub fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
+    drop(guard);
+    shuttle::thread::yield_now();
+}
+
 /// A moment.
 pub struct Instant;
 

@@ -15,7 +15,8 @@
 //! - *Segments* are used only after their names were synced by the process that used them, the *superblock* likewise. A
 //!   superblock with nothing beside it may come from an opening that failed there, and is written again.
 //! - *Removals* are not proven either. A torn segment that came back would cut the log of its successor; its header is
-//!   cleared before it is removed, and then it goes on from nothing.
+//!   cleared before it becomes a file in reserve, and then it goes on from nothing.
+//! - *Files in reserve* get a name that is synced before anything is written to them: as segments, or as the next snapshot.
 //!
 //! Rewriting is safe at every point: a place holds the same bytes before and after, so a crash on the way loses only what
 //! was lost before.
@@ -75,7 +76,7 @@ pub(crate) fn rename_snapshots(
     }
 }
 
-/// Clears a segment's header, durably, so that the segment is an unused one should its removal be lost.
+/// Clears a segment's header, durably, so that the segment is an unused one should its renaming be lost.
 pub(crate) fn clear_header(disk: &dyn Disk, segment: &Segment) -> Result<(), StoreError> {
     let zeros = Bytes::from_static(&[0; SEGMENT_HEAD_BYTES as usize]);
     segment.file.write_at(0, &[zeros]).and_then(|()| segment.file.sync()).map_err(|error| {

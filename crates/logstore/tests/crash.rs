@@ -8,15 +8,17 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use nacre_logstore::disk::Disk;
 use nacre_logstore::sim::{Faults, Moment, SimDisk};
 use nacre_logstore::{Committer, Durability, LogStore, Options};
 use nacre_object::testkit::Model;
 use nacre_object::testkit::conformance::compare;
 use nacre_object::testkit::history::{Generator, Shape};
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -94,16 +96,25 @@ impl History {
         panic!("seed {}: {text}", self.seed)
     }
 
-    /// Issues a transaction; `false` if the store refused to take it.
-    fn issue(&mut self, store: &LogStore) -> bool {
+    /// Issues a transaction; why the store refused to take it, if it did.
+    fn issue(&mut self, store: &LogStore) -> Option<ErrorKind> {
         let (object, transaction) = self.generator.transaction();
+        self.issue_this(store, object, transaction)
+    }
+
+    fn issue_this(
+        &mut self,
+        store: &LogStore,
+        object: ObjectId,
+        transaction: Transaction,
+    ) -> Option<ErrorKind> {
         let mut reply = store.apply(&object, transaction.clone());
         let first = poll(&mut reply);
         if let Poll::Ready(Err(error)) = &first
             && error.kind != ErrorKind::Unknown
             && error.kind != ErrorKind::Invalid
         {
-            return false;
+            return Some(error.kind);
         }
         let expected = self.generator.apply(&object, &transaction);
         let number = self.issued.len();
@@ -113,7 +124,27 @@ impl History {
             Poll::Ready(found) => self.answered(number, &expected, found),
             Poll::Pending => self.waiting.push((number, expected, reply)),
         }
-        true
+        None
+    }
+
+    /// On a disk that was found full, removes what there is, as a person would: there is always room for that, and for
+    /// some of what was refused afterwards.
+    fn make_room(&mut self, store: &LogStore) {
+        MADE_ROOM.fetch_add(1, Ordering::Relaxed);
+        for object in self.generator.objects().to_vec() {
+            let remove = Transaction::new().change(Write::Remove);
+            if self.issue_this(store, object, remove) == Some(ErrorKind::OutOfSpace) {
+                self.fail(format!("a full disk has no room for a removal: {:?}", store.info()));
+            }
+        }
+        while store.turn().is_ok() && !self.waiting.is_empty() {
+            self.collect();
+        }
+        let object = self.generator.objects()[0].clone();
+        let write = Transaction::new().write(Fork::DEFAULT, 0, vec![1; 4000]);
+        if self.issue_this(store, object, write) == Some(ErrorKind::OutOfSpace) {
+            self.fail(format!("an empty store has no room for a write: {:?}", store.info()));
+        }
     }
 
     fn answered(
@@ -158,7 +189,12 @@ impl History {
         for _ in 0..steps {
             match self.rng.random_range(0..100) {
                 0..70 => {
-                    self.issue(store);
+                    let refused = self.issue(store) == Some(ErrorKind::OutOfSpace);
+                    // Below that the disk has no room for what is kept in reserve.
+                    let capacity_bytes = disk.volume().ok().flatten().map_or(0, |volume| volume.total_bytes);
+                    if refused && capacity_bytes >= RESERVE_FITS_BYTES && self.rng.random_bool(0.5) {
+                        self.make_room(store);
+                    }
                 }
                 70..94 => {
                     // An error here is the disk's, and shows in the transactions.
@@ -265,6 +301,13 @@ fn poll(reply: &mut Reply<Outcome>) -> Poll<Result<Outcome, StoreError>> {
     Pin::new(reply).poll(&mut Context::from_waker(Waker::noop()))
 }
 
+/// A disk on which there is room for all of the reserve, and for something besides: five small segments, and as much for
+/// the largest record of a history.
+const RESERVE_FITS_BYTES: u64 = 700 << 10;
+
+/// How often removals were tried on a disk that was found full.
+static MADE_ROOM: AtomicU64 = AtomicU64::new(0);
+
 fn run(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(!seed);
     let trouble = match rng.random_range(0..12) {
@@ -281,14 +324,14 @@ fn run(seed: u64) {
     };
     let steps = rng.random_range(1..80);
     let faults = |rng: &mut SmallRng| {
-        let at = Some(rng.random_range(1..60));
+        let at = Some(rng.random_range(1..90));
         match trouble {
             Trouble::Crash => Faults { crash_at: at, ..Faults::default() },
             Trouble::Kill => Faults::default(),
             Trouble::IoError => Faults { error_at: at, ..Faults::default() },
             Trouble::WritebackError => Faults { writeback_error_at: at, ..Faults::default() },
             Trouble::FullDisk => {
-                Faults { capacity_bytes: Some(rng.random_range(70..600) << 10), ..Faults::default() }
+                Faults { capacity_bytes: Some(rng.random_range(70..1200) << 10), ..Faults::default() }
             }
         }
     };
@@ -299,6 +342,7 @@ fn run(seed: u64) {
         // The disk may fail while the store is being opened: then it is opened after the crash.
         if let Ok(store) = LogStore::open_on(Arc::clone(&disk) as _, options) {
             history.run(&store, &disk, steps);
+            store.check_counts();
             if rng.random_bool(0.3) {
                 let acknowledged = history.acknowledged();
                 if store.close().is_ok() {
@@ -339,6 +383,7 @@ fn run(seed: u64) {
             let everything = history.issued.len();
             store = history.recover(&mut recovered, everything);
         }
+        store.check_counts();
         let closed = rng.random_bool(0.5);
         if closed {
             let _ = store.close();
@@ -374,6 +419,9 @@ fn run_all(part: u64, parts: u64) {
         Err(_) => HISTORIES,
     };
     (0..histories).filter(|seed| seed % parts == part).for_each(run);
+    if histories >= HISTORIES {
+        assert!(MADE_ROOM.load(Ordering::Relaxed) > 20, "hardly any disk was found full");
+    }
 }
 
 /// How many histories are run without being told.

@@ -561,6 +561,11 @@ impl DiskFile for CachedFile {
     fn size(&self) -> std::io::Result<u64> {
         self.cache.size()
     }
+
+    fn set_size(&self, bytes: u64) -> std::io::Result<()> {
+        self.cache.set_size(bytes)?;
+        self.device.set_size(bytes)
+    }
 }
 
 #[test]
@@ -726,6 +731,10 @@ impl DiskFile for BadFile {
 
     fn size(&self) -> std::io::Result<u64> {
         self.file.size()
+    }
+
+    fn set_size(&self, bytes: u64) -> std::io::Result<()> {
+        self.file.set_size(bytes)
     }
 }
 

@@ -77,7 +77,11 @@ struct Settings {
     /// as 50ms: when the system has it, which then has so long to sync it [default: always]
     #[arg(long, value_name = "WHEN")]
     durability: Option<String>,
-    /// Size of the segments of the log [default: 64MiB]
+    /// The most that the store may take: its log, what it keeps in reserve, and its snapshots [default: what the volume
+    /// has]
+    #[arg(long, value_name = "SIZE")]
+    capacity: Option<Size>,
+    /// Size of the segments of the log [default: a 256th of what the store may take, up to 64MiB]
     #[arg(long, value_name = "SIZE")]
     segment_bytes: Option<Size>,
     /// Write the index down after so much log: what a start has to replay at most [default: 256MiB]
@@ -174,6 +178,7 @@ impl Settings {
             members_version: self.members_version.or(other.members_version),
             metrics: self.metrics.or(other.metrics),
             durability: self.durability.or(other.durability),
+            capacity: self.capacity.or(other.capacity),
             segment_bytes: self.segment_bytes.or(other.segment_bytes),
             snapshot_bytes: self.snapshot_bytes.or(other.snapshot_bytes),
             no_pacing: self.no_pacing || other.no_pacing,
@@ -213,6 +218,7 @@ impl Settings {
             members_version: self.members_version.unwrap_or(default.members_version),
             key: self.key,
             durability: self.durability.unwrap_or(default.durability),
+            capacity: self.capacity.map(|size| size.0).or(default.capacity),
             segment_bytes: self
                 .segment_bytes
                 .map_or(default.segment_bytes, |size| u32::try_from(size.0).unwrap_or(u32::MAX)),
@@ -314,7 +320,7 @@ mod tests {
     #[test]
     fn the_file_has_the_names_of_the_flags_and_the_line_wins() {
         let file: Settings = toml::from_str(
-            "listen = [\"127.0.0.1:1\"]\nstore = \"file:x\"\nsegment-bytes = \"64KiB\"\nsnapshot-bytes = 1024\nno-pacing = true\nlog = \"warn\"\n[reflect]\nopen = true",
+            "listen = [\"127.0.0.1:1\"]\nstore = \"file:x\"\nsegment-bytes = \"64KiB\"\ncapacity = \"1GiB\"\nsnapshot-bytes = 1024\nno-pacing = true\nlog = \"warn\"\n[reflect]\nopen = true",
         )
         .unwrap();
         let line = Settings { log: Some("debug".into()), ..Settings::default() };
@@ -322,6 +328,7 @@ mod tests {
         assert_eq!(both.log.as_deref(), Some("debug"));
         assert_eq!(both.listen, ["127.0.0.1:1"]);
         assert!(both.no_pacing && !both.region_statistics);
+        assert_eq!(both.capacity, Some(Size(1 << 30)));
         assert_eq!((both.segment_bytes, both.snapshot_bytes), (Some(Size(65536)), Some(Size(1024))));
     }
 

@@ -1,0 +1,194 @@
+//! What the index takes, in memory and in a snapshot: counted as it changes, so that nobody walks through it to know.
+
+use std::ops::{Add, AddAssign, Sub};
+use std::sync::atomic::Ordering;
+
+use nacre_object::{Fork, Key, ObjectId};
+
+use crate::extent_map::ExtentMap;
+use crate::record::Effect;
+use crate::sync::{AtomicI64, AtomicU64};
+
+/// A piece of an extent in a snapshot, at most: its kind, seven numbers, a checksum.
+const EXTENT_BYTES_MAX: i64 = 42;
+/// What stands around an object's id, a fork's name, and a key and its value, at most.
+const OBJECT_BYTES_MAX: i64 = 40;
+const FORK_BYTES_MAX: i64 = 28;
+const PAIR_BYTES_MAX: i64 = 8;
+
+/// What some part of the index takes. A difference of two is negative where something went away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Pieces of extents.
+    pub extents: i64,
+    /// Memory that those take, in bytes.
+    pub extent_memory_bytes: i64,
+    /// Bytes of a snapshot, at most.
+    pub snapshot_bytes: i64,
+}
+
+impl Footprint {
+    /// An object without its forks, keys and attributes.
+    pub fn of_object(id: &ObjectId) -> Self {
+        Self { snapshot_bytes: id.as_bytes().len() as i64 + OBJECT_BYTES_MAX, ..Self::default() }
+    }
+
+    /// A fork.
+    pub fn of_fork(name: &Fork, map: &ExtentMap) -> Self {
+        let extents = map.len() as i64;
+        Self {
+            extents,
+            extent_memory_bytes: map.memory_bytes() as i64,
+            snapshot_bytes: name.as_bytes().len() as i64 + FORK_BYTES_MAX + extents * EXTENT_BYTES_MAX,
+        }
+    }
+
+    /// A key and its value, or an attribute.
+    pub fn of_pair(key: &Key, value: &[u8]) -> Self {
+        let snapshot_bytes = (key.as_bytes().len() + value.len()) as i64 + PAIR_BYTES_MAX;
+        Self { snapshot_bytes, ..Self::default() }
+    }
+
+    /// Bytes by which a transaction can make snapshots longer, at most.
+    pub fn growth_bytes(object: &ObjectId, effects: &[Effect]) -> u64 {
+        let fork_bytes = |fork: &Fork, pieces: i64| {
+            fork.as_bytes().len() as i64 + FORK_BYTES_MAX + pieces * EXTENT_BYTES_MAX
+        };
+        let grown: i64 = effects
+            .iter()
+            .map(|effect| match effect {
+                // A piece in the middle of another makes three of it.
+                Effect::Chunk { fork, .. } | Effect::Zero { fork, .. } => fork_bytes(fork, 2),
+                Effect::Truncate { fork, .. } => fork_bytes(fork, 1),
+                // The fork may be new; what it holds was there before.
+                Effect::ReplaceFork { fork, .. } => fork_bytes(fork, 0),
+                Effect::SetKey { key, value } | Effect::SetAttribute { name: key, value } => {
+                    Self::of_pair(key, value).snapshot_bytes
+                }
+                _ => 0,
+            })
+            .sum();
+        let removes = effects.iter().all(|effect| {
+            matches!(
+                effect,
+                Effect::Remove
+                    | Effect::RemoveFork { .. }
+                    | Effect::RemoveKey { .. }
+                    | Effect::RemoveAttribute { .. }
+            )
+        });
+        let object = if removes { 0 } else { Self::of_object(object).snapshot_bytes };
+        (grown + object) as u64
+    }
+}
+
+impl Add for Footprint {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            extents: self.extents + other.extents,
+            extent_memory_bytes: self.extent_memory_bytes + other.extent_memory_bytes,
+            snapshot_bytes: self.snapshot_bytes + other.snapshot_bytes,
+        }
+    }
+}
+
+impl AddAssign for Footprint {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Footprint {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self {
+            extents: self.extents - other.extents,
+            extent_memory_bytes: self.extent_memory_bytes - other.extent_memory_bytes,
+            snapshot_bytes: self.snapshot_bytes - other.snapshot_bytes,
+        }
+    }
+}
+
+/// The whole index's footprint, and what else is known of it without a walk.
+#[derive(Default)]
+pub struct IndexCounters {
+    extents: AtomicI64,
+    extent_memory_bytes: AtomicI64,
+    snapshot_bytes: AtomicI64,
+    version_max: AtomicU64,
+    /// The size of the last snapshot, and what was the most that it could have had.
+    last_bytes: AtomicU64,
+    last_bytes_max: AtomicU64,
+}
+
+impl IndexCounters {
+    /// Counts a change.
+    pub fn add(&self, change: Footprint) {
+        // A block written again, whole, changes nothing.
+        if change == Footprint::default() {
+            return;
+        }
+        self.extents.fetch_add(change.extents, Ordering::Relaxed);
+        self.extent_memory_bytes.fetch_add(change.extent_memory_bytes, Ordering::Relaxed);
+        self.snapshot_bytes.fetch_add(change.snapshot_bytes, Ordering::Relaxed);
+    }
+
+    /// Takes note of an object's version.
+    pub fn saw_version(&self, version: u64) {
+        if version > self.version_max.load(Ordering::Relaxed) {
+            self.version_max.fetch_max(version, Ordering::Relaxed);
+        }
+    }
+
+    /// Begins anew with a footprint that was found by a walk.
+    pub fn reset(&self, found: Footprint, version_max: u64) {
+        self.extents.store(found.extents, Ordering::Relaxed);
+        self.extent_memory_bytes.store(found.extent_memory_bytes, Ordering::Relaxed);
+        self.snapshot_bytes.store(found.snapshot_bytes, Ordering::Relaxed);
+        self.version_max.store(version_max, Ordering::Relaxed);
+    }
+
+    /// The index's footprint.
+    pub fn footprint(&self) -> Footprint {
+        Footprint {
+            extents: self.extents.load(Ordering::Relaxed),
+            extent_memory_bytes: self.extent_memory_bytes.load(Ordering::Relaxed),
+            snapshot_bytes: self.snapshot_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The greatest version of any object.
+    pub fn version_max(&self) -> u64 {
+        self.version_max.load(Ordering::Relaxed)
+    }
+
+    /// The most that a snapshot taken now would have for objects.
+    fn bytes_max(&self) -> u64 {
+        self.snapshot_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Remembers how large a snapshot became that was begun when [`IndexCounters::footprint`] gave `begun`.
+    pub fn took_snapshot(&self, bytes: u64, begun: Footprint) {
+        self.last_bytes.store(bytes, Ordering::Relaxed);
+        self.last_bytes_max.store(begun.snapshot_bytes.max(0) as u64, Ordering::Relaxed);
+    }
+
+    /// How large a snapshot that is taken now will be: an estimate from above, out of the last one's size and what has
+    /// come since. `segments` is their number.
+    pub fn snapshot_bytes(&self, segments: u64) -> u64 {
+        let most = self.bytes_max();
+        let last = self.last_bytes.load(Ordering::Relaxed);
+        let likely = match last {
+            0 => most,
+            // Numbers may have become longer in place.
+            _ => last + last / 16 + most.saturating_sub(self.last_bytes_max.load(Ordering::Relaxed)),
+        };
+        /// The header, the end, and what stands around the last frame. Frames before it are at least 4 KiB long.
+        const FIXED_BYTES: u64 = 512;
+        let payload = likely.min(most);
+        payload + payload / 256 + segments * 16 + FIXED_BYTES
+    }
+}

@@ -1,0 +1,591 @@
+//! Space: how much of it a store may take, and the files that it keeps in reserve.
+//!
+//! A log needs space to give space back: a removal is a record, cleaning a segment writes what is live in it again, and
+//! a segment is freed only when both snapshots that are kept have moved on. So the store has files in reserve: spare
+//! segments, and a file that the next snapshot is written into. They never go back to the file system while they are
+//! needed: a segment that is freed becomes a spare one, and a snapshot that is dropped becomes the next one's file. So
+//! nobody who fills the volume can take them away.
+//!
+//! Invariants, as long as the reserve could be made:
+//! - what the log has without new space ([`Log::room`]) suffices to move all that is live in any segment, and a little
+//!   more for transactions that shrink; those that write leave both alone ([`Reserve`]);
+//! - the files of the snapshots that are kept, and the one for the next, are each as long as a snapshot can become (what
+//!   it leaves is padding); transactions that would make the index grow beyond them wait until they were made longer.
+//!
+//! [`Log::room`]: crate::log::Log::room
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nacre_object::{ErrorKind, StoreError};
+
+use crate::binding::Binding;
+use crate::cleaner::CleanerState;
+use crate::disk::DiskFile;
+use crate::engine::Engine;
+use crate::footprint::IndexCounters;
+use crate::log::{Purpose, Reserve};
+use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, segment_name};
+use crate::snapshot::{KEPT, parse_snapshot_name};
+use crate::sync::{AtomicU64, Mutex};
+
+/// The file that the next snapshot is written into.
+pub const SNAPSHOT_RESERVE: &str = "reserve-snapshot";
+/// Its name while that is done. A file that is found under it when the store is opened is in reserve again.
+pub const SNAPSHOT_BEGUN: &str = "reserve-snapshot-begun";
+
+/// A segment is so small a part of what the store may take, as far as the bounds on segments allow.
+const SEGMENTS_PER_CAPACITY: u64 = 256;
+/// The smallest capacity: the reserve has to fit several times over.
+pub const CAPACITY_BYTES_MIN: u64 = 1 << 20;
+/// What the superblock's file takes.
+const SUPERBLOCK_FILE_BYTES: u64 = 4096;
+/// What the snapshot's file has beyond the estimate for transactions that shrink, which are not held up by it.
+const SNAPSHOT_SLACK_BYTES: u64 = 4096;
+
+/// The space of one store.
+pub struct Space {
+    /// The most that all files of the store may take.
+    pub capacity_bytes: Option<u64>,
+    /// Taken after the lock of the maintenance's work, and held for no longer than it takes to make a file.
+    pub pool: Mutex<Pool>,
+    /// How often the names of the store's files could not be made durable. Held while that is tried.
+    name_failures: Mutex<u64>,
+    /// What the index takes.
+    pub index: IndexCounters,
+    /// Segments, as many as there were when that was last looked at.
+    segments: AtomicU64,
+    /// Spare files together, in bytes.
+    spare_bytes: AtomicU64,
+    /// Snapshots and the file for the next one together, in bytes.
+    snapshot_file_bytes: AtomicU64,
+    /// How long each snapshot can become without new space, however many are taken.
+    snapshot_room_bytes: AtomicU64,
+    /// Transactions that were refused for want of space.
+    refused: AtomicU64,
+}
+
+/// Files of the log that are not in use.
+#[derive(Default)]
+pub struct Pool {
+    /// The number of the next segment.
+    pub next_segment: u32,
+    /// Files of one segment's size.
+    spares: Vec<Spare>,
+    /// Segments that were freed while somebody was reading them: their files are spare when that is done.
+    held: Vec<Arc<Segment>>,
+}
+
+struct Spare {
+    name: String,
+    file: Arc<dyn DiskFile>,
+}
+
+/// Room that somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Length of the record; 0 for just a segment to go on to.
+    pub record_bytes: u64,
+    /// Bytes by which snapshots may become longer.
+    pub growth_bytes: u64,
+    /// What it is for.
+    pub purpose: Purpose,
+}
+
+impl Space {
+    /// Nothing but a bound.
+    pub fn new(capacity_bytes: Option<u64>) -> Self {
+        Self {
+            capacity_bytes,
+            pool: Mutex::default(),
+            name_failures: Mutex::default(),
+            index: IndexCounters::default(),
+            segments: AtomicU64::new(0),
+            spare_bytes: AtomicU64::new(0),
+            snapshot_file_bytes: AtomicU64::new(0),
+            snapshot_room_bytes: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// Spare files together, in bytes.
+    pub fn spare_bytes(&self) -> u64 {
+        self.spare_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Snapshots and the file for the next one together, in bytes.
+    pub fn snapshot_file_bytes(&self) -> u64 {
+        self.snapshot_file_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Transactions that were refused for want of space.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+/// The size of segments for a store that may take so many bytes.
+pub fn segment_bytes_for(capacity_bytes: u64, least: u32, most: u32) -> u32 {
+    let share = (capacity_bytes / SEGMENTS_PER_CAPACITY).clamp(u64::from(least), u64::from(most));
+    // The greatest power of two in it. The clamp above keeps it within 32 bits.
+    1 << share.ilog2()
+}
+
+/// Whether an I/O error says that there is no space.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn spare_name(number: u32) -> String {
+    format!("reserve-{number:010}")
+}
+
+/// The number in the name of a spare file.
+pub fn parse_spare_name(name: &str) -> Option<u32> {
+    let number = name.strip_prefix("reserve-")?.parse().ok()?;
+    (spare_name(number) == name).then_some(number)
+}
+
+impl Engine {
+    /// How often names could not be made durable. Asked before names are changed, for [`Engine::sync_names`].
+    pub(crate) fn name_failures(&self) -> u64 {
+        *self.space.name_failures.lock()
+    }
+
+    /// Makes names durable that were changed since there were so many failures. A failure is told to one caller only, and
+    /// what others changed before it may be lost by it too, whatever their own syncs say.
+    pub(crate) fn sync_names(&self, failures: u64) -> io::Result<()> {
+        let mut failed = self.space.name_failures.lock();
+        let result = self.disk.sync_names();
+        *failed += u64::from(result.is_err());
+        match result {
+            Ok(()) if *failed != failures => {
+                Err(io::Error::other("the names of other files could not be synced"))
+            }
+            result => result,
+        }
+    }
+
+    fn segment_bytes(&self) -> u64 {
+        u64::from(self.options.segment_bytes)
+    }
+
+    /// What all files of the store take, in bytes.
+    pub(crate) fn taken_bytes(&self) -> u64 {
+        let files = self.table.capacity_bytes() + self.space.spare_bytes();
+        files + self.space.snapshot_file_bytes() + SUPERBLOCK_FILE_BYTES
+    }
+
+    /// What is kept for whom.
+    fn reserve(&self) -> Reserve {
+        let segment_bytes = self.segment_bytes();
+        let largest_bytes = self.table.largest_bytes().max(segment_bytes);
+        Reserve {
+            spare_bytes: self.space.spare_bytes() / segment_bytes * (segment_bytes - SEGMENT_HEAD_BYTES),
+            // A record of moves is up to a quarter of a segment long, and that much may stay unused at the end of each.
+            clean_bytes: largest_bytes + largest_bytes / 4 + segment_bytes / 2,
+            shrink_bytes: segment_bytes / 8,
+        }
+    }
+
+    /// Spare files that there should be beside a segment that is ready.
+    pub(crate) fn spares_wanted(&self) -> u64 {
+        let Reserve { clean_bytes, shrink_bytes, .. } = self.reserve();
+        (clean_bytes + shrink_bytes).div_ceil(self.segment_bytes() - SEGMENT_HEAD_BYTES) - 1
+    }
+
+    /// Tells the log what is in reserve. Called whenever that has changed.
+    pub(crate) fn settle_reserve(&self, pool: &mut Pool) {
+        let (free, held): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut pool.held).into_iter().partition(|segment| Arc::strong_count(segment) == 1);
+        pool.held = held;
+        pool.spares.extend(
+            free.into_iter()
+                .map(|segment| Spare { name: spare_name(segment.id), file: Arc::clone(&segment.file) }),
+        );
+        let held_bytes = pool.held.len() as u64 * self.segment_bytes();
+        let spare_bytes = pool.spares.len() as u64 * self.segment_bytes();
+        self.space.spare_bytes.store(spare_bytes + held_bytes, Ordering::Relaxed);
+        self.space.segments.store(self.table.len() as u64, Ordering::Relaxed);
+        let reserve = self.reserve();
+        let held_room = pool.held.len() as u64 * (self.segment_bytes() - SEGMENT_HEAD_BYTES);
+        self.log.set_reserve(Reserve { spare_bytes: reserve.spare_bytes - held_room, ..reserve });
+    }
+
+    /// Whether there are freed segments that somebody is still reading. Those whose readers are gone are spare files
+    /// afterwards.
+    pub(crate) fn has_held_segments(&self) -> bool {
+        let mut pool = self.space.pool.lock();
+        self.settle_reserve(&mut pool);
+        !pool.held.is_empty()
+    }
+
+    /// A segment to go on to when the one that is written to is full, with what has to be kept beside it, and room for
+    /// the index to grow meanwhile.
+    pub(crate) fn next_segment(&self) -> Wanted {
+        // The pieces that small blocks make of a segment.
+        Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write }
+    }
+
+    /// Whether somebody finds the room that is wanted.
+    pub(crate) fn has_room(&self, wanted: &Wanted) -> bool {
+        let log = match wanted.record_bytes {
+            0 => self.log.has_ready() && self.reserve_is_full(),
+            bytes => self.log.has_room(bytes, wanted.purpose),
+        };
+        log && self.index_has_room(wanted)
+    }
+
+    fn reserve_is_full(&self) -> bool {
+        let Reserve { clean_bytes, shrink_bytes, .. } = self.reserve();
+        self.log.room().next_bytes >= clean_bytes + shrink_bytes
+    }
+
+    /// Whether the files of snapshots will do when the index has grown.
+    pub(crate) fn index_has_room(&self, wanted: &Wanted) -> bool {
+        // A removal never makes the index grow by anything worth counting, and the last resort is not counted.
+        if !self.persistent || wanted.growth_bytes == 0 || wanted.purpose == Purpose::Clean {
+            return true;
+        }
+        self.snapshot_room_wanted(wanted) <= self.space.snapshot_room_bytes.load(Ordering::Relaxed)
+    }
+
+    fn snapshot_room_wanted(&self, wanted: &Wanted) -> u64 {
+        let slack_bytes = if wanted.purpose == Purpose::Write { SNAPSHOT_SLACK_BYTES } else { 0 };
+        let segments = self.space.segments.load(Ordering::Relaxed);
+        self.space.index.snapshot_bytes(segments) + wanted.growth_bytes + slack_bytes
+    }
+
+    /// Whether there is so little space left that nothing is made larger than it has to be.
+    fn is_tight(&self) -> bool {
+        let left_bytes = match self.disk.volume() {
+            Ok(Some(volume)) => self.left_bytes().min(volume.available_bytes),
+            _ => self.left_bytes(),
+        };
+        left_bytes < self.taken_bytes() / 4
+    }
+
+    /// How long the file of a snapshot is made that has to have so many bytes: so that it lasts for a while.
+    fn snapshot_file_bytes(&self, least: u64) -> u64 {
+        if self.is_tight() { least + least / 32 } else { least + least / 2 + self.segment_bytes() / 64 }
+    }
+
+    /// How long the file of a snapshot that is taken now may stay.
+    pub(crate) fn snapshot_file_bytes_max(&self) -> u64 {
+        let wanted =
+            Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write };
+        let bytes = self.snapshot_file_bytes(self.snapshot_room_wanted(&wanted));
+        if self.is_tight() { bytes } else { 2 * bytes }
+    }
+
+    /// Whether snapshots taken now would have shorter files than those that there are.
+    pub(crate) fn snapshots_can_shrink(&self) -> bool {
+        let files = KEPT as u64 + 1;
+        let needed = files * self.snapshot_file_bytes_max();
+        self.persistent && self.space.snapshot_file_bytes() > needed + needed / 16
+    }
+
+    /// Makes room without cleaning, out of what is in reserve and what the volume and the capacity have left.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfSpace`] if that does not suffice.
+    pub(crate) fn grow(&self, wanted: &Wanted) -> Result<(), StoreError> {
+        let mut pool = self.space.pool.lock();
+        self.settle_reserve(&mut pool);
+        loop {
+            let (there, enough) = match wanted.record_bytes {
+                0 => (self.log.has_ready(), self.reserve_is_full()),
+                bytes => (self.log.has_segment(bytes), self.log.has_room(bytes, wanted.purpose)),
+            };
+            if !there {
+                let capacity = self.segment_bytes().max(SEGMENT_HEAD_BYTES + wanted.record_bytes);
+                self.add_segment(&mut pool, capacity)?;
+            } else if !enough {
+                self.add_spare(&mut pool)?;
+            } else {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the reserve as large as it should be, as far as there is room for it.
+    pub(crate) fn fill_reserve(&self) -> Result<(), StoreError> {
+        let mut pool = self.space.pool.lock();
+        self.settle_reserve(&mut pool);
+        while (pool.spares.len() as u64) < self.spares_wanted() {
+            self.add_spare(&mut pool)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a segment of a size and hands it to the log.
+    pub(crate) fn add_segment(&self, pool: &mut Pool, capacity: u64) -> Result<(), StoreError> {
+        let id = pool.next_segment;
+        pool.next_segment += 1;
+        let name = segment_name(id);
+        let failures = self.name_failures();
+        let file = match pool.spares.pop_if(|_| capacity == self.segment_bytes()) {
+            Some(spare) => match self.disk.rename(&spare.name, &name) {
+                Ok(()) => Ok(spare.file),
+                Err(error) => {
+                    // Whichever name it has now: it is given up.
+                    let _ = self.disk.remove(&spare.name);
+                    let _ = self.disk.remove(&name);
+                    Err(self.cannot_make(&name, capacity, &error))
+                }
+            },
+            None => self.create(&name, capacity),
+        };
+        // The name is durable before anything is written under it that somebody may be told of.
+        let named = file.and_then(|file| match self.sync_names(failures) {
+            Ok(()) => Ok(file),
+            Err(error) => {
+                // It may never become so, whatever a later sync says: the file is given up too.
+                let _ = self.disk.remove(&name);
+                Err(self.cannot_make(&name, capacity, &error))
+            }
+        });
+        let file = named.inspect_err(|_| self.settle_reserve(pool))?;
+        let binding = Binding::new(FORMAT_VERSION, &self.identity, id);
+        let segment = Arc::new(Segment::new(id, binding, capacity, file));
+        self.table.insert(Arc::clone(&segment));
+        if let Some(too_small) = self.log.set_ready(segment) {
+            self.table.remove(too_small.id);
+            self.discard(pool, too_small);
+        }
+        self.settle_reserve(pool);
+        Ok(())
+    }
+
+    fn add_spare(&self, pool: &mut Pool) -> Result<(), StoreError> {
+        let name = spare_name(pool.next_segment);
+        pool.next_segment += 1;
+        let file = self.create(&name, self.segment_bytes())?;
+        pool.spares.push(Spare { name, file });
+        self.settle_reserve(pool);
+        Ok(())
+    }
+
+    /// Makes a file, within the capacity.
+    fn create(&self, name: &str, bytes: u64) -> Result<Arc<dyn DiskFile>, StoreError> {
+        if !self.may_take(bytes) {
+            return Err(self.out_of_space(bytes));
+        }
+        self.disk.create(name, bytes).map_err(|error| {
+            if error.kind() != io::ErrorKind::AlreadyExists {
+                // Usually there is nothing.
+                let _ = self.disk.remove(name);
+            }
+            self.cannot_make(name, bytes, &error)
+        })
+    }
+
+    fn may_take(&self, bytes: u64) -> bool {
+        self.space.capacity_bytes.is_none_or(|capacity| self.taken_bytes() + bytes <= capacity)
+    }
+
+    /// Bytes that the store may take beyond what it has, as far as its capacity says.
+    pub(crate) fn left_bytes(&self) -> u64 {
+        self.space.capacity_bytes.map_or(u64::MAX, |capacity| capacity.saturating_sub(self.taken_bytes()))
+    }
+
+    /// Makes the files of snapshots longer, so that the index can grow as wanted, and if there is room, for a while.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::OutOfSpace`] if the volume or the capacity has not that much left.
+    pub(crate) fn raise_snapshot_room(
+        self: &Arc<Self>,
+        work: &mut CleanerState,
+        wanted: &Wanted,
+    ) -> Result<(), StoreError> {
+        let least = self.snapshot_room_wanted(wanted);
+        let result = self.raise_snapshot_room_to(work, self.snapshot_file_bytes(least));
+        match result {
+            Err(error) if error.kind == ErrorKind::OutOfSpace => self.raise_snapshot_room_to(work, least),
+            result => result,
+        }
+    }
+
+    fn raise_snapshot_room_to(
+        self: &Arc<Self>,
+        work: &mut CleanerState,
+        bytes: u64,
+    ) -> Result<(), StoreError> {
+        work.snapshot_bytes_min = bytes;
+        let mut result = self.extend_snapshot_reserve(bytes);
+        // A snapshot takes the file that was made longer, and its predecessor's becomes the next to be.
+        for _ in 0..KEPT {
+            if self.space.snapshot_room_bytes.load(Ordering::Relaxed) >= bytes {
+                break;
+            }
+            let next = |()| self.snapshot(work).and_then(|()| self.extend_snapshot_reserve(bytes));
+            result = result.and_then(next);
+        }
+        work.snapshot_bytes_min = 0;
+        result
+    }
+
+    fn extend_snapshot_reserve(&self, bytes: u64) -> Result<(), StoreError> {
+        let result = self.extend_snapshot_file(bytes);
+        // If it cannot be put back, the next attempt begins with that.
+        let _ = self.return_snapshot_file(SNAPSHOT_BEGUN);
+        self.count_snapshots();
+        result
+    }
+
+    fn extend_snapshot_file(&self, bytes: u64) -> Result<(), StoreError> {
+        let failed = |error: io::Error| self.cannot_make(SNAPSHOT_RESERVE, bytes, &error);
+        let opened = match self.disk.open(SNAPSHOT_RESERVE) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.open(SNAPSHOT_BEGUN),
+            opened => opened,
+        };
+        let old_bytes = match opened {
+            Ok(file) => file.size().map_err(failed)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(failed(error)),
+        };
+        if old_bytes >= bytes {
+            return Ok(());
+        }
+        if !self.may_take(bytes - old_bytes) {
+            return Err(self.out_of_space(bytes - old_bytes));
+        }
+        self.begin_snapshot_file().and_then(|file| file.set_size(bytes)).map_err(failed)
+    }
+
+    /// The file that the next snapshot is written into, under a name that is durable: until then a crash may still find it
+    /// under the name of the snapshot that it was.
+    pub(crate) fn begin_snapshot_file(&self) -> io::Result<Arc<dyn DiskFile>> {
+        // One that could not be put back before need not have that name for certain.
+        self.return_snapshot_file(SNAPSHOT_BEGUN)?;
+        let failures = self.name_failures();
+        let begun = match self.disk.open(SNAPSHOT_RESERVE) {
+            Ok(file) => self.disk.rename(SNAPSHOT_RESERVE, SNAPSHOT_BEGUN).map(|()| file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.create(SNAPSHOT_BEGUN, 0),
+            Err(error) => Err(error),
+        };
+        begun.and_then(|file| self.sync_names(failures).map(|()| file)).inspect_err(|_| {
+            // If it cannot be put back, the next attempt begins with that.
+            let _ = self.return_snapshot_file(SNAPSHOT_BEGUN);
+        })
+    }
+
+    /// Has a snapshot's file that is not used after all be in reserve again, if there is one of this name.
+    pub(crate) fn return_snapshot_file(&self, name: &str) -> io::Result<()> {
+        match self.disk.rename(name, SNAPSHOT_RESERVE) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Has the file of a segment that nobody refers to any more be a spare one, or removes it.
+    pub(crate) fn discard(&self, pool: &mut Pool, segment: Arc<Segment>) {
+        let kept = (pool.spares.len() + pool.held.len()) as u64;
+        // One more than there should be: what was freed for a writer is not given away before he has it.
+        let standard = segment.capacity == self.segment_bytes();
+        if standard && kept <= self.spares_wanted() {
+            match self.disk.rename(&segment.name, &spare_name(segment.id)) {
+                // A reader that still holds the segment must find its bytes: until it lets go nobody writes to the file.
+                Ok(()) => pool.held.push(segment),
+                Err(error) => tracing::warn!("cannot rename {}: {error}", self.disk.describe(&segment.name)),
+            }
+        } else if let Err(error) = self.disk.remove(&segment.name) {
+            tracing::warn!("cannot remove {}: {error}", self.disk.describe(&segment.name));
+        }
+        self.settle_reserve(pool);
+    }
+
+    /// Takes over the files that an earlier opening had in reserve; removes those of another size.
+    pub(crate) fn adopt_reserve(&self, pool: &mut Pool, files: &[(String, u64)]) {
+        for (name, bytes) in files {
+            let Some(number) = parse_spare_name(name) else { continue };
+            pool.next_segment = pool.next_segment.max(number + 1);
+            let kept = pool.spares.len() as u64;
+            if *bytes == self.segment_bytes()
+                && kept <= self.spares_wanted()
+                && let Ok(file) = self.disk.open(name)
+            {
+                pool.spares.push(Spare { name: name.clone(), file });
+            } else if let Err(error) = self.disk.remove(name) {
+                tracing::warn!("cannot remove {}: {error}", self.disk.describe(name));
+            }
+        }
+        self.settle_reserve(pool);
+    }
+
+    /// Counts what snapshots take, after they have changed.
+    pub(crate) fn count_snapshots(&self) {
+        let files = self.disk.list().unwrap_or_default();
+        let mut snapshots: Vec<(u64, u64)> =
+            files.iter().filter_map(|(name, bytes)| Some((parse_snapshot_name(name)?, *bytes))).collect();
+        snapshots.sort_unstable();
+        let reserve_bytes = files
+            .iter()
+            .find(|(name, _)| name == SNAPSHOT_RESERVE || name == SNAPSHOT_BEGUN)
+            .map_or(0, |(_, bytes)| *bytes);
+        let sum: u64 = snapshots.iter().map(|(_, bytes)| *bytes).sum();
+        self.space.snapshot_file_bytes.store(sum + reserve_bytes, Ordering::Relaxed);
+        // The next snapshots are written into the file in reserve and into those that are kept now, by turns.
+        let kept = snapshots.iter().rev().take(KEPT).map(|(_, bytes)| *bytes);
+        let least = kept.min().filter(|_| snapshots.len() >= KEPT).unwrap_or(0);
+        self.space.snapshot_room_bytes.store(least.min(reserve_bytes), Ordering::Relaxed);
+    }
+
+    /// The refusal of a transaction that finds no room, and nothing that could be cleaned for it.
+    pub(crate) fn refuse(&self, wanted: &Wanted) -> StoreError {
+        if wanted.record_bytes > 0 {
+            self.space.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        self.out_of_space(wanted.record_bytes + wanted.growth_bytes)
+    }
+
+    fn out_of_space(&self, bytes: u64) -> StoreError {
+        let taken = self.taken_bytes();
+        let live = self.table.live_bytes();
+        let room = match (self.space.capacity_bytes, self.disk.volume()) {
+            (Some(capacity), _) => format!("its capacity is {capacity} bytes"),
+            (None, Ok(Some(volume))) => {
+                format!("its volume of {} bytes has {} left", volume.total_bytes, volume.available_bytes)
+            }
+            _ => "there is no more room".to_owned(),
+        };
+        let text = format!(
+            "the store is full: it takes {taken} bytes, {live} of them live data, {room}, and there is no room for \
+             {bytes} bytes more; remove objects or give the store more room; nothing was changed"
+        );
+        StoreError::new(ErrorKind::OutOfSpace, text)
+    }
+
+    fn cannot_make(&self, name: &str, bytes: u64, error: &io::Error) -> StoreError {
+        if is_full(error) {
+            return self.out_of_space(bytes);
+        }
+        let path = self.disk.describe(name);
+        let text = format!("cannot make room for {bytes} bytes in {path}: {error}; nothing was changed");
+        StoreError::new(ErrorKind::Io, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_follow_the_capacity() {
+        let bytes = |capacity| segment_bytes_for(capacity, 64 << 10, 64 << 20);
+        assert_eq!(bytes(1 << 20), 64 << 10);
+        assert_eq!(bytes(400 << 20), 1 << 20);
+        assert_eq!(bytes(u64::MAX), 64 << 20);
+    }
+
+    #[test]
+    fn names_of_spare_files_are_their_own_inverse() {
+        assert_eq!(parse_spare_name(&spare_name(17)), Some(17));
+        assert_eq!(parse_spare_name("reserve-17"), None);
+        assert_eq!(parse_spare_name(SNAPSHOT_RESERVE), None);
+    }
+}

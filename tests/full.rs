@@ -1,0 +1,270 @@
+//! Full volumes: real file systems of a few hundred megabytes that a server fills, empties and overwrites.
+//!
+//! They are mounted for these tests, which takes root. Without it a sentence says so; the same promises are kept on
+//! simulated disks by the tests of `crates/logstore`.
+
+mod harness;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::{Random, Server, file};
+use nacre::{ErrorKind, Fork, Transaction};
+
+const MIB: u64 = 1 << 20;
+
+/// A file system of its own, unmounted when the test is over.
+struct Volume {
+    /// Where it is mounted; empty but for what its maker put there.
+    path: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Volume {
+    /// Makes and mounts one of so many bytes; `None`, with a sentence, without the right to.
+    fn new(bytes: u64) -> Option<Volume> {
+        if !rustix::process::geteuid().is_root() {
+            println!("mounting a file system takes root: this test was not run");
+            return None;
+        }
+        let folder = harness::folder();
+        let path = folder.path().join("volume");
+        std::fs::create_dir(&path).unwrap();
+        let image = folder.path().join("image");
+        let file = std::fs::File::create(&image).unwrap();
+        file.set_len(bytes).unwrap();
+        let run = |command: &mut Command| command.output().is_ok_and(|output| output.status.success());
+        let ext4 = run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image))
+            && run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&path));
+        if !ext4 {
+            // Where there are no loop devices, memory has to do.
+            let size = format!("size={bytes}");
+            let mounted = run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&path));
+            assert!(mounted, "neither a loop device nor a tmpfs could be mounted");
+        }
+        Some(Volume { path, _folder: folder })
+    }
+
+    fn store(&self) -> String {
+        file(&self.path.join("store"))
+    }
+
+    /// Bytes that anybody may still take.
+    fn available_bytes(&self) -> u64 {
+        let volume = rustix::fs::statvfs(&self.path).unwrap();
+        volume.f_bavail * volume.f_frsize
+    }
+
+    /// Takes all that is left of it, as another program may.
+    fn fill_up(&self, name: &str) {
+        let file = std::fs::File::create(self.path.join(name)).unwrap();
+        let mut bytes = self.available_bytes();
+        let mut offset = 0;
+        while bytes >= 4096 {
+            match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), offset, bytes) {
+                Ok(()) => offset += bytes,
+                Err(_) => bytes /= 2,
+            }
+        }
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        // The server that used it may be going away still; a lazy one goes when that has.
+        let _ = Command::new("umount").arg("-l").arg(&self.path).status();
+    }
+}
+
+fn content(seed: u64, bytes: u64) -> Vec<u8> {
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().into_iter().cycle().take(bytes as usize).collect()
+}
+
+/// Writes objects of so many bytes until one is refused; gives how many there are. The refusal says what to do.
+fn fill(server: &Server, from: u64, object_bytes: u64) -> u64 {
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    for number in from.. {
+        let object = store.object(&format!("object-{number:06}")).unwrap();
+        let Err(error) = object.write(0, content(number, object_bytes)) else { continue };
+        assert_eq!(error.kind, ErrorKind::OutOfSpace, "{error}");
+        for part in ["the store is full", "live data", "remove objects or give the store more room"] {
+            assert!(error.message.contains(part), "{error}");
+        }
+        return number;
+    }
+    unreachable!("a volume has an end");
+}
+
+fn check(server: &Server, numbers: impl Iterator<Item = u64>, object_bytes: u64) {
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    for number in numbers {
+        let object = store.object(&format!("object-{number:06}")).unwrap();
+        let read = object.read(0..object_bytes).unwrap();
+        assert!(read.data == content(number, object_bytes), "object {number} is not what was written");
+    }
+}
+
+fn remove(server: &Server, numbers: impl Iterator<Item = u64>) {
+    for number in numbers {
+        server.run(["rm", &format!("object-{number:06}")]).ok();
+    }
+}
+
+#[test]
+fn a_full_volume_is_no_dead_end() {
+    let Some(volume) = Volume::new(400 * MIB) else { return };
+    const OBJECT_BYTES: u64 = 2 * MIB;
+    let server = Server::start(&volume.store(), &[]);
+    let count = fill(&server, 0, OBJECT_BYTES);
+    // What the volume has but for its own tables, a few segments and the reserve.
+    assert!(count * OBJECT_BYTES >= 330 * MIB, "only {count} objects of 2 MiB found room");
+    // Nothing was lost by the refusal, and what takes less space is not refused.
+    check(&server, 0..count, OBJECT_BYTES);
+    remove(&server, 0..10);
+    let more = fill(&server, 1000, OBJECT_BYTES) - 1000;
+    assert!(more >= 8, "{more} objects found the room of 10 that were removed");
+
+    // The same after a death at the worst moment, and however often.
+    server.kill();
+    let server = Server::start(&volume.store(), &[]);
+    check(&server, (10..count).chain(1000..1000 + more), OBJECT_BYTES);
+    remove(&server, 10..20);
+    server.run(["compact"]).ok();
+    let again = fill(&server, 2000, OBJECT_BYTES) - 2000;
+    assert!(again >= 8, "{again} objects found the room of 10 that were removed");
+    assert!(server.stop(rustix::process::Signal::TERM).success(), "a full store is closed in good order");
+
+    // Where somebody else takes the rest.
+    volume.fill_up("somebody-else");
+    let server = Server::start(&volume.store(), &[]);
+    remove(&server, 20..30);
+    let last = fill(&server, 3000, OBJECT_BYTES) - 3000;
+    check(&server, (30..count).chain(2000..2000 + again).chain(3000..3000 + last), OBJECT_BYTES);
+    remove(&server, 30..count);
+    check(&server, (1000..1000 + more).chain(2000..2000 + again), OBJECT_BYTES);
+    assert!(fill(&server, 4000, OBJECT_BYTES) - 4000 >= (count - 30) * 9 / 10);
+}
+
+/// Overwrites blocks at random, many at a time, and gives what each of them holds.
+fn overwrite(server: &Server, blocks: u64, writes: u64, random: &mut Random, generations: &mut Vec<u64>) {
+    const DEPTH: usize = 32;
+    let store = nacre::open(&server.uri).unwrap();
+    let object = store.object("blocks").unwrap();
+    let first = generations.is_empty();
+    generations.resize(blocks as usize, 0);
+    futures::executor::block_on(async {
+        let mut under_way: VecDeque<(u64, _)> = VecDeque::new();
+        for step in 0..writes {
+            let mut index = if first { step } else { random.below(blocks) };
+            // Of two writes of a block that are under way at once, either may come last.
+            while under_way.iter().any(|(other, _)| *other == index) {
+                index = random.below(blocks);
+            }
+            generations[index as usize] += 1;
+            let data = content(index << 32 | generations[index as usize], BLOCK_BYTES);
+            let write = Transaction::new().write(Fork::DEFAULT, index * BLOCK_BYTES, data);
+            under_way.push_back((index, store.apply(object.id(), write)));
+            if under_way.len() == DEPTH {
+                under_way.pop_front().unwrap().1.await.unwrap();
+            }
+        }
+        for (_, reply) in under_way {
+            reply.await.unwrap();
+        }
+    });
+}
+
+const BLOCK_BYTES: u64 = 4096;
+
+fn check_blocks(server: &Server, generations: &[u64]) {
+    let object = nacre::open(&server.uri).unwrap().blocking().object("blocks").unwrap();
+    for (index, generation) in generations.iter().enumerate() {
+        let index = index as u64;
+        let read = object.read(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES).unwrap();
+        assert!(read.data == content(index << 32 | generation, BLOCK_BYTES), "block {index} is not the last one");
+    }
+}
+
+/// How often the tests below write over what is there.
+fn rounds() -> u64 {
+    std::env::var("NACRE_FULL_ROUNDS").map_or(3, |text| text.parse().expect("NACRE_FULL_ROUNDS is a number"))
+}
+
+#[test]
+fn a_store_works_at_nine_tenths_of_its_volume() {
+    let Some(volume) = Volume::new(100 * MIB) else { return };
+    let mut random = Random::from_environment();
+    let live_bytes = volume.available_bytes() / 10 * 9;
+    let blocks = live_bytes / BLOCK_BYTES;
+    let mut generations = Vec::new();
+    let server = Server::start(&volume.store(), &["--durability", "none"]);
+    overwrite(&server, blocks, blocks, &mut random, &mut generations);
+    for _ in 0..rounds() {
+        overwrite(&server, blocks, blocks, &mut random, &mut generations);
+    }
+    println!("{}", server.run(["info", "--json"]).text());
+    check_blocks(&server, &generations);
+    // Somebody else takes what is left: the store needs no more than it has.
+    volume.fill_up("somebody-else");
+    overwrite(&server, blocks, blocks / 2, &mut random, &mut generations);
+    server.kill();
+    let server = Server::start(&volume.store(), &["--durability", "none"]);
+    check_blocks(&server, &generations);
+    overwrite(&server, blocks, blocks / 4, &mut random, &mut generations);
+    check_blocks(&server, &generations);
+}
+
+#[test]
+fn a_capacity_is_a_bound_and_can_be_filled() {
+    let folder = harness::folder();
+    let mut random = Random::from_environment();
+    let capacity = 64 * MIB;
+    let flags = ["--capacity", "64MiB", "--durability", "none"];
+    let server = Server::start(&file(folder.path()), &flags);
+    let blocks = capacity / 10 * 9 / BLOCK_BYTES;
+    let mut generations = Vec::new();
+    let taken = |path: &Path| {
+        let files = std::fs::read_dir(path).unwrap().filter_map(|entry| entry.ok()?.metadata().ok());
+        files.map(|metadata| metadata.len()).sum::<u64>()
+    };
+    for _ in 0..1 + rounds() {
+        overwrite(&server, blocks, blocks, &mut random, &mut generations);
+        assert!(taken(folder.path()) <= capacity, "{} bytes of files", taken(folder.path()));
+    }
+    check_blocks(&server, &generations);
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    let error = store.object("large").unwrap().write(0, vec![1; 12 << 20]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::OutOfSpace);
+    assert!(error.message.contains("its capacity is 67108864 bytes"), "{error}");
+    assert!(taken(folder.path()) <= capacity);
+    // Nothing was changed by the refusal, and a transaction that shrinks is none.
+    check_blocks(&server, &generations);
+    store.object("blocks").unwrap().truncate(0).unwrap();
+    store.object("large").unwrap().write(0, vec![1; 12 << 20]).unwrap();
+    assert!(taken(folder.path()) <= capacity);
+}
+
+#[test]
+fn garbage_is_found_before_a_write_is_refused() {
+    let Some(volume) = Volume::new(400 * MIB) else { return };
+    // 300 MiB are there to be taken, 200 of them live and 96 garbage.
+    let spoiler = std::fs::File::create(volume.path.join("somebody-else")).unwrap();
+    let excess = volume.available_bytes() - 320 * MIB;
+    rustix::fs::fallocate(&spoiler, rustix::fs::FallocateFlags::empty(), 0, excess).unwrap();
+    let server = Server::start(&volume.store(), &[]);
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    let put = |number: u64, seed: u64| {
+        store.object(&format!("object-{number:06}")).unwrap().write(0, content(seed, MIB))
+    };
+    for number in 0..200 {
+        put(number, number).unwrap();
+    }
+    for number in (0..192).step_by(2) {
+        put(number, number).unwrap();
+    }
+    for number in 200..260 {
+        put(number, number).unwrap();
+    }
+    check(&server, 0..260, MIB);
+}
