@@ -13,28 +13,40 @@ fn copy(source: &dyn ObjectStore, destination: &dyn ObjectStore) -> Result<Copie
 }
 
 /// Every existing object must look the same; forks and objects that are gone cannot be seen, and may differ.
-fn assert_same(source: &Model, destination: &MemoryStore, context: &str) {
+fn assert_same(source: &Model, destination: &MemoryStore, exact: bool, context: &str) {
     for (id, state) in source.objects().filter(|(_, state)| state.exists()) {
         let visible: Vec<&Fork> =
             state.known_forks().filter(|fork| state.fork_size(fork).is_some()).collect();
         let copy = destination.model().object(id).cloned().unwrap_or_default();
         for fork in visible {
-            assert_eq!(
-                copy.all_extents(fork),
-                state.all_extents(fork),
-                "{context}: extents of {fork:?} of {id}"
-            );
+            let (found, expected) = (copy.all_extents(fork), state.all_extents(fork));
+            // Holes of a fork that was not there when it was copied first may be newer in the copy.
+            let data = |extents: &[Extent]| -> Vec<Extent> {
+                extents.iter().filter(|extent| extent.kind == ExtentKind::Data).copied().collect()
+            };
+            assert_eq!(data(&found), data(&expected), "{context}: extents of {fork:?} of {id}");
+            for extent in expected {
+                let copied = copy.region_version(fork, extent.range);
+                assert!(copied >= extent.version, "{context}: {extent:?} of {fork:?} of {id} is at {copied}");
+            }
+            if exact {
+                assert_eq!(found, state.all_extents(fork), "{context}: extents of {fork:?} of {id}");
+            }
         }
         let look = |state: &ObjectState| {
             let mut state = state.clone();
             let mut transaction = Transaction::new().read(Read::Stat).read(Read::Attributes);
             transaction = transaction.read(Read::Forks { after: None, limit: 1000 });
             transaction = transaction.read(Read::Keys { range: KeyRange::all(), limit: 1000, values: true });
-            for extent in state.all_extents(&Fork::DEFAULT) {
-                let range = ByteRange::new(extent.range.offset, extent.range.len.min(1 << 20));
-                transaction = transaction.read_range(Fork::DEFAULT, range);
+            let mut outcomes = vec![state.apply(&transaction).unwrap()];
+            for fork in ["", "f1", "f2"].map(|name| Fork::try_from(name).unwrap()) {
+                let all = state.all_extents(&fork);
+                for extent in all.iter().filter(|extent| extent.kind == ExtentKind::Data) {
+                    let read = Transaction::new().read_range(fork.clone(), extent.range);
+                    outcomes.push(state.apply(&read).unwrap());
+                }
             }
-            state.apply(&transaction).unwrap()
+            outcomes
         };
         assert_eq!(look(&copy), look(state), "{context}: object {id}");
     }
@@ -42,12 +54,11 @@ fn assert_same(source: &Model, destination: &MemoryStore, context: &str) {
 
 #[test]
 fn a_copy_is_the_same_and_follows_later_changes() {
-    let mut anew = 0;
     for seed in 0..1500 {
         let shape =
             Shape { remove_percent: 8, far_percent: if seed % 2 == 0 { 5 } else { 0 }, ..Shape::default() };
         let mut generator = Generator::new(seed, shape);
-        let (source, mut destination) = (MemoryStore::new(), MemoryStore::new());
+        let (source, destination) = (MemoryStore::new(), MemoryStore::new());
         for round in 0..4 {
             for _ in 0..12 {
                 let step = generator.step();
@@ -55,24 +66,14 @@ fn a_copy_is_the_same_and_follows_later_changes() {
             }
             // What was removed for good is not listed: by name it is copied all the same.
             for object in generator.objects() {
-                if let Err(error) = block_on(copy_object(&source, &destination, object)) {
-                    // A fork that nobody saw had holes already when it came to be.
-                    assert!(
-                        round > 0 && error.kind == ErrorKind::Invalid,
-                        "seed {seed}, round {round}: {error}"
-                    );
-                    anew += 1;
-                    destination = MemoryStore::new();
-                    break;
-                }
+                block_on(copy_object(&source, &destination, object))
+                    .unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));
             }
-            copy(&source, &destination).unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));
-            assert_same(generator.model(), &destination, &format!("seed {seed}, round {round}"));
+            let again = copy(&source, &destination).unwrap();
+            assert_eq!((again.objects, again.failed.len()), (again.unchanged, 0), "seed {seed}, round {round}");
+            assert_same(generator.model(), &destination, round == 0, &format!("seed {seed}, round {round}"));
         }
-        let again = copy(&source, &destination).unwrap();
-        assert_eq!(again.objects, again.unchanged, "seed {seed}");
     }
-    assert!(anew < 600, "{anew} of 4500 later copies had to be made anew");
 }
 
 /// A store that fails after so many transactions that write.
@@ -120,7 +121,7 @@ fn an_interrupted_copy_goes_on_where_it_stopped() {
             interruptions += 1;
             assert!(interruptions < 1000, "seed {seed}: no progress");
         }
-        assert_same(generator.model(), &destination.store, &format!("seed {seed}"));
+        assert_same(generator.model(), &destination.store, true, &format!("seed {seed}"));
     }
 }
 
@@ -135,12 +136,17 @@ fn what_does_not_fit_is_left_alone() {
     write(&source, 10, "two");
     write(&destination, 5, "another");
     let before = destination.model().clone();
-    let error = copy(&source, &destination).unwrap_err();
-    assert!(error.kind == ErrorKind::Invalid && error.message.contains("remove it there first"), "{error}");
+    // It is reported, and the others are copied.
+    let other = ObjectId::try_from("b").unwrap();
+    block_on(source.apply(&other, Transaction::new().write(Fork::DEFAULT, 0, "other"))).unwrap();
+    let copied = copy(&source, &destination).unwrap();
+    assert_eq!((copied.objects, copied.failed.len()), (1, 1));
+    let (failed, error) = &copied.failed[0];
+    assert!(*failed == id && error.kind == ErrorKind::Invalid, "{error}");
+    assert!(error.message.contains("remove it there first"), "{error}");
     write(&destination, 5, "ahead");
     write(&destination, 5, "ahead");
-    let error = copy(&source, &destination).unwrap_err();
-    assert!(error.kind == ErrorKind::Invalid, "{error}");
+    assert_eq!(copy(&source, &destination).unwrap().failed[0].1.kind, ErrorKind::Invalid);
     assert_ne!(*destination.model(), before);
     let model = destination.model().clone();
     compare(&destination, &model, &[id]).unwrap();
