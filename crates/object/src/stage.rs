@@ -243,8 +243,14 @@ impl<'a> Stage<'a> {
                 self.over = true;
                 Ok(done.version)
             }
-            Ok(Outcome::Refused(_)) => Err(taken_away()),
-            Err(error) => Err(error),
+            Ok(Outcome::Refused(_)) => {
+                self.abandon().await;
+                Err(taken_away())
+            }
+            Err(error) => {
+                self.abandon().await;
+                Err(error)
+            }
         }
     }
 

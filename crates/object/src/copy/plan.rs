@@ -152,8 +152,8 @@ fn changes(
     Some(())
 }
 
-/// Checks that each of the copy's extents is among the original's, or lies under something newer than `base` there. A hole
-/// of the copy may be newer than the original's.
+/// Checks that each of the copy's extents is among the original's, or lies under something newer than `base` there. Holes
+/// may be of other versions.
 fn within(copy: &[Extent], original: &[Extent], base: u64) -> Option<()> {
     let mut others = original.iter().peekable();
     for extent in copy {
@@ -172,7 +172,8 @@ fn within(copy: &[Extent], original: &[Extent], base: u64) -> Option<()> {
                 at = next.min(end);
                 continue;
             };
-            let hole = extent.kind == ExtentKind::Hole && other.version <= extent.version;
+            // Which of two holes is newer is looked at by [`lacking`].
+            let hole = extent.kind == ExtentKind::Hole;
             let same = extent.kind == other.kind && (other.version == extent.version || hole);
             if !same && other.version <= base {
                 return None;
