@@ -3,14 +3,16 @@
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 NACRE := $(TARGET)/release/nacre
-# Where `make run` keeps its objects and listens; port 0 is any free one.
+# Where `make run` keeps its objects, and further flags for its server.
 DATA ?= ./nacre-data
-LISTEN ?= 127.0.0.1:6470
-METRICS ?= 127.0.0.1:6471
+FLAGS ?=
 # Seconds that `make fuzz` gives to each target.
 FUZZ_SECONDS ?= 600
-# Seconds that `make soak` lets members come and go.
+# Seconds that each soak with threads or processes of its own runs for.
 SOAK_SECONDS ?= 600
+# Histories of crashes and faults on the simulated disk that `make soak-store` runs, and of those how many with all threads.
+SOAK_HISTORIES ?= 100000
+SOAK_INTERLEAVINGS ?= 20000
 
 # Where `make install` puts the program, its manual pages and completions.
 PREFIX ?= /usr/local
@@ -21,7 +23,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help run test check mpi bench soak ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help run test check mpi bench soak soak-reflect soak-store soak-ceph soak-walk ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -31,13 +33,16 @@ help:
 	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look)"
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
-	@echo "make soak       two reflectors under members that come, go and crash, for $(SOAK_SECONDS) s"
+	@echo "make soak       what finds the rare: make soak-reflect, two reflectors under members that come, go and crash, for $(SOAK_SECONDS) s;"
+	@echo "                make soak-store, the embedded store through $(SOAK_HISTORIES) histories of faults and crashes;"
+	@echo "                make soak-ceph, clients that count on Ceph while OSDs and the monitor are killed, for $(SOAK_SECONDS) s;"
+	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice"
 	@echo "make release    the program alone: $(NACRE)"
 	@echo "make install    the program, its manual pages and completions, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
 
 run: release
-	@scripts/run $(NACRE) $(DATA) $(LISTEN) $(METRICS)
+	@scripts/run $(NACRE) $(DATA) $(FLAGS)
 
 release:
 	@command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; install it with rustup, 1.90 or newer" >&2; exit 1; }
@@ -61,6 +66,8 @@ test: install-deps
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --package nacre-logstore --all-targets --features shuttle -- -D warnings
+	$(CARGO) clippy --package nacre-walk --all-targets --features command,shuttle -- -D warnings
 	$(CARGO) fmt --manifest-path crates/mpi/Cargo.toml --check
 	MPICC=$(MPICC) $(CARGO) clippy --manifest-path crates/mpi/Cargo.toml --target-dir $(TARGET)/mpi --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
@@ -83,8 +90,24 @@ ceph-stop:
 fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
 
-soak:
+# Every part of the project that has a soak adds its own here.
+soak: soak-reflect soak-store soak-ceph soak-walk
+
+soak-reflect:
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test reflect_soak -- --nocapture
+
+# A failure names its seed; NACRE_SEED=n runs that history again.
+soak-store:
+	NACRE_HISTORIES=$(SOAK_HISTORIES) $(CARGO) test --package nacre-logstore --test crash
+	NACRE_HISTORIES=$(SOAK_INTERLEAVINGS) $(CARGO) test --package nacre-logstore --features shuttle --test concurrent
+	NACRE_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-logstore --test concurrent
+
+soak-walk:
+	NACRE_ITERATIONS=$(SOAK_INTERLEAVINGS) $(CARGO) test --package nacre-walk --features command,shuttle --lib concurrent
+
+# The promise is for an hour: make soak-ceph SOAK_SECONDS=3600.
+soak-ceph:
+	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-rados --test soak -- --nocapture
 
 docs:
 	$(CARGO) doc --workspace --no-deps

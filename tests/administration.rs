@@ -16,7 +16,7 @@ fn settings_come_from_a_file_and_the_line_wins() {
     let folder = harness::folder();
     let socket = folder.path().join("socket");
     let settings = format!(
-        "store = \"data\"\nlisten = [\"unix:{}\", \"127.0.0.1:0\"]\nsegment-bytes = \"1MiB\"\n\
+        "store = \"data\"\nlisten = [\"unix:{}\", \"127.0.0.1:0\"]\nopen = true\nsegment-bytes = \"1MiB\"\n\
          durability = \"none\"\nno-pacing = true\nlog = \"warn\"\n",
         socket.display()
     );
@@ -50,7 +50,8 @@ fn settings_come_from_a_file_and_the_line_wins() {
     refused("listen = [\"127.0.0.1:0\"]\ncolour = 1\n").failed(2, &["line 2 of wrong.toml", "colour"]);
     refused("segment-bytes = \"large\"\n").failed(2, &["line 1", "large"]);
     refused("listen = \n").failed(2, &["wrong.toml"]);
-    refused("listen = [\"127.0.0.1:0\"]\nsegment-bytes = 5\n").failed(2, &["segments of 5 bytes"]);
+    refused("listen = [\"127.0.0.1:0\"]\nopen = true\nsegment-bytes = 5\n")
+        .failed(2, &["segments of 5 bytes"]);
     refused("listen = [\"nowhere\"]\ndurability = \"sometimes\"\n").failed(2, &["sometimes"]);
     let mut command = program();
     command.args(["serve", "--config", "/no/such.toml"]);
@@ -68,9 +69,10 @@ fn one_server_at_a_time_has_a_folder_or_an_address() {
         run_with(command, b"")
     };
     let shown = folder.path().to_str().unwrap();
-    second(&["--listen", "127.0.0.1:0", "--store", &store]).failed(1, &[shown, "open in another process"]);
-    let address = server.uri.strip_prefix("nacre://").unwrap();
-    second(&["--listen", address, "--store", "mem:"]).failed(1, &["cannot listen on", address]);
+    second(&["--listen", "127.0.0.1:0", "--open", "--store", &store])
+        .failed(1, &[shown, "open in another process"]);
+    second(&["--listen", &server.uri, "--store", "mem:"])
+        .failed(1, &["cannot listen on", &server.uri, "in use"]);
     second(&["--store", "nacre://x"]).failed(2, &["nacre://x", "file:FOLDER"]);
     assert_eq!(server.run(["ls"]).text(), "", "the first server does not mind");
 }
@@ -157,9 +159,8 @@ fn metrics_count_and_health_is_told() {
 #[test]
 fn info_and_compact_speak_of_every_server() {
     let folder = harness::folder();
-    let one = Server::start(&file(&folder.path().join("one")), &["--segment-bytes", "64KiB"]);
-    let two = Server::in_memory();
-    let both = format!("{},{}", one.uri, two.uri.strip_prefix("nacre://").unwrap());
+    let one = file(&folder.path().join("one"));
+    let (_servers, both) = Server::together(folder.path(), &[&one, "mem:"], &["--segment-bytes", "64KiB"]);
     let run = |words: &[&str]| {
         let mut command = program();
         command.args(["--store", &both]).args(words);

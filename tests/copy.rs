@@ -409,6 +409,164 @@ fn what_is_in_the_way_is_said() {
 }
 
 #[test]
+fn devices_and_pipes_are_not_replaced_by_a_copy() {
+    as_root();
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir_all(&source).unwrap();
+    fs::create_dir_all(&target).unwrap();
+    fs::write(source.join("null"), "contents").unwrap();
+    fs::write(source.join("pipe"), "contents").unwrap();
+    let device = rustix::fs::makedev(1, 3);
+    let null = target.join("null");
+    rustix::fs::mknodat(CWD, &null, FileType::CharacterDevice, Mode::RUSR, device).unwrap();
+    rustix::fs::mknodat(CWD, target.join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    for name in ["null", "pipe"] {
+        let (from, to) = (source.join(name), target.join(name));
+        let known = ["not copying to", "it is a device, pipe or socket"];
+        copy(&[from.as_os_str(), to.as_os_str()]).failed(2, &known);
+    }
+    // Below what was named, a pipe may be the copy of what was a pipe before.
+    let ended = copy(&[source.as_os_str(), target.as_os_str()]);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert_eq!(ended.stderr.matches("a device is in its place").count(), 1, "{ended:?}");
+    assert_eq!(fs::read(target.join("pipe")).unwrap(), b"contents");
+    assert_eq!(fs::symlink_metadata(&null).unwrap().rdev(), device);
+    // The same device is what is wanted there.
+    copy(&[null.as_os_str(), folder.path().join("other").as_os_str()]).ok();
+    copy(&[null.as_os_str(), folder.path().join("other").as_os_str()]).ok();
+    copy(&["--force".as_ref(), source.as_os_str(), target.as_os_str()]).ok();
+    assert_same(&source, &target);
+}
+
+#[test]
+fn files_that_say_no_size_are_read_to_their_ends_and_early_ends_are_errors() {
+    let folder = harness::folder();
+    let at = |name: &str| folder.path().join(name);
+    copy(&["/proc/version".as_ref(), at("version").as_os_str()]).ok();
+    let version = fs::read("/proc/version").unwrap();
+    assert!(!version.is_empty() && fs::read(at("version")).unwrap() == version);
+    let settings = Path::new("/proc/sys/fs/inotify");
+    copied(settings, &at("settings"), &[]);
+    let entries: Vec<_> = fs::read_dir(settings).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!entries.is_empty());
+    for name in entries {
+        let (here, there) = (settings.join(&name), at("settings").join(&name));
+        assert_eq!(fs::read(here).unwrap(), fs::read(there).unwrap(), "{name:?}");
+    }
+    // It says 4096 bytes and has a few.
+    let short = "/sys/kernel/uevent_seqnum";
+    let ended = copy(&[short.as_ref(), at("short").as_os_str()]);
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.stderr.contains("reading it ends before the size that it says"), "{ended:?}");
+    assert!(!at("short").exists() && unfinished(folder.path()).is_empty());
+}
+
+#[test]
+fn access_times_are_kept_on_both_sides() {
+    as_root();
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    tree(&source);
+    let mut paths = Vec::new();
+    let mut pending = vec![PathBuf::new()];
+    while let Some(below) = pending.pop() {
+        if source.join(&below).symlink_metadata().unwrap().is_dir() {
+            let entries = fs::read_dir(source.join(&below)).unwrap();
+            pending.extend(entries.map(|entry| below.join(entry.unwrap().file_name())));
+        }
+        paths.push(below);
+    }
+    // Older than the time of modification: whoever reads it without care changes it, with relatime too.
+    for (number, path) in paths.iter().enumerate() {
+        let time = |tv_sec| Timespec { tv_sec, tv_nsec: 12_345 };
+        let times = Timestamps {
+            last_access: time(1_000_000_000 + number as i64),
+            last_modification: time(1_100_000_000),
+        };
+        rustix::fs::utimensat(CWD, source.join(path), &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    }
+    let accessed = |root: &Path, path: &Path| {
+        let about = root.join(path).symlink_metadata().unwrap();
+        (about.atime(), about.atime_nsec(), about.is_symlink())
+    };
+    let before: Vec<_> = paths.iter().map(|path| accessed(&source, path)).collect();
+    for flags in [&["--chunk", "64KiB", "--verify"][..], &[], &["--checksum"]] {
+        copied(&source, &target, flags);
+        for (path, before) in paths.iter().zip(&before) {
+            let (here, there) = (accessed(&source, path), accessed(&target, path));
+            // Links cannot be read without it; their copies have what was there before.
+            if !before.2 {
+                assert_eq!(here, *before, "the source {path:?} after {flags:?}");
+            }
+            if !before.2 {
+                assert_eq!(there, *before, "the copy of {path:?} after {flags:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_grows_all_the_time_is_copied_and_reported() {
+    use std::io::Write;
+    let folder = harness::folder();
+    let (log, target) = (folder.path().join("log"), folder.path().join("target"));
+    fs::write(&log, vec![b'x'; 30 << 20]).unwrap();
+    let stop = AtomicBool::new(false);
+    let reported = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut log = fs::File::options().append(true).open(&log).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                log.write_all(b"x").unwrap();
+            }
+        });
+        let _meanwhile = Meanwhile(&stop);
+        (0..20).any(|_| {
+            let _ = fs::remove_file(&target);
+            let ended = copy(&["--chunk".as_ref(), "1MiB".as_ref(), log.as_os_str(), target.as_os_str()]);
+            let copied = fs::read(&target).unwrap();
+            assert!(copied.len() >= 30 << 20 && copied.iter().all(|byte| *byte == b'x'));
+            if ended.code == 1 {
+                let known = ["not sure of the copy", "it changes while it is copied"];
+                assert!(known.iter().all(|known| ended.stderr.contains(known)), "{ended:?}");
+            }
+            ended.code == 1
+        })
+    });
+    assert!(reported, "a file that changed while it was copied is reported");
+    // When it is quiet again, the copy is brought up to it.
+    copied(&log, &target, &["--verify"]);
+    assert_same(&log, &target);
+}
+
+#[test]
+fn what_is_there_already_is_not_even_opened() {
+    as_root();
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    fs::create_dir(&source).unwrap();
+    for number in 0..50 {
+        fs::write(source.join(format!("{number}")), "contents").unwrap();
+    }
+    copied(&source, &target, &[]);
+    use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
+    let watch = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+    for folder in [&source, &target] {
+        add_watch(&watch, folder, WatchFlags::OPEN).unwrap();
+    }
+    assert_eq!(copied(&source, &target, &[])["unchanged"], 50);
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut events = Reader::new(&watch, &mut buffer);
+    while let Ok(event) = events.next() {
+        assert!(event.events().contains(ReadFlags::ISDIR), "{event:?}");
+    }
+    // A change of what only an open file shows is noticed all the same.
+    set_attribute(&source.join("7"), "user.new", b"1");
+    copied(&source, &target, &["--verify"]);
+    assert_same(&source, &target);
+}
+
+#[test]
 fn killed_at_any_moment_it_goes_on() {
     let folder = harness::folder();
     let source = folder.path().join("source");

@@ -196,6 +196,23 @@ fn on_a_terminal_it_shows_and_asks() {
 }
 
 #[test]
+fn a_dry_run_lists_in_json_what_it_would_remove() {
+    let folder = harness::folder();
+    let root = folder.path().join("root");
+    fs::create_dir_all(root.join("a \"quoted\" one")).unwrap();
+    fs::write(root.join(OsStr::from_bytes(b"\xff\n")), "x").unwrap();
+    let words = ["--dry-run", "--list", "--json"].map(OsStr::new);
+    let printed = remove(&[&words[..], &[root.as_os_str()]].concat()).text();
+    let lines: Vec<serde_json::Value> =
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (numbers, paths) = lines.split_last().unwrap();
+    assert_eq!((&numbers["dry_run"], &numbers["entries"]), (&true.into(), &3.into()));
+    assert_eq!(paths.len(), 3);
+    assert_eq!(paths.iter().filter(|line| line["path_base64"].is_string()).count(), 1);
+    assert!(is_there(&root));
+}
+
+#[test]
 fn large_directories_lose_no_entry() {
     for place in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
         let folder = tempfile::tempdir_in(&place).unwrap();

@@ -119,7 +119,10 @@ fn the_largest_and_the_histograms_are_right() {
             .json();
     let lossy = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
     let rank = |mut all: Vec<(u64, &[u8])>, key: &str| -> Vec<Value> {
-        all.sort_by_key(|(size, path)| (std::cmp::Reverse(*size), *path));
+        // Of files of the same size the one nearer to the root comes first, of directories the deeper one.
+        let depth = |path: &[u8]| path.iter().filter(|byte| **byte == b'/').count() as i64;
+        let direction = if key == "apparent" { 1 } else { -1 };
+        all.sort_by_key(|(size, path)| (std::cmp::Reverse(*size), direction * depth(path), *path));
         all.truncate(7);
         all.into_iter().map(|(size, path)| json!({ "path": lossy(path), key: size })).collect()
     };
@@ -150,6 +153,13 @@ fn the_largest_and_the_histograms_are_right() {
     assert_eq!(plain(&summary["top"]["directories_by_bytes"]), rank(bytes, "allocated"));
 
     let histogram = |of: &str| summary["histograms"][of].as_array().unwrap().clone();
+    // A scale has no gaps.
+    for of in ["size", "age"] {
+        let buckets = histogram(of);
+        for pair in buckets.windows(2).filter(|pair| pair[0]["to"] != -1) {
+            assert_eq!(pair[0]["to"].as_u64().unwrap() + 1, pair[1]["from"].as_u64().unwrap(), "{of}");
+        }
+    }
     for (of, entries) in [
         ("size", found.iter().filter(|entry| entry.kind == b'f').count()),
         ("depth", found.len()),
@@ -218,6 +228,18 @@ fn lists_are_what_find_prints() {
         .into_iter()
         .map(|entry| [entry.allocated.to_string().as_bytes(), b"\t", &entry.path].concat());
     assert_eq!(allocated.into_iter().collect::<BTreeSet<_>>(), expected.collect());
+}
+
+#[test]
+fn a_terminal_is_shown_no_control_characters() {
+    let folder = harness::folder();
+    fs::write(folder.path().join("clear \x1b[2J it"), "").unwrap();
+    let line = format!("'{}' walk --list '{}'", env!("CARGO_BIN_EXE_nacre"), folder.path().display());
+    // `script` gives its child a terminal.
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    let shown = String::from_utf8(tree::output(&mut command, "bsdutils")).unwrap();
+    assert!(shown.contains("/clear \\x1b[2J it\"") && !shown.contains('\x1b'), "{shown:?}");
 }
 
 #[test]
@@ -347,6 +369,9 @@ fn filters_choose_what_find_chooses() {
 
 #[test]
 fn wrong_usage_is_said() {
+    let ended = walk(&["/tmp", "--threads", "100000"]);
+    assert_eq!(ended.code, 2, "{ended:?}");
+    assert!(ended.stderr.contains("at most 1024 threads"), "{ended:?}");
     let folder = harness::folder();
     let root = folder.path().to_str().unwrap();
     walk(&["/no/such/root"]).failed(2, &["/no/such/root", "No such file"]);
@@ -407,12 +432,40 @@ fn what_cannot_be_read_is_told_and_the_rest_is_counted() {
     let summary: Value = serde_json::from_slice(&ended.stdout).unwrap();
     let unseen = fs::read_dir(&listable).unwrap().count();
     assert_eq!(summary["errors"]["count"], unseen + 1);
-    assert_eq!(ended.stderr.lines().count(), 11, "{ended:?}");
+    assert_eq!(ended.stderr.lines().count(), 12, "{ended:?}");
+    assert!(ended.stderr.contains(&format!("… and {} more; --errors FILE", unseen + 1 - 10)), "{ended:?}");
     let last = ended.stderr.lines().last().unwrap();
     assert_eq!(last, format!("nacre: {} directories or entries could not be visited", unseen + 1));
     assert!(ended.stderr.contains("Permission denied"));
     let all = find(&[&root, "-print0"]).len();
     assert_eq!(summary["total"]["entries"], all - unseen - 1);
+
+    // All of them can be had.
+    let file = copy.path().join("errors");
+    mode(copy.path(), 0o777).unwrap();
+    let paths = |words: &[&str]| {
+        let mut command = nobody(ours.as_os_str());
+        command.args(["walk", &root]).args(words).arg("--errors").arg(&file);
+        assert_eq!(run_with(command, b"").code, 1);
+        let lines = fs::read_to_string(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        lines.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(paths(&[]).len(), unseen + 1);
+    let errors: Vec<Value> =
+        paths(&["--json"]).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(errors.len(), unseen + 1);
+    assert!(
+        errors.iter().all(|error| error["errno"] == rustix::io::Errno::ACCESS.raw_os_error()),
+        "{errors:?}"
+    );
+    let closed_one = errors.iter().find(|error| error["error"] == "open").unwrap();
+    assert_eq!(closed_one["path"], closed.to_str().unwrap());
+    let mut command = nobody(ours.as_os_str());
+    command.args(["walk", &root, "--list", "--json", "--fields", "path,size"]);
+    let listed = String::from_utf8(run_with(command, b"").stdout).unwrap();
+    let told = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    assert_eq!(told.filter(|record| record["error"].is_string()).count(), unseen + 1);
 
     // Names only: what find lists without asking for anything.
     let mut command = nobody(ours.as_os_str());

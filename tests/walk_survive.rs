@@ -198,6 +198,85 @@ fn nobody_goes_on_with_something_else() {
     assert_eq!(summary["total"]["entries"], find(&[root, "-name", "*1", "-print0"]).len());
 }
 
+/// Lists until the reader has something, interrupts it then, and gives all that it printed. It has more to print than a pipe
+/// and its buffers hold, so that it does not end before.
+fn interrupted(words: &[&str]) -> Option<Vec<u8>> {
+    use std::io::Read;
+    let mut child = command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let stderr = drain(child.stderr.take().unwrap());
+    let mut stdout = child.stdout.take().unwrap();
+    let mut printed = vec![0; 1];
+    stdout.read_exact(&mut printed).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    stdout.read_to_end(&mut printed).unwrap();
+    let status = wait(&mut child, PATIENCE);
+    let stderr = String::from_utf8(stderr.join().unwrap()).unwrap();
+    assert!(matches!(status.code(), Some(0 | 1)), "{stderr}");
+    (status.code() == Some(1)).then_some(printed)
+}
+
+#[test]
+fn a_walk_goes_on_where_directories_were_renamed_and_says_which_are_gone() {
+    let folder = harness::folder();
+    let root = folder.path().join("root");
+    // What is renamed is in a directory that is read at once. A name that changes while a directory is read may be listed
+    // or not, as with any reader.
+    for part in 0..40 {
+        for number in 0..150 {
+            let directory = root.join(format!("part {part}/one of many {number}"));
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("inside"), "").unwrap();
+        }
+    }
+    let root_text = root.to_str().unwrap();
+    let checkpoint = folder.path().join("checkpoint");
+    let file = checkpoint.to_str().unwrap();
+    // The paths make it long: much is left when it is interrupted.
+    let words = [root_text, "--list", "--fields", "inode,path"];
+    let lines = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        let inode = |line: &str| line.split('\t').next().unwrap().parse().unwrap();
+        let mut lines: Vec<u64> = text.lines().map(inode).collect();
+        lines.sort_unstable();
+        lines
+    };
+    let there = lines(&run_with(command(&words), b"").ok());
+    let begin = || {
+        for _ in 0..100 {
+            let words = [&words[..], &["--checkpoint", file, "--threads", "1"]].concat();
+            if let Some(printed) = interrupted(&words) {
+                if lines(&printed).len() < there.len() / 2 {
+                    return printed;
+                }
+                fs::remove_file(&checkpoint).unwrap();
+            }
+        }
+        panic!("none of a hundred walks was interrupted early");
+    };
+    let folders = || -> Vec<PathBuf> {
+        let entries = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.is_dir()).collect()
+    };
+
+    let mut printed = begin();
+    for (number, path) in folders().into_iter().enumerate() {
+        fs::rename(path, root.join(format!("renamed {number}"))).unwrap();
+    }
+    printed.extend(run_with(command(&[&words[..], &["--resume", file]].concat()), b"").ok());
+    assert_eq!(lines(&printed), there, "everything is listed once, whatever it is called by now");
+
+    let printed = lines(&begin());
+    fs::create_dir(folder.path().join("outside")).unwrap();
+    for path in folders() {
+        fs::rename(&path, folder.path().join("outside").join(path.file_name().unwrap())).unwrap();
+    }
+    let ended = run_with(command(&[&words[..], &["--resume", file]].concat()), b"");
+    assert_eq!(ended.code, 1, "{ended:?}");
+    assert!(ended.stderr.contains("moved or removed before it was opened"), "{ended:?}");
+    assert!(ended.stderr.contains("could not be visited"), "{ended:?}");
+    assert!(lines(&ended.stdout).len() + printed.len() < there.len());
+}
+
 /// Does something again and again while the walks go on, and ends with them.
 struct Churn(&'static AtomicBool, Vec<std::thread::JoinHandle<()>>);
 
@@ -214,6 +293,17 @@ impl Churn {
         self.0.store(true, Ordering::Relaxed);
         self.1.into_iter().for_each(|thread| thread.join().unwrap());
     }
+}
+
+/// What was printed of a tree in which directories come and go: those that went before they were opened are told, and
+/// nothing else is.
+#[track_caller]
+fn changing_tree(ended: Ended) -> Vec<u8> {
+    let missing = ended.stderr.lines().filter(|line| line.contains("moved or removed before")).count();
+    let told = ended.stderr.lines().filter(|line| line.contains("could not be visited")).count();
+    assert_eq!(missing + told, ended.stderr.lines().count(), "{ended:?}");
+    assert_eq!(ended.code, i32::from(missing > 0), "{ended:?}");
+    ended.stdout
 }
 
 #[test]
@@ -277,7 +367,7 @@ fn trees_may_change_underneath() {
             1 => &[root_text, "--list", "--null", "--fields", "path", "--size", "+0c", "--threads", "4"],
             _ => &[root_text, "--list", "--null", "--cross-mounts", "--threads", "3"],
         };
-        let printed = records(&run_with(command(words), b"").ok());
+        let printed = records(&changing_tree(run_with(command(words), b"")));
         let changing = |path: &&Vec<u8>| path.starts_with(format!("{root_text}/changing ").as_bytes());
         if round % 3 == 1 {
             // Empty files are none of its business.
@@ -297,9 +387,67 @@ fn trees_may_change_underneath() {
         let links_followed = |path: &&Vec<u8>| path.ends_with(b"/deeper/file") || path.ends_with(b"/secret");
         assert_eq!(printed.iter().filter(links_followed).count(), 0, "nothing outside is listed");
         // Counting meets the same.
-        run_with(command(&[root_text, "--json", "--top", "3"]), b"").json();
+        let summary = changing_tree(run_with(command(&[root_text, "--json", "--top", "3"]), b""));
+        let summary: Value = serde_json::from_slice(&summary).unwrap();
+        assert_eq!(summary["errors"]["count"], 0, "{summary}");
     }
     churn.end();
+}
+
+#[test]
+fn a_long_chain_of_directories_is_walked_copied_and_removed_with_few_descriptors() {
+    const LEVELS: usize = 20_000;
+    let folder = harness::folder();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (source, target, checkpoint) = (at("source"), at("target"), at("checkpoint"));
+    tree::chain(Path::new(&source), LEVELS, "d");
+    let run = |words: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 256 && exec \"$@\"", "sh"]).arg(program().get_program()).args(words);
+        run_with(command, b"")
+    };
+    // Whatever takes steps for each level at each level takes longer than anybody waits for a test.
+    let entries = LEVELS + 2;
+    for words in [
+        &["walk", "--json", &source, "--threads", "2"][..],
+        &["walk", "--json", &source, "--checkpoint", &checkpoint, "--every", "1ms", "--histogram", "depth"],
+        &["walk", "--json", &source, "--threads", "4", "--type", "d,f", "--cross-mounts"],
+    ] {
+        let summary = run(words).json();
+        assert_eq!(summary["total"]["entries"], entries);
+        assert_eq!(summary["deepest"]["depth"], LEVELS + 1);
+    }
+    for flags in [&[][..], &["--threads", "2"]] {
+        let said = run(&[&["copy", "--json", "--verify", &source, &target], flags].concat()).json();
+        assert_eq!((&said["verified"], &said["directories"]), (&entries.into(), &(LEVELS + 1).into()));
+    }
+    // The bottom shows that it is all there.
+    assert_eq!(run(&["walk", "--json", &target]).json()["total"]["entries"], entries);
+    run(&["remove", "--yes", &source, &target]).ok();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_would_be_mounted_by_opening_it_is_not_opened() {
+    tree::require_root();
+    let folder = harness::folder();
+    // The tracing file system is mounted in this one by whoever opens the directory.
+    let in_namespace = |words: &str| {
+        let script = "mount -t debugfs none \"$1\" && at=\"$1/tracing\" && shift && \"$@\" && grep -c \"$at\" /proc/mounts";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(folder.path()).arg(program().get_program());
+        command.arg("walk").arg(folder.path()).args(words.split_whitespace()).env("LC_ALL", "C");
+        run_with(command, b"")
+    };
+    for words in ["--list --depth ..2", "--list --depth ..2 --fields path,size"] {
+        // The walk goes well, and `grep` finds no mount.
+        let ended = in_namespace(words);
+        assert_eq!((ended.code, &ended.stderr[..]), (1, ""), "{ended:?}");
+        let printed = String::from_utf8(ended.stdout).unwrap();
+        let tracing = printed.lines().filter(|line| line.contains("/tracing")).count();
+        assert_eq!(tracing, 1, "it is listed, and nothing in it: {printed}");
+        assert!(printed.ends_with("\n0\n"), "{printed}");
+    }
 }
 
 #[test]

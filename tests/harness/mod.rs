@@ -1,6 +1,6 @@
 //! Runs the built program: servers that end with the test that started them, and commands that cannot hang.
 //!
-//! Servers listen on ports that the system chooses, or on Unix sockets in folders of their own. Only processes that
+//! Servers listen on Unix sockets in folders of their own, or on ports that the system chooses. Only processes that
 //! were started here are ended, by their ids.
 
 // Every test file uses its own part of this.
@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,7 +28,15 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nacre"));
     command.env_remove("NACRE_STORE").env_remove("NACRE_KEY").stdin(Stdio::null());
+    // Nor is the user's own server found, should there be one.
+    command.env("XDG_RUNTIME_DIR", nowhere());
     command
+}
+
+/// A runtime folder for all tests of a process in which nobody listens.
+fn nowhere() -> &'static Path {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    FOLDER.get_or_init(folder).path()
 }
 
 /// How a command ended.
@@ -146,27 +154,51 @@ pub struct Server {
     /// Where its metrics are.
     pub metrics: Option<String>,
     stderr: Arc<Mutex<String>>,
+    /// Where its socket is, if it was given one of its own.
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl Server {
-    /// Starts a server in memory on a port of its own.
+    /// Starts a server in memory on a socket of its own.
     #[track_caller]
     pub fn in_memory() -> Server {
         Server::start("mem:", &[])
     }
 
-    /// Starts a server on a port of its own.
+    /// Starts a server on a socket of its own.
     #[track_caller]
     pub fn start(store: &str, flags: &[&str]) -> Server {
-        Server::listen("127.0.0.1:0", store, flags)
+        let folder = tempfile::tempdir().unwrap();
+        let address = format!("unix:{}", folder.path().join("socket").display());
+        let mut server = Server::listen(&address, store, flags);
+        server._folder = Some(folder);
+        server
     }
 
-    /// Starts a server on an address.
+    /// Starts a server on an address; one that others can reach is open, unless there is a key.
     #[track_caller]
     pub fn listen(address: &str, store: &str, flags: &[&str]) -> Server {
         let mut command = program();
         command.args(["--json", "serve", "--store", store, "--listen", address, "--log", "warn"]).args(flags);
+        if !address.starts_with("unix:") && !flags.contains(&"--key") {
+            command.arg("--open");
+        }
         Server::spawn(command)
+    }
+
+    /// Starts servers that keep a store together, one for each folder or `mem:`, on sockets in a folder; and the uri of
+    /// them all.
+    #[track_caller]
+    pub fn together(folder: &Path, stores: &[&str], flags: &[&str]) -> (Vec<Server>, String) {
+        let addresses: Vec<String> = (0..stores.len())
+            .map(|index| format!("unix:{}", folder.join(format!("socket-{index}")).display()))
+            .collect();
+        let members = addresses.join(",");
+        let start = |(store, address): (&&str, &String)| {
+            Server::listen(address, store, &[&["--members", &members], flags].concat())
+        };
+        let servers = stores.iter().zip(&addresses).map(start).collect();
+        (servers, format!("nacre://{members}"))
     }
 
     /// Starts a server by a command that prints JSON.
@@ -192,7 +224,7 @@ impl Server {
         assert_eq!(ready["pid"], child.id());
         let uri = ready["addresses"][0].as_str().unwrap().to_owned();
         let metrics = ready["metrics"].as_str().map(str::to_owned);
-        Server { child, uri, metrics, stderr }
+        Server { child, uri, metrics, stderr, _folder: None }
     }
 
     /// A command for this server.

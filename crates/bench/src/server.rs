@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,7 @@ pub(crate) struct Servers {
     pub(crate) uri: String,
     program: PathBuf,
     plan: ServerPlan,
+    addresses: Vec<String>,
     // Dropped before the folders, so that no process is left that writes into them.
     children: Vec<Child>,
     folders: Vec<TempDir>,
@@ -61,6 +63,7 @@ impl Servers {
             uri: String::new(),
             program: program.to_owned(),
             plan,
+            addresses: (0..plan.servers).map(|_| address()).collect(),
             children: Vec::new(),
             folders: Vec::new(),
         };
@@ -83,9 +86,13 @@ impl Servers {
     }
 
     async fn spawn(&mut self) -> Result<(), BenchError> {
-        for folder in &self.folders {
+        for (folder, address) in self.folders.iter().zip(&self.addresses) {
             let mut command = Command::new(&self.program);
-            command.args(["serve", "--listen", "127.0.0.1:0", "--metrics", "none", "--log", "error"]);
+            // Plain TCP, as the peers talk it, on loopback.
+            command.args(["serve", "--listen", address, "--open", "--metrics", "none", "--log", "error"]);
+            if self.plan.servers > 1 {
+                command.args(["--members", &self.addresses.join(",")]);
+            }
             if self.plan.keep == Keep::Volatile {
                 command.args(["--store", "mem:"]);
             } else {
@@ -113,11 +120,10 @@ impl Servers {
                 .map_err(BenchError::io(format!("start a server with {}", self.program.display())))?;
             self.children.push(child);
         }
-        let mut addresses = Vec::new();
         for child in &mut self.children {
-            addresses.push(address_of(child).await?);
+            until_listening(child).await?;
         }
-        self.uri = format!("nacre://{}", addresses.join(","));
+        self.uri = format!("nacre://{}", self.addresses.join(","));
         Ok(())
     }
 
@@ -132,44 +138,39 @@ impl Servers {
     }
 }
 
-/// Reads what a server prints until it says where it listens, and goes on reading so that it never has to wait.
-async fn address_of(child: &mut Child) -> Result<String, BenchError> {
+/// A loopback address that nobody else uses: the host is this process's own, and the port is used once. So servers can be
+/// told each other's addresses before they listen.
+fn address() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(10_000);
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let port = NEXT.fetch_add(1, Ordering::Relaxed);
+    // Not 127.0.0.1, where the system chooses ports for others, whatever the number of the process.
+    format!("127.{}.{middle}.{low}:{port}", 128 | high)
+}
+
+/// Reads what a server prints until it says that it listens, and goes on reading so that it never has to wait.
+async fn until_listening(child: &mut Child) -> Result<(), BenchError> {
     let Some(output) = child.stdout.take() else {
         return Err(BenchError::Process("a server has no standard output".into()));
     };
     let mut lines = BufReader::new(output).lines();
     while let Some(line) = lines.next_line().await.map_err(BenchError::io("listen to a server"))? {
-        if let Some(address) = listening_address(&line) {
+        if line.starts_with("listening on ") {
             tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-            return Ok(address);
+            return Ok(());
         }
     }
-    Err(BenchError::Process("a server ended before it said where it listens".into()))
-}
-
-/// The loopback address in a line, if there is one.
-fn listening_address(line: &str) -> Option<String> {
-    let address = &line[line.find("127.0.0.1:")?..];
-    let end = address.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ':').unwrap_or(address.len());
-    Some(address[..end].to_string())
+    Err(BenchError::Process("a server ended before it said that it listens".into()))
 }
 
 /// Opens a store by its address.
 pub(crate) async fn open(uri: &str) -> Result<nacre::Store, BenchError> {
-    let store = nacre::open(uri)?;
+    let mut uri: nacre::Uri = uri.parse()?;
+    if let nacre::Engine::Folder(_) = &uri.engine {
+        // A study writes: it begins in a folder of its own.
+        uri.options.create.get_or_insert(true);
+    }
+    let store = nacre::Store::open(&uri)?;
     store.connect().await?;
     Ok(store)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_address_is_found_in_what_a_server_prints() {
-        let found = |line: &str| listening_address(line);
-        assert_eq!(found("listening on nacre://127.0.0.1:4711"), Some("127.0.0.1:4711".into()));
-        assert_eq!(found("serving at 127.0.0.1:80, store mem:"), Some("127.0.0.1:80".into()));
-        assert_eq!(found("opening the store"), None);
-    }
 }

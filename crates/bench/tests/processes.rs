@@ -46,6 +46,10 @@ struct Serve {
     #[arg(long)]
     listen: String,
     #[arg(long)]
+    open: bool,
+    #[arg(long, value_delimiter = ',')]
+    members: Vec<String>,
+    #[arg(long)]
     store: String,
     #[arg(long)]
     durability: Option<String>,
@@ -68,6 +72,8 @@ fn serve(server: &Serve) -> ExitCode {
     let options = nacre_daemon::ServerOptions {
         data: server.store.strip_prefix("file:").map(Into::into),
         listen: vec![server.listen.clone()],
+        open: server.open,
+        members: server.members.clone(),
         metrics: None,
         durability: server.durability.clone().unwrap_or(default.durability),
         snapshot_bytes: server.snapshot_bytes.unwrap_or(default.snapshot_bytes),

@@ -38,8 +38,8 @@ pub struct Line {
 /// What goes with every command.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// The store: nacre://HOST:PORT,… or unix:PATH for servers, file:PATH for a folder [default: $NACRE_STORE, or
-    /// nacre://127.0.0.1:6470]
+    /// The store: unix:PATH or nacre://HOST:PORT,… for servers, file:PATH for a folder [default: $NACRE_STORE, or the socket
+    /// of the user's own server]
     #[arg(long, global = true, value_name = "URI", help_heading = "For every command")]
     pub store: Option<String>,
     /// The file with the cluster's key, for servers that ask for it
@@ -109,7 +109,10 @@ impl ForkArgs {
     pub fn own(&self) -> Result<Fork, Failure> {
         let fork = self.fork();
         if stage::is_reserved(&fork) {
-            let text = format!("names of forks that begin with \"{}\" are reserved; choose another one", stage::RESERVED);
+            let text = format!(
+                "names of forks that begin with \"{}\" are reserved; choose another one",
+                stage::RESERVED
+            );
             return Err(Failure::Usage(text));
         }
         Ok(fork)

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nacre::{Error, ErrorKind};
 use serde_json::Value;
@@ -59,19 +60,39 @@ impl Failure {
     }
 }
 
+/// Whether this command's store is a pool of a Ceph cluster, which has servers, keys and scrubs of its own.
+static ON_CEPH: AtomicBool = AtomicBool::new(false);
+
+/// Has the advice be for the store that a command opened.
+pub fn advise_for_ceph() {
+    ON_CEPH.store(true, Ordering::Relaxed);
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        let on_ceph = ON_CEPH.load(Ordering::Relaxed);
         let advice = match error.kind {
+            ErrorKind::Unavailable if on_ceph => "\"ceph status\" says how the cluster is",
+            ErrorKind::Corrupt if on_ceph => {
+                "\"nacre scrub\" lists all that is damaged, \"nacre rm --force\" does away with it"
+            }
+            ErrorKind::Denied | ErrorKind::Closed | ErrorKind::ReadOnly if on_ceph => "",
             ErrorKind::Unavailable => {
                 "start the server with \"nacre serve\", or name another store with --store or NACRE_STORE"
             }
             ErrorKind::Unknown => "it may or may not have taken effect: read the object to find out",
-            ErrorKind::Denied => "give the cluster's key file with --key or NACRE_KEY",
+            ErrorKind::Denied if error.message.contains("key") => {
+                "give the cluster's key file with --key or NACRE_KEY"
+            }
             ErrorKind::OutOfSpace => "make room, then try again",
             ErrorKind::ReadOnly => "see the server's log, put the disk right, and start the server again",
             ErrorKind::Corrupt => "\"nacre scrub\" lists all that is damaged",
             ErrorKind::Closed => "try again when it is up again",
-            ErrorKind::Invalid | ErrorKind::Io | ErrorKind::Unsupported | ErrorKind::Busy => "",
+            ErrorKind::Invalid
+            | ErrorKind::Io
+            | ErrorKind::Unsupported
+            | ErrorKind::Busy
+            | ErrorKind::Denied => "",
         };
         // Some of the store's sentences say it themselves.
         let said = advice.is_empty() || error.message.contains(advice);

@@ -5,18 +5,18 @@ use std::path::PathBuf;
 use nacre::{Answer, Fork, Guard, Object, ObjectId, Outcome, Read, Stat, Store, Transaction, stage};
 
 use crate::arguments::Common;
-use crate::failure::Failure;
+use crate::failure::{Failure, advise_for_ceph};
 
 /// The environment variable that names the store.
 pub const STORE_VARIABLE: &str = "NACRE_STORE";
 
-/// What becomes of a folder that is not there.
+/// What a command does with a store.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Folder {
-    /// It is an error: a misspelt path must not become an empty store.
-    Existing,
-    /// It is made.
-    Made,
+pub enum Purpose {
+    /// It reads, or removes something: without a store there is nothing to do.
+    Use,
+    /// It writes: a folder that is new or empty becomes a store.
+    Fill,
 }
 
 /// What all commands need.
@@ -32,7 +32,8 @@ impl Session {
     pub fn new(common: &Common) -> Self {
         let named = || std::env::var(STORE_VARIABLE).ok().filter(|uri| !uri.is_empty());
         let uri = common.store.clone().or_else(named);
-        let default = || format!("nacre://127.0.0.1:{}", nacre_wire::PORT_DEFAULT);
+        // Never a port of this machine, on which anybody could listen.
+        let default = || format!("unix:{}", nacre_wire::socket::own_socket().display());
         Self { uri: uri.unwrap_or_else(default), key: common.key.clone(), json: common.json }
     }
 
@@ -46,40 +47,53 @@ impl Session {
         &self.uri
     }
 
-    /// Opens the store.
+    /// Opens the store, to read it or to remove something.
     pub fn open(&self) -> Result<Store, Failure> {
-        self.open_at(&self.uri, Folder::Existing)
+        self.open_at(&self.uri, Purpose::Use)
+    }
+
+    /// Opens the store, to write something.
+    pub fn open_to_fill(&self) -> Result<Store, Failure> {
+        self.open_at(&self.uri, Purpose::Fill)
+    }
+
+    /// The store's folder, if it is in one that is there, as a uri.
+    pub fn folder(&self) -> Result<Option<nacre::Uri>, Failure> {
+        let uri: nacre::Uri =
+            self.uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+        let is_there = matches!(&uri.engine, nacre::Engine::Folder(path) if path.exists());
+        Ok(is_there.then_some(uri))
     }
 
     /// Opens a store that the command line names otherwise than by `--store`.
-    pub fn open_at(&self, uri: &str, folder: Folder) -> Result<Store, Failure> {
+    pub fn open_at(&self, uri: &str, purpose: Purpose) -> Result<Store, Failure> {
         let mut uri: nacre::Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
         match &uri.engine {
             nacre::Engine::Memory => {
                 let text = "the store mem: would be gone when this command ends; name a server or a folder";
                 return Err(Failure::Usage(text.into()));
             }
-            nacre::Engine::Folder(path) => {
-                if folder == Folder::Existing && !path.exists() {
-                    let text = format!(
-                        "cannot open {uri}: there is no such folder; \"nacre serve --store {uri}\" makes it"
-                    );
-                    return Err(Failure::Failed(text));
-                }
+            nacre::Engine::Folder(_) => {
+                uri.options.create.get_or_insert(purpose == Purpose::Fill);
             }
             nacre::Engine::Servers(_) => {
                 if uri.options.key.is_none() {
                     uri.options.key.clone_from(&self.key);
                 }
             }
-            nacre::Engine::Rados(_) => {}
+            nacre::Engine::Rados(_) => advise_for_ceph(),
         }
         Ok(Store::open(&uri)?)
     }
 
-    /// An object of the store, and one of its forks.
+    /// An object of the store, and one of its forks, to read it.
     pub fn object(&self, id: &ObjectId, fork: &Fork) -> Result<Object, Failure> {
         Ok(self.open()?.object(id)?.fork(fork)?)
+    }
+
+    /// An object of the store, and one of its forks, to write it.
+    pub fn object_to_fill(&self, id: &ObjectId, fork: &Fork) -> Result<Object, Failure> {
+        Ok(self.open_to_fill()?.object(id)?.fork(fork)?)
     }
 }
 

@@ -1,13 +1,14 @@
 //! What concerns a store as a whole: its state, its health, its space.
 
 use futures::channel::oneshot;
-use nacre_logstore::LogStore;
+use nacre_logstore::{LogStore, ScrubProgress, ScrubReport};
 use nacre_object::{ErrorKind, StoreError};
 use nacre_rados::RadosStore;
 use serde_json::Value;
 
 use crate::engine::Opened;
 use crate::store::Store;
+use crate::uri::{Engine, Uri};
 
 /// What one part of a store answered: the store itself where it is in this process, or one of its servers.
 #[derive(Clone, Debug, PartialEq)]
@@ -96,7 +97,7 @@ impl Store {
                 let argument = bytes::Bytes::from(argument);
                 let mut reports = Vec::new();
                 let progress = std::sync::Arc::new(std::sync::Mutex::new(progress));
-                for address in store.addresses() {
+                for address in store.addresses().await.map_err(failed)? {
                     let (place, progress) = (address.to_string(), progress.clone());
                     let report = move |report: bytes::Bytes| {
                         let report = serde_json::from_slice(&report).unwrap_or(Value::Null);
@@ -104,7 +105,8 @@ impl Store {
                             progress(Report { place: place.clone(), report });
                         }
                     };
-                    let text = store.call(address, method, argument.clone(), report).await.map_err(failed)?;
+                    let text =
+                        store.call(&address, method, argument.clone(), report).await.map_err(failed)?;
                     let report = serde_json::from_slice(&text).map_err(|error| {
                         failed(StoreError::new(
                             ErrorKind::Unsupported,
@@ -116,8 +118,10 @@ impl Store {
                 Ok(reports)
             }
             Opened::Rados(store) => {
-                let report = administer_rados(store, method).await.map_err(failed)?;
-                Ok(vec![Report { place: self.name().to_owned(), report }])
+                let place = self.name().to_owned();
+                let mut report = |report| progress(Report { place: place.clone(), report });
+                let report = administer_rados(store, method, &mut report).await.map_err(failed)?;
+                Ok(vec![Report { place, report }])
             }
             Opened::Other(_) => {
                 Err(failed(StoreError::new(ErrorKind::Unsupported, "this engine has no such call")))
@@ -126,7 +130,53 @@ impl Store {
     }
 }
 
-async fn administer_rados(store: &RadosStore, method: &str) -> Result<Value, StoreError> {
+/// Checks the files of a store in a folder that no process has open, whether it can be opened or not; changes nothing.
+/// Blocks.
+///
+/// # Errors
+///
+/// `Busy` if a process has it open, `Corrupt` if nothing in the folder says which store it is.
+pub fn scrub_folder(uri: &Uri, progress: impl FnMut(Report)) -> Result<Report, StoreError> {
+    offline(uri, progress, |path, progress| LogStore::scrub_closed(path, progress))
+}
+
+/// Repairs the files of a store in a folder that no process has open, so that it opens, as far as that can be done; says
+/// what was done and what is lost. Files that are of no use any more stay under other names. Blocks.
+///
+/// # Errors
+///
+/// As [`scrub_folder`]; and `Io` or `OutOfSpace` if a file cannot be read or written.
+pub fn repair_folder(uri: &Uri, progress: impl FnMut(Report)) -> Result<Report, StoreError> {
+    let options = crate::engine::log_options(&uri.options);
+    offline(uri, progress, |path, progress| LogStore::repair(path, options, progress))
+}
+
+fn offline(
+    uri: &Uri,
+    mut progress: impl FnMut(Report),
+    work: impl FnOnce(&std::path::Path, &mut dyn FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError>,
+) -> Result<Report, StoreError> {
+    let Engine::Folder(path) = &uri.engine else {
+        let text = format!("{uri} is no folder; only whoever has the store's files can do this");
+        return Err(StoreError::new(ErrorKind::Unsupported, text));
+    };
+    let place = uri.to_string();
+    let mut report = |at: ScrubProgress| {
+        let report = serde_json::to_value(at).unwrap_or(Value::Null);
+        progress(Report { place: place.clone(), report });
+    };
+    let report =
+        work(path, &mut report).map_err(|error| error.context(format_args!("scrub of {uri} failed")))?;
+    let report = serde_json::to_value(report)
+        .map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))?;
+    Ok(Report { place, report })
+}
+
+async fn administer_rados(
+    store: &RadosStore,
+    method: &str,
+    progress: &mut (dyn FnMut(Value) + Send),
+) -> Result<Value, StoreError> {
     let by_ceph = |text: &str| Err(StoreError::new(ErrorKind::Unsupported, text));
     match method {
         "info" => {
@@ -140,7 +190,26 @@ async fn administer_rados(store: &RadosStore, method: &str) -> Result<Value, Sto
                 "address": store.client_address().await?,
             }))
         }
-        "scrub" => by_ceph("Ceph scrubs by itself; `ceph osd deep-scrub all` has it begin now"),
+        // Ceph compares the bytes of the replicas by itself; whether headers and indexes are sound, only Nacre knows.
+        "scrub" => {
+            let look = |done, all| progress(serde_json::json!({ "bytes": done, "total_bytes": all }));
+            let report = store.scrub(look).await?;
+            let finding = |(object, error): &(nacre_object::ObjectId, StoreError)| {
+                serde_json::json!({
+                    "file": format!("nacre.{object}"),
+                    "offset": 0,
+                    "bytes": 0,
+                    "what": error.message,
+                    "objects": [object.to_string()],
+                })
+            };
+            Ok(serde_json::json!({
+                "files": report.objects,
+                "bytes": report.bytes,
+                "source": "osds",
+                "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
+            }))
+        }
         "compact" => by_ceph("the OSDs compact an object when half of its bytes are garbage"),
         _ => by_ceph("it is kept by nacred servers only"),
     }

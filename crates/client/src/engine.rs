@@ -45,8 +45,9 @@ impl Opened {
     }
 }
 
-fn log_options(options: &Options) -> nacre_logstore::Options {
-    let mut log = nacre_logstore::Options::default();
+pub(crate) fn log_options(options: &Options) -> nacre_logstore::Options {
+    let create = options.create.unwrap_or(false);
+    let mut log = nacre_logstore::Options { create, ..nacre_logstore::Options::default() };
     if let Some(durability) = options.durability {
         log.durability = match durability {
             Durability::Always => nacre_logstore::Durability::Always,
@@ -58,7 +59,7 @@ fn log_options(options: &Options) -> nacre_logstore::Options {
 }
 
 fn remote_options(options: &Options) -> Result<RemoteOptions, StoreError> {
-    let mut remote = RemoteOptions::default();
+    let mut remote = RemoteOptions { owner: options.owner, ..RemoteOptions::default() };
     if let Some(path) = &options.key {
         remote.key = Some(ClusterKey::load(path)?);
     }

@@ -56,14 +56,14 @@ mod store;
 mod transfer;
 mod uri;
 
-pub use administration::Report;
+pub use administration::{Report, repair_folder, scrub_folder};
 pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore};
 pub use nacre_object::copy::Copied;
 pub use nacre_object::stage::{self, Staged};
 pub use nacre_object::{
     Answer, ByteRange, Check, Done, ErrorKind, Extent, ExtentKind, Fork, Found, Guard, Intent, Key, KeyPage,
-    KeyRange, Limits, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat, StoreError as Error,
-    Transaction, Write, limit,
+    KeyRange, Limits, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat,
+    StoreError as Error, Transaction, Write, limit,
 };
 pub use object::{Extents, Object, Updated, Written};
 pub use pager::{Keys, Objects};
@@ -76,12 +76,14 @@ pub use uri::{Durability, Engine, Options, Uri};
 /// |---|---|
 /// | `mem:` | in memory, gone with the handle |
 /// | `file:PATH` | in a folder of this machine, used by this process alone |
-/// | `nacre://HOST:PORT,HOST:PORT,…` | on one server, or spread over several |
+/// | `nacre://HOST:PORT,HOST:PORT,…` | on one server, or spread over several; they know which ones, so it does not matter how they are spelt |
 /// | `unix:PATH` | on a server of this machine, through its Unix socket |
+/// | `unix:` | on the user's own server: `nacre serve` without an address |
 /// | `rados://POOL` | in a pool of a Ceph cluster (`docs/ceph.md`) |
 ///
-/// Options follow as a query, such as `file:data?durability=none`; [`Options`] lists them. Opening a folder reads
-/// what is needed to recover it, and blocks for as long as that takes. Servers are connected when they are first
+/// Options follow as a query, such as `file:data?create=yes`; [`Options`] lists them. Opening a folder reads what is
+/// needed to recover it, and blocks for as long as that takes; it makes a store only with `create=yes`, and only in a
+/// folder that is new or empty. Servers are connected when they are first
 /// needed; [`Store::connect`] does it at once.
 pub fn open(uri: &str) -> Result<Store, Error> {
     Store::open(&uri.parse()?)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nacre_object::copy::{self, Copied};
-use nacre_object::{Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_object::{ErrorKind, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 
 use crate::blocking::BlockingStore;
 use crate::engine::Opened;
@@ -95,6 +95,23 @@ impl Store {
     /// Like [`Store::list`], from the first object after `after`.
     pub fn list_after(&self, after: ObjectId) -> Objects {
         Objects::new(self.objects.clone(), Some(after))
+    }
+
+    /// Does away with an object of which nothing can be read, because what says what it is is damaged; what is left is
+    /// an object that was removed. False if there is nothing of that name.
+    ///
+    /// # Errors
+    /// `Unsupported` where objects are not kept in a pool of a Ceph cluster: damage of other stores concerns bytes, which
+    /// can be written again. `Invalid` if the object is not damaged like that.
+    pub async fn discard_damaged(&self, object: &ObjectId) -> Result<bool, StoreError> {
+        match &self.opened {
+            Opened::Rados(rados) => rados.discard_damaged(object).await,
+            _ => {
+                let text =
+                    format!("object \"{object}\" of {} cannot be discarded: write it again", self.name);
+                Err(StoreError::new(ErrorKind::Unsupported, text))
+            }
+        }
     }
 
     /// The same store, with calls that block the calling thread instead of being awaited.

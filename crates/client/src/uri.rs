@@ -25,7 +25,7 @@ pub enum Engine {
     Memory,
     /// `file:PATH`, a folder.
     Folder(PathBuf),
-    /// `nacre://…` or `unix:…`, one server or several.
+    /// `nacre://…` or `unix:…`, one server or several; `unix:` alone is the user's own server.
     Servers(Vec<Address>),
     /// `rados://POOL?…`, a pool of a Ceph cluster. Its parameters are its own; [`Location`] lists them.
     Rados(Location),
@@ -37,6 +37,12 @@ pub struct Options {
     /// `durability=always`, `none`, or an interval such as `50ms`: when a folder's writes are on the medium. The
     /// default is `always`.
     pub durability: Option<Durability>,
+    /// `create=yes` or `no`: whether a folder's store is made where there is none; a folder that holds other files never
+    /// becomes a store. The default is `no`, so that a misspelt path is an error, and not an empty store.
+    pub create: Option<bool>,
+    /// `owner=USER`: the user that the server at a Unix socket runs as, by name or number. The default is the user of this
+    /// process, or root; a server of anybody else is not believed.
+    pub owner: Option<u32>,
     /// `key=PATH`: the file that holds the cluster's key, for servers that ask for it.
     pub key: Option<PathBuf>,
     /// `connections=N`: connections to each server, 1 to 64. The default is 1.
@@ -82,6 +88,8 @@ impl FromStr for Uri {
                 return Err(about("the path is missing; write file:PATH".to_owned()));
             }
             Engine::Folder(path.into())
+        } else if place == "unix:" {
+            Engine::Servers(vec![Address::Unix(nacre_wire::socket::own_socket())])
         } else if place.starts_with("unix:") {
             Engine::Servers(vec![place.parse().map_err(|error: StoreError| about(error.message))?])
         } else if let Some(list) = place.strip_prefix("nacre://") {
@@ -108,12 +116,13 @@ impl FromStr for Uri {
 impl Options {
     fn set(&mut self, engine: &Engine, name: &str, value: &str) -> Result<(), StoreError> {
         let applies = match name {
-            "durability" => matches!(engine, Engine::Folder(_)),
-            "key" | "connections" | "connect_timeout" | "silence_timeout" => {
+            "durability" | "create" => matches!(engine, Engine::Folder(_)),
+            "key" | "owner" | "connections" | "connect_timeout" | "silence_timeout" => {
                 matches!(engine, Engine::Servers(_))
             }
             _ => {
-                let known = "durability, key, connections, connect_timeout and silence_timeout";
+                let known =
+                    "durability, create, key, owner, connections, connect_timeout and silence_timeout";
                 return Err(invalid(format!("there is no parameter \"{name}\"; there are {known}")));
             }
         };
@@ -122,6 +131,15 @@ impl Options {
         }
         let given = match name {
             "durability" => self.durability.replace(value.parse()?).is_some(),
+            "create" => match value {
+                "yes" => self.create.replace(true).is_some(),
+                "no" => self.create.replace(false).is_some(),
+                _ => return Err(invalid(format!("create={value} is neither yes nor no"))),
+            },
+            "owner" => match nacre_wire::socket::user_number(value) {
+                Some(user) => self.owner.replace(user).is_some(),
+                None => return Err(invalid(format!("owner={value} is no user of this machine"))),
+            },
             "key" => self.key.replace(value.into()).is_some(),
             "connections" => match value.parse() {
                 Ok(count) if (1..=64).contains(&count) => self.connections.replace(count).is_some(),
@@ -195,9 +213,12 @@ impl fmt::Display for Uri {
                 }
             },
         }
-        let Options { durability, key, connections, connect_timeout, silence_timeout } = &self.options;
+        let Options { durability, create, owner, key, connections, connect_timeout, silence_timeout } =
+            &self.options;
         let parameters = [
             durability.map(|durability| format!("durability={durability}")),
+            create.map(|create| format!("create={}", if create { "yes" } else { "no" })),
+            owner.map(|user| format!("owner={user}")),
             key.as_ref().map(|key| format!("key={}", key.display())),
             connections.map(|count| format!("connections={count}")),
             connect_timeout.map(|time| format!("connect_timeout={}ms", time.as_millis())),
@@ -221,7 +242,10 @@ mod tests {
             "file:data",
             "file:/var/lib/nacre?durability=none",
             "file:data?durability=50ms",
+            "file:data?durability=none&create=yes",
             "unix:/run/nacre.socket",
+            "unix:/run/nacre.socket?owner=33",
+            "nacre://unix:/run/a.socket,unix:/run/b.socket",
             "rados://scratch?conf=/etc/ceph/ceph.conf&id=nacre&ns=job-7",
             "nacre://localhost:6470",
             "nacre://a:1,b:2,[::1]:3?key=/etc/nacre.key&connections=2&connect_timeout=250ms",
@@ -246,6 +270,9 @@ mod tests {
             ("file:x?key=y", "does not apply"),
             ("file:x?durability=0ms", "neither always nor none"),
             ("file:x?durability=sometimes", "neither always nor none"),
+            ("file:x?create=maybe", "neither yes nor no"),
+            ("unix:/x?create=yes", "does not apply"),
+            ("unix:/x?owner=no such user", "no user of this machine"),
             ("nacre://a?connections=0", "1 to 64"),
             ("nacre://a?connections=1&connections=2", "given twice"),
             ("nacre://a?connect_timeout=5", "is not a time"),

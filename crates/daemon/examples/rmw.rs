@@ -1,10 +1,11 @@
 //! Measures a server and the client library: read/modify/write of 4 KiB blocks by many tasks of one process.
 //!
 //! ```text
-//! cargo run --release -p nacre-daemon --example rmw -- serve 127.0.0.1:7000 [FOLDER] [unpaced]
-//! cargo run --release -p nacre-daemon --example rmw -- load 127.0.0.1:7000 CONCURRENT SECONDS [BLOCKS]
+//! cargo run --release -p nacre-daemon --example rmw -- serve ADDRESS [FOLDER] [unpaced] [key=FILE]
+//! cargo run --release -p nacre-daemon --example rmw -- load ADDRESS CONCURRENT SECONDS [BLOCKS] [key=FILE]
 //! ```
 //!
+//! ADDRESS is `unix:PATH`, or `127.0.0.1:7000`, which is open to everybody where there is no key.
 //! Without BLOCKS every task updates a block of its own; with it, random ones out of so many.
 
 use std::sync::Arc;
@@ -68,15 +69,20 @@ async fn load(store: Store, task: u64, blocks: Option<u64>, stop: Arc<AtomicBool
 }
 
 fn main() -> Result<(), Error> {
-    let arguments: Vec<String> = std::env::args().collect();
-    let usage = "rmw serve ADDRESS [FOLDER] [unpaced] | rmw load ADDRESS CONCURRENT SECONDS [BLOCKS]";
+    let (keys, arguments): (Vec<String>, Vec<String>) =
+        std::env::args().partition(|argument| argument.starts_with("key="));
+    let key = keys.first();
+    let usage = "rmw serve ADDRESS [FOLDER] [unpaced] [key=FILE] | rmw load ADDRESS CONCURRENT SECONDS [BLOCKS] [key=FILE]";
     let number = |index: usize| arguments.get(index).map(|text| text.parse::<u64>().expect(usage));
     match arguments.get(1).map(String::as_str) {
         Some("serve") => {
             let pacing = !arguments.iter().any(|argument| argument == "unpaced");
             let data = arguments.get(3).filter(|argument| *argument != "unpaced").map(Into::into);
             let listen = vec![arguments[2].clone()];
-            let options = ServerOptions { data, listen, metrics: None, pacing, ..Default::default() };
+            let file = key.map(|key| key["key=".len()..].into());
+            let open = key.is_none();
+            let options =
+                ServerOptions { data, listen, metrics: None, pacing, key: file, open, ..Default::default() };
             let daemon = Daemon::start(&options)?;
             println!("{}", daemon.addresses()[0]);
             loop {
@@ -89,7 +95,8 @@ fn main() -> Result<(), Error> {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                let store = nacre::open(&format!("nacre://{}", arguments[2]))?;
+                let query = key.map_or(String::new(), |key| format!("?{key}"));
+                let store = nacre::open(&format!("nacre://{}{query}", arguments[2]))?;
                 store.connect().await?;
                 let stop = Arc::new(AtomicBool::new(false));
                 let begin = Instant::now();

@@ -3,9 +3,11 @@
 //! ```
 //! use nacre_daemon::{Daemon, ServerOptions};
 //!
-//! let options = ServerOptions { data: None, listen: vec!["127.0.0.1:0".to_owned()], metrics: None, ..Default::default() };
+//! let socket = std::env::temp_dir().join(format!("nacre-doc-{}", std::process::id()));
+//! let listen = vec![format!("unix:{}", socket.display())];
+//! let options = ServerOptions { data: None, listen, metrics: None, ..Default::default() };
 //! let daemon = Daemon::start(&options)?;
-//! let store = nacre::open(&format!("nacre://{}", daemon.addresses()[0]))?.blocking();
+//! let store = nacre::open(&daemon.addresses()[0].to_string())?.blocking();
 //! store.object("greeting")?.write(0, "hello")?;
 //! daemon.stop()?;
 //! # Ok::<(), nacre::Error>(())
@@ -15,6 +17,7 @@
 
 mod administration;
 mod http;
+mod membership;
 mod metrics;
 mod options;
 
@@ -29,6 +32,7 @@ use nacre_wire::{Address, ClusterKey, ServeOptions, Server};
 
 use crate::administration::Administration;
 use crate::http::Http;
+pub use crate::membership::MEMBERS_FILE;
 use crate::metrics::Sources;
 pub use crate::options::{METRICS_ADDRESS_DEFAULT, ServerOptions};
 
@@ -42,21 +46,25 @@ pub struct Daemon {
 impl Daemon {
     /// Opens the store and begins to serve it. When this returns, clients can connect.
     pub fn start(options: &ServerOptions) -> Result<Daemon, StoreError> {
-        let listen: Vec<Address> =
-            options.listen.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
-        if listen.is_empty() {
-            return Err(StoreError::new(ErrorKind::Invalid, "no address to listen on was given"));
+        let (listen, socket) = (options.addresses()?, options.socket_access()?);
+        if options.open && options.key.is_some() {
+            let text = "a server with a key is not open: say --open, or give a key, not both";
+            return Err(StoreError::new(ErrorKind::Invalid, text));
         }
         let key = options.key.as_deref().map(ClusterKey::load).transpose()?;
         let store = match &options.data {
             None => LogStore::memory(options.log_options()?),
             Some(path) => LogStore::open(path, options.log_options()?)?,
         };
+        let membership = membership::settle(options, &listen, &store)?;
         let paced = Paced::new(store.clone(), options.pace_options());
         let serve = ServeOptions {
             listen,
             threads: options.threads,
             key,
+            open: options.open,
+            socket,
+            membership: Some(membership),
             limits: options.limits(),
             admin: Some(Arc::new(Administration::new(paced.clone()))),
         };
@@ -70,7 +78,13 @@ impl Daemon {
         });
         let http = match &options.metrics {
             None => None,
-            Some(address) => Some(Http::start(address, sources)?),
+            Some(address) => match Http::start(address, sources) {
+                Err(error) if error.kind == ErrorKind::Busy && options.metrics_if_free => {
+                    tracing::warn!("{error}; this server has none, name another address with --metrics");
+                    None
+                }
+                http => Some(http?),
+            },
         };
         Ok(Daemon { server, http, store })
     }

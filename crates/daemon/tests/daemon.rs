@@ -9,6 +9,7 @@ fn options(folder: &std::path::Path) -> ServerOptions {
     ServerOptions {
         data: Some(folder.join("data")),
         listen: vec!["127.0.0.1:0".to_owned(), format!("unix:{}", folder.join("socket").display())],
+        open: true,
         metrics: Some("127.0.0.1:0".to_owned()),
         ..Default::default()
     }
@@ -135,8 +136,9 @@ fn two_servers_cannot_have_the_same_folder_or_address() {
     };
     let error = Daemon::start(&taken).err().unwrap();
     assert!(error.message.starts_with("cannot listen on 127.0.0.1:"), "{error}");
-    let open = ServerOptions { data: None, listen: vec!["0.0.0.0:0".to_owned()], ..options(folder.path()) };
-    let error = Daemon::start(&open).err().unwrap();
+    let listen = vec!["127.0.0.1:0".to_owned()];
+    let unprotected = ServerOptions { data: None, listen, open: false, ..options(folder.path()) };
+    let error = Daemon::start(&unprotected).err().unwrap();
     assert!(error.message.contains("without a cluster key"), "{error}");
     daemon.stop().unwrap();
 }

@@ -66,6 +66,18 @@ impl RangeChecksums {
     }
 }
 
+/// The bit that was flipped in `len` bytes, the lowest of the first byte being 0, if a single flipped bit explains how
+/// their CRC differs (exclusive-or) from what it must be. Within 2^31 bits no two single bits explain the same.
+pub fn flipped_bit(len: usize, difference: u32) -> Option<usize> {
+    // The last bit changes the CRC by the polynomial, each one before it by x times as much.
+    let mut change = POLYNOMIAL;
+    (0..len * 8).rev().find(|_| {
+        let found = change == difference;
+        change = times_x(change);
+        found
+    })
+}
+
 fn times_x(value: u32) -> u32 {
     value >> 1 ^ if value & 1 == 1 { POLYNOMIAL } else { 0 }
 }
@@ -197,6 +209,17 @@ mod tests {
         {
             assert_eq!(checksums.of(start..end), crc32c(&bytes[start..end]), "{start}..{end}");
         }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_by_the_checksum() {
+        let bytes: Vec<u8> = (0..999u32).map(|i| (i * i / 7) as u8).collect();
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(flipped_bit(bytes.len(), crc32c(&damaged) ^ crc32c(&bytes)), Some(bit));
+        }
+        assert_eq!(flipped_bit(bytes.len(), 1), None, "that is a flip in the checksum itself");
     }
 
     #[test]

@@ -4,16 +4,18 @@
 //! simulated disk of the tests (feature `sim`) loses, tears and reorders what was not synced.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use serde::Serialize;
+
+use crate::superblock::{self, SUPERBLOCK};
 
 /// A flat folder of files.
 pub trait Disk: Send + Sync + 'static {
@@ -76,13 +78,80 @@ pub struct FolderDisk {
 }
 
 impl FolderDisk {
-    /// Opens a folder, making it if there is none, and locks it: an error of kind `WouldBlock` says that another
-    /// process has it.
-    pub fn open(folder: &Path) -> io::Result<Self> {
-        fs::create_dir_all(folder)?;
-        let handle = File::open(folder)?;
+    /// Opens the folder of a store, and locks it. Where there is no store, an empty folder is opened if `create` says so,
+    /// and made if there is none.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` says that another process has it. `NotFound` says that there is no store, and none was to be made;
+    /// `AlreadyExists`, that one was, but the folder holds other files.
+    pub fn open(folder: &Path, create: bool) -> io::Result<Self> {
+        if create {
+            create_folder(folder)?;
+        }
+        let handle = File::open(folder).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => io::Error::new(error.kind(), "there is no such folder"),
+            _ => error,
+        })?;
         rustix::fs::flock(&handle, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+        check_contents(folder, create)?;
+        let mode = handle.metadata()?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            tracing::warn!(
+                "others have rights in {} (mode {mode:03o}); chmod 700 makes it the owner's alone",
+                folder.display()
+            );
+        }
         Ok(Self { folder: folder.to_path_buf(), handle })
+    }
+}
+
+/// Makes a folder that is its owner's alone, with those above it that are missing, and all of their names durable.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    let parent = match folder.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        // The root is there.
+        None => return Ok(()),
+    };
+    let mut builder = DirBuilder::new();
+    builder.mode(0o700);
+    let mut made = builder.create(folder);
+    if made.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        create_folder(parent)?;
+        made = builder.create(folder);
+    }
+    match made {
+        Ok(()) => File::open(parent)?.sync_all(),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Checks that a folder holds a store; or, if one may be made in it, nothing that is somebody else's.
+fn check_contents(folder: &Path, create: bool) -> io::Result<()> {
+    let mut stranger = None;
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        let shown = name.to_string_lossy();
+        // Without the first of these the others are a store that has lost something, which its opening says.
+        if shown == SUPERBLOCK || shown.starts_with("segment-") || shown.starts_with("snapshot-") {
+            return Ok(());
+        }
+        // File systems begin with the one; a store that was not finished, with the other.
+        if shown != "lost+found" && !superblock::is_temporary(&shown) {
+            stranger = Some(shown.into_owned());
+        }
+    }
+    match stranger {
+        _ if !create => Err(io::Error::new(io::ErrorKind::NotFound, "there is no store in it")),
+        None => Ok(()),
+        Some(name) => {
+            let text = format!(
+                "it holds no store, but other files, such as {name}; a store is made only in a new or an empty folder"
+            );
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
+        }
     }
 }
 
@@ -94,7 +163,8 @@ impl Disk for FolderDisk {
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.folder.join(name);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        // What a store holds is for its owner, however the process's mask is set.
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         if let Err(error) = reserve(&file, bytes) {
             // Best effort: the error that matters is the first one.
             let _ = fs::remove_file(&path);

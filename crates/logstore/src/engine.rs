@@ -16,7 +16,6 @@ use nacre_object::limit::{PAGE_ENTRIES_MAX, REPLY_BYTES_MAX};
 use nacre_object::{
     Answer, Done, ErrorKind, Found, Guard, ObjectId, Outcome, Read, Refusal, Reply, StoreError, Transaction,
 };
-use parking_lot::{Mutex, RwLock};
 
 use crate::Options;
 use crate::codec::crc32c;
@@ -28,6 +27,7 @@ use crate::node::{Node, RangePlan};
 use crate::readers::Readers;
 use crate::record::{self, Effect};
 use crate::segment::{Segment, SegmentTable};
+use crate::sync::{Mutex, RwLock};
 
 const SHARDS: usize = 64;
 

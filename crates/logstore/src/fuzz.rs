@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::record::{self, Binding};
+use crate::remains;
 use crate::scan::Scan;
 use crate::snapshot;
 
@@ -23,8 +24,10 @@ pub fn record(bytes: &[u8]) {
     }
 }
 
-/// Decodes items of the index.
+/// Decodes a snapshot of the index, what is sound of a damaged one, and items of one of its frames.
 pub fn snapshot_items(bytes: &[u8]) {
-    let _ = snapshot::decode_snapshot(Bytes::copy_from_slice(bytes), b"NREC............");
+    let store = b"NREC............";
+    let _ = snapshot::decode_snapshot(Bytes::copy_from_slice(bytes), store);
+    let _ = remains::salvage_snapshot(&Bytes::copy_from_slice(bytes), store);
     let _ = snapshot::decode_items(Bytes::copy_from_slice(bytes));
 }

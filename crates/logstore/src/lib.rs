@@ -37,6 +37,7 @@ mod node;
 mod readers;
 pub mod record;
 mod recovery;
+mod remains;
 mod repair;
 mod salvage;
 mod scan;
@@ -46,16 +47,15 @@ mod segment;
 pub mod sim;
 pub mod snapshot;
 mod superblock;
+mod sync;
 mod unproven;
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
-use parking_lot::Mutex;
 
 use crate::disk::{Disk, FolderDisk, MemoryDisk};
 use crate::engine::Engine;
@@ -63,6 +63,7 @@ pub use crate::info::Info;
 pub use crate::log::Committer;
 pub use crate::scrub::{Finding, Loss, ScrubProgress, ScrubReport};
 pub use crate::segment::FORMAT_VERSION;
+use crate::sync::{JoinHandle, Mutex};
 
 /// When a transaction is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,6 +97,9 @@ pub struct Options {
     pub segment_bytes: u32,
     /// Log that may gather, in bytes, before the index is written down again: what an opening has to replay.
     pub snapshot_bytes: u64,
+    /// Whether a store is made where there is none, in a new or an empty folder. One that is opened without this takes
+    /// writes too, but prepares nothing for them before the first one comes.
+    pub create: bool,
     /// Who commits. Anything but [`Committer::Thread`] is for tests, which must then call [`LogStore::turn`].
     pub committer: Committer,
 }
@@ -106,6 +110,7 @@ impl Default for Options {
             durability: Durability::Always,
             segment_bytes: 64 << 20,
             snapshot_bytes: 256 << 20,
+            create: true,
             committer: Committer::Thread,
         }
     }
@@ -144,9 +149,15 @@ struct Owner {
 }
 
 impl LogStore {
-    /// Opens the store in a folder, making it if there is none. One process at a time may have it open.
+    /// Opens the store in a folder, or makes it, if [`Options::create`] says so and the folder is new or empty. One process
+    /// at a time may have it open.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` if another process has it; `Io` if there is none and none was to be made, or none could be; what recovery says
+    /// of its files.
     pub fn open(path: &Path, options: Options) -> Result<Self, StoreError> {
-        Self::open_on(Arc::new(open_folder(path)?), options)
+        Self::open_on(Arc::new(open_folder(path, options.create)?), options)
     }
 
     /// Checks the files of a store that nobody has open, whether it can be opened or not; changes nothing.
@@ -155,7 +166,7 @@ impl LogStore {
     ///
     /// `Busy` if a process has it open, `Corrupt` if the folder holds nothing that says which store it is.
     pub fn scrub_closed(path: &Path, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
-        repair::scrub(&open_folder(path)?, progress)
+        repair::scrub(&open_folder(path, false)?, progress)
     }
 
     /// Repairs the files of a store that nobody has open, so that it opens, as far as that can be done; then checks
@@ -169,7 +180,7 @@ impl LogStore {
         options: Options,
         progress: impl FnMut(ScrubProgress),
     ) -> Result<ScrubReport, StoreError> {
-        Self::repair_on(Arc::new(open_folder(path)?), options, progress)
+        Self::repair_on(Arc::new(open_folder(path, false)?), options, progress)
     }
 
     /// See [`LogStore::scrub_closed`].
@@ -204,6 +215,7 @@ impl LogStore {
             recovery::in_memory(Arc::new(MemoryDisk::default()), Options { segment_bytes, ..options });
         let engine = Arc::new(engine);
         let threads = spawn_maintenance(&engine).map_or_else(|_| Vec::new(), |thread| vec![thread]);
+        engine.maintenance.nudge();
         Self::own(engine, Opened::default(), threads)
     }
 
@@ -213,9 +225,13 @@ impl LogStore {
         if engine.options.committer == Committer::Thread {
             let error = |error| StoreError::new(ErrorKind::Io, format!("cannot start a thread: {error}"));
             let log = Arc::clone(&engine.log);
-            let commit = std::thread::Builder::new().name("nacre-commit".into());
-            threads.push(commit.spawn(move || log.run()).map_err(error)?);
+            threads.push(sync::spawn("nacre-commit", move || log.run()).map_err(error)?);
             threads.push(spawn_maintenance(&engine).map_err(error)?);
+            if engine.options.create {
+                // The first segment is made ready before the first transaction asks for it. Who opens a store that must be
+                // there may only want to read it, and finds it afterwards as it was.
+                engine.maintenance.nudge();
+            }
         }
         Ok(Self::own(engine, opened, threads))
     }
@@ -228,6 +244,11 @@ impl LogStore {
     /// What opening the store found.
     pub fn opened(&self) -> Opened {
         self.owner.opened
+    }
+
+    /// The store's identity, of random bytes; zeros for one in memory.
+    pub fn identity(&self) -> [u8; 16] {
+        self.owner.engine.identity
     }
 
     /// The store at a glance. Walks through the index.
@@ -268,8 +289,8 @@ impl LogStore {
     }
 }
 
-fn open_folder(path: &Path) -> Result<FolderDisk, StoreError> {
-    FolderDisk::open(path).map_err(|error| match error.kind() {
+fn open_folder(path: &Path, create: bool) -> Result<FolderDisk, StoreError> {
+    FolderDisk::open(path, create).map_err(|error| match error.kind() {
         std::io::ErrorKind::WouldBlock => {
             let text = format!("{} is open in another process; stop that one first", path.display());
             StoreError::new(ErrorKind::Busy, text)
@@ -280,11 +301,8 @@ fn open_folder(path: &Path) -> Result<FolderDisk, StoreError> {
 
 fn spawn_maintenance(engine: &Arc<Engine>) -> std::io::Result<JoinHandle<()>> {
     let worker = Arc::clone(engine);
-    let thread =
-        std::thread::Builder::new().name("nacre-maintain".into()).spawn(move || worker.maintain())?;
+    let thread = sync::spawn("nacre-maintain", move || worker.maintain())?;
     engine.maintenance.set_threaded(true);
-    // The first segment is made ready before the first transaction asks for it.
-    engine.maintenance.nudge();
     Ok(thread)
 }
 

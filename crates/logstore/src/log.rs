@@ -14,18 +14,18 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{self, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
-use parking_lot::{Condvar, Mutex};
 
 use crate::Durability;
 use crate::record::{self, Stamp};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
+use crate::sync::{AtomicU64, Condvar, Instant, Mutex, block_on};
 
 /// After this long without a new batch, a mark proves that the last one was synced.
 const MARK_AFTER: Duration = Duration::from_millis(20);
@@ -61,13 +61,13 @@ pub struct Log {
 #[derive(Default)]
 pub struct Counters {
     /// Bytes written to segments, heads and padding included.
-    pub log_bytes: AtomicU64,
+    pub log_bytes: atomic::AtomicU64,
     /// Batches written.
-    pub batches: AtomicU64,
+    pub batches: atomic::AtomicU64,
     /// Records written.
-    pub records: AtomicU64,
+    pub records: atomic::AtomicU64,
     /// Syncs of segment files.
-    pub syncs: AtomicU64,
+    pub syncs: atomic::AtomicU64,
 }
 
 struct Tail {
@@ -473,7 +473,7 @@ impl Log {
     /// Waits until a batch's effects may be told. Blocks; in a store without a thread it commits by itself.
     pub fn wait_blocking(self: &Arc<Self>, batch: u64) -> Result<(), StoreError> {
         match self.committer {
-            Committer::Thread => futures::executor::block_on(self.wait(batch)),
+            Committer::Thread => block_on(self.wait(batch)),
             Committer::Appender => Ok(()),
             Committer::Caller => {
                 while !self.is_acked(batch) && self.commit() {}

@@ -4,17 +4,17 @@
 //! writers' pace, and the space bound holds without a throttle of its own.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::channel::oneshot;
 use nacre_object::{ErrorKind, StoreError};
-use parking_lot::{Condvar, Mutex};
 
 use crate::binding::Binding;
 use crate::cleaner::CleanerState;
 use crate::engine::Engine;
 use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, segment_name};
+use crate::sync::{AtomicBool, Condvar, Mutex};
 
 /// What the maintenance of one store has to do, and what it knows.
 #[derive(Default)]
@@ -164,14 +164,12 @@ impl Engine {
             Some(spare) => self.disk.rename(&spare.name, &name).map(|()| Arc::clone(&spare.file)),
             None => self.disk.create(&name, capacity),
         };
-        let named = result.and_then(|file| {
-            self.disk.sync_names().map(|()| file).inspect_err(|_| {
-                // The name may never become durable, whatever a later sync says: nothing is written to this file.
-                let _ = self.disk.remove(&name);
-                work.next_segment += 1;
-            })
-        });
+        let named = result.and_then(|file| self.disk.sync_names().map(|()| file));
         let file = named.map_err(|error| {
+            // The name may never become durable, whatever a later sync says: the file is made anew.
+            if error.kind() != std::io::ErrorKind::AlreadyExists {
+                let _ = self.disk.remove(&name);
+            }
             let kind = match error.kind() {
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::OutOfSpace,
                 _ => ErrorKind::Io,

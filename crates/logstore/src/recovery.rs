@@ -30,8 +30,8 @@ use crate::segment::{
     FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, parse_segment_name,
     segment_name,
 };
-use crate::snapshot::{Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
-use crate::superblock::Superblock;
+use crate::snapshot::{self, Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
+use crate::superblock::{self, Superblock};
 use crate::{Opened, Options, unproven};
 
 /// A segment that is replayed.
@@ -69,7 +69,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
             segments.push((id, *size));
         } else if let Some(number) = parse_snapshot_name(name) {
             numbers.push(number);
-        } else if name.ends_with(".tmp") {
+        } else if superblock::is_temporary(name) || snapshot::is_temporary(name) {
             // What was not finished. Should it stay, the next opening finds it again.
             let _ = disk.remove(name);
         }
@@ -96,7 +96,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     let mut replay = read_log(&*disk, &table, &segments, start, &superblock)?;
     replay.sequence = header.map_or(1, |header| header.sequence);
     find_end(&*disk, &mut replay, &mut opened)?;
-    replay.rewrite_unproven(&*disk, &table, start.segment)?;
+    replay.rewrite_unproven(&*disk, &table, start, &superblock)?;
 
     let tail = match replay.end {
         Some((index, end)) => table.get(replay.parts[index].id).map(|segment| (segment, end as u64)),
@@ -108,6 +108,14 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     log.count_replayed(opened.replayed_bytes);
     state.next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
     let engine = Engine::new(Arc::clone(&disk), options, superblock.store, true, log, table);
+    // A file below the snapshot's position that it does not know was kept to be used again.
+    let spare: Vec<u32> = loaded
+        .iter()
+        .flat_map(|snapshot| {
+            let below = segments.iter().map(|(id, _)| *id).filter(|id| *id < start.segment);
+            below.filter(|id| snapshot.segment_ends.iter().all(|(known, _)| known != id))
+        })
+        .collect();
     if let Some(snapshot) = loaded {
         engine.load(snapshot.segment_ends, snapshot.objects);
     }
@@ -125,7 +133,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
             segment.end.store(end as u64, Ordering::Relaxed);
         }
     }
-    engine.settle_after_replay(tail.map_or(0, |(segment, _)| segment.id), &mut state, &mut opened)?;
+    engine.settle_after_replay(tail.map_or(0, |(segment, _)| segment.id), &spare, &mut state, &mut opened)?;
     engine.maintenance.counters.snapshots.store(state.snapshots.len() as u64, Ordering::Relaxed);
     *engine.maintenance.work.lock() = state;
     Ok((engine, opened))
@@ -324,14 +332,20 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
 
 impl Replay {
     /// Makes durable what is replayed: everything that nothing proves to be on the device is written again. `start` is
-    /// the segment in which replay begins behind a snapshot's position.
-    fn rewrite_unproven(&self, disk: &dyn Disk, table: &SegmentTable, start: u32) -> Result<(), StoreError> {
+    /// where replay begins.
+    fn rewrite_unproven(
+        &self,
+        disk: &dyn Disk,
+        table: &SegmentTable,
+        start: Position,
+        superblock: &Superblock,
+    ) -> Result<(), StoreError> {
         let Some((last, last_end)) = self.end else { return Ok(()) };
+        let mut before = start;
         for (index, part) in self.parts.iter().enumerate().take(last + 1) {
-            let Some(segment) = table.get(part.id) else { continue };
             let end = if index == last { last_end } else { part.bytes.len() };
             // The end of what is proven in this segment. Where that is nothing, its header is not proven either.
-            let mut from = if part.id == start { part.from } else { 0 };
+            let mut from = if part.id == start.segment { part.from } else { 0 };
             for (_, item) in self.items.iter().filter(|(part, _)| *part == index) {
                 if let Item::Record { at, record, .. } = item
                     && record.sequence <= self.synced
@@ -339,7 +353,22 @@ impl Replay {
                     from = at + record.record_bytes as usize;
                 }
             }
-            unproven::rewrite(disk, &segment, from as u64, part.bytes.slice(from.min(end)..end))?;
+            let Some(segment) = table.get(part.id) else { continue };
+            let mut bytes = vec![part.bytes.slice(from.min(end)..end)];
+            if from == 0 && !SegmentHeader::decode(&part.bytes).is_some_and(|header| header.id == part.id) {
+                // It was torn off, and only the header of the next segment tells that this one is part of the log. That
+                // segment may be dropped.
+                let header = SegmentHeader {
+                    store: superblock.store,
+                    id: part.id,
+                    format: segment.binding.format(),
+                    predecessor: before.segment,
+                    predecessor_end: before.offset,
+                };
+                bytes = vec![header.encode(), part.bytes.slice((SEGMENT_HEAD_BYTES as usize).min(end)..end)];
+            }
+            unproven::rewrite(disk, &segment, from as u64, &bytes)?;
+            before = Position { segment: part.id, offset: end as u64 };
         }
         Ok(())
     }
@@ -409,6 +438,7 @@ impl Engine {
     fn settle_after_replay(
         &self,
         tail: u32,
+        spare: &[u32],
         state: &mut CleanerState,
         opened: &mut Opened,
     ) -> Result<(), StoreError> {
@@ -447,7 +477,7 @@ impl Engine {
             self.disk.sync_names().map_err(io)?;
         }
         for segment in self.table.all() {
-            let pinned = state.pins(segment.id) && segment.id < tail;
+            let pinned = state.pins(segment.id) && segment.id < tail && !spare.contains(&segment.id);
             if segment.live_bytes() == 0 && segment.id != tail && !pinned {
                 self.table.remove(segment.id);
                 self.discard(state, segment);

@@ -1,9 +1,10 @@
 //! Checking and repairing the files of a store that nobody has open, be it fit to be opened or not.
 //!
-//! A repair does what a person would who has all of `docs/format.md` at hand, in this order: identity and headers are
-//! written anew from what is left of them; a damaged head from its tail, a damaged tail from its head. If the store
-//! then opens, that was all. If not, the index is built from what is sound of the snapshots and of the log
-//! ([`crate::salvage`]). Files that are of no use any more are set aside under another name; nothing is removed.
+//! A repair does what a person would who has all of `docs/format.md` at hand, in this order: files that cannot be read
+//! whole are replaced by copies of what can be read; identity and headers are written anew from what is left of them; a
+//! damaged head from its tail, a damaged tail from its head. If the store then opens, that was all. If not, the index is
+//! built from what is sound of the snapshots and of the log ([`crate::salvage`]). Files that are of no use any more are
+//! set aside under another name; nothing is removed.
 
 use std::sync::Arc;
 
@@ -145,6 +146,7 @@ pub fn repair(
     let options = Options { committer: Committer::Caller, ..options };
     let mut repaired = Vec::new();
     let mut lost = Vec::new();
+    replace_unreadable(&*disk, &mut repaired)?;
     let survey = Survey::new(&*disk)?;
     repair_superblock(&*disk, &survey, &mut repaired)?;
     repair_segments(&*disk, &survey, &mut repaired)?;
@@ -178,6 +180,48 @@ pub fn repair(
     store.close()?;
     lost.extend_from_slice(&report.lost);
     Ok(ScrubReport { repaired, lost, ..report })
+}
+
+/// What is tried again where a larger piece cannot be read: the sector of a device.
+const SECTOR_BYTES: usize = 4096;
+
+/// Replaces files that cannot be read whole by copies with zeros for what cannot be read: there it is damage like any
+/// other.
+fn replace_unreadable(disk: &dyn Disk, repaired: &mut Vec<String>) -> Result<(), StoreError> {
+    let files = disk.list().map_err(|error| io("list the store's files", &error))?;
+    for (name, size) in files {
+        if name != SUPERBLOCK && parse_segment_name(&name).is_none() && parse_snapshot_name(&name).is_none() {
+            continue;
+        }
+        let path = disk.describe(&name);
+        let file = disk.open(&name).map_err(|error| io(&format!("open {path}"), &error))?;
+        let mut bytes = vec![0; size as usize];
+        if file.read_device(0, &mut bytes).is_ok() {
+            continue;
+        }
+        let mut unreadable = 0;
+        for (index, piece) in bytes.chunks_mut(SECTOR_BYTES).enumerate() {
+            if file.read_device((index * SECTOR_BYTES) as u64, piece).is_err() {
+                piece.fill(0);
+                unreadable += piece.len();
+            }
+        }
+        let copy = format!("{name}.tmp");
+        let write = || {
+            let file = disk.create(&copy, 0)?;
+            file.write_at(0, &[bytes.into()])?;
+            file.sync()
+        };
+        // What a repair left that did not come to its end; usually there is nothing.
+        let _ = disk.remove(&copy);
+        write().map_err(|error| io(&format!("write {}", disk.describe(&copy)), &error))?;
+        set_aside(disk, &name, repaired)?;
+        disk.rename(&copy, &name)
+            .and_then(|()| disk.sync_names())
+            .map_err(|error| io(&format!("rename {}", disk.describe(&copy)), &error))?;
+        repaired.push(format!("{path} was copied, but for {unreadable} bytes that cannot be read"));
+    }
+    Ok(())
 }
 
 /// Gives a file a name under which no program takes it for a store's, and which is kept.

@@ -22,13 +22,17 @@ use crate::log::Log;
 use crate::node::Node;
 use crate::record::{self, Body, Record};
 use crate::recovery::payload_is_sound;
+use crate::remains::salvage_snapshot;
 use crate::repair::{Survey, set_aside};
 use crate::scan::{Item, Scan};
 use crate::scrub::Loss;
 use crate::segment::{
     FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, segment_name,
 };
-use crate::snapshot::{salvage_snapshot, snapshot_name};
+use crate::snapshot::{SnapshotHeader, snapshot_name};
+
+/// Stands for objects whose names are lost too.
+const UNKNOWN: &str = "(unknown, or none)";
 
 /// A record that is left.
 struct Left {
@@ -57,6 +61,8 @@ struct Base {
     is_whole: bool,
     /// The number of the record from which on the log is needed.
     sequence: u64,
+    /// The header of the newest snapshot.
+    newest: Option<SnapshotHeader>,
     broken: BTreeSet<ObjectId>,
 }
 
@@ -80,11 +86,21 @@ pub fn rebuild(
         last = last.max(found.segment.id);
         table.insert(Arc::new(found.segment));
     }
-    let tail = log.end.and_then(|(id, end)| table.get(id).map(|segment| (segment, end)));
-    if let Some((segment, end)) = &tail {
-        segment.end.store(*end, Ordering::Relaxed);
+    if let Some((id, end)) = log.end
+        && let Some(segment) = table.get(id)
+    {
+        segment.end.store(end, Ordering::Relaxed);
     }
-    let sequence = log.records.last().map_or(base.sequence, |left| left.record.sequence + 1).max(1);
+    let next = log.records.last().map_or(1, |left| left.record.sequence + 1);
+    let sequence = base.newest.map_or(next, |newest| next.max(newest.sequence));
+    if let Some(newest) = base.newest
+        && table.get(newest.position.segment).is_none()
+    {
+        let path = disk.describe(&segment_name(newest.position.segment));
+        let what =
+            format!("what record {} of the log and later ones changed: {path} is missing", newest.sequence);
+        lost.push(Loss { object: UNKNOWN.into(), what });
+    }
     let is_complete = base.is_whole || log.records.first().is_none_or(|left| left.record.sequence == 1);
     for (from, to, objects) in &log.gaps {
         if *to < base.sequence {
@@ -93,25 +109,27 @@ pub fn rebuild(
         let records = if from == to { format!("record {from}") } else { format!("records {from} to {to}") };
         let what = format!("what {records} of the log changed");
         match objects.is_empty() {
-            true => lost.push(Loss { object: "unknown, or none".into(), what }),
+            true => lost.push(Loss { object: UNKNOWN.into(), what }),
             false => {
                 lost.extend(objects.iter().map(|id| Loss { object: id.to_string(), what: what.clone() }))
             }
         }
     }
 
-    let new_log = Log::new(store, options.committer, options.durability, tail, sequence);
-    let engine = Engine::new(Arc::clone(disk), options.clone(), store, true, new_log, table);
+    let nowhere = Log::new(store, options.committer, options.durability, None, sequence);
+    let mut engine = Engine::new(Arc::clone(disk), options.clone(), store, true, nowhere, table);
     let known: BTreeSet<ObjectId> = base.objects.keys().cloned().collect();
     engine.load(
         std::mem::take(&mut base.segment_ends),
         std::mem::take(&mut base.objects).into_iter().collect(),
     );
+    let last_gap = log.gaps.last().map_or(0, |(_, to, _)| *to);
     let mut headless: BTreeMap<ObjectId, u64> = BTreeMap::new();
     for left in log.records {
         if let Body::Transaction { object, version, .. } = &left.record.body {
-            // The first version that is left of an object that no snapshot has.
-            if !is_complete && *version > 1 && !known.contains(object) && !engine.has(object) {
+            // The first version that is left of an object that no snapshot has, or one that may not be the last.
+            let is_new = *version == 1 && left.record.sequence > last_gap;
+            if !is_complete && !is_new && !known.contains(object) && !engine.has(object) {
                 headless.insert(crate::engine::owned(object), *version);
             }
         }
@@ -129,11 +147,23 @@ pub fn rebuild(
     if !is_complete {
         let what =
             "objects that a damaged piece of the index named, and the log that is left does not".into();
-        lost.push(Loss { object: "unknown, or none".into(), what });
+        lost.push(Loss { object: UNKNOWN.into(), what });
     }
     let dangling = engine.dangling(lost);
-    let created = stand_in(&**disk, &store, &dangling, repaired)?;
-    created.into_iter().for_each(|segment| engine.table.insert(segment));
+    for (id, end) in &dangling {
+        // Reads of it fail their checksums.
+        engine.table.insert(add_segment(&**disk, *id, *end, header(&store, *id, log.end))?);
+        let path = disk.describe(&segment_name(*id));
+        repaired.push(format!("{path}, which is missing, was replaced by one without data"));
+        last = last.max(*id);
+    }
+    // The log goes on behind everything that there is: nothing of that is ever replayed again.
+    last += 1;
+    let segment =
+        add_segment(&**disk, last, u64::from(options.segment_bytes), header(&store, last, log.end))?;
+    engine.table.insert(Arc::clone(&segment));
+    let tail = Some((segment, SEGMENT_HEAD_BYTES));
+    engine.log = Arc::new(Log::new(store, options.committer, options.durability, tail, sequence));
     for (number, _) in &snapshots {
         let name = snapshot_name(*number);
         if disk.list().is_ok_and(|files| files.iter().any(|(file, _)| *file == name)) {
@@ -152,6 +182,7 @@ fn gather(snapshots: &[(u64, Bytes)], store: &[u8; 16]) -> Base {
     for (_, bytes) in snapshots.iter().rev() {
         let remains = salvage_snapshot(bytes, store);
         base.sequence = remains.header.map_or(base.sequence, |header| header.sequence);
+        base.newest = base.newest.or(remains.header);
         base.segment_ends.extend(remains.segment_ends);
         base.broken.extend(remains.broken);
         for (id, node) in remains.objects {
@@ -206,7 +237,7 @@ fn read_log(disk: &dyn Disk, survey: &Survey) -> Result<LeftLog, StoreError> {
     let mut kept = 0;
     for (index, left) in log.records.iter().enumerate() {
         let record = &left.record;
-        let follows = next.is_none_or(|next| next == record.sequence);
+        let follows = next.is_none_or(|next| next == record.sequence || next <= synced);
         let is_sound =
             || segments.get(&left.segment).is_some_and(|bytes| payload_is_sound(bytes, left.at, record));
         if record.sequence > synced && !(follows && is_sound()) {
@@ -222,45 +253,40 @@ fn read_log(disk: &dyn Disk, survey: &Survey) -> Result<LeftLog, StoreError> {
         log.end = Some((left.segment, left.at as u64 + u64::from(record.record_bytes)));
         kept = index + 1;
     }
+    if let Some(next) = next
+        && next <= synced
+    {
+        log.gaps.push((next, synced, named.into_iter().map(|(_, object)| object).collect()));
+    }
     log.records.truncate(kept);
     Ok(log)
 }
 
-/// Makes a segment of zeros for each one that is missing and that the index refers to: reads of it fail their checksums.
-fn stand_in(
+fn header(store: &[u8; 16], id: u32, end: Option<(u32, u64)>) -> SegmentHeader {
+    let (predecessor, predecessor_end) = end.unwrap_or_default();
+    SegmentHeader { store: *store, id, format: FORMAT_VERSION, predecessor, predecessor_end }
+}
+
+/// Makes a segment that has a header and nothing else.
+fn add_segment(
     disk: &dyn Disk,
-    store: &[u8; 16],
-    dangling: &BTreeMap<u32, u64>,
-    repaired: &mut Vec<String>,
-) -> Result<Vec<Arc<Segment>>, StoreError> {
-    let mut segments = Vec::new();
-    for (id, end) in dangling {
-        let name = segment_name(*id);
-        let path = disk.describe(&name);
-        let binding = Binding::new(FORMAT_VERSION, store, *id);
-        let header = SegmentHeader {
-            store: *store,
-            id: *id,
-            format: FORMAT_VERSION,
-            predecessor: 0,
-            predecessor_end: 0,
-        };
-        let file = disk.create(&name, *end).and_then(|file| {
-            file.write_at(0, &[header.encode()])?;
-            file.sync()?;
-            disk.sync_names()?;
-            Ok(file)
-        });
-        let file = file.map_err(|error| {
-            StoreError::new(ErrorKind::Io, format!("cannot make a stand-in for {path}: {error}"))
-        })?;
-        let segment = Segment::new(*id, binding, *end, file);
-        segment.sealed.store(true, Ordering::Relaxed);
-        segment.end.store(SEGMENT_HEAD_BYTES, Ordering::Relaxed);
-        segments.push(Arc::new(segment));
-        repaired.push(format!("{path}, which is missing, was replaced by one without data"));
-    }
-    Ok(segments)
+    id: u32,
+    bytes: u64,
+    header: SegmentHeader,
+) -> Result<Arc<Segment>, StoreError> {
+    let name = segment_name(id);
+    let write = disk.create(&name, bytes).and_then(|file| {
+        file.write_at(0, &[header.encode()])?;
+        file.sync()?;
+        disk.sync_names()?;
+        Ok(file)
+    });
+    let file = write.map_err(|error| {
+        StoreError::new(ErrorKind::Io, format!("cannot make {}: {error}", disk.describe(&name)))
+    })?;
+    let segment = Segment::new(id, Binding::new(FORMAT_VERSION, &header.store, id), bytes, file);
+    segment.sealed.store(true, Ordering::Relaxed);
+    Ok(Arc::new(segment))
 }
 
 impl Engine {

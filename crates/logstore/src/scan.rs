@@ -37,18 +37,33 @@ pub struct Scan {
     at: usize,
     pending: Option<Item>,
     checksums: Option<RangeChecksums>,
+    /// Bytes that were read to check heads and tails.
+    #[cfg(test)]
+    checked_bytes: usize,
 }
 
 impl Scan {
     /// Walks through `bytes`, which begin with the segment's header, from offset `at` on.
     pub fn new(bytes: Bytes, binding: Binding, at: usize) -> Self {
-        Self { bytes, binding, at, pending: None, checksums: None }
+        Self {
+            bytes,
+            binding,
+            at,
+            pending: None,
+            checksums: None,
+            #[cfg(test)]
+            checked_bytes: 0,
+        }
     }
 
     /// The head or tail at an offset.
     fn decode(&mut self, at: usize) -> Option<Found> {
         let outline = Outline::read(&self.bytes[at..], self.binding, at as u64)?;
         let end = at + outline.head_bytes;
+        #[cfg(test)]
+        {
+            self.checked_bytes += outline.head_bytes.min(DIRECT_BYTES_MAX);
+        }
         let crc = if outline.head_bytes <= DIRECT_BYTES_MAX {
             crc32c(&self.bytes[at + 8..end])
         } else {
@@ -183,6 +198,34 @@ mod tests {
         let gaps: Vec<Item> =
             Scan::new(bytes.into(), binding(5), 0).filter(|item| matches!(item, Item::Gap { .. })).collect();
         assert_eq!(gaps, [Item::Gap { at: starts[1], len: starts[2] - starts[1] }]);
+    }
+
+    /// Bytes that look like the beginnings of heads, as many as there is room for, each as long as can be.
+    fn hostile(binding: Binding, len: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(len);
+        while out.len() < len {
+            let rest = (len - out.len()) as u32;
+            out.extend_from_slice(&binding.head_magic().to_le_bytes());
+            out.extend_from_slice(&[7; 4]);
+            out.extend_from_slice(&rest.to_le_bytes());
+            out.extend_from_slice(&(rest / 2).saturating_sub(64).to_le_bytes());
+        }
+        out
+    }
+
+    #[test]
+    fn hostile_bytes_are_read_a_bounded_number_of_times() {
+        for format in [1, 2] {
+            // Even somebody who knows the identity gains nothing.
+            let binding = Binding::new(format, &[9; 16], 5);
+            let bytes = hostile(binding, 4 << 20);
+            let mut scan = Scan::new(bytes.clone().into(), binding, 0);
+            assert_eq!(scan.next(), Some(Item::Gap { at: 0, len: bytes.len() }));
+            assert_eq!(scan.next(), None);
+            // Each of its 16 bytes may be the beginning of a head that is worth a look.
+            assert!(scan.checked_bytes <= bytes.len() / 16 * DIRECT_BYTES_MAX, "{}", scan.checked_bytes);
+            assert!(scan.checksums.is_some(), "the claimed heads are longer than what is read directly");
+        }
     }
 
     #[test]

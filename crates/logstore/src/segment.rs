@@ -9,14 +9,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use parking_lot::RwLock;
 
 use crate::binding::Binding;
 use crate::codec::crc32c;
 use crate::disk::DiskFile;
+use crate::sync::{AtomicBool, AtomicI64, AtomicU64, RwLock};
 
 /// Where a segment's records begin: behind two copies of its header.
 pub const SEGMENT_HEAD_BYTES: u64 = 2 * HEADER_BYTES as u64;

@@ -290,7 +290,11 @@ impl SimDisk {
         let chance = chance(&mut state.rng);
         for (name, index) in names {
             let file = &state.files[index];
-            let mut file = FileState { durable: file.durable.clone(), pending: file.pending.clone(), ..FileState::default() };
+            let mut file = FileState {
+                durable: file.durable.clone(),
+                pending: file.pending.clone(),
+                ..FileState::default()
+            };
             file.write_back_some(&mut state.rng, chance);
             file.live = file.durable.clone();
             fresh.names.insert(name, fresh.files.len());
@@ -332,9 +336,10 @@ impl SimDisk {
         let Some(index) = state.names.get(name).copied() else { return };
         let file = &mut state.files[index];
         let byte = byte as usize;
-        let pending = file.pending.iter_mut().filter_map(|(offset, bytes)| {
-            byte.checked_sub(*offset).and_then(|within| bytes.get_mut(within))
-        });
+        let pending = file
+            .pending
+            .iter_mut()
+            .filter_map(|(offset, bytes)| byte.checked_sub(*offset).and_then(|within| bytes.get_mut(within)));
         let images = [&mut file.live, &mut file.durable].into_iter().filter_map(|image| image.get_mut(byte));
         pending.chain(images).for_each(|byte| *byte ^= 1 << (bit % 8));
     }

@@ -25,10 +25,10 @@ use crate::segment::FORMAT_VERSION;
 
 /// Snapshots kept.
 pub const KEPT: usize = 2;
-/// A frame is closed when it has grown to this.
-const FRAME_BYTES: usize = 64 << 10;
+/// A frame is closed when it has grown to this: so much is lost where a frame is lost in all snapshots.
+const FRAME_BYTES: usize = 4 << 10;
 /// No frame is longer: the largest value of a key, and room for what stands around it.
-const FRAME_BYTES_MAX: usize = 4 << 20;
+pub(crate) const FRAME_BYTES_MAX: usize = 4 << 20;
 
 const FRAME_HEADER: u8 = 1;
 const FRAME_ITEMS: u8 = 2;
@@ -53,6 +53,16 @@ pub fn snapshot_name(number: u64) -> String {
 pub fn parse_snapshot_name(name: &str) -> Option<u64> {
     let number = name.strip_prefix("snapshot-")?.parse().ok()?;
     (snapshot_name(number) == name).then_some(number)
+}
+
+/// The name that a snapshot's file has until it is complete.
+fn temporary(number: u64) -> String {
+    format!("{}.tmp", snapshot_name(number))
+}
+
+/// Whether a file of this name is a snapshot that was not completed.
+pub fn is_temporary(name: &str) -> bool {
+    name.strip_suffix(".tmp").is_some_and(|name| parse_snapshot_name(name).is_some())
 }
 
 /// What the first frame says.
@@ -209,7 +219,7 @@ impl Engine {
                     format!("cannot write the index to {path}: {error}; the log still has it all"),
                 )
             };
-            let temporary = format!("{name}.tmp");
+            let temporary = temporary(number);
             let result = self.write_snapshot(&temporary, position, sequence);
             if let Err(cause) = result {
                 // What is left of it is removed here or when the store is opened.
@@ -339,78 +349,6 @@ pub fn decode_snapshot(bytes: Bytes, store: &[u8; 16]) -> Result<Snapshot, Damag
     }
 }
 
-/// What is sound of a damaged snapshot.
-#[derive(Default)]
-pub struct Remains {
-    /// Its header.
-    pub header: Option<SnapshotHeader>,
-    /// Where the log left the segments before its position.
-    pub segment_ends: Vec<(u32, u64)>,
-    /// The objects that are there whole.
-    pub objects: Vec<(ObjectId, Node)>,
-    /// The objects of which a part is missing.
-    pub broken: Vec<ObjectId>,
-    /// Whether nothing at all is missing.
-    pub whole: bool,
-}
-
-/// Reads what is sound of a snapshot: the objects that no unsound frame has a part of.
-pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
-    let binding = FrameBinding::new(store);
-    let mut loader = Loader::default();
-    let mut offset = 0;
-    let mut whole = true;
-    while offset < bytes.len() {
-        let frame = decode_frame(bytes, offset, binding).or_else(|| decode_frame_1(bytes, offset));
-        if let Some((kind, body, next)) = frame
-            && loader.frame(kind, body).is_some()
-        {
-            offset = next;
-            continue;
-        }
-        whole = false;
-        loader.break_off();
-        match next_frame(bytes, offset, binding) {
-            Some(next) => offset = next,
-            None => break,
-        }
-    }
-    loader.finish_fork();
-    if !loader.ended {
-        loader.break_off();
-    }
-    if loader.is_broken {
-        loader.objects.pop();
-    }
-    Remains {
-        header: loader.header,
-        segment_ends: loader.segment_ends,
-        objects: loader.objects,
-        broken: loader.broken,
-        whole: whole && loader.ended,
-    }
-}
-
-/// Where the next sound frame begins behind one that is not.
-fn next_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<usize> {
-    // What the unsound one says of its length may be right; in format 1 there is nothing else to go by.
-    let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word) as usize);
-    let by_length = [word(at + 8).map(|len| at + 12 + len), word(at).map(|len| at + 8 + len)];
-    let sound = |next: usize| {
-        decode_frame(bytes, next, binding).is_some()
-            || next < bytes.len() && decode_frame_1(bytes, next).is_some()
-    };
-    let found = by_length.into_iter().flatten().find(|next| sound(*next));
-    found.or_else(|| {
-        let magic = binding.magic().to_le_bytes();
-        let mut starts = bytes[at..].windows(magic.len()).enumerate().skip(1);
-        starts.find_map(|(skipped, window)| {
-            let next = at + skipped;
-            (window == magic && decode_frame(bytes, next, binding).is_some()).then_some(next)
-        })
-    })
-}
-
 /// Decodes the body of a frame of items alone; gives the objects that begin in it.
 #[cfg(feature = "sim")]
 pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
@@ -423,7 +361,7 @@ pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
 }
 
 /// Decodes a frame; gives its kind, its body, and where the next one begins.
-fn decode_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<(u8, Bytes, usize)> {
+pub(crate) fn decode_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<(u8, Bytes, usize)> {
     let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
     let len = word(at + 8)? as usize;
     if word(at)? != binding.magic() || len == 0 || len > FRAME_BYTES_MAX {
@@ -437,7 +375,7 @@ fn decode_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<(u8, 
 }
 
 /// The same for a frame of format 1: length, CRC, and what the CRC is of.
-fn decode_frame_1(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
+pub(crate) fn decode_frame_1(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
     let len = u32::from_le_bytes(*bytes[at..].first_chunk()?) as usize;
     let crc = u32::from_le_bytes(*bytes[at + 4..].first_chunk()?);
     if len == 0 || len > FRAME_BYTES_MAX {
@@ -453,26 +391,26 @@ fn decode_frame_1(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
 
 /// Puts items together to objects.
 #[derive(Default)]
-struct Loader {
-    header: Option<SnapshotHeader>,
-    segment_ends: Vec<(u32, u64)>,
-    objects: Vec<(ObjectId, Node)>,
+pub(crate) struct Loader {
+    pub(crate) header: Option<SnapshotHeader>,
+    pub(crate) segment_ends: Vec<(u32, u64)>,
+    pub(crate) objects: Vec<(ObjectId, Node)>,
     fork: Option<Fork>,
     entries: ForkNode,
     items: u64,
-    ended: bool,
+    pub(crate) ended: bool,
     /// Whether items are missing since the last object began, which is then a stand-in that takes up what belongs to
     /// whichever object those were of.
-    is_broken: bool,
+    pub(crate) is_broken: bool,
     /// The objects that lost items.
-    broken: Vec<ObjectId>,
+    pub(crate) broken: Vec<ObjectId>,
     /// Whether frames are missing, the first or the last among them perhaps.
     is_partial: bool,
 }
 
 impl Loader {
     /// Goes on behind items that are missing: what comes before the next object is of no use.
-    fn break_off(&mut self) {
+    pub(crate) fn break_off(&mut self) {
         self.is_partial = true;
         self.finish_fork();
         if let Some((id, _)) = self.objects.pop()
@@ -488,7 +426,7 @@ impl Loader {
         }
     }
 
-    fn frame(&mut self, kind: u8, body: Bytes) -> Option<()> {
+    pub(crate) fn frame(&mut self, kind: u8, body: Bytes) -> Option<()> {
         match (kind, self.header.is_some(), self.ended) {
             (FRAME_HEADER, false, false) => self.header = Some(SnapshotHeader::decode(body)?),
             (FRAME_ITEMS, has_header, false) if has_header || self.is_partial => {
@@ -511,7 +449,7 @@ impl Loader {
         Some(())
     }
 
-    fn finish_fork(&mut self) {
+    pub(crate) fn finish_fork(&mut self) {
         if let (Some(name), Some((_, node))) = (self.fork.take(), self.objects.last_mut()) {
             node.forks.insert(name, std::mem::take(&mut self.entries));
         }

@@ -89,7 +89,7 @@ impl Superblock {
 
     /// Writes the file, in place of the one that there may be.
     pub fn write(&self, disk: &dyn Disk) -> std::io::Result<()> {
-        let temporary = format!("{SUPERBLOCK}.tmp");
+        let temporary = temporary();
         // What an opening left that did not come to its end; usually there is nothing.
         let _ = disk.remove(&temporary);
         let file = disk.create(&temporary, 0)?;
@@ -98,6 +98,16 @@ impl Superblock {
         disk.rename(&temporary, SUPERBLOCK)?;
         disk.sync_names()
     }
+}
+
+/// The name that the file has until it is complete.
+fn temporary() -> String {
+    format!("{SUPERBLOCK}.tmp")
+}
+
+/// Whether a file of this name is one that was not completed.
+pub fn is_temporary(name: &str) -> bool {
+    name == temporary()
 }
 
 fn decode_copy(bytes: &[u8]) -> Option<Superblock> {

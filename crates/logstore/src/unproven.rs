@@ -8,7 +8,7 @@
 //!
 //! - *Records* are proven up to the greatest number that any record names as synced, and before the position of a snapshot:
 //!   both are written only after a sync of them has succeeded. What lies behind is rewritten, segment headers included; a
-//!   header is synced with the first record of its segment. Under durability `always` that is hardly more than the last
+//!   header is synced with the first record of its segment, and is made again if it was torn off. Under durability `always` that is hardly more than the last
 //!   batch, otherwise what was written since the last sync, in as many segments as that took. It is never more than what is
 //!   replayed.
 //! - *Snapshots* have been synced before they get their names, but a name is proven by nothing. Each gets a new one.
@@ -30,9 +30,15 @@ use crate::disk::Disk;
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 use crate::snapshot::snapshot_name;
 
-/// Writes `bytes` to a segment again, from an offset on, and syncs all of it. They may be empty.
-pub(crate) fn rewrite(disk: &dyn Disk, segment: &Segment, offset: u64, bytes: Bytes) -> Result<(), StoreError> {
-    let written = if bytes.is_empty() { Ok(()) } else { segment.file.write_at(offset, &[bytes]) };
+/// Writes what a segment holds from an offset on again, in parts that may be empty, and syncs all of it.
+pub(crate) fn rewrite(
+    disk: &dyn Disk,
+    segment: &Segment,
+    offset: u64,
+    parts: &[Bytes],
+) -> Result<(), StoreError> {
+    let empty = parts.iter().all(Bytes::is_empty);
+    let written = if empty { Ok(()) } else { segment.file.write_at(offset, parts) };
     written.and_then(|()| segment.file.sync()).map_err(|error| {
         let path = disk.describe(&segment.name);
         let text = format!(
@@ -51,17 +57,17 @@ pub(crate) fn rename_snapshots(
     numbers: &[u64],
     state: &mut CleanerState,
 ) -> Result<(), StoreError> {
-    let mut next = numbers.last().map_or(1, |number| number + 1);
+    let first = numbers.last().map_or(1, |number| number + 1);
     let error = |name: &str, error: io::Error| {
         let path = disk.describe(name);
         StoreError::new(ErrorKind::Io, format!("cannot rename {path} and sync its name: {error}"))
     };
-    // The oldest first: their order is that of their numbers, also when only some have their new names.
-    for (number, _) in &mut state.snapshots {
+    // The newest first: so their order is that of their numbers also when only some have their new names.
+    let count = state.snapshots.len() as u64;
+    for ((number, _), new) in state.snapshots.iter_mut().rev().zip((first..first + count).rev()) {
         let name = snapshot_name(*number);
-        disk.rename(&name, &snapshot_name(next)).map_err(|cause| error(&name, cause))?;
-        *number = next;
-        next += 1;
+        disk.rename(&name, &snapshot_name(new)).map_err(|cause| error(&name, cause))?;
+        *number = new;
     }
     match state.snapshots.last() {
         Some((number, _)) => disk.sync_names().map_err(|cause| error(&snapshot_name(*number), cause)),
@@ -74,6 +80,9 @@ pub(crate) fn clear_header(disk: &dyn Disk, segment: &Segment) -> Result<(), Sto
     let zeros = Bytes::from_static(&[0; SEGMENT_HEAD_BYTES as usize]);
     segment.file.write_at(0, &[zeros]).and_then(|()| segment.file.sync()).map_err(|error| {
         let path = disk.describe(&segment.name);
-        StoreError::new(ErrorKind::Io, format!("cannot clear {path}, which a crash tore off the log: {error}"))
+        StoreError::new(
+            ErrorKind::Io,
+            format!("cannot clear {path}, which a crash tore off the log: {error}"),
+        )
     })
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nacre_logstore::{Durability, LogStore, Options};
-use nacre_object::testkit::conformance;
+use nacre_object::testkit::conformance::{self, Effort};
 
 fn small(durability: Durability) -> Options {
     Options { durability, segment_bytes: 1 << 20, ..Options::default() }
@@ -12,6 +12,13 @@ fn small(durability: Durability) -> Options {
 #[test]
 fn in_memory() {
     conformance::run(&LogStore::memory(small(Durability::None)), "memory");
+}
+
+#[test]
+fn by_several_handles() {
+    let store = LogStore::memory(small(Durability::None));
+    let handles = [store.clone(), store.clone(), store];
+    conformance::run_connections(&[&handles[0], &handles[1], &handles[2]], "handles", Effort::default());
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use nacre_logstore::sim::{Faults, SimDisk};
+use nacre_logstore::sim::{Faults, Moment, SimDisk};
 use nacre_logstore::{Committer, Durability, LogStore, Options};
 use nacre_object::testkit::Model;
 use nacre_object::testkit::conformance::compare;
@@ -62,6 +62,7 @@ fn options(rng: &mut SmallRng, durability: Durability) -> Options {
         segment_bytes: 64 << 10,
         snapshot_bytes: if rng.random_bool(0.5) { 4 << 10 } else { 64 << 10 },
         committer: Committer::Caller,
+        ..Options::default()
     }
 }
 
@@ -189,11 +190,16 @@ impl History {
     }
 
     /// Opens the store again and finds out which prefix of the history it holds: one of at least `least` transactions.
-    fn recover(&mut self, disk: &Arc<SimDisk>, least: usize) -> LogStore {
-        let options = options(&mut self.rng, self.durability);
-        let store = match LogStore::open_on(Arc::clone(disk) as _, options) {
-            Ok(store) => store,
-            Err(error) => self.fail(format!("the store does not open: {error}")),
+    /// The disk has no more faults, but a sync may report one that was; whoever is told so starts the store again.
+    fn recover(&mut self, disk: &mut Arc<SimDisk>, least: usize) -> LogStore {
+        let store = loop {
+            match LogStore::open_on(Arc::clone(disk) as _, options_after(self)) {
+                Ok(store) => break store,
+                Err(error) if error.message.contains("of an earlier write-back") => {
+                    *disk = share(disk.after_kill(Faults::default()));
+                }
+                Err(error) => self.fail(format!("the store does not open: {error}")),
+            }
         };
         let mut model = Model::new();
         let apply = |model: &mut Model, issued: &Issued| {
@@ -287,7 +293,7 @@ fn run(seed: u64) {
         }
     };
     let mut history = History::new(seed, durability);
-    let mut disk = Arc::new(SimDisk::new(seed, faults(&mut rng)));
+    let mut disk = share(SimDisk::new(seed, faults(&mut rng)));
     for _ in 0..rng.random_range(1..4) {
         let options = options(&mut history.rng, durability);
         // The disk may fail while the store is being opened: then it is opened after the crash.
@@ -317,40 +323,41 @@ fn run(seed: u64) {
             while trouble != Trouble::Kill && rng.random_bool(0.4) {
                 let again = Faults { error_at: Some(rng.random_range(1..12)), ..Faults::default() };
                 recovered.set_faults(again);
-                let failing = Arc::new(recovered);
+                let failing = share(recovered);
                 let opened = LogStore::open_on(Arc::clone(&failing) as _, options_after(&mut history));
                 recovered = failing.after_kill(Faults::default());
                 drop(opened);
             }
         }
-        let mut recovered = Arc::new(recovered);
-        let mut store = reopen(&mut history, &mut recovered, least);
+        let mut recovered = share(recovered);
+        let mut store = history.recover(&mut recovered, least);
         if rng.random_bool(0.5) {
             // What was read from the opened store stays, before it has synced anything of its own.
-            let cut = Arc::new(recovered.after_crash(Faults::default()));
+            let cut = share(recovered.after_crash(Faults::default()));
             drop(store);
             recovered = cut;
             let everything = history.issued.len();
-            store = history.recover(&recovered, everything);
+            store = history.recover(&mut recovered, everything);
         }
         let closed = rng.random_bool(0.5);
         if closed {
             let _ = store.close();
         }
-        disk = Arc::new(recovered.after_kill(faults(&mut rng)));
+        disk = share(recovered.after_kill(faults(&mut rng)));
     }
 }
 
-/// Opens the store on a disk whose faults are over. A sync may still report what failed before: whoever is told starts the
-/// store again.
-fn reopen(history: &mut History, disk: &mut Arc<SimDisk>, least: usize) -> LogStore {
-    while let Err(error) = LogStore::open_on(Arc::clone(disk) as _, options_after(history)) {
-        if !error.message.contains("of an earlier write-back") {
-            break;
-        }
-        *disk = Arc::new(disk.after_kill(Faults::default()));
+/// A disk that several hold. When a single history is run, it says what is done to it.
+fn share(disk: SimDisk) -> Arc<SimDisk> {
+    if std::env::var("NACRE_SEED").is_ok() {
+        eprintln!("-- a disk");
+        disk.set_hook(Arc::new(|moment, operation, name| {
+            if moment == Moment::Before {
+                eprintln!("{operation:?} {name}");
+            }
+        }));
     }
-    history.recover(disk, least)
+    Arc::new(disk)
 }
 
 fn options_after(history: &mut History) -> Options {

@@ -40,7 +40,8 @@ fn read(store: &LogStore, name: &str, range: ByteRange) -> Result<Bytes, StoreEr
 }
 
 fn by_hand(durability: Durability) -> Options {
-    Options { durability, segment_bytes: 64 << 10, snapshot_bytes: 64 << 20, committer: Committer::Caller }
+    let (segment_bytes, snapshot_bytes) = (64 << 10, 64 << 20);
+    Options { durability, segment_bytes, snapshot_bytes, committer: Committer::Caller, ..Options::default() }
 }
 
 #[test]

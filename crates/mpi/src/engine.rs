@@ -38,7 +38,7 @@ impl<S: Send + Sync> Queue<Unit> for Shared<S> {
             if more.is_empty() {
                 break;
             }
-            bytes += more.iter().map(|unit| unit.path.len() + 16).sum::<usize>();
+            bytes += more.iter().map(|unit| unit.path.len() + 8 * unit.inodes.len() + 16).sum::<usize>();
             taken.extend(more);
         }
         taken
@@ -122,7 +122,7 @@ impl<S: Send + Sync> Queue<Unit> for OneByOne<S> {
         while taken.len() < units && bytes < MESSAGE_BYTES_MAX {
             match self.entries.pop() {
                 Ok(Some(unit)) => {
-                    bytes += unit.path.len() + 16;
+                    bytes += unit.path.len() + 8 * unit.inodes.len() + 16;
                     taken.push(unit);
                 }
                 Ok(None) => break,

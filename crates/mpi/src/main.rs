@@ -7,6 +7,7 @@ mod job;
 mod measure;
 mod network;
 mod output;
+mod processor;
 mod spill;
 mod walk;
 
@@ -89,6 +90,7 @@ fn run(line: Line, world: &impl Communicator) -> i32 {
                 root: 0,
                 path: vec![number as u8; bytes],
                 position: Some(number),
+                inodes: vec![number],
             };
             let number = |unit: &Unit| {
                 let number = unit.position.unwrap_or(u64::MAX);

@@ -6,6 +6,7 @@
 //! - One thread uses it, the one that initialised MPI.
 #![allow(unsafe_code)]
 
+use crate::processor::Mask;
 use mpi::Rank;
 use mpi::ffi;
 use mpi::point_to_point::MatchedReceiveVec;
@@ -214,6 +215,13 @@ impl<W> Network<W> {
         let mut all = vec![0; self.world.size() as usize];
         self.world.all_gather_into(&number, &mut all[..]);
         all
+    }
+
+    /// Every rank says which processors it may use, and everybody hears of all, by rank.
+    pub fn share_masks(&self, mask: &Mask) -> Vec<Mask> {
+        let mut all = vec![0; mask.len() * self.world.size() as usize];
+        self.world.all_gather_into(&mask[..], &mut all[..]);
+        all.as_chunks().0.to_vec()
     }
 
     /// Ends the whole job at once.

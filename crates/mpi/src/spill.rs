@@ -102,8 +102,11 @@ mod tests {
 
     #[test]
     fn what_goes_in_comes_out_in_order() {
-        let unit =
-            |number: u32| Unit { root: number, path: format!("path {number}").into_bytes(), position: None };
+        let unit = |number: u32| Unit {
+            root: number,
+            path: format!("path {number}").into_bytes(),
+            ..Unit::default()
+        };
         let mut spill = Spill::new();
         let (mut pushed, mut popped) = (0, 0);
         // Grows far beyond what is kept in memory, shrinks to nothing, and grows again.

@@ -7,13 +7,13 @@ use crate::job::{self, JobError, Until};
 use crate::measure::{Measured, Measurements};
 use crate::network::Network;
 use crate::output::{Output, Printer};
+use crate::processor::{self, Mask, Shares};
 use nacre_walk::Unit;
 use nacre_walk::algorithm::proximity::Nodes;
 use nacre_walk::algorithm::{self, Algorithm, Ending};
-use nacre_walk::checkpoint;
-use nacre_walk::command::{self, Collector, CommandError, Counted, Plan};
-use nacre_walk::report::Report;
-use nacre_walk::report::link::HardLinks;
+use nacre_walk::command::{self, Collector, CommandError, Counted, Plan, Standing};
+use nacre_walk::report::partial::Received;
+use nacre_walk::report::{Report, Tally};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::io;
 use std::num::NonZeroUsize;
@@ -45,8 +45,9 @@ pub struct Args {
 struct Part {
     /// What it has counted in this phase; taken out by rank 0.
     report: Option<Report>,
-    /// What it has counted of directories that are begun, and goes on counting.
-    begun: Option<Report>,
+    /// What it has counted of directories that are begun, and goes on counting: by their numbers among the sums that it
+    /// has sent before.
+    begun: Vec<(u32, Tally)>,
     /// What is left in its queue.
     units: Vec<Unit>,
     /// Pieces of output that rank 0 has to have.
@@ -61,9 +62,11 @@ struct Part {
 /// Rank 0's decision after a phase, where it is no exit code.
 const GO_ON: i32 = -1;
 
-/// In front of what a rank tells: a piece of its files with several names, or its part, which comes last.
+/// In front of what a rank tells: a piece of its files with several names, one of its sums of directories, or its part,
+/// which comes last.
 const LINKS: u8 = 0;
 const LAST: u8 = 1;
+const SUMS: u8 = 2;
 
 /// Walks, and gives the exit code of this rank.
 pub fn run(args: &Args, json: bool, network: Network<Unit>, interrupted: &AtomicBool) -> i32 {
@@ -88,13 +91,14 @@ struct Rank<'a> {
 impl Rank<'_> {
     fn run(&mut self) -> Result<i32, JobError> {
         let began = Instant::now();
-        let nodes = Nodes::new(&self.network.share(node_number()));
-        let mut plan = match self.agree(self.plan(&nodes)) {
+        let numbers = self.network.share(node_number());
+        let nodes = Nodes::new(&numbers);
+        let masks = self.network.share_masks(&processor::mask());
+        let mut plan = match self.agree(self.plan(&numbers, &masks)) {
             Ok(plan) => plan,
             Err(code) => return Ok(code),
         };
-        let spill = Arc::default();
-        let mut counted = Counted::new(&plan, &spill);
+        let mut counted = Counted::new(&plan);
         let loaded = match self.agree(self.load(&mut plan, &mut counted)) {
             Ok(loaded) => loaded,
             Err(code) => return Ok(code),
@@ -111,7 +115,11 @@ impl Rank<'_> {
             Err(code) => return Ok(code),
         };
         let engine = walk.queue().clone();
-        let mut collectors = plan.collectors(&listing, &engine, &spill);
+        let errors = match self.agree(plan.error_log(self.resumes())) {
+            Ok(errors) => errors,
+            Err(code) => return Ok(code),
+        };
+        let mut collectors = plan.collectors(&listing, errors.as_ref(), &engine, &counted.shared);
         let started = match loaded {
             Some(units) => {
                 walk.queue().put(units);
@@ -135,8 +143,8 @@ impl Rank<'_> {
                 collectors
                     .iter_mut()
                     .for_each(|collector| collector.take(&mut counted.report, &mut counted.links));
-                let (report, units) = counted.stand(&mut walk);
-                save(file, &plan, &report, &units, &counted.links)
+                let standing = counted.stand(&mut walk);
+                counted.write(file, &plan, &standing)
             }
             None => Ok(()),
         };
@@ -164,10 +172,10 @@ impl Rank<'_> {
             for collector in &mut collectors {
                 collector.take(&mut counted.report, &mut counted.links);
             }
-            let (begun, units) = Counted::new(&plan, &spill).stand(&mut walk);
+            let Standing { begun, units } = counted.stand(&mut walk);
             let part = Part {
                 report: Some(std::mem::replace(&mut counted.report, Report::new(&plan.shape))),
-                begun: Some(begun),
+                begun,
                 units,
                 pieces: output.sent(),
                 interrupted: self.interrupted.load(Ordering::Relaxed),
@@ -212,24 +220,27 @@ impl Rank<'_> {
         let cannot = |error: &dyn std::fmt::Display| {
             CommandError::Usage(format!("cannot go on from {file:?}: {error}"))
         };
-        let loaded = checkpoint::load(file, &mut counted.links).map_err(|error| cannot(&error))?;
+        let loaded = counted.load(file).map_err(|error| cannot(&error))?;
         plan.adopt(&loaded).map_err(|error| cannot(&error))?;
         counted.report = loaded.report;
         Ok(Some(loaded.units))
     }
 
     /// What the flags ask for, with as many threads as this rank has processors to itself.
-    fn plan(&self, nodes: &Nodes) -> Result<Plan, CommandError> {
+    fn plan(&self, numbers: &[u64], masks: &[Mask]) -> Result<Plan, CommandError> {
         let mut args = self.args.walk.clone();
         if self.args.algorithm.has_threads() {
-            let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-            let neighbours = nodes.local_ranks(self.network.number()) as usize;
-            args.threads = args.threads.or(NonZeroUsize::new((processors / neighbours).max(1)));
+            let shares = Shares { nodes: numbers, masks };
+            args.threads = args.threads.or(NonZeroUsize::new(shares.threads(self.network.number() as usize)));
         } else {
             args.threads = Some(NonZeroUsize::MIN);
         }
         let mut plan = Plan::new(&args, self.json)?;
         plan.options.profile = self.args.measurements.is_some();
+        if let Some(errors) = &mut plan.errors {
+            // A file for each rank: not every shared file system can have several append to one.
+            errors.as_mut_os_string().push(format!(".{}", self.network.number()));
+        }
         Ok(plan)
     }
 
@@ -274,12 +285,20 @@ impl Rank<'_> {
                 self.network.tell(&[&[LINKS], bytes].concat());
                 Ok(())
             });
-            part.failure = sent.err().map(|error| error.to_string());
+            let mut partial = counted.shared.partial.lock();
+            let sums = partial.send(|bytes| {
+                self.network.tell(&[&[SUMS], bytes].concat());
+                Ok(())
+            });
+            // Directories that are begun remember their numbers.
+            partial.clear_sums();
+            part.failure = sent.and(sums).err().map(|error| error.to_string());
             let bytes = postcard::to_stdvec(&part).map_err(io::Error::other)?;
             self.network.tell(&[&[LAST], &bytes[..]].concat());
             return Ok(None);
         }
         let mut parts: Vec<Option<Part>> = (0..self.network.size()).map(|_| None).collect();
+        let mut sums: Vec<Received> = (0..self.network.size()).map(|_| Received::default()).collect();
         part.report.take().into_iter().for_each(|report| counted.report.merge(report));
         parts[0] = Some(part);
         let complete = |parts: &[Option<Part>], output: &mut Output| {
@@ -297,8 +316,15 @@ impl Rank<'_> {
                     Some((&LINKS, bytes)) => {
                         counted.links.receive(bytes).then_some(()).ok_or_else(nonsense)?
                     }
+                    Some((&SUMS, bytes)) => {
+                        let mut partial = counted.shared.partial.lock();
+                        sums[from as usize].add(&mut partial, bytes).then_some(()).ok_or_else(nonsense)?
+                    }
                     Some((&LAST, bytes)) => {
                         let mut part: Part = postcard::from_bytes(bytes).map_err(|_| nonsense())?;
+                        for (node, _) in &mut part.begun {
+                            *node = sums[from as usize].number(*node).ok_or_else(nonsense)?;
+                        }
                         part.report.take().into_iter().for_each(|report| counted.report.merge(report));
                         parts[from as usize] = Some(part);
                     }
@@ -335,13 +361,12 @@ impl Rank<'_> {
             let Some(file) = target else {
                 return if interrupted { fail("interrupted") } else { GO_ON };
             };
-            let mut report = counted.report.clone();
-            let mut units = Vec::new();
+            let mut standing = Standing { begun: Vec::new(), units: Vec::new() };
             for part in &mut parts {
-                part.begun.take().into_iter().for_each(|begun| report.merge(begun));
-                units.append(&mut part.units);
+                standing.begun.append(&mut part.begun);
+                standing.units.append(&mut part.units);
             }
-            return match save(file, plan, &report, &units, &counted.links) {
+            return match counted.write(file, plan, &standing) {
                 Ok(()) if interrupted => {
                     fail(&format!("interrupted; the same command with --resume {file:?} goes on from here"))
                 }
@@ -357,9 +382,8 @@ impl Rank<'_> {
         for (root, within) in &plan.dropped {
             eprintln!("nacre-mpi: {root:?} is visited as part of {within:?}");
         }
-        let printed = plan
-            .finish(&mut counted.report, &counted.links)
-            .and_then(|()| plan.print(&counted.report, &mut io::stdout().lock()));
+        let printed =
+            plan.finish(counted).and_then(|()| plan.print(&counted.report, &mut io::stdout().lock()));
         if let Err(error) = printed {
             return end(Err(error));
         }
@@ -382,17 +406,6 @@ impl Rank<'_> {
         lines.iter().for_each(|line| eprintln!("nacre-mpi: {line}"));
         end(verdict)
     }
-}
-
-fn save(
-    file: &Path,
-    plan: &Plan,
-    report: &Report,
-    units: &[Unit],
-    links: &HardLinks,
-) -> Result<(), CommandError> {
-    checkpoint::save(file, &plan.head, report, units, links)
-        .map_err(|error| CommandError::Failed(format!("cannot save the checkpoint {file:?}: {error}")))
 }
 
 /// The exit code of the job, after a word about it.

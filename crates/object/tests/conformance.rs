@@ -16,6 +16,12 @@ fn memory_store() {
 }
 
 #[test]
+fn memory_store_by_several_connections() {
+    let store = MemoryStore::new();
+    conformance::run_connections(&[&store, &store, &store], "several", Effort::default());
+}
+
+#[test]
 fn from_an_async_runtime() {
     let effort = Effort { histories: 1, increments: 5, ..Effort::default() };
     block_on(conformance::run_async(Arc::new(MemoryStore::new()), "async", effort));

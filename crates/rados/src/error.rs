@@ -74,11 +74,16 @@ pub(crate) fn failed(code: i32, attempt: Attempt, location: &Location, object: &
             ErrorKind::Unsupported,
             "the pool cannot do that: it must be replicated, since erasure-coded pools have no omap".into(),
         ),
-        errno::EOVERFLOW => {
-            (ErrorKind::Unknown, "the answer was cut: osd_max_write_op_reply_len must be at least 64".into())
-        }
+        // The OSD notices after it has changed what it keeps in memory of the object, but not what it stores.
+        errno::EOVERFLOW => (
+            ErrorKind::Unknown,
+            "the OSD found the change's answer too long (osd_max_write_op_reply_len is below 32) after it had begun to \
+             make the change: whether it took effect is unknown, and the OSD may hold another state of the object in \
+             memory than it stored. Leave the setting as it is until the object's primary OSD was restarted (ceph osd \
+             map names it)"
+                .into(),
+        ),
         errno::ENOTCONN => (ErrorKind::Closed, "the store was closed".into()),
-        errno::ENOENT if attempt == Attempt::Write => (ErrorKind::Unavailable, "the pool is gone".into()),
         _ => (ErrorKind::Io, system(code).to_string()),
     };
     StoreError::new(kind, format!("object \"{object}\" in pool \"{pool}\": {why}"))
@@ -105,6 +110,20 @@ pub(crate) fn call_failed(code: i32, attempt: Attempt, location: &Location, obje
         ),
         _ => failed(code, attempt, location, object),
     }
+}
+
+/// The error for a pool that was removed while it was used. The caller adds which.
+pub(crate) fn pool_gone() -> StoreError {
+    let text = "the pool was removed; if there is another one of that name by now, open the store again";
+    StoreError::new(ErrorKind::Unavailable, text)
+}
+
+/// The error for an object whose header is of a later format. The caller adds which.
+pub(crate) fn newer(format: u8) -> StoreError {
+    let text = format!(
+        "it was written by a newer version of Nacre, in format {format} of which this one knows 1 and 2: use that version"
+    );
+    StoreError::new(ErrorKind::Unsupported, text)
 }
 
 /// The error for a store that could not be opened.

@@ -3,10 +3,11 @@
 //! Knowledge only ever decides which way a transaction goes, never what it answers: a native write names the header
 //! that it counts on, and the OSD compares. So knowledge may be stale, evicted or absent; it must not be a mixture.
 //!
-//! Invariants: the extents kept for an object are some of those that it has at the version and with the header kept;
-//! they do not overlap within a fork. The header may be ahead of the OSD by native writes that are under way: RADOS
-//! applies the operations of one client on one object in the order they were sent in, so that each finds the header
-//! that the one before it left, or fails as that one did.
+//! Invariants: the extents kept for an object are some of those that it has in the state that the kept header stands
+//! for; they do not overlap within a fork. No two states of an object have the same header, since each change stamps it
+//! with a token of its own. The header may be ahead of the OSD by native writes that are under way: RADOS applies the
+//! operations of one client on one object in the order they were sent in, so that each finds the header that the one
+//! before it left, or fails as that one did, whatever another client wrote meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use nacre_object::{ByteRange, Fork, ObjectId};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::record::{Header, Placed};
+use crate::record::{Author, ForkRecord, Header, Placed, Token};
 
 const SHARDS: usize = 16;
 /// Objects kept per shard and generation; there are two generations.
@@ -29,8 +30,10 @@ pub(crate) struct Known {
     header: Option<Header>,
     extents: HashMap<Fork, BTreeMap<u64, Placed>>,
     extent_count: usize,
-    /// The sizes of forks of which there are extents.
-    sizes: HashMap<Fork, u64>,
+    /// The records of forks of which there are extents.
+    forks: HashMap<Fork, ForkRecord>,
+    /// The token of the last call that changed the object, where nothing is known of it since.
+    left: Option<Token>,
     /// Whether the header was last found as it was known to be: nobody else seems to write the object.
     pub(crate) steady: bool,
     /// Goes up when knowledge turns out to be wrong, so that only the first of a row of failures throws it away.
@@ -51,31 +54,36 @@ impl Known {
         (offset < extent.end).then_some(extent)
     }
 
+    /// The record of a fork, if it is known.
+    pub(crate) fn fork(&self, fork: &Fork) -> Option<&ForkRecord> {
+        self.forks.get(fork)
+    }
+
     /// All that a read of a range needs but the bytes, if one extent holds the range.
     pub(crate) fn whole(&self, fork: &Fork, range: ByteRange) -> Option<(Header, Placed, u64)> {
         let extent = self.extent(fork, range.offset).filter(|extent| range.end() <= extent.end)?;
-        Some((*self.header.as_ref()?, *extent, *self.sizes.get(fork)?))
+        Some((*self.header.as_ref()?, *extent, self.fork(fork)?.size.unwrap_or(0)))
     }
 
     /// Takes in a header that was read, and what was read of a fork with it.
-    pub(crate) fn saw(&mut self, header: &Header, fork: &Fork, size: u64, extents: &[Placed]) {
+    pub(crate) fn saw(&mut self, header: &Header, fork: &Fork, record: &ForkRecord, extents: &[Placed]) {
         match &self.header {
             // Older than what is known: of no use.
             Some(known) if known.version > header.version => return,
-            Some(known) if Self::same_state(known, header) => self.steady = true,
-            _ => self.restart(Some(*header)),
+            Some(known) if known == header => self.steady = true,
+            _ => {
+                // Where nobody else wrote since our own last call, nobody else seems to be at work.
+                let own = self.left.is_some_and(|token| header.author == Author::Token(token));
+                self.restart(Some(*header));
+                self.steady = own;
+            }
         }
-        if !extents.is_empty() && self.sizes.get(fork) != Some(&size) {
-            self.sizes.insert(fork.clone(), size);
+        if !extents.is_empty() && self.forks.get(fork) != Some(record) {
+            self.forks.insert(fork.clone(), record.clone());
         }
         for extent in extents {
             self.put(fork, *extent);
         }
-    }
-
-    /// Whether extents read with one header stand with the other too.
-    fn same_state(a: &Header, b: &Header) -> bool {
-        (a.version, a.compactions) == (b.version, b.compactions)
     }
 
     /// Takes in what a native write is about to make of the object.
@@ -90,16 +98,23 @@ impl Known {
     pub(crate) fn restart(&mut self, header: Option<Header>) {
         self.header = header;
         self.extents.clear();
-        self.sizes.clear();
+        self.forks.clear();
         self.extent_count = 0;
         self.generation += 1;
         self.steady = false;
+        self.left = None;
+    }
+
+    /// Begins anew after a call, of which nothing is known but the token of its change, if it made one.
+    pub(crate) fn restart_after(&mut self, token: Option<Token>) {
+        self.restart(None);
+        self.left = token;
     }
 
     fn put(&mut self, fork: &Fork, extent: Placed) {
         if self.extent_count >= EXTENTS_MAX {
             self.extents.clear();
-            self.sizes.clear();
+            self.forks.clear();
             self.extent_count = 0;
         }
         let extents = match self.extents.get_mut(fork) {

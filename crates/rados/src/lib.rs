@@ -13,6 +13,7 @@
 
 #![deny(unsafe_code)]
 
+mod discard;
 mod error;
 mod known;
 mod name;
@@ -23,10 +24,13 @@ mod record;
 mod reply;
 mod request;
 mod script;
+mod scrub;
+mod snapshot;
 mod store;
 #[allow(unsafe_code)]
 mod sys;
 mod uri;
 
+pub use scrub::ScrubReport;
 pub use store::RadosStore;
 pub use uri::Location;

@@ -66,18 +66,16 @@ pub(crate) fn keyed(letter: Option<u8>, name: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The key of the extent of a fork that ends before `end`.
-pub(crate) fn extent_key(fork: &[u8], end: u64) -> Vec<u8> {
-    let mut key = extent_prefix(fork);
+/// The key of the extent that ends before `end`, of the fork with a stem.
+pub(crate) fn extent_key(stem: &[u8], end: u64) -> Vec<u8> {
+    let mut key = extent_prefix(stem);
     key.extend(format!("{end:016x}").bytes());
     key
 }
 
-/// What the keys of all extents of a fork begin with.
-pub(crate) fn extent_prefix(fork: &[u8]) -> Vec<u8> {
-    let mut key = keyed(Some(b'x'), fork);
-    key.extend([1, 1]);
-    key
+/// What the keys of all extents of the fork with a stem begin with. A stem is escaped already.
+pub(crate) fn extent_prefix(stem: &[u8]) -> Vec<u8> {
+    [b"x", stem, &[1, 1]].concat()
 }
 
 /// The name that was escaped; `None` if this is not what [`escape_into`] makes.
@@ -147,7 +145,8 @@ mod tests {
         ];
         for pair in names.windows(2) {
             assert!(escaped(&pair[0]) < escaped(&pair[1]), "{pair:?}");
-            assert!(extent_key(&pair[0], u64::MAX >> 1) < extent_key(&pair[1], 0), "{pair:?}");
+            let (last, first) = (escaped(&pair[0]), escaped(&pair[1]));
+            assert!(extent_key(&last, u64::MAX >> 1) < extent_key(&first, 0), "{pair:?}");
         }
         for name in &names {
             assert!(!escaped(name).contains(&0));

@@ -2,9 +2,10 @@
 //! region that is exactly one extent, with the guards that such a write usually has.
 //!
 //! Such a write is four steps of one RADOS operation: compare the header, write the bytes where they are, set the
-//! extent's entry, set the header. The header holds the version that the write is stamped with, so comparing it
-//! decides everything that the guards say; where it changed meanwhile, the transaction runs as a call instead, which
-//! decides by the region.
+//! extent's entry, set the header. The header holds the token of the change that wrote it, so comparing it proves that
+//! the object is in the very state that the write was planned for, and decides everything that the guards say; where
+//! it changed meanwhile, the transaction runs as a call instead, which decides by the region. Versions alone would
+//! prove nothing: another client's write takes the same version as the one that failed for it.
 
 use std::ffi::CStr;
 
@@ -17,7 +18,7 @@ use nacre_object::{
 
 use crate::known::Known;
 use crate::name::extent_key;
-use crate::record::{Header, Placed};
+use crate::record::{Author, Header, Placed, Token};
 use crate::sys::{Operation, Pool, WriteStep, flag};
 
 /// The attribute that holds an object's header.
@@ -31,6 +32,8 @@ pub(crate) const ENTRIES_MAX: u64 = 8;
 /// A write that RADOS can do by itself.
 pub(crate) struct NativeWrite {
     pub(crate) fork: Fork,
+    /// What the keys of the fork's extents begin with.
+    pub(crate) stem: Bytes,
     pub(crate) data: Bytes,
     /// The header that it counts on, and the one that it leaves.
     pub(crate) before: Header,
@@ -43,7 +46,7 @@ impl NativeWrite {
     /// Sends it: four steps, one operation.
     pub(crate) fn send(&self, pool: &Pool, name: &CStr) -> Operation {
         let (before, after) = (self.before.encode(), self.after.encode());
-        let (key, value) = (extent_key(self.fork.as_bytes(), self.extent.end), self.extent.encode());
+        let (key, value) = (extent_key(&self.stem, self.extent.end), self.extent.encode());
         let steps = [
             WriteStep::IfXattr(HEADER, &before),
             WriteStep::Bytes { offset: self.extent.place.into(), data: &self.data },
@@ -63,11 +66,11 @@ fn only_extent(transaction: &Transaction) -> Option<(&Fork, u64, &Bytes)> {
     (!data.is_empty()).then_some((fork, *offset, data))
 }
 
-/// The native form of a transaction, if it has one as far as is known.
-pub(crate) fn plan(transaction: &Transaction, known: &Known) -> Option<NativeWrite> {
+/// The native form of a transaction, if it has one as far as is known. The token is its own, and never used again.
+pub(crate) fn plan(transaction: &Transaction, known: &Known, token: Token) -> Option<NativeWrite> {
     let (fork, offset, data) = only_extent(transaction)?;
     let before = *known.header().filter(|header| header.exists && header.version < OFFSET_MAX - 1)?;
-    let extent = known.extent(fork, offset)?;
+    let (extent, stem) = (known.extent(fork, offset)?, known.fork(fork)?.stem.clone());
     let range = ByteRange::new(offset, data.len() as u64);
     if extent.kind != ExtentKind::Data || extent.range() != range {
         return None;
@@ -91,9 +94,9 @@ pub(crate) fn plan(transaction: &Transaction, known: &Known) -> Option<NativeWri
             return None;
         }
     }
-    let after = Header { version: stamp, existed: true, ..before };
+    let after = Header { version: stamp, existed: true, author: Author::Token(token), ..before };
     let extent = Placed { version: stamp, ..*extent };
-    Some(NativeWrite { fork: fork.clone(), data: data.clone(), before, after, extent })
+    Some(NativeWrite { fork: fork.clone(), stem, data: data.clone(), before, after, extent })
 }
 
 /// The region that a lost native write would want to see: that of its first guard of a region.
@@ -183,22 +186,23 @@ pub(crate) fn segments(entries: &[Placed], range: ByteRange, size: u64) -> Vec<S
     segments
 }
 
-/// The answer to a read of a range, from all the entries that share a byte with it. The data is added by the caller.
-pub(crate) fn range_read(header: &Header, entries: &[Placed], range: ByteRange, size: u64) -> RangeRead {
+/// The answer to a read of a range, from all the entries that share a byte with it. Bytes without an entry have the
+/// version `floor`. The data is added by the caller.
+pub(crate) fn range_read(floor: u64, entries: &[Placed], range: ByteRange, size: u64) -> RangeRead {
     let mut extents = Vec::new();
     let mut push = |start: u64, end: u64, version: u64, kind| {
         if version > 0 && start < end {
             coalesce(&mut extents, Extent { range: ByteRange::from(start..end), version, kind });
         }
     };
-    let (mut at, mut version) = (range.offset, header.floor);
+    let (mut at, mut version) = (range.offset, floor);
     for entry in entries {
         let (start, end) = (entry.start.max(range.offset), entry.end.min(range.end()));
-        push(at, start, header.floor, ExtentKind::Hole);
+        push(at, start, floor, ExtentKind::Hole);
         push(start, end, entry.version, entry.kind);
         (at, version) = (end, version.max(entry.version));
     }
-    push(at, range.end(), header.floor, ExtentKind::Hole);
+    push(at, range.end(), floor, ExtentKind::Hole);
     RangeRead { data: Bytes::new(), extents, version, size, next: None }
 }
 
@@ -208,10 +212,12 @@ pub(crate) fn covering(
     more: bool,
     range: ByteRange,
     header: &Header,
+    base: u64,
 ) -> Result<Option<Vec<Placed>>, StoreError> {
     let mut entries: Vec<Placed> = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
-        let entry = Placed::decode(key, value, header).ok_or_else(|| crate::reply::corrupt(key))?;
+        let mut entry = Placed::decode(key, value, header).ok_or_else(|| crate::reply::corrupt(key))?;
+        entry.version = entry.version.max(base);
         if entry.start < entries.last().map_or(0, |last| last.end) {
             return Err(crate::reply::corrupt(key));
         }

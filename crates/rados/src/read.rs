@@ -7,11 +7,11 @@ use bytes::Bytes;
 use nacre_object::{Answer, ByteRange, ErrorKind, Fork, ObjectId, Outcome, RangeRead, Read, StoreError};
 use parking_lot::Mutex;
 
-use crate::error::{Attempt, errno, failed};
+use crate::error::{Attempt, errno, failed, newer, pool_gone};
 use crate::known::Known;
 use crate::name::{extent_key, extent_prefix, keyed};
 use crate::native::{self, HEADER, Segment};
-use crate::record::{Header, Placed, decode_fork, decode_value};
+use crate::record::{ForkRecord, Header, NoHeader, Placed, decode_value};
 use crate::reply::{self, corrupt};
 use crate::store::Inner;
 use crate::sys::{self, Completed, ReadStep};
@@ -63,44 +63,63 @@ impl Inner {
         range: ByteRange,
         bytes: bool,
     ) -> Result<Option<(RangeRead, Header)>, StoreError> {
-        let known_before = {
+        let (known_before, steady, stem) = {
             let known = known.lock();
-            (known.whole(fork, range), known.steady)
+            let stem = known.fork(fork).map(|record| record.stem.clone());
+            (known.whole(fork, range), known.steady, stem)
         };
-        if let (Some((header, extent, size)), true) = known_before {
+        if let (Some((header, extent, size)), true) = (known_before, steady) {
             let found = self.read_known(object, name, fork, range, bytes, (&header, extent, size)).await?;
             if found.is_some() {
                 return Ok(found);
             }
             known.lock().steady = false;
         }
-        let guess = known_before.0.filter(|_| bytes);
+        let guess = known_before.filter(|_| bytes);
         let guess =
             guess.and_then(|(_, extent, _)| native::segments(&[extent], range, u64::MAX).first().copied());
         let fork_key = keyed(Some(b'f'), fork.as_bytes());
-        // Keys hold no zero byte: the conversions cannot fail.
-        let prefix = CString::new(extent_prefix(fork.as_bytes())).unwrap_or_default();
-        let after = CString::new(extent_key(fork.as_bytes(), range.offset)).unwrap_or_default();
-        let mut steps = vec![
-            ReadStep::Xattrs,
-            ReadStep::OmapKey(&fork_key),
-            ReadStep::OmapAfter { after: &after, prefix: &prefix, limit: native::ENTRIES_MAX },
-        ];
-        steps.extend(guess.map(|guess| ReadStep::Bytes { offset: guess.place, len: guess.len }));
-        let completed = self.pool.read(name, &steps, 0).await;
-        let (header, answers) = self.header(object, completed)?;
-        let mut answers = answers.into_iter().skip(1);
-        let (sizes, _) = answers.next().map(|answer| answer.into_pairs()).unwrap_or_default();
-        let size = match sizes.first() {
-            None => 0,
-            Some((key, value)) => decode_fork(value).ok_or_else(|| self.context(corrupt(key), object))?,
+        let mut stem = stem.unwrap_or_else(|| ForkRecord::none(&fork_key).stem);
+        // The index is read where the fork's extents are known to have been last, or are at first; once more where
+        // the fork's record, which comes along, says otherwise.
+        let mut attempts = 3;
+        let (header, record, page, more, mut answers) = loop {
+            // Keys hold no zero byte: the conversions cannot fail.
+            let prefix = CString::new(extent_prefix(&stem)).unwrap_or_default();
+            let after = CString::new(extent_key(&stem, range.offset)).unwrap_or_default();
+            let mut steps = vec![
+                ReadStep::Xattrs,
+                ReadStep::OmapKey(&fork_key),
+                ReadStep::OmapAfter { after: &after, prefix: &prefix, limit: native::ENTRIES_MAX },
+            ];
+            steps.extend(guess.map(|guess| ReadStep::Bytes { offset: guess.place, len: guess.len }));
+            let completed = self.pool.read(name, &steps, 0).await;
+            let (header, answers) = self.header(object, completed)?;
+            let mut answers = answers.into_iter().skip(1);
+            let (records, _) = answers.next().map(|answer| answer.into_pairs()).unwrap_or_default();
+            let record = match records.first() {
+                None => ForkRecord::none(&fork_key),
+                Some((key, value)) => {
+                    ForkRecord::decode(key, value).ok_or_else(|| self.context(corrupt(key), object))?
+                }
+            };
+            let (page, more) = answers.next().map(|answer| answer.into_pairs()).unwrap_or_default();
+            if record.stem == stem {
+                break (header, record, page, more, answers);
+            }
+            attempts -= 1;
+            if attempts == 0 {
+                return Ok(None);
+            }
+            stem = record.stem;
         };
-        let (page, more) = answers.next().map(|answer| answer.into_pairs()).unwrap_or_default();
-        let entries =
-            native::covering(&page, more, range, &header).map_err(|error| self.context(error, object))?;
+        let size = record.size.unwrap_or(0);
+        let entries = native::covering(&page, more, range, &header, record.base)
+            .map_err(|error| self.context(error, object))?;
         let Some(entries) = entries else { return Ok(None) };
-        known.lock().saw(&header, fork, size, &entries);
-        let mut found = native::range_read(&header, &entries, range, size);
+        known.lock().saw(&header, fork, &record, &entries);
+        let floor = header.floor.max(record.base);
+        let mut found = native::range_read(floor, &entries, range, size);
         if !bytes {
             return Ok(Some((found, header)));
         }
@@ -141,7 +160,8 @@ impl Inner {
         if header != *known {
             return Ok(None);
         }
-        let mut found = native::range_read(&header, &[extent], range, size);
+        // One extent holds the whole range, so nothing of it is as old as the floor.
+        let mut found = native::range_read(header.floor, &[extent], range, size);
         if bytes {
             let length = range.end().min(size).saturating_sub(range.offset) as usize;
             found.data = match segment {
@@ -155,14 +175,14 @@ impl Inner {
         Ok(Some((found, header)))
     }
 
-    fn missing_bytes(&self, object: &ObjectId, fork: &Fork, range: ByteRange) -> StoreError {
+    pub(crate) fn missing_bytes(&self, object: &ObjectId, fork: &Fork, range: ByteRange) -> StoreError {
         let (at, len) = (range.offset, range.len);
         let text = format!("bytes of fork \"{fork}\" at {at}+{len} are missing from the byte stream");
         self.context(StoreError::new(ErrorKind::Corrupt, text), object)
     }
 
     /// Reads parts of the byte stream, unless the object changed since its header was read: then there is `None`.
-    async fn read_segments(
+    pub(crate) async fn read_segments(
         &self,
         object: &ObjectId,
         name: &CStr,
@@ -206,6 +226,7 @@ impl Inner {
         completed: Completed,
     ) -> Result<(Header, Vec<sys::Answer>), StoreError> {
         if completed.code == -errno::ENOENT {
+            self.pool_is_there(object)?;
             return Ok((Header::default(), Vec::new()));
         }
         if completed.code < 0 {
@@ -220,13 +241,18 @@ impl Inner {
             // An object that somebody else made under a name of ours, without a header: there is nothing of ours.
             return Ok((Header::default(), Vec::new()));
         };
-        match Header::decode(record) {
-            Some(header) => Ok((header, answers)),
-            None => {
-                let error =
-                    StoreError::new(ErrorKind::Corrupt, "its attribute \"nacre\" holds no header of Nacre");
-                Err(self.context(error, object))
+        let error = match Header::decode(record) {
+            Ok(header) => return Ok((header, answers)),
+            Err(NoHeader::Newer(format)) => newer(format),
+            Err(NoHeader::Damaged) => {
+                StoreError::new(ErrorKind::Corrupt, "its attribute \"nacre\" holds no header of Nacre")
             }
-        }
+        };
+        Err(self.context(error, object))
+    }
+
+    /// Where RADOS says that there is no such object, the pool itself may be what is missing.
+    pub(crate) fn pool_is_there(&self, object: &ObjectId) -> Result<(), StoreError> {
+        if self.pool.exists() { Ok(()) } else { Err(self.context(pool_gone(), object)) }
     }
 }

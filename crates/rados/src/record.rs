@@ -4,17 +4,27 @@
 //! reads and writes the same records in the OSD; `docs/ceph.md` draws them. Decoders take anything: what is not a
 //! record that this format makes is refused.
 
+use bytes::Bytes;
 use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{ByteRange, ExtentKind};
 
-/// The version of the format.
+/// The format of the entries of extents, keys and attributes, and of the headers and forks of old.
 const FORMAT: u8 = 1;
-/// The header's length in bytes: what an OSD returns at most of a call that changed the object.
-pub(crate) const HEADER_BYTES: usize = 64;
+/// The format of headers and forks as they are written today.
+const FORMAT_2: u8 = 2;
+const OLD_HEADER_BYTES: usize = 64;
+const HEADER_BYTES: usize = 80;
+/// What every later format of the header is within: its number first, its checksum last.
+const HEADER_BYTES_MAX: usize = 4096;
 const EXTENT_BYTES: usize = 28;
-const FORK_BYTES: usize = 13;
+const OLD_FORK_BYTES: usize = 13;
+/// A fork's record without its stem.
+const FORK_BYTES: usize = 24;
 /// What stands before the bytes of a key's or attribute's value.
 pub(crate) const VALUE_PREFIX_BYTES: usize = 5;
+
+/// What tells a change of an object from every other change by whomever: random, and never used twice.
+pub(crate) type Token = [u8; 16];
 
 /// A checksum of 32 bits, cheap in Lua: each word of 8 bytes goes in by a step that can be undone, so that no change
 /// of a single word is lost before the last step folds 64 bits into 32.
@@ -57,6 +67,24 @@ fn u32_at(body: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(body[at..at + 4].try_into().expect("four bytes"))
 }
 
+/// What tells two states of an object apart that its version does not: who wrote it, or which compaction moved its
+/// bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Author {
+    /// A header of format 2 carries the token of the change that wrote it.
+    Token(Token),
+    /// One of format 1 does not. It counts compactions, modulo 64. Two clients that wrote in format 1 could take each
+    /// other's for their own; read from an OSD, it stands for one state all the same, because no version was given
+    /// to two changes.
+    Old { compactions: u8 },
+}
+
+impl Default for Author {
+    fn default() -> Self {
+        Self::Token([0; 16])
+    }
+}
+
 /// An object at a glance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -64,8 +92,8 @@ pub(crate) struct Header {
     pub(crate) exists: bool,
     /// Whether it existed before the transaction that wrote this header.
     pub(crate) existed: bool,
-    /// How often the payload was compacted, modulo 64: compaction changes no version, but moves bytes.
-    pub(crate) compactions: u8,
+    /// Whether extents are in the index that belong to no fork any more.
+    pub(crate) unswept: bool,
     pub(crate) attributes: u16,
     pub(crate) forks: u32,
     pub(crate) version: u64,
@@ -80,13 +108,24 @@ pub(crate) struct Header {
     pub(crate) size_high: u64,
     pub(crate) size_low: u64,
     pub(crate) keys: u32,
+    pub(crate) author: Author,
+}
+
+/// Why bytes are no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoHeader {
+    /// They are not what any format makes.
+    Damaged,
+    /// A later Nacre wrote them, in this format.
+    Newer(u8),
 }
 
 impl Header {
-    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
+    /// The header's bytes, in the format that it was read in: what an OSD compares with what it holds.
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = [0; HEADER_BYTES - 4];
-        body[0] = FORMAT;
-        body[1] = u8::from(self.exists) | u8::from(self.existed) << 1 | self.compactions << 2;
+        body[0] = FORMAT_2;
+        body[1] = u8::from(self.exists) | u8::from(self.existed) << 1 | u8::from(self.unswept) << 2;
         body[2..4].copy_from_slice(&self.attributes.to_le_bytes());
         body[4..8].copy_from_slice(&self.forks.to_le_bytes());
         body[8..16].copy_from_slice(&self.version.to_le_bytes());
@@ -97,15 +136,36 @@ impl Header {
         body[40..48].copy_from_slice(&self.size_high.to_le_bytes());
         body[48..56].copy_from_slice(&self.size_low.to_le_bytes());
         body[56..60].copy_from_slice(&self.keys.to_le_bytes());
-        sealed(&body)
+        match self.author {
+            Author::Token(token) => {
+                body[60..].copy_from_slice(&token);
+                sealed::<HEADER_BYTES>(&body).to_vec()
+            }
+            Author::Old { compactions } => {
+                body[0] = FORMAT;
+                body[1] = body[1] & 3 | compactions << 2;
+                sealed::<OLD_HEADER_BYTES>(&body[..OLD_HEADER_BYTES - 4]).to_vec()
+            }
+        }
     }
 
-    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
-        let body = opened::<HEADER_BYTES>(record, 0)?;
-        let header = Self {
+    pub(crate) fn decode(record: &[u8]) -> Result<Self, NoHeader> {
+        let plausible = (OLD_HEADER_BYTES..=HEADER_BYTES_MAX).contains(&record.len());
+        let (body, sum) = record.split_at_checked(record.len().saturating_sub(4)).unwrap_or_default();
+        if !plausible || sum != checksum(body).to_le_bytes() {
+            return Err(NoHeader::Damaged);
+        }
+        let author = match (body[0], record.len()) {
+            (FORMAT, OLD_HEADER_BYTES) => Author::Old { compactions: body[1] >> 2 },
+            // The slice is as long as a token: the length was just compared.
+            (FORMAT_2, HEADER_BYTES) => Author::Token(body[60..].try_into().expect("sixteen bytes")),
+            (format, _) if format > FORMAT_2 => return Err(NoHeader::Newer(format)),
+            _ => return Err(NoHeader::Damaged),
+        };
+        let header = Header {
             exists: body[1] & 1 != 0,
             existed: body[1] & 2 != 0,
-            compactions: body[1] >> 2,
+            unswept: body[1] & 4 != 0 && matches!(author, Author::Token(_)),
             attributes: u16::from_le_bytes([body[2], body[3]]),
             forks: u32_at(body, 4),
             version: u64_at(body, 8),
@@ -116,9 +176,11 @@ impl Header {
             size_high: u64_at(body, 40),
             size_low: u64_at(body, 48),
             keys: u32_at(body, 56),
+            author,
         };
         let plausible = header.version < 1 << 63 && header.floor <= header.version;
-        plausible.then_some(header)
+        let in_use = body[1] & 0xf8 == 0 || matches!(author, Author::Old { .. });
+        (plausible && in_use).then_some(header).ok_or(NoHeader::Damaged)
     }
 
     /// The sizes of all forks together.
@@ -126,10 +188,41 @@ impl Header {
         let sum = (u128::from(self.size_high) << 32) + u128::from(self.size_low);
         u64::try_from(sum).unwrap_or(u64::MAX)
     }
+}
+
+/// What a call that changed an object answers with: within 32 bytes, which every OSD is set to let pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Changed {
+    pub(crate) existed: bool,
+    pub(crate) unswept: bool,
+    pub(crate) version: u64,
+    tail: u32,
+    live: u32,
+}
+
+impl Changed {
+    const BYTES: usize = 17;
+
+    pub(crate) fn decode(output: &[u8]) -> Option<Self> {
+        (output.len() == Self::BYTES).then(|| Self {
+            existed: output[0] & 2 != 0,
+            unswept: output[0] & 4 != 0,
+            version: u64_at(output, 1),
+            tail: u32_at(output, 9),
+            live: u32_at(output, 13),
+        })
+    }
 
     /// Whether half of the byte stream is garbage, and enough of it to bother.
     pub(crate) fn wants_compaction(&self) -> bool {
         u64::from(self.tail) >= 2 * u64::from(self.live) + (64 << 10)
+    }
+}
+
+impl From<&Header> for Changed {
+    fn from(header: &Header) -> Self {
+        let Header { existed, unswept, version, tail, live, .. } = *header;
+        Self { existed, unswept, version, tail, live }
     }
 }
 
@@ -185,10 +278,39 @@ impl Placed {
     }
 }
 
-/// Decodes a fork's entry: its size.
-pub(crate) fn decode_fork(value: &[u8]) -> Option<u64> {
-    let size = u64_at(opened::<FORK_BYTES>(value, 0)?, 1);
-    (size <= OFFSET_MAX).then_some(size)
+/// A fork's record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ForkRecord {
+    /// The size, if there is such a fork.
+    pub(crate) size: Option<u64>,
+    /// The version that every byte of the fork has at least, data and holes.
+    pub(crate) base: u64,
+    /// What the keys of its extents begin with, escaped: at first its name, later what it took over from another one.
+    pub(crate) stem: Bytes,
+}
+
+impl ForkRecord {
+    /// What stands for a fork that has no record. `key` is that under which the record would be.
+    pub(crate) fn none(key: &[u8]) -> Self {
+        Self { size: None, base: 0, stem: Bytes::copy_from_slice(key.get(1..).unwrap_or_default()) }
+    }
+
+    /// Decodes what is stored under a fork's key.
+    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Self> {
+        if value.len() == OLD_FORK_BYTES {
+            let size = u64_at(opened::<OLD_FORK_BYTES>(value, 0)?, 1);
+            return (size <= OFFSET_MAX).then(|| Self { size: Some(size), ..Self::none(key) });
+        }
+        let (body, sum) = value.split_at_checked(value.len().checked_sub(4)?)?;
+        if value.len() < FORK_BYTES || sum != checksum(body).to_le_bytes() || body[0] != FORMAT_2 {
+            return None;
+        }
+        let (size, base, stem) = (u64_at(body, 2), u64_at(body, 10), &body[20..]);
+        let length = usize::from(u16::from_le_bytes([body[18], body[19]]));
+        let sound = body[1] <= 1 && size <= OFFSET_MAX && base <= OFFSET_MAX && length == stem.len();
+        let size = (body[1] == 1).then_some(size);
+        sound.then(|| Self { size, base, stem: Bytes::copy_from_slice(stem) })
+    }
 }
 
 /// What stands before the bytes of a value.
@@ -198,7 +320,7 @@ pub(crate) fn value_prefix(value: &[u8]) -> [u8; VALUE_PREFIX_BYTES] {
 }
 
 /// The bytes of a key's or attribute's value.
-pub(crate) fn decode_value(stored: &bytes::Bytes) -> Option<bytes::Bytes> {
+pub(crate) fn decode_value(stored: &Bytes) -> Option<Bytes> {
     if stored.len() < VALUE_PREFIX_BYTES {
         return None;
     }
@@ -208,7 +330,6 @@ pub(crate) fn decode_value(stored: &bytes::Bytes) -> Option<bytes::Bytes> {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
@@ -219,7 +340,7 @@ mod tests {
         Header {
             exists: random.random(),
             existed: random.random(),
-            compactions: random.random_range(0..64),
+            unswept: false,
             attributes: random.random(),
             forks: random.random(),
             version,
@@ -230,6 +351,10 @@ mod tests {
             size_high: random.random(),
             size_low: random.random(),
             keys: random.random(),
+            author: match random.random() {
+                true => Author::Token(random.random()),
+                false => Author::Old { compactions: random.random_range(0..64) },
+            },
         }
     }
 
@@ -261,9 +386,10 @@ mod tests {
         for _ in 0..20_000 {
             let header = header(&mut random);
             let record = header.encode();
-            assert_eq!(Header::decode(&record), Some(header), "seed {seed}");
+            assert_eq!(Header::decode(&record), Ok(header), "seed {seed}");
             let changed = mutated(&record, &mut random);
-            assert!(changed == record || Header::decode(&changed).is_none(), "seed {seed}: {changed:?}");
+            let found = Header::decode(&changed);
+            assert!(changed == record || found == Err(NoHeader::Damaged), "seed {seed}: {changed:?}");
 
             let end = random.random_range(1..=OFFSET_MAX);
             let hole = random.random_bool(0.3);
@@ -296,28 +422,41 @@ mod tests {
             assert!(changed == stored || decode_value(&changed).is_none(), "seed {seed}");
 
             let noise: Vec<u8> = (0..random.random_range(0..80)).map(|_| random.random()).collect();
-            assert_eq!(Header::decode(&noise), None);
+            assert_eq!(Header::decode(&noise), Err(NoHeader::Damaged));
             assert_eq!(Placed::decode(&noise, &noise, &header), None);
-            assert_eq!(decode_fork(&noise), None);
+            assert_eq!(ForkRecord::decode(b"f", &noise), None);
         }
     }
 
     #[test]
     fn formats_are_pinned() {
         // What a cluster holds today must be read for ever.
-        let header = Header {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let old = Header {
             exists: true,
             version: 7,
             tail: 4096,
             live: 10,
             forks: 1,
             size_low: 10,
+            author: Author::Old { compactions: 0 },
             ..Header::default()
         };
-        let hex: String = header.encode().iter().map(|byte| format!("{byte:02x}")).collect();
         let golden = "0101000001000000070000000000000000000000000000000000000000000000001000000a000000\
                       00000000000000000a000000000000000000000067cbcbdd";
-        assert_eq!(hex, golden);
+        assert_eq!(hex(&old.encode()), golden);
+        let header = Header { author: Author::Token(*b"sixteen letters!"), ..old };
+        let golden = "0201000001000000070000000000000000000000000000000000000000000000001000000a000000\
+                      00000000000000000a00000000000000000000007369787465656e206c65747465727321ecb0af1b";
+        assert_eq!(hex(&header.encode()), golden);
+        let later = sealed::<72>(&[&[3][..], &[9; 67]].concat());
+        assert_eq!(Header::decode(&later), Err(NoHeader::Newer(3)));
+        let fork = [&[1_u8][..], &10_u64.to_le_bytes()].concat();
+        let fork = ForkRecord::decode(b"fname", &sealed::<OLD_FORK_BYTES>(&fork)).unwrap();
+        assert_eq!(fork, ForkRecord { size: Some(10), base: 0, stem: "name".into() });
+        let fork = [&[2_u8, 1][..], &10_u64.to_le_bytes(), &3_u64.to_le_bytes(), &[4, 0], b"stem"].concat();
+        let fork = ForkRecord::decode(b"fname", &sealed::<28>(&fork)).unwrap();
+        assert_eq!(fork, ForkRecord { size: Some(10), base: 3, stem: "stem".into() });
         let extent = Placed { start: 5, end: 15, version: 7, kind: ExtentKind::Data, place: 16 };
         let hex: String = extent.encode().iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "070000000000000005000000000000001000000001010000c82e784a");

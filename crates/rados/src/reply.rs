@@ -7,7 +7,7 @@ use nacre_object::{
 };
 
 use crate::name::unescaped;
-use crate::record::{HEADER_BYTES, Header, decode_fork, decode_value};
+use crate::record::{ForkRecord, Header, decode_value};
 
 /// A call's output.
 pub(crate) enum Reply {
@@ -21,6 +21,10 @@ pub(crate) enum Reply {
     Corrupt(Bytes),
     /// The script itself failed.
     Failed(String),
+    /// A later Nacre wrote the object, in this format.
+    Newer(u8),
+    /// The call would have taken longer than any may.
+    Exhausted,
 }
 
 /// Decodes the output of a call that did not change the object. `None` if it is not a reply to the transaction.
@@ -55,6 +59,8 @@ pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<
         3 => Reply::Crowded(text.u32()?),
         4 => Reply::Corrupt(text.0),
         5 => Reply::Failed(String::from_utf8_lossy(&text.0).into_owned()),
+        7 => Reply::Newer(text.u8()?),
+        8 => Reply::Exhausted,
         _ => return None,
     }))
 }
@@ -101,9 +107,11 @@ impl Decoder {
         (self.0.len() >= length).then(|| self.0.split_to(length))
     }
 
-    /// The script packs a header also for an object that never existed, then of zeros.
+    /// A header as it is stored, with its length before it; of no length where the object never existed.
     fn header(&mut self) -> Option<Header> {
-        Header::decode(&self.bytes(HEADER_BYTES)?)
+        let length = self.u16()?.into();
+        let text = self.bytes(length)?;
+        if text.is_empty() { Some(Header::default()) } else { Header::decode(&text).ok() }
     }
 
     fn value(&mut self, name: &Key) -> Option<Result<Option<Bytes>, StoreError>> {
@@ -156,10 +164,11 @@ impl Decoder {
                 for _ in 0..count {
                     let length = self.u16()?.into();
                     let key = self.bytes(length)?;
-                    let length = self.u8()?.into();
+                    let length = self.u16()?.into();
                     let value = self.bytes(length)?;
                     let name = key.get(1..).and_then(unescaped).and_then(|name| Fork::new(name).ok());
-                    let Some(entry) = name.zip(decode_fork(&value)) else { return Some(Err(corrupt(&key))) };
+                    let size = ForkRecord::decode(&key, &value).and_then(|record| record.size);
+                    let Some(entry) = name.zip(size) else { return Some(Err(corrupt(&key))) };
                     page.entries.push(entry);
                 }
                 Answer::Forks(page)
@@ -221,7 +230,7 @@ mod tests {
             ..Header::default()
         };
         let value = [&crate::record::value_prefix(b"red")[..], b"red"].concat();
-        let mut out = vec![2];
+        let mut out = vec![2, 80, 0];
         out.extend(header.encode());
         out.extend([3_u64, 8, u64::MAX].iter().flat_map(|number| number.to_le_bytes()));
         out.extend(1_u32.to_le_bytes());

@@ -8,7 +8,7 @@ use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{ByteRange, Check, Guard, KeyRange, Read, Transaction, Write};
 
 use crate::name::escape_into;
-use crate::record::value_prefix;
+use crate::record::{Token, value_prefix};
 use crate::script::{Section, Sections};
 
 /// The sections of the script that a transaction needs. `expecting` says that the answers to its reads are held.
@@ -25,6 +25,9 @@ pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     if !transaction.reads.is_empty() {
         sections = sections.with(Section::Reads);
     }
+    if transaction.reads.iter().any(|read| matches!(read, Read::Forks { .. })) {
+        sections = sections.with(Section::Index);
+    }
     if expecting {
         sections = sections.with(Section::Skip);
     }
@@ -34,9 +37,11 @@ pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     sections
 }
 
-/// A transaction's encoding. `expected` is the version at which the answers to its reads are held already.
-pub(crate) fn encode(transaction: &Transaction, expected: Option<u64>) -> Vec<u8> {
+/// A transaction's encoding. What it changes is stamped with `token`; `expected` is the version at which the answers to
+/// its reads are held already.
+pub(crate) fn encode(transaction: &Transaction, token: &Token, expected: Option<u64>) -> Vec<u8> {
     let mut out = Encoder(Vec::with_capacity(256));
+    out.0.extend(token);
     out.u64(expected.unwrap_or(u64::MAX));
     out.u32(transaction.guards.len());
     transaction.guards.iter().for_each(|guard| out.guard(guard));
@@ -188,8 +193,11 @@ impl Encoder {
                 self.u8(4);
                 self.name(None, fork.as_bytes());
             }
-            // The store refuses transactions with replacements before they come here.
-            Write::ReplaceFork { .. } => {}
+            Write::ReplaceFork { fork, from } => {
+                self.u8(9);
+                self.name(None, fork.as_bytes());
+                self.name(None, from.as_bytes());
+            }
             Write::SetKey { key: name, value } | Write::SetAttribute { name, value } => {
                 self.u8(5);
                 self.name(

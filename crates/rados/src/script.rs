@@ -24,11 +24,12 @@ pub(crate) enum Section {
     Changes,
     Apply,
     Compact,
+    Sweep,
     Entry,
 }
 
 impl Section {
-    const ALL: [(Section, &'static str); 10] = [
+    const ALL: [(Section, &'static str); 11] = [
         (Section::Core, "core"),
         (Section::Index, "index"),
         (Section::Range, "range"),
@@ -38,6 +39,7 @@ impl Section {
         (Section::Changes, "changes"),
         (Section::Apply, "apply"),
         (Section::Compact, "compact"),
+        (Section::Sweep, "sweep"),
         (Section::Entry, "entry"),
     ];
 }

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -11,25 +12,28 @@ use bytes::Bytes;
 
 use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
 use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
-use nacre_object::{
-    Answer, Done, ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write,
-};
+use nacre_object::{Answer, Done, ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{OnceCell, Semaphore, oneshot};
+use tokio::sync::{OnceCell, oneshot};
 
-use crate::error::{Attempt, call_failed, errno, failed, no_library, not_opened};
+use crate::error::{Attempt, call_failed, errno, failed, newer, no_library, not_opened, pool_gone};
 use crate::known::{Knowledge, Known};
 use crate::name::{object_id, object_name};
 use crate::native;
-use crate::record::Header;
+use crate::record::{Author, Changed, Token};
 use crate::reply::{self, corrupt};
 use crate::request;
 use crate::script::{self, Routine, Section, Sections};
+use crate::scrub::ScrubReport;
 use crate::sys::{Connection, Library, Operation, Pool, ReadStep, flag};
 use crate::uri::Location;
 
-/// Operations under way at once; more wait for their turn here, where waiting blocks nobody.
-const OPERATIONS_MAX: usize = 1024;
+/// Bytes by which a compaction must make an object shorter, where nobody waits for it, and where a write does that did not
+/// fit into the object.
+const COMPACTION_BYTES_MIN: u32 = 64 << 10;
+const NEEDED_COMPACTION_BYTES_MIN: u32 = 4 << 10;
+/// Extents that one sweep takes out of an index.
+const SWEPT_EXTENTS_MAX: u32 = 16 << 10;
 /// How long a client that has the turn to update a contended region may take before the next one gets it: round trips
 /// to an OSD take longer than those within a server, above all while the cluster mends itself.
 const TURN_MIN: Duration = Duration::from_millis(5);
@@ -55,11 +59,30 @@ pub(crate) struct Inner {
     pub(crate) pool: Pool,
     pub(crate) location: Location,
     knowledge: Knowledge,
-    turns: Semaphore,
+    tokens: Tokens,
+    /// Whether this user's calls are refused, or the OSDs run none: reads are put together from RADOS' own then.
+    calls_denied: AtomicBool,
     /// Routines of the class as an OSD compiled them.
     chunks: RwLock<HashMap<Routine, Bytes>>,
     /// Whether the OSDs are too different for that.
     by_text: AtomicBool,
+}
+
+/// Makes the tokens of changes: 64 random bits of this connection, and a count.
+struct Tokens {
+    nonce: u64,
+    count: AtomicU64,
+}
+
+impl Tokens {
+    fn new() -> Self {
+        Self { nonce: RandomState::new().hash_one(std::process::id()), count: AtomicU64::new(1) }
+    }
+
+    fn next(&self) -> Token {
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        ((u128::from(count) << 64) | u128::from(self.nonce)).to_le_bytes()
+    }
 }
 
 impl RadosStore {
@@ -90,6 +113,24 @@ impl RadosStore {
     /// The address by which the cluster knows this client: what `ceph osd blocklist ls` shows.
     pub async fn client_address(&self) -> Result<String, StoreError> {
         Ok(self.0.inner().connected().await?.pool.address())
+    }
+
+    /// Does away with an object whose header is damaged, and with all that it holds. What is left is an object that was
+    /// removed, at a version above every one that its remains show. False if there is no such object, or none with
+    /// that name was ever made.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the header is not damaged: then the object can be removed like any other.
+    /// [`ErrorKind::Unsupported`] if a newer version of Nacre wrote it.
+    pub async fn discard_damaged(&self, object: &ObjectId) -> Result<bool, StoreError> {
+        let inner = self.0.inner().connected().await?;
+        inner.discard_damaged(object, inner.tokens.next()).await
+    }
+
+    /// Looks at every object: whether its header and its index are sound. `progress` is told how many of how many are
+    /// done.
+    pub async fn scrub(&self, progress: impl FnMut(u64, u64)) -> Result<ScrubReport, StoreError> {
+        self.0.inner().connected().await?.scrub(progress).await
     }
 
     /// Where the store is.
@@ -123,10 +164,6 @@ impl ObjectStore for Engine {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         if let Err(error) = transaction.validate() {
             return Reply::ready(Err(error));
-        }
-        if transaction.writes.iter().any(|write| matches!(write, Write::ReplaceFork { .. })) {
-            let text = "forks of objects on Ceph cannot be replaced by others";
-            return Reply::ready(Err(StoreError::new(ErrorKind::Unsupported, text)));
         }
         let (engine, object) = (self.clone(), object.clone());
         started(async move { engine.connected().await?.apply(&object, &transaction).await })
@@ -194,26 +231,28 @@ fn connect_blocking(location: &Location) -> Result<Pool, StoreError> {
 
 /// How a call ended, when the OSD did not fail.
 enum Called {
-    /// It changed the object, which has this header now.
-    Changed(Header),
+    /// It changed the object.
+    Changed(Changed),
     /// It changed nothing.
     Unchanged(reply::Reply),
     /// It changed nothing, and its output got lost: librados sent it again, and the OSD remembered that it failed.
     Lost,
+    /// The OSD does not run calls, at least not for this user.
+    Denied(StoreError),
+    /// The object would hold more bytes than the OSD lets one have.
+    TooLarge(StoreError),
 }
 
 impl Inner {
     async fn connect(location: Location) -> Result<Self, StoreError> {
         let pool = connect(location.clone()).await?;
         tracing::debug!(pool = location.pool, fsid = pool.fsid(), "connected to Ceph");
-        let (knowledge, turns) = (Knowledge::new(), Semaphore::new(OPERATIONS_MAX));
+        let (knowledge, tokens) = (Knowledge::new(), Tokens::new());
         let (chunks, by_text) = (RwLock::default(), AtomicBool::new(false));
-        Ok(Self { pool, location, knowledge, turns, chunks, by_text })
+        Ok(Self { pool, location, knowledge, tokens, calls_denied: AtomicBool::new(false), chunks, by_text })
     }
 
     async fn apply(&self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
-        // The semaphore is never closed.
-        let _turn = self.turns.acquire().await;
         let name = object_name(object);
         let known = self.knowledge.of(object);
         if self.location.native {
@@ -225,6 +264,9 @@ impl Inner {
             if let Some(outcome) = self.write_natively(object, &name, &known, transaction).await? {
                 return Ok(outcome);
             }
+        }
+        if transaction.writes.is_empty() {
+            return self.ask(object, &name, transaction).await;
         }
         self.call(object, &name, &known, transaction).await
     }
@@ -242,7 +284,7 @@ impl Inner {
             // The lock is held until the operation is sent, so that what is foretold and what is sent keep the same
             // order.
             let mut known = known.lock();
-            let Some(write) = native::plan(transaction, &known) else { return Ok(None) };
+            let Some(write) = native::plan(transaction, &known, self.tokens.next()) else { return Ok(None) };
             let operation = write.send(&self.pool, name);
             known.foretell(write.after, &write.fork, write.extent);
             (write, operation, known.generation)
@@ -273,7 +315,30 @@ impl Inner {
         Ok(None)
     }
 
-    /// Applies a transaction by calls.
+    /// Answers a transaction that writes nothing: by a call, which takes one operation whatever is asked, or where
+    /// that cannot be, by reads of RADOS' own.
+    async fn ask(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        transaction: &Transaction,
+    ) -> Result<Outcome, StoreError> {
+        while !self.calls_denied.load(Ordering::Relaxed) {
+            match self.evaluate(object, name, transaction, &Token::default(), None, Attempt::Read).await? {
+                Called::Unchanged(reply::Reply::Exhausted) => break,
+                Called::Unchanged(reply) => return self.conclude(object, reply),
+                Called::Denied(error) => {
+                    tracing::debug!(%error, "reads do without calls from now on");
+                    self.calls_denied.store(true, Ordering::Relaxed);
+                }
+                Called::TooLarge(error) => return Err(error),
+                Called::Changed(_) | Called::Lost => {}
+            }
+        }
+        self.read_piecewise(object, name, transaction).await
+    }
+
+    /// Applies a transaction that writes by calls.
     async fn call(
         &self,
         object: &ObjectId,
@@ -281,63 +346,59 @@ impl Inner {
         known: &Mutex<Known>,
         transaction: &Transaction,
     ) -> Result<Outcome, StoreError> {
-        if transaction.writes.is_empty() {
-            loop {
-                match self.evaluate(object, name, transaction, None, Attempt::Read).await? {
-                    Called::Unchanged(reply) => return self.conclude(object, reply),
-                    Called::Changed(_) | Called::Lost => {}
-                }
-            }
-        }
         // Answers do not fit into the reply of a call that writes. They are fetched first, and the write then counts
         // on the object's version being still the same; if it is not, it brings the fresh answers back.
         let mut held: Option<(u64, Vec<Answer>)> = None;
         if !transaction.reads.is_empty() {
             let (guards, reads) = (transaction.guards.clone(), transaction.reads.clone());
             let reading = Transaction { guards, reads, writes: Vec::new() };
-            match self.evaluate(object, name, &reading, None, Attempt::Read).await? {
-                Called::Unchanged(reply::Reply::Answered(answers, header)) => {
-                    held = Some((header.version, answers))
-                }
-                Called::Unchanged(other) => return self.conclude(object, other),
-                Called::Changed(_) | Called::Lost => {}
+            match self.ask(object, name, &reading).await? {
+                Outcome::Done(done) => held = Some((done.version, done.answers)),
+                refused => return Ok(refused),
             }
         }
         let mut compacted = false;
         loop {
-            let expected = held.as_ref().map(|(version, _)| *version);
+            let (token, expected) = (self.tokens.next(), held.as_ref().map(|(version, _)| *version));
             known.lock().calls += 1;
-            let called = self.evaluate(object, name, transaction, expected, Attempt::Write).await;
+            let called = self.evaluate(object, name, transaction, &token, expected, Attempt::Write).await;
             {
                 let mut known = known.lock();
                 known.calls -= 1;
-                known.restart(if let Ok(Called::Changed(header)) = &called { Some(*header) } else { None });
+                known.restart_after(matches!(called, Ok(Called::Changed(_))).then_some(token));
             }
-            match called {
-                Ok(Called::Changed(header)) => {
-                    if header.wants_compaction() {
-                        // Nobody waits for it, and where it fails the next write asks again.
-                        drop(self.compact(name, false));
+            match called? {
+                Called::Changed(changed) => {
+                    // Nobody waits for these, and where they fail the next call asks again.
+                    if changed.unswept {
+                        drop(self.sweep(name));
+                    }
+                    if changed.wants_compaction() {
+                        drop(self.compact(name, COMPACTION_BYTES_MIN));
                     }
                     let answers = held.map(|(_, answers)| answers).unwrap_or_default();
-                    return Ok(Outcome::Done(Done {
-                        version: header.version,
-                        existed: header.existed,
-                        answers,
-                    }));
+                    let Changed { version, existed, .. } = changed;
+                    return Ok(Outcome::Done(Done { version, existed, answers }));
                 }
-                Ok(Called::Unchanged(reply::Reply::Answered(answers, header))) => {
+                Called::Unchanged(reply::Reply::Answered(answers, header)) => {
                     held = Some((header.version, answers))
                 }
-                Ok(Called::Unchanged(other)) => return self.conclude(object, other),
-                Ok(Called::Lost) => {}
-                Err(error) if error.kind == ErrorKind::OutOfSpace && !compacted => {
+                Called::Unchanged(other) => return self.conclude(object, other),
+                Called::Lost => {}
+                Called::Denied(error) => return Err(error),
+                // Where garbage takes the room, the object is compacted and the write tried again, once. Where there is
+                // none, the compaction changes nothing.
+                Called::TooLarge(error) => {
+                    if compacted {
+                        return Err(error);
+                    }
                     compacted = true;
-                    if self.compact(name, true).await.code < 0 {
+                    let completed = self.compact(name, NEEDED_COMPACTION_BYTES_MIN).await;
+                    let output = completed.answers.into_iter().next().map(|answer| answer.into_bytes());
+                    if completed.code < 0 || output.is_none_or(|output| output.is_empty()) {
                         return Err(error);
                     }
                 }
-                Err(error) => return Err(error),
             }
         }
     }
@@ -357,35 +418,50 @@ impl Inner {
             reply::Reply::Failed(why) => {
                 StoreError::new(ErrorKind::Io, format!("the class failed in the OSD: {why}"))
             }
+            reply::Reply::Newer(format) => newer(format),
+            reply::Reply::Exhausted => {
+                let text = "the transaction touches more extents or values than one call may take in an OSD: make \
+                            several smaller ones of it";
+                StoreError::new(ErrorKind::Unsupported, text)
+            }
         };
         Err(self.context(error, object))
     }
 
-    /// One call of a transaction.
+    /// One call of a transaction. What it changes is stamped with the token.
     async fn evaluate(
         &self,
         object: &ObjectId,
         name: &CStr,
         transaction: &Transaction,
+        token: &Token,
         expected: Option<u64>,
         attempt: Attempt,
     ) -> Result<Called, StoreError> {
         let routine =
             Routine { handler: "apply", sections: request::sections(transaction, expected.is_some()) };
-        let request = request::encode(transaction, expected);
+        let request = request::encode(transaction, token, expected);
         let chunk = self.chunk(name, routine).await;
-        let completed = self.start_call(name, &script::call(&chunk, &request)).await;
+        let completed = self.start_call(name, &script::call(&chunk, &request), attempt).await;
         let output =
             completed.answers.into_iter().next().map(|answer| answer.into_bytes()).unwrap_or_default();
         if completed.code < 0 && completed.code != -errno::ECANCELED {
-            return Err(call_failed(completed.code, attempt, &self.location, object));
+            if completed.code == -errno::ENOENT {
+                self.pool_is_there(object)?;
+            }
+            let error = call_failed(completed.code, attempt, &self.location, object);
+            return match -completed.code {
+                errno::EPERM | errno::EACCES | errno::EOPNOTSUPP => Ok(Called::Denied(error)),
+                errno::EFBIG => Ok(Called::TooLarge(error)),
+                _ => Err(error),
+            };
         }
         if completed.code >= 0 && attempt == Attempt::Write {
-            // A change that was made answers with the header alone.
-            return Header::decode(&output).map(Called::Changed).ok_or_else(|| {
-                let why = "the OSD made the change and left its answer out: osd_max_write_op_reply_len must be at least 64";
-                self.context(StoreError::new(ErrorKind::Unknown, why), object)
-            });
+            // Only a change that was made ends like this.
+            return match Changed::decode(&output) {
+                Some(changed) => Ok(Called::Changed(changed)),
+                None => self.own_change(object, name, token).await.map(Called::Changed),
+            };
         }
         if output.is_empty() {
             return Ok(Called::Lost);
@@ -404,16 +480,44 @@ impl Inner {
         }
     }
 
-    /// Has the OSD move an object's live bytes together.
-    fn compact(&self, name: &CStr, even_if_little: bool) -> Operation {
-        let sections = Sections::default().with(Section::Index).with(Section::Compact);
-        let source = script::source(Routine { handler: "compact", sections });
-        self.start_call(name, &script::call(source.as_bytes(), &[u8::from(even_if_little)]))
+    /// What a change came to that the OSD made and did not answer: the object's header says it, unless somebody changed
+    /// the object again.
+    async fn own_change(&self, object: &ObjectId, name: &CStr, token: &Token) -> Result<Changed, StoreError> {
+        let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
+        let (header, _) = self.header(object, completed)?;
+        if header.author == Author::Token(*token) {
+            return Ok(Changed::from(&header));
+        }
+        let why =
+            "the OSD made the change without saying at which version, and the object was changed again since";
+        Err(self.context(StoreError::new(ErrorKind::Unknown, why), object))
     }
 
-    fn start_call(&self, name: &CStr, input: &[u8]) -> Operation {
-        let steps = [ReadStep::Call { class: c"lua", method: c"eval_bufferlist", input }];
-        self.pool.read(name, &steps, flag::FULL_TRY | flag::RETURNVEC)
+    /// Has the OSD move an object's live bytes together, if that makes it shorter by so many bytes.
+    fn compact(&self, name: &CStr, bytes_min: u32) -> Operation {
+        let sections = Sections::default().with(Section::Index).with(Section::Compact);
+        self.tend(name, Routine { handler: "compact", sections }, bytes_min)
+    }
+
+    /// Has the OSD take extents out of the index that belong to no fork any more.
+    fn sweep(&self, name: &CStr) -> Operation {
+        let sections = Sections::default().with(Section::Index).with(Section::Sweep);
+        self.tend(name, Routine { handler: "sweep", sections }, SWEPT_EXTENTS_MAX)
+    }
+
+    /// Starts a call that changes how an object is stored, and nothing of what it holds.
+    fn tend(&self, name: &CStr, routine: Routine, bound: u32) -> Operation {
+        let request = [&self.tokens.next()[..], &bound.to_le_bytes()].concat();
+        let input = script::call(script::source(routine).as_bytes(), &request);
+        self.start_call(name, &input, Attempt::Write)
+    }
+
+    fn start_call(&self, name: &CStr, input: &[u8], attempt: Attempt) -> Operation {
+        let step = ReadStep::Call { class: c"lua", method: c"eval_bufferlist", input };
+        match attempt {
+            Attempt::Read => self.pool.read(name, &[step], flag::FULL_TRY),
+            Attempt::Write => self.pool.call(name, &step, flag::FULL_TRY | flag::RETURNVEC),
+        }
     }
 
     /// The chunk of a routine: compiled, as soon as an OSD has done that once.
@@ -425,7 +529,7 @@ impl Inner {
         if self.by_text.load(Ordering::Relaxed) {
             return Bytes::from_static(source.as_bytes());
         }
-        let completed = self.start_call(name, &script::compilation(source)).await;
+        let completed = self.start_call(name, &script::compilation(source), Attempt::Read).await;
         let chunk =
             completed.answers.into_iter().next().map(|answer| answer.into_bytes()).unwrap_or_default();
         if completed.code < 0 || chunk.is_empty() {
@@ -452,7 +556,14 @@ impl Inner {
             let looks: Vec<_> =
                 chunk.iter().map(|id| self.pool.read(&object_name(id), &[ReadStep::Xattrs], 0)).collect();
             for (id, look) in chunk.iter().zip(looks) {
-                if self.header(id, look.await)?.0.exists {
+                // One whose header cannot be read is there, under a name that can: whoever asks it for more is told
+                // what is wrong with it, and nobody else is stopped by that.
+                let exists = match self.header(id, look.await) {
+                    Ok((header, _)) => header.exists,
+                    Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => true,
+                    Err(error) => return Err(error),
+                };
+                if exists {
                     found.push(id.clone());
                 }
             }
@@ -465,18 +576,21 @@ impl Inner {
     }
 
     /// The ids of all objects of ours, removed or not, in no order. librados lists by blocking, so this has a thread.
-    async fn names(&self) -> Result<Vec<ObjectId>, StoreError> {
+    pub(crate) async fn names(&self) -> Result<Vec<ObjectId>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         let pool = self.pool.clone();
         std::thread::spawn(move || {
             let mut ids = Vec::new();
             let result = pool.each_name(|name| ids.extend(object_id(name)));
+            // A pool that was removed lists like one that is empty.
+            let exists = pool.exists();
             // Let go before the answer is sent: whoever gets it may end the process.
             drop(pool);
-            sender.send(result.map(|()| ids)).ok();
+            sender.send(result.map(|()| exists.then_some(ids))).ok();
         });
         match receiver.await {
-            Ok(Ok(ids)) => Ok(ids),
+            Ok(Ok(Some(ids))) => Ok(ids),
+            Ok(Ok(None)) => Err(pool_gone().context(format_args!("listing pool \"{}\"", self.location.pool))),
             Ok(Err(code)) => {
                 let why = std::io::Error::from_raw_os_error(-code);
                 let text = format!("listing pool \"{}\": {why}", self.location.pool);

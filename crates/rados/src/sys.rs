@@ -9,7 +9,7 @@
 //! after it ran, which the mutex around `done` orders. A pool is closed only when no operation is under way.
 
 use std::cell::{Cell, UnsafeCell};
-use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_uint, c_void};
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr;
@@ -47,6 +47,7 @@ macro_rules! library {
 }
 
 library! {
+    rados_version: fn(*mut c_int, *mut c_int, *mut c_int);
     rados_create2: fn(*mut Raw, *const c_char, *const c_char, u64) -> c_int;
     rados_conf_read_file: fn(Raw, *const c_char) -> c_int;
     rados_conf_set: fn(Raw, *const c_char, *const c_char) -> c_int;
@@ -56,6 +57,7 @@ library! {
     rados_getaddrs: fn(Raw, *mut *mut c_char) -> c_int;
     rados_ioctx_create: fn(Raw, *const c_char, *mut Raw) -> c_int;
     rados_ioctx_set_namespace: fn(Raw, *const c_char);
+    rados_ioctx_get_pool_name: fn(Raw, *mut c_char, c_uint) -> c_int;
     rados_ioctx_destroy: fn(Raw);
     rados_nobjects_list_open: fn(Raw, *mut Raw) -> c_int;
     rados_nobjects_list_next: fn(Raw, *mut *const c_char, *mut *const c_char, *mut *const c_char) -> c_int;
@@ -73,6 +75,7 @@ library! {
     rados_write_op_write: fn(Raw, *const c_char, usize, u64);
     rados_write_op_write_full: fn(Raw, *const c_char, usize);
     rados_write_op_remove: fn(Raw);
+    rados_write_op_omap_clear: fn(Raw);
     rados_write_op_omap_set2: fn(Raw, *const *const c_char, *const *const c_char, *const usize, *const usize, usize);
     rados_aio_write_op_operate: fn(Raw, Raw, Raw, *const c_char, Raw, c_int) -> c_int;
     rados_create_read_op: fn() -> Raw;
@@ -113,6 +116,16 @@ impl Library {
             library.and_then(Library::bind).map_err(|error| error.to_string())
         });
         loaded.as_ref().map_err(Clone::clone)
+    }
+}
+
+impl Library {
+    /// The version of the interface: it changes when what a program relies on does.
+    fn interface(&self) -> c_int {
+        let (mut major, mut minor, mut extra) = (0, 0, 0);
+        // SAFETY: librados writes three numbers.
+        unsafe { (self.rados_version)(&mut major, &mut minor, &mut extra) };
+        major
     }
 }
 
@@ -275,6 +288,19 @@ impl Pool {
         }
     }
 
+    /// Whether the pool is there, as far as this client knows. It knows better once an operation came back with ENOENT,
+    /// for librados asks the monitors before it says that of a pool.
+    pub(crate) fn exists(&self) -> bool {
+        const NO_ENTRY: c_int = -2;
+        let mut name = [0_u8; 1024];
+        // SAFETY: the buffer is as long as we say.
+        let code = unsafe {
+            let (buffer, length) = (name.as_mut_ptr().cast(), name.len() as c_uint);
+            (self.0.library.rados_ioctx_get_pool_name)(self.0.io, buffer, length)
+        };
+        code != NO_ENTRY
+    }
+
     /// Calls `visit` with the name of every object of the pool's namespace, in no order. Blocks.
     pub(crate) fn each_name(&self, mut visit: impl FnMut(&[u8])) -> Result<(), c_int> {
         const NO_MORE: c_int = -2;
@@ -314,6 +340,34 @@ impl Pool {
                 let code =
                     (library.rados_aio_read_op_operate)(op, self.0.io, completion, object.as_ptr(), flags);
                 (library.rados_release_read_op)(op);
+                code
+            }
+        })
+    }
+
+    /// Starts a call of a class's method that may change the object; its output is that of a read operation's call.
+    ///
+    /// A call that is sent as a read operation would leave the object with the time of 1970, for librados sends no time
+    /// along. A write operation has the time, but librados.h has no function that adds a call *with output* to one.
+    /// Those for read operations do it, because librados makes both kinds of operation of the same class, or of one that
+    /// begins with it; that is relied on for the version of librados' interface of which it is known, 3, and for none
+    /// other.
+    pub(crate) fn call(&self, object: &CStr, step: &ReadStep<'_>, flags: c_int) -> Operation {
+        let library = self.0.library;
+        if library.interface() != 3 {
+            return self.read(object, std::slice::from_ref(step), flags);
+        }
+        self.start(vec![Slot::of(step)], |slots, completion| {
+            // SAFETY: as for a read operation; and in version 3 of the interface, a write operation is one too.
+            unsafe {
+                let op = (library.rados_create_write_op)();
+                for slot in slots {
+                    step.add(library, op, slot);
+                }
+                let (io, time) = (self.0.io, ptr::null_mut());
+                let code =
+                    (library.rados_aio_write_op_operate)(op, io, completion, object.as_ptr(), time, flags);
+                (library.rados_release_write_op)(op);
                 code
             }
         })
@@ -440,6 +494,8 @@ pub(crate) enum WriteStep<'a> {
     AllBytes(&'a [u8]),
     /// Sets a key of the omap.
     SetOmap(&'a [u8], &'a [u8]),
+    /// Removes all keys of the omap.
+    ClearOmap,
     /// Removes the object.
     Remove,
 }
@@ -471,6 +527,7 @@ impl WriteStep<'_> {
                     let (values, value_len) = (value.as_ptr().cast(), value.len());
                     (library.rados_write_op_omap_set2)(op, &keys, &values, &key_len, &value_len, 1);
                 }
+                WriteStep::ClearOmap => (library.rados_write_op_omap_clear)(op),
                 WriteStep::Remove => (library.rados_write_op_remove)(op),
             }
         }

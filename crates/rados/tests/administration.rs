@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use cluster::{Cluster, open};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    ByteRange, ErrorKind, Fork, Key, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write,
+    Answer, ByteRange, Check, ErrorKind, Fork, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read,
+    StoreError, Transaction, Write,
 };
 use nacre_rados::RadosStore;
 
@@ -45,8 +46,9 @@ fn without_lua_the_error_names_the_settings() {
         ErrorKind::Unsupported,
         &["object \"a\"", "osd_class_load_list", "osd_class_default_list"],
     );
-    // What RADOS does by itself works all the same.
+    // What RADOS does by itself works all the same, however it is asked.
     assert!(apply(&store, "a", read()).is_ok());
+    assert!(apply(&store, "a", read().read(Read::Stat).guard(Guard::Absent)).is_ok());
 }
 
 #[test]
@@ -73,6 +75,38 @@ fn what_cannot_be_opened_says_why() {
 fn capabilities_that_are_missing_are_named() {
     let cluster = Cluster::shared();
     let uri = cluster.uri("caps");
+    // Something of everything, for those who may read.
+    let key = |name: &str| Key::try_from(name).unwrap();
+    let admin = open(&uri);
+    let fill = Transaction::new()
+        .write(Fork::DEFAULT, 0, vec![7; 100_000])
+        .write(Fork::try_from("other").unwrap(), 5, "more")
+        .change(Write::SetKey { key: key("colour"), value: "red".into() })
+        .change(Write::SetAttribute { name: key("shape"), value: "round".into() });
+    apply(&admin, "full", fill).unwrap();
+    for offset in 0..40 {
+        apply(&admin, "full", Transaction::new().write(Fork::DEFAULT, 50 + 1000 * offset, "piece")).unwrap();
+    }
+    let range = Read::Range { fork: Fork::DEFAULT, range: ByteRange::ALL, intent: Default::default() };
+    let everything = Transaction::new()
+        .guard(Guard::Exists)
+        .guard(Guard::Key { key: key("colour"), check: Check::Equal("red".into()) })
+        .guard(Guard::Region { fork: Fork::DEFAULT, range: ByteRange::ALL, version: 41 })
+        .read(range)
+        .read(Read::Extents { fork: Fork::DEFAULT, range: ByteRange::ALL })
+        .read(Read::Stat)
+        .read(Read::Forks { after: None, limit: 10 })
+        .read(Read::Key { key: key("colour") })
+        .read(Read::Keys { range: KeyRange::all(), limit: 10, values: true })
+        .read(Read::Attribute { name: key("shape") })
+        .read(Read::Attributes);
+    let refused = everything.clone().guard(Guard::Region {
+        fork: Fork::DEFAULT,
+        range: ByteRange::new(0, 2000),
+        version: 1,
+    });
+    let seen =
+        [everything, refused].map(|transaction| (apply(&admin, "full", transaction.clone()), transaction));
     for (user, caps, may_write, may_read) in [
         ("least", "allow rwx pool=nacre", true, true),
         ("spaced", "allow rwx pool=nacre namespace=caps*", true, true),
@@ -89,6 +123,13 @@ fn capabilities_that_are_missing_are_named() {
                 assert!(!may_write && error.message.contains(&name), "{error}");
                 assert!(matches!(error.kind, ErrorKind::Denied | ErrorKind::Unsupported), "{error}");
             }
+        }
+        if may_read {
+            // However many reads and guards, what may be read is read, from one moment.
+            for (expected, transaction) in &seen {
+                assert_eq!(&apply(&store, "full", transaction.clone()), expected, "{user}");
+            }
+            assert!(!block_on(store.list(None, 10)).unwrap().is_empty(), "{user} lists");
         }
         match apply(&store, user, read()) {
             Ok(_) => assert!(may_read, "{user} may read"),
@@ -198,12 +239,35 @@ fn damaged_values_are_noticed_and_named() {
             );
         }
     }
+    // Such an object is in nobody's way: it is listed by its name, reported, and done away with on demand.
+    let listed = || block_on(natively.list(None, 100)).unwrap();
+    assert!(listed().contains(&id("header")));
+    let report = block_on(natively.scrub(|_, _| {})).unwrap();
+    assert!(
+        report
+            .findings
+            .iter()
+            .any(|(object, error)| *object == id("header") && error.kind == ErrorKind::Corrupt)
+    );
+    assert!(!report.findings.iter().any(|(object, _)| *object == id("sound")));
+    write(&natively, "sound").unwrap();
+    let error = block_on(natively.discard_damaged(&id("sound"))).unwrap_err();
+    assert_says(&error, ErrorKind::Invalid, &["sound", "not damaged"]);
+    assert!(!block_on(natively.discard_damaged(&id("nothing"))).unwrap());
+    assert!(block_on(natively.discard_damaged(&id("header"))).unwrap());
+    assert!(!listed().contains(&id("header")));
+    for store in [&natively, &by_calls] {
+        let Outcome::Done(done) = write(store, "header").unwrap() else { unreachable!("there is no guard") };
+        assert!(done.version > 1 << 32, "versions went back to {}", done.version);
+    }
     // The byte stream, cut short by somebody.
     write(&natively, "bytes").unwrap();
     rados(&["truncate", "nacre.bytes", "2"], b"");
     for store in [&natively, &by_calls] {
         assert_says(&apply(store, "bytes", read()).unwrap_err(), ErrorKind::Corrupt, &["bytes"]);
     }
+    let report = block_on(by_calls.scrub(|_, _| {})).unwrap();
+    assert!(report.findings.iter().any(|(object, _)| *object == id("bytes")));
     // Objects that are not ours are in nobody's way, and are not listed.
     rados(&["put", "somebody", "-"], b"else's");
     let listed: Vec<String> = block_on(natively.list(None, 100))
@@ -235,4 +299,142 @@ fn objects_that_pass_the_limit_are_refused_whole() {
     let nacre_object::Answer::Range(found) = &done.answers[0] else { unreachable!("a range was asked for") };
     assert_eq!((&found.data[..], found.size), (&[7; 4][..], written));
     apply(&store, "large", Transaction::new().change(Write::Remove)).unwrap();
+}
+
+#[test]
+fn a_pool_that_was_removed_is_not_an_empty_store() {
+    let cluster = Cluster::shared();
+    cluster.ceph(&["osd", "pool", "create", "brief", "8", "8", "replicated"]);
+    let key = cluster.ceph(&["auth", "get-or-create", "client.brief", "mon", "allow r", "osd", "allow rwx"]);
+    std::fs::write(cluster.dir().join("client.brief.keyring"), key).unwrap();
+    let uri = cluster.uri("gone").replace("rados://nacre", "rados://brief").replace("id=nacre", "id=brief");
+    let stores = [open(&uri), open(&format!("{uri}&native=off"))];
+    for store in &stores {
+        write(store, "a").unwrap();
+        write(store, "a").unwrap();
+        apply(store, "a", read()).unwrap();
+    }
+    cluster.ceph(&["config", "set", "mon", "mon_allow_pool_delete", "true"]);
+    cluster.ceph(&["osd", "pool", "delete", "brief", "brief", "--yes-i-really-really-mean-it"]);
+    for again in [false, true] {
+        if again {
+            // Another one of the same name is another pool.
+            cluster.ceph(&["osd", "pool", "create", "brief", "8", "8", "replicated"]);
+        }
+        for store in &stores {
+            for transaction in [
+                read(),
+                read().read(Read::Stat),
+                Transaction::new().read(Read::Stat),
+                Transaction::new().read(Read::Key { key: Key::try_from("k").unwrap() }),
+                Transaction::new().write(Fork::DEFAULT, 0, "text"),
+                Transaction::new().change(Write::Create),
+            ] {
+                let error = apply(store, "a", transaction).unwrap_err();
+                assert_says(&error, ErrorKind::Unavailable, &["brief", "the pool was removed"]);
+            }
+            let error = block_on(store.list(None, 10)).unwrap_err();
+            assert_says(&error, ErrorKind::Unavailable, &["brief", "the pool was removed"]);
+        }
+    }
+    cluster.ceph(&["osd", "pool", "delete", "brief", "brief", "--yes-i-really-really-mean-it"]);
+}
+
+#[test]
+fn any_number_of_replies_may_wait_for_each_other() {
+    let cluster = Cluster::shared();
+    for way in ["on", "off"] {
+        let store = open(&format!("{}&native={way}", cluster.uri("replies")));
+        let mut replies: Vec<_> = (0..3000_u64)
+            .map(|number| {
+                let object = id(&(number % 7).to_string());
+                let transaction = match number % 3 {
+                    0 => read().read(Read::Stat),
+                    1 => read(),
+                    _ => Transaction::new().write(Fork::DEFAULT, 8 * (number % 50), vec![1; 8]),
+                };
+                store.apply(&object, transaction)
+            })
+            .collect();
+        // The last one first: nothing that it needs may wait for somebody to look at the first one.
+        while let Some(reply) = replies.pop() {
+            block_on(reply).unwrap();
+        }
+    }
+}
+
+#[test]
+fn objects_have_the_time_of_their_last_write() {
+    let cluster = Cluster::shared();
+    for way in ["on", "off"] {
+        let uri = format!("{}&native={way}", cluster.uri("time"));
+        let store = open(&uri);
+        for _ in 0..3 {
+            write(&store, "a").unwrap();
+            apply(&store, "a", read()).unwrap();
+            let line = cluster.rados(&["-p", "nacre", "-N", cluster::namespace(&uri), "stat", "nacre.a"]);
+            let year = line.split("mtime ").nth(1).unwrap()[..4].parse::<u32>().unwrap();
+            assert!(year > 2000, "{line}");
+        }
+    }
+}
+
+/// A call ends by itself, whatever it is asked: an OSD that is kept busy for long kills itself.
+#[test]
+fn what_is_too_much_for_one_call_is_refused_or_read_piece_by_piece() {
+    let cluster = Cluster::shared();
+    let store = cluster.open("purse");
+    let pieces = 10_000_u64;
+    for part in 0..5 {
+        let extents = (0..pieces).map(|piece| ((part * pieces + piece) * 4, vec![part as u8 + 1].into()));
+        let extents = Write::Extents { fork: Fork::DEFAULT, extents: extents.collect() };
+        apply(&store, "long", Transaction::new().change(extents)).unwrap();
+    }
+    let mut looks = Transaction::new();
+    for _ in 0..8 {
+        looks = looks.read(Read::Extents { fork: Fork::DEFAULT, range: ByteRange::new(1, u64::MAX >> 2) });
+    }
+    let Outcome::Done(done) = apply(&store, "long", looks.clone()).unwrap() else {
+        unreachable!("there is no guard")
+    };
+    assert_eq!(done.answers.len(), 8);
+    for answer in &done.answers {
+        let Answer::Range(found) = answer else { unreachable!("ranges were asked for") };
+        assert_eq!((found.version, found.size, found.extents.len()), (5, (5 * pieces - 1) * 4 + 1, 4096));
+    }
+    let mut write = Transaction::new().write(Fork::DEFAULT, 0, "over");
+    for _ in 0..8 {
+        write = write.if_version(Fork::DEFAULT, ByteRange::ALL, 5);
+    }
+    let from = std::time::Instant::now();
+    assert_says(&apply(&store, "long", write).unwrap_err(), ErrorKind::Unsupported, &["long", "one call"]);
+    println!("an exhausted call took {} ms", from.elapsed().as_millis());
+    let stat = apply(&store, "long", Transaction::new().read(Read::Stat)).unwrap();
+    let Outcome::Done(done) = stat else { unreachable!("there is no guard") };
+    assert_eq!(done.version, 5);
+    // A fork of any length goes in one call, and its remains in calls of bounded length.
+    let remove = Transaction::new().change(Write::RemoveFork { fork: Fork::DEFAULT });
+    apply(&store, "long", remove).unwrap();
+    let Outcome::Done(done) = apply(&store, "long", read()).unwrap() else {
+        unreachable!("there is no guard")
+    };
+    let Answer::Range(found) = &done.answers[0] else { unreachable!("a range was asked for") };
+    assert_eq!((found.version, found.size), (6, 0));
+    let entries = || {
+        let uri = store.location().to_string();
+        let keys =
+            cluster.rados(&["-p", "nacre", "-N", cluster::namespace(&uri), "listomapkeys", "nacre.long"]);
+        keys.lines().count()
+    };
+    cluster::wait_until("the remains are swept away", || {
+        apply(&store, "long", Transaction::new().change(Write::Create)).unwrap();
+        entries() <= 1
+    });
+    let all = Transaction::new().write(Fork::DEFAULT, 0, "anew").read(Read::Stat);
+    apply(&store, "long", all).unwrap();
+    let Outcome::Done(done) = apply(&store, "long", read()).unwrap() else {
+        unreachable!("there is no guard")
+    };
+    let Answer::Range(found) = &done.answers[0] else { unreachable!("a range was asked for") };
+    assert_eq!(&found.data[..], b"anew");
 }

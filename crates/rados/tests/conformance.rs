@@ -12,6 +12,15 @@ fn native_operations_and_calls_together() {
 }
 
 #[test]
+fn several_clients() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("clients");
+    let clients = [(); 3].map(|()| open(&uri));
+    let effort = conformance::Effort { histories: 15, seed: 2000, ..conformance::Effort::default() };
+    conformance::run_connections(&[&clients[0], &clients[1], &clients[2]], "suite", effort);
+}
+
+#[test]
 fn calls_alone() {
     let cluster = Cluster::shared();
     let store = open(&format!("{}&native=off", cluster.uri("calls")));

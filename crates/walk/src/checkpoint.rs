@@ -8,8 +8,9 @@
 
 use crate::Unit;
 use crate::entry::Time;
-use crate::report::Report;
 use crate::report::link::HardLinks;
+use crate::report::partial::{Partial, Received, is_name};
+use crate::report::{Report, Tally};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -18,19 +19,22 @@ use std::path::Path;
 const MAGIC: [u8; 8] = *b"\x89NACREW\n";
 
 /// Version of the format, and of the structures in it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// No frame is longer.
 const FRAME_BYTES_MAX: u32 = 256 << 20;
 
-/// Units in one frame.
+/// Units, or sums of directories, in one frame, and about how many bytes they take at most.
 const FRAME_UNITS: usize = 1024;
+const FRAME_UNITS_BYTES: usize = 1 << 20;
 
 const END: u8 = 0;
 const HEAD: u8 = 1;
 const REPORT: u8 = 2;
 const UNITS: u8 = 3;
 const LINKS: u8 = 4;
+const SUMS: u8 = 5;
+const BEGUN: u8 = 6;
 
 /// What was asked, so that nobody goes on with something else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +61,23 @@ impl Head {
     }
 }
 
+/// What is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Saved<'a> {
+    /// What was asked.
+    pub head: &'a Head,
+    /// What was counted.
+    pub report: &'a Report,
+    /// Sums of directories that are counted in parts.
+    pub partial: &'a Partial,
+    /// What was counted of directories that are begun, by their numbers among those.
+    pub begun: &'a [(u32, Tally)],
+    /// What is left.
+    pub units: &'a [Unit],
+    /// Files with several names.
+    pub links: &'a HardLinks,
+}
+
 /// What was read.
 #[derive(Debug)]
 pub struct Loaded {
@@ -78,7 +99,9 @@ pub enum LoadError {
     #[error("it is not a checkpoint of a walk")]
     Foreign,
     /// It is of another version of the program.
-    #[error("it has version {0}, and this program reads version {VERSION}")]
+    #[error(
+        "it has version {0}, and this program reads version {VERSION}: go on with the program that wrote it, or begin anew"
+    )]
     Version(u32),
     /// It was changed, or cut.
     #[error("it is damaged: {0}")]
@@ -86,14 +109,14 @@ pub enum LoadError {
 }
 
 /// Writes a checkpoint, replacing what is there.
-pub fn save(path: &Path, head: &Head, report: &Report, units: &[Unit], links: &HardLinks) -> io::Result<()> {
+pub fn save(path: &Path, saved: &Saved<'_>) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     let mut writer = BufWriter::new(file.as_file_mut());
-    write(&mut writer, head, report, units, links)?;
+    write(&mut writer, saved)?;
     writer.flush()?;
     drop(writer);
     file.as_file().sync_all()?;
@@ -101,19 +124,14 @@ pub fn save(path: &Path, head: &Head, report: &Report, units: &[Unit], links: &H
     File::open(folder)?.sync_all()
 }
 
-/// Reads a checkpoint; files with several names are added to `links`.
-pub fn load(path: &Path, links: &mut HardLinks) -> Result<Loaded, LoadError> {
-    read(&mut BufReader::new(File::open(path)?), links)
+/// Reads a checkpoint; files with several names are added to `links`, and sums of directories to `partial`.
+pub fn load(path: &Path, links: &mut HardLinks, partial: &mut Partial) -> Result<Loaded, LoadError> {
+    read(&mut BufReader::new(File::open(path)?), links, partial)
 }
 
 /// Writes a checkpoint's bytes.
-pub fn write(
-    writer: &mut impl Write,
-    head: &Head,
-    report: &Report,
-    units: &[Unit],
-    links: &HardLinks,
-) -> io::Result<()> {
+pub fn write(writer: &mut impl Write, saved: &Saved<'_>) -> io::Result<()> {
+    let Saved { head, report, partial, begun, units, links } = saved;
     writer.write_all(&MAGIC)?;
     writer.write_all(&VERSION.to_le_bytes())?;
     let mut frames = 0_u64;
@@ -123,8 +141,22 @@ pub fn write(
     };
     frame(HEAD, &encode(head)?)?;
     frame(REPORT, &encode(report)?)?;
-    for units in units.chunks(FRAME_UNITS) {
+    partial.send(|bytes| frame(SUMS, bytes))?;
+    for begun in begun.chunks(FRAME_UNITS) {
+        frame(BEGUN, &encode(&begun)?)?;
+    }
+    let mut rest = *units;
+    while !rest.is_empty() {
+        // Paths may be long, and frames may not.
+        let mut bytes = 0;
+        let many = rest.iter().take(FRAME_UNITS).take_while(|unit| {
+            let before = bytes;
+            bytes += unit.path.len() + 8 * unit.inodes.len();
+            before < FRAME_UNITS_BYTES
+        });
+        let (units, others) = rest.split_at(many.count());
         frame(UNITS, &encode(&units)?)?;
+        rest = others;
     }
     links.send(|bytes| frame(LINKS, bytes))?;
     put_frame(writer, END, &frames.to_le_bytes())
@@ -151,7 +183,11 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// Reads a checkpoint's bytes.
-pub fn read(reader: &mut impl Read, links: &mut HardLinks) -> Result<Loaded, LoadError> {
+pub fn read(
+    reader: &mut impl Read,
+    links: &mut HardLinks,
+    partial: &mut Partial,
+) -> Result<Loaded, LoadError> {
     let mut start = [0; 12];
     match reader.read_exact(&mut start) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(LoadError::Foreign),
@@ -166,6 +202,7 @@ pub fn read(reader: &mut impl Read, links: &mut HardLinks) -> Result<Loaded, Loa
         return Err(LoadError::Version(version));
     }
     let (mut head, mut report, mut units) = (None, None, Vec::new());
+    let mut sums = Received::default();
     let mut frames = 0_u64;
     loop {
         let (kind, payload) = get_frame(reader)?;
@@ -180,6 +217,13 @@ pub fn read(reader: &mut impl Read, links: &mut HardLinks) -> Result<Loaded, Loa
             REPORT => report = Some(decode(&payload)?),
             UNITS => units.extend(decode::<Vec<Unit>>(&payload)?),
             LINKS if links.receive(&payload) => {}
+            SUMS if sums.add(partial, &payload) => {}
+            BEGUN => {
+                for (node, tally) in decode::<Vec<(u32, Tally)>>(&payload)? {
+                    let node = sums.number(node).ok_or(LoadError::Damaged("a sum is of no directory"))?;
+                    partial.add(node, &tally);
+                }
+            }
             _ => return Err(LoadError::Damaged("a part is of no known kind")),
         }
         frames += 1;
@@ -193,12 +237,10 @@ pub fn read(reader: &mut impl Read, links: &mut HardLinks) -> Result<Loaded, Loa
     let (Some(head), Some(report)) = (head, report) else {
         return Err(LoadError::Damaged("parts are missing"));
     };
+    // Rests come last: whoever reads the rest of a directory then knows which of its entries were renamed since their
+    // units were written down, and does not visit them once more under their new names.
+    units.sort_by_key(|unit: &Unit| unit.position.is_some());
     Ok(Loaded { head, report, units })
-}
-
-/// A name as a directory can hold it.
-fn is_name(name: &[u8]) -> bool {
-    !matches!(name, b"" | b"." | b"..") && !name.contains(&0)
 }
 
 fn decode<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, LoadError> {
@@ -249,9 +291,23 @@ pub mod check {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Shape;
     use crate::report::histogram::Measure;
-    use crate::report::{Shape, Tally};
     use std::sync::Arc;
+
+    fn read_plain(bytes: &[u8]) -> Result<Loaded, LoadError> {
+        read(&mut &bytes[..], &mut links(), &mut Partial::default())
+    }
+
+    fn load_plain(path: &Path) -> Result<Loaded, LoadError> {
+        load(path, &mut links(), &mut Partial::default())
+    }
+
+    fn write_plain(bytes: &mut Vec<u8>, head: &Head, units: &[Unit]) {
+        let (report, partial, links) = (Report::default(), Partial::default(), links());
+        let (report, partial, begun, links) = (&report, &partial, &[][..], &links);
+        write(bytes, &Saved { head, report, partial, begun, units, links }).unwrap();
+    }
 
     fn links() -> HardLinks {
         HardLinks::new(&Arc::default(), 1)
@@ -261,16 +317,24 @@ mod tests {
         let shape = Shape { top: 3, histograms: vec![Measure::Size, Measure::Owner], now: 5 };
         let mut report = Report::new(&shape);
         report.kinds[0] = Tally { entries: 7, apparent: 8, allocated: 9 };
-        report.files.offer(17, |path| path.extend_from_slice(b"a/b"));
-        report.add_partial(0, b"a".to_vec(), &report.kinds[0].clone());
+        report.files.offer_file(17, 2, |path| path.extend_from_slice(b"a/b"));
+        let mut partial = Partial::default();
+        let root = partial.root(0);
+        let node = partial.child(root, b"a");
+        partial.add(node, &report.kinds[0]);
         let head = Head { flags: vec![("ROOT".into(), "x".into())], now: Time::default(), newer: None };
         let mut known = links();
         assert!(known.receive(&[3; 32 * 5].map(|byte| byte & 3)));
         let mut bytes = Vec::new();
-        write(&mut bytes, &head, &report, units, &known).unwrap();
-        let mut again = links();
-        let loaded = read(&mut &bytes[..], &mut again).unwrap();
-        assert_eq!((&loaded.head, &loaded.report, &loaded.units[..]), (&head, &report, units));
+        let begun = [(node, Tally { entries: 1, ..Tally::default() })];
+        let (head, report, partial, begun, links_known) = (&head, &report, &partial, &begun[..], &known);
+        write(&mut bytes, &Saved { head, report, partial, begun, units, links: links_known }).unwrap();
+        let (mut again, mut sums) = (links(), Partial::default());
+        let loaded = read(&mut &bytes[..], &mut again, &mut sums).unwrap();
+        let mut entries = 0;
+        sums.finish(|_, _, tally, _| entries += tally.entries);
+        assert_eq!(entries, 7 + 1);
+        assert_eq!((&loaded.head, &loaded.report, &loaded.units[..]), (head, report, units));
         let mut count = 0;
         again.for_each(|_| count += 1).unwrap();
         assert_eq!(count, 1);
@@ -278,7 +342,9 @@ mod tests {
     }
 
     fn units(paths: &[&[u8]]) -> Vec<Unit> {
-        let unit = |path: &&[u8]| Unit { root: 0, path: path.to_vec(), position: Some(1) };
+        let inodes = |path: &[u8]| vec![7; path.len() % 3];
+        let unit =
+            |path: &&[u8]| Unit { root: 0, path: path.to_vec(), position: Some(1), inodes: inodes(path) };
         paths.iter().map(unit).collect()
     }
 
@@ -289,7 +355,7 @@ mod tests {
         let whole = bytes(&units(&many));
         for len in 0..whole.len() {
             if len < 200 || len % 997 == 0 || whole.len() - len < 200 {
-                assert!(read(&mut &whole[..len], &mut links()).is_err(), "cut at {len}");
+                assert!(read_plain(&whole[..len]).is_err(), "cut at {len}");
             }
         }
         let mut state = 1_u64;
@@ -305,15 +371,15 @@ mod tests {
                 mutated[at] ^= 1 << random(8);
             }
             if mutated != small {
-                assert!(read(&mut &mutated[..], &mut links()).is_err());
+                assert!(read_plain(&mutated[..]).is_err());
             }
         }
         let mut longer = small;
         longer.push(0);
-        assert!(matches!(read(&mut &longer[..], &mut links()), Err(LoadError::Damaged(_))));
-        assert!(matches!(read(&mut &b"something else"[..], &mut links()), Err(LoadError::Foreign)));
+        assert!(matches!(read_plain(&longer[..]), Err(LoadError::Damaged(_))));
+        assert!(matches!(read_plain(b"something else"), Err(LoadError::Foreign)));
         longer[8] = 9;
-        assert!(matches!(read(&mut &longer[..], &mut links()), Err(LoadError::Version(9))));
+        assert!(matches!(read_plain(&longer[..]), Err(LoadError::Version(9))));
     }
 
     #[test]
@@ -324,15 +390,16 @@ mod tests {
             (state >> 56) as u8
         };
         let small = bytes(&units(&[b"a"]));
-        let report = postcard::to_stdvec(&read(&mut &small[..], &mut links()).unwrap().report).unwrap();
+        let report = postcard::to_stdvec(&read_plain(&small[..]).unwrap().report).unwrap();
         for round in 0..20_000_u32 {
             let mut payload = report.clone();
             for _ in 0..=round % 4 {
                 let at = usize::from(random()) * payload.len() / 256;
                 payload[at] = random();
             }
-            let file = check::file_with([HEAD, REPORT, UNITS, LINKS][round as usize % 4], &payload);
-            assert!(read(&mut &file[..], &mut links()).is_err(), "its end is missing at the least");
+            let file =
+                check::file_with([HEAD, REPORT, UNITS, LINKS, SUMS, BEGUN][round as usize % 6], &payload);
+            assert!(read_plain(&file[..]).is_err(), "its end is missing at the least");
         }
     }
 
@@ -341,8 +408,8 @@ mod tests {
         for path in [&b"../x"[..], b"a/..", b"/etc", b"a//b", b"a/", b".", b"a\0b"] {
             let head = Head { flags: Vec::new(), now: Time::default(), newer: None };
             let mut bytes = Vec::new();
-            write(&mut bytes, &head, &Report::default(), &units(&[path]), &links()).unwrap();
-            let refused = read(&mut &bytes[..], &mut links());
+            write_plain(&mut bytes, &head, &units(&[path]));
+            let refused = read_plain(&bytes);
             assert!(matches!(refused, Err(LoadError::Damaged(_))), "{path:?}");
         }
     }
@@ -354,11 +421,13 @@ mod tests {
         let head = Head { flags: Vec::new(), now: Time::default(), newer: None };
         for round in 0..3 {
             let units = units(&[&b"a"[..], b"b", b"c"][..round]);
-            save(&path, &head, &Report::default(), &units, &links()).unwrap();
-            assert_eq!(load(&path, &mut links()).unwrap().units, units);
+            let (report, partial, links) = (Report::default(), Partial::default(), links());
+            let (report, partial, begun, links) = (&report, &partial, &[][..], &links);
+            save(&path, &Saved { head: &head, report, partial, begun, units: &units, links }).unwrap();
+            assert_eq!(load_plain(&path).unwrap().units, units);
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-        assert!(matches!(load(folder.path(), &mut links()), Err(LoadError::Io(_))));
+        assert!(matches!(load_plain(folder.path()), Err(LoadError::Io(_))));
         let mut other = head.clone();
         assert_eq!(head.difference(&other), None);
         other.flags.push(("--name".into(), "x".into()));

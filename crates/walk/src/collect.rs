@@ -3,9 +3,9 @@
 use crate::command::Plan;
 use crate::directory::Directory;
 use crate::entry::Entry;
-use crate::list::Lister;
-use crate::report::link::{HardLinks, Spill};
-use crate::report::{Report, Sums, Tally};
+use crate::list::{self, Lister, Output};
+use crate::report::link::HardLinks;
+use crate::report::{Report, Shared, Sums, Tally};
 use crate::{Opened, Queue, Verdict, Visitor, WalkError};
 use std::sync::Arc;
 
@@ -19,25 +19,29 @@ pub struct Collector<'a> {
     /// What was visited since the last portion of a directory.
     current: Tally,
     lister: Option<Lister<'a>>,
+    errors: Option<&'a Output>,
     queue: Arc<Queue<Sums>>,
+    shared: Arc<Shared>,
 }
 
 impl<'a> Collector<'a> {
-    /// The visitor of one of so many threads.
+    /// The visitor of one of so many threads, and where it lists entries and errors.
     pub fn new(
         plan: &'a Plan,
-        lister: Option<Lister<'a>>,
+        (lister, errors): (Option<Lister<'a>>, Option<&'a Output>),
         queue: &Arc<Queue<Sums>>,
-        spill: &Arc<Spill>,
+        shared: &Arc<Shared>,
         threads: usize,
     ) -> Collector<'a> {
         Collector {
             plan,
             report: Report::new(&plan.shape),
-            links: HardLinks::new(spill, threads),
+            links: HardLinks::new(&shared.spill, threads),
             current: Tally::default(),
             lister,
+            errors,
             queue: Arc::clone(queue),
+            shared: Arc::clone(shared),
         }
     }
 
@@ -98,7 +102,7 @@ impl Visitor for Collector<'_> {
 
     fn leave(&mut self, directory: &Directory<Sums>) {
         if self.lister.is_none() {
-            self.report.leave(directory);
+            self.report.leave(directory, &self.shared.partial);
         }
     }
 
@@ -107,6 +111,15 @@ impl Visitor for Collector<'_> {
     }
 
     fn failed(&mut self, error: WalkError) {
+        if !error.vanished() {
+            if let Some(errors) = self.errors {
+                // As they come: there are few, and what is written is not lost if the walk is killed.
+                errors.write(&list::error_record(&error, self.plan.json));
+            }
+            if let Some(lister) = &mut self.lister {
+                lister.list_error(&error);
+            }
+        }
         self.report.fail(error);
     }
 }

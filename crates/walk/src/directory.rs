@@ -6,29 +6,44 @@
 //!   opened again from the nearest ancestor that is open; then it has to be the same directory as before.
 //! - At any moment at most one piece of work reads the entries (the *rest*); others open subdirectories.
 
-use parking_lot::Mutex;
+use crate::entry::Kind;
+use crate::getdents::{Record, Records};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex};
+use crate::unit::Unit;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 /// How many descriptors the directories of a walk hold.
 #[derive(Debug, Default)]
 pub struct Budget {
     open: AtomicUsize,
     max: usize,
+    /// Reading directories is to leave their access times as they are.
+    keep_access_times: bool,
+    /// Too many were open at some time, so that some are closed which are still needed.
+    scarce: AtomicBool,
 }
 
 impl Budget {
-    pub fn new(max: usize) -> Budget {
-        Budget { open: AtomicUsize::new(0), max }
+    pub fn new(max: usize, keep_access_times: bool) -> Budget {
+        Budget { open: AtomicUsize::new(0), max, keep_access_times, scarce: AtomicBool::new(false) }
     }
 
     /// Too many are open.
     pub fn is_exceeded(&self) -> bool {
-        self.open.load(Ordering::Relaxed) > self.max
+        let exceeded = self.open.load(Ordering::Relaxed) > self.max;
+        if exceeded {
+            self.scarce.store(true, Ordering::Relaxed);
+        }
+        exceeded
+    }
+
+    fn is_scarce(&self) -> bool {
+        self.scarce.load(Ordering::Relaxed)
     }
 }
 
@@ -66,8 +81,23 @@ pub fn open(
 ) -> Result<Arc<Descriptor>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let parent = parent.map_or(CWD, AsFd::as_fd);
-    let fd = retry_on_intr(|| rustix::fs::openat(parent, name, flags, Mode::empty()))?;
+    let open = |flags| retry_on_intr(|| rustix::fs::openat(parent, name, flags, Mode::empty()));
+    let fd = match budget.keep_access_times.then(|| open(flags | OFlags::NOATIME)) {
+        // Only the owner and root may.
+        None | Some(Err(Errno::PERM)) => open(flags)?,
+        Some(opened) => opened?,
+    };
     Ok(Descriptor::new(fd, budget))
+}
+
+fn read_records(descriptor: &Descriptor, buffer: &mut [u8]) -> Result<usize, Errno> {
+    loop {
+        match crate::getdents::read(descriptor.as_fd(), buffer) {
+            Ok(len) => return Ok(len),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        }
+    }
 }
 
 /// What `statx` says of an entry of an open directory.
@@ -97,6 +127,8 @@ pub struct Directory<S> {
     name: Box<CStr>,
     root: u32,
     depth: u32,
+    /// As it was listed, or 0: how it is found if it is renamed before somebody comes back to it.
+    inode: u64,
     state: S,
     budget: Arc<Budget>,
     stream: Mutex<Stream>,
@@ -126,6 +158,7 @@ pub(crate) struct Place<'a, S> {
     pub parent: Option<Arc<Directory<S>>>,
     pub name: &'a CStr,
     pub root: u32,
+    pub inode: u64,
 }
 
 impl<S> Directory<S> {
@@ -140,6 +173,7 @@ impl<S> Directory<S> {
             parent: place.parent,
             root: place.root,
             depth,
+            inode: place.inode,
             state,
             budget: Arc::clone(&descriptor.budget),
             stream: Mutex::new(Stream {
@@ -169,6 +203,11 @@ impl<S> Directory<S> {
     /// The number of the root that it is below.
     pub fn root(&self) -> u32 {
         self.root
+    }
+
+    /// Number of its inode as it was listed; 0 if that is not known.
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
     }
 
     /// Levels below that root.
@@ -261,8 +300,16 @@ impl<S> Directory<S> {
     /// Reads the next entries into `buffer`: how many bytes they take, 0 at the end. Only the piece of work that is
     /// the rest of this directory may ask.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<(Arc<Descriptor>, usize), Errno> {
-        let descriptor = self.descriptor()?;
-        let mut stream = self.stream.lock();
+        // Between having the descriptor and having the lock, another thread may close the directory and open it again,
+        // as it does with a parent of what it works on. Position and descriptor belong together: what is read here has to
+        // be read through the descriptor that stands under this lock.
+        let (descriptor, mut stream) = loop {
+            let descriptor = self.descriptor()?;
+            let stream = self.stream.lock();
+            if stream.descriptor.as_ref().is_some_and(|current| Arc::ptr_eq(current, &descriptor)) {
+                break (descriptor, stream);
+            }
+        };
         if stream.ended {
             return Ok((descriptor, 0));
         }
@@ -270,15 +317,29 @@ impl<S> Directory<S> {
             rustix::fs::seek(&descriptor, SeekFrom::Start(stream.position))?;
             stream.displaced = false;
         }
-        let len = loop {
-            match crate::getdents::read(descriptor.as_fd(), buffer) {
-                Ok(len) => break len,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-            }
-        };
+        let len = read_records(&descriptor, buffer)?;
         stream.ended = len == 0;
         Ok((descriptor, len))
+    }
+
+    /// What the subdirectory with that inode is called now; `None` if it is not here any more.
+    pub(crate) fn name_of(&self, inode: u64) -> Result<Option<CString>, Errno> {
+        // Reading moves a position, and that of the open directory is not ours to move.
+        let own = open(Some(&*self.descriptor()?), c".", &self.budget)?;
+        let mut buffer = vec![0; 32 << 10];
+        loop {
+            let len = read_records(&own, &mut buffer)?;
+            if len == 0 {
+                return Ok(None);
+            }
+            let mut records = Records(&buffer[..len]);
+            let is_it = |record: &Record<'_>| {
+                record.inode == inode && matches!(record.kind, None | Some(Kind::Directory))
+            };
+            if let Some(record) = records.find(is_it) {
+                return Ok(Some(record.name.into()));
+            }
+        }
     }
 
     /// Where the entries that were read last end.
@@ -299,10 +360,16 @@ impl<S> Directory<S> {
         (stream.stable == Some(true)).then_some(stream.position)
     }
 
+    /// Itself, as it can be written down.
+    pub(crate) fn unit(&self) -> Unit {
+        let inodes = self.lineage()[1..].iter().map(|directory| directory.inode).collect();
+        Unit { root: self.root, path: self.path_below_root(), position: None, inodes }
+    }
+
     /// Its rest, as it can be written down.
-    pub(crate) fn rest(&self) -> crate::Unit {
+    pub(crate) fn rest(&self) -> Unit {
         let position = Some(self.stream.lock().position);
-        crate::Unit { root: self.root, path: self.path_below_root(), position }
+        Unit { position, ..self.unit() }
     }
 
     /// Finds out whether a position of this directory means the same in another opening of it: on file systems whose
@@ -356,20 +423,57 @@ impl<S> Directory<S> {
         stream.descriptor = None;
     }
 
+    /// Opens it again through a child that is open, whatever the depth: finding it from above takes a step for each
+    /// level. `..` is where the child is now, which has to be where it was found.
+    pub(crate) fn recall(&self, child: &Directory<S>) {
+        if !self.budget.is_scarce() {
+            return;
+        }
+        let Some(below) = child.stream.lock().descriptor.clone() else { return };
+        let known = {
+            let stream = self.stream.lock();
+            if stream.descriptor.is_some() {
+                return;
+            }
+            stream.identity
+        };
+        // Without an identity nothing says that it is the same directory. What fails here is found from above, if it is
+        // needed at all.
+        let (Some(known), Ok(found)) = (known, open(Some(&*below), c"..", &self.budget)) else { return };
+        if stat_open(&found).map(|stat| identity(&stat)) != Ok(known) {
+            return;
+        }
+        let mut stream = self.stream.lock();
+        if stream.descriptor.is_none() {
+            stream.displaced = true;
+            stream.descriptor = Some(found);
+        }
+    }
+
     /// One more piece of work needs it.
     pub(crate) fn hold(&self) {
         self.holders.fetch_add(1, Ordering::Relaxed);
         self.unfinished.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One piece of work less needs the descriptor: whether it was the last. [`Directory::finish`] comes after.
-    pub(crate) fn unhold(&self, keep_open: bool) {
-        if self.holders.fetch_sub(1, Ordering::AcqRel) == 1 {
-            if !keep_open {
-                self.stream.lock().descriptor = None;
-            } else if self.budget.is_exceeded() {
-                self.close_for_now();
-            }
+    /// One piece of work less needs the descriptor. [`Directory::finish`] comes after, and then, if it is not finished,
+    /// [`Directory::settle`].
+    pub(crate) fn unhold(&self) {
+        self.holders.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Closes it if no piece of work needs it any more, though subdirectories are still walked. With `keep_open` only if
+    /// too many are open.
+    pub(crate) fn settle(&self, keep_open: bool) {
+        if self.holders.load(Ordering::Acquire) > 0 {
+            return;
+        }
+        // Who it is has to be known to open it again: through a child, when that is finished.
+        let exceeded = self.budget.is_exceeded();
+        if exceeded || !keep_open && self.budget.is_scarce() {
+            self.close_for_now();
+        } else if !keep_open {
+            self.stream.lock().descriptor = None;
         }
     }
 

@@ -153,9 +153,9 @@ impl Metadata {
         Time { seconds: self.0.stx_ctime.tv_sec, nanoseconds: self.0.stx_ctime.tv_nsec }
     }
 
-    /// Another file system, or another part of this one, begins here.
+    /// Another file system, or another part of this one, begins here, or would be mounted if the directory were opened.
     pub fn is_mount_point(&self) -> bool {
-        self.0.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+        self.0.stx_attributes.intersects(StatxAttributes::MOUNT_ROOT | StatxAttributes::AUTOMOUNT)
     }
 }
 

@@ -35,16 +35,27 @@ impl WalkError {
         WalkError { path, operation, errno: errno.raw_os_error() }
     }
 
-    /// Whether the entry went away, or became something else, between being listed and being looked at.
+    /// The error of a missing directory.
+    #[cfg(feature = "command")]
+    pub(crate) fn missing(path: Vec<u8>) -> WalkError {
+        WalkError::new(path, Operation::Open, Errno::NOENT)
+    }
+
+    /// Whether the entry went away between being listed and being looked at: then there is nothing to visit. A
+    /// directory that is removed while it is read was empty.
     pub fn vanished(&self) -> bool {
         match self.operation {
-            // A directory that became a link or a file in the meantime is as gone as one that was removed.
-            Operation::Open => {
-                matches!(self.errno, libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE)
-            }
-            Operation::Loop => false,
-            Operation::List | Operation::Stat => matches!(self.errno, libc::ENOENT | libc::ESTALE),
+            Operation::Open | Operation::Loop => false,
+            Operation::List => self.errno == libc::ENOENT,
+            Operation::Stat => matches!(self.errno, libc::ENOENT | libc::ESTALE),
         }
+    }
+
+    /// Whether a directory was listed, and was not in its place any more when it was to be opened. It may have been
+    /// removed; it may as well have been moved, with all that is in it, to where nobody looks.
+    pub fn is_missing(&self) -> bool {
+        self.operation == Operation::Open
+            && matches!(self.errno, libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE)
     }
 
     /// Where.
@@ -52,6 +63,9 @@ impl WalkError {
         Path::new(OsStr::from_bytes(&self.path))
     }
 }
+
+/// Why a missing directory cannot be opened.
+pub(crate) const MISSING: &str = "it was moved or removed before it was opened";
 
 impl std::fmt::Display for WalkError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -63,6 +77,9 @@ impl std::fmt::Display for WalkError {
                 return write!(f, "not entering {:?}: it is mounted below itself", self.path());
             }
         };
+        if self.is_missing() {
+            return write!(f, "{doing} {:?}: {MISSING}", self.path());
+        }
         let error = std::io::Error::from_raw_os_error(self.errno);
         write!(f, "{doing} {:?}: {error}", self.path())
     }

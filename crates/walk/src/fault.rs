@@ -1,6 +1,6 @@
 //! What could not be removed or copied: where, what was attempted, and why it failed.
 
-use crate::error::{Operation, WalkError};
+use crate::error::{MISSING, Operation, WalkError};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -71,6 +71,7 @@ impl std::fmt::Display for Fault {
 impl From<WalkError> for Fault {
     fn from(error: WalkError) -> Fault {
         let (attempted, cause) = match error.operation {
+            Operation::Open if error.is_missing() => ("cannot open the directory", Cause::Other(MISSING)),
             Operation::Open => ("cannot open the directory", Cause::System(error.errno)),
             Operation::List => ("cannot read the directory", Cause::System(error.errno)),
             Operation::Stat => ("cannot stat", Cause::System(error.errno)),

@@ -16,6 +16,8 @@ pub mod checkpoint;
 mod collect;
 #[cfg(feature = "command")]
 pub mod command;
+#[cfg(all(test, feature = "shuttle"))]
+mod concurrent;
 mod control;
 pub mod copy;
 mod directory;
@@ -36,6 +38,7 @@ pub mod report;
 mod root;
 mod scan;
 pub mod simulate;
+mod sync;
 mod unit;
 mod walk;
 

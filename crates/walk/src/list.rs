@@ -4,7 +4,9 @@
 //! memory does not grow with the tree.
 
 use crate::entry::{Entry, Kind, Metadata, Time};
+use crate::error::{Operation, WalkError};
 use crate::report::Sums;
+use crate::report::print::shown;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
@@ -90,6 +92,8 @@ pub struct Format {
     pub json: bool,
     /// A zero byte instead of a line's end.
     pub null: bool,
+    /// Paths with control characters in them are escaped: for a terminal, which would obey them.
+    pub escape: bool,
 }
 
 /// Where a listing goes: shared by all threads.
@@ -115,7 +119,7 @@ impl Output {
         self.closed.load(Ordering::Relaxed)
     }
 
-    fn write(&self, bytes: &[u8]) -> bool {
+    pub(crate) fn write(&self, bytes: &[u8]) -> bool {
         let mut writer = self.writer.lock();
         if self.is_closed() {
             return false;
@@ -162,6 +166,18 @@ impl<'a> Lister<'a> {
         } else {
             self.list_text(entry)
         }
+        self.end_record();
+    }
+
+    /// Lists an error, in JSON only: a line of text is an entry's.
+    pub(crate) fn list_error(&mut self, error: &WalkError) {
+        if self.format.json {
+            put_error(&mut self.buffer, error);
+            self.end_record();
+        }
+    }
+
+    fn end_record(&mut self) {
         self.buffer.push(if self.format.null { 0 } else { b'\n' });
         if self.buffer.len() >= BUFFER_BYTES {
             self.flush();
@@ -187,6 +203,11 @@ impl<'a> Lister<'a> {
                 self.buffer.push(b'\t');
             }
             match field {
+                Field::Path if self.format.escape => {
+                    self.path.clear();
+                    entry.write_path(&mut self.path);
+                    self.buffer.extend_from_slice(shown(&self.path).as_bytes());
+                }
                 Field::Path => entry.write_path(&mut self.buffer),
                 Field::Type => self.buffer.push(entry.kind.letter() as u8),
                 Field::Depth => put(&mut self.buffer, format_args!("{}", entry.depth)),
@@ -293,6 +314,32 @@ pub(crate) fn put_path(buffer: &mut Vec<u8>, path: &[u8]) {
         buffer.extend_from_slice(b",\"path_base64\":");
         put_string(buffer, &STANDARD.encode(path));
     }
+}
+
+/// An error on a line of its own, for people or as JSON.
+pub(crate) fn error_record(error: &WalkError, json: bool) -> Vec<u8> {
+    let mut record = Vec::new();
+    if json {
+        put_error(&mut record, error);
+    } else {
+        put(&mut record, format_args!("{error}"));
+    }
+    record.push(b'\n');
+    record
+}
+
+fn put_error(buffer: &mut Vec<u8>, error: &WalkError) {
+    let operation = match error.operation {
+        Operation::Open => "open",
+        Operation::List => "list",
+        Operation::Stat => "stat",
+        Operation::Loop => "loop",
+    };
+    buffer.push(b'{');
+    put_path(buffer, &error.path);
+    put(buffer, format_args!(",\"error\":\"{operation}\",\"errno\":{},\"message\":", error.errno));
+    put_string(buffer, &error.to_string());
+    buffer.push(b'}');
 }
 
 /// A number with nanoseconds; before the epoch the fraction counts backwards.

@@ -8,13 +8,14 @@
 //!   gave. Where very many names are queued, directories are read in smaller portions.
 
 use crate::directory::Directory;
+use crate::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, fence};
 use crate::unit::Unit;
 use crossbeam_deque::{Injector, Steal, Stealer, Worker};
 use crossbeam_utils::CachePadded;
-use parking_lot::{Condvar, Mutex};
-use std::ffi::CStr;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A piece of work.
@@ -42,7 +43,8 @@ impl<S> Work<S> {
     }
 }
 
-/// Names of subdirectories, in the order in which they were found, each closed by a zero.
+/// Names of subdirectories, in the order in which they were found: eight bytes with the inode's number, and the name,
+/// closed by a zero.
 #[derive(Default)]
 pub(crate) struct Names {
     bytes: Vec<u8>,
@@ -51,7 +53,8 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    pub fn push(&mut self, name: &CStr) {
+    pub fn push(&mut self, name: &CStr, inode: u64) {
+        self.bytes.extend_from_slice(&inode.to_ne_bytes());
         self.bytes.extend_from_slice(name.to_bytes_with_nul());
         self.count += 1;
     }
@@ -60,17 +63,28 @@ impl Names {
         self.count == 0
     }
 
-    /// Those that were not taken.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        self.bytes[self.next..].split(|byte| *byte == 0).filter(|name| !name.is_empty())
+    fn at(&self, place: usize) -> Option<(&CStr, u64)> {
+        let (inode, rest) = self.bytes[place..].split_first_chunk()?;
+        Some((CStr::from_bytes_until_nul(rest).ok()?, u64::from_ne_bytes(*inode)))
+    }
+
+    /// Those that were not taken, with their inodes' numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (&CStr, u64)> {
+        let mut place = self.next;
+        std::iter::from_fn(move || {
+            let (name, inode) = self.at(place)?;
+            place += 8 + name.to_bytes_with_nul().len();
+            Some((name, inode))
+        })
     }
 
     /// Takes the first.
-    pub fn pop(&mut self) -> Option<Box<CStr>> {
-        let name = CStr::from_bytes_until_nul(&self.bytes[self.next..]).ok()?;
-        self.next += name.to_bytes_with_nul().len();
+    pub fn pop(&mut self) -> Option<(Box<CStr>, u64)> {
+        let (name, inode) = self.at(self.next)?;
+        let (name, inode): (Box<CStr>, u64) = (name.into(), inode);
+        self.next += 8 + name.to_bytes_with_nul().len();
         self.count -= 1;
-        Some(name.into())
+        Some((name, inode))
     }
 
     /// What is left after taking much needs no large buffer.
@@ -192,6 +206,10 @@ pub struct Queue<S> {
     idle: Condvar,
     /// What entries that were visited one by one had below them.
     found: Mutex<Vec<Unit>>,
+    /// Directories that were renamed before their units were come back to: what they are called now, by root, number of
+    /// the directory that they are in, and their own. Mostly there is none.
+    moved: Mutex<HashMap<(u32, u64, u64), CString>>,
+    some_moved: AtomicBool,
     progress: Progress,
 }
 
@@ -211,6 +229,8 @@ impl<S: Send + Sync> Queue<S> {
             work: Condvar::new(),
             idle: Condvar::new(),
             found: Mutex::default(),
+            moved: Mutex::default(),
+            some_moved: AtomicBool::new(false),
             progress: Progress::new(threads),
         };
         (queue, workers)
@@ -251,6 +271,19 @@ impl<S: Send + Sync> Queue<S> {
 
     pub(crate) fn add_found(&self, units: Vec<Unit>) {
         self.found.lock().extend(units);
+    }
+
+    /// What a renamed directory is called now, as far as somebody looked for it.
+    pub(crate) fn moved(&self, place: (u32, u64, u64)) -> Option<CString> {
+        if !self.some_moved.load(Ordering::Acquire) {
+            return None;
+        }
+        self.moved.lock().get(&place).cloned()
+    }
+
+    pub(crate) fn add_moved(&self, place: (u32, u64, u64), name: CString) {
+        self.moved.lock().insert(place, name);
+        self.some_moved.store(true, Ordering::Release);
     }
 
     /// How far the walk has come.
@@ -329,16 +362,12 @@ impl<S: Send + Sync> Queue<S> {
                     }
                 }
                 Work::Children(directory, names) => {
-                    let mut parent = directory.path_below_root();
-                    if !parent.is_empty() {
-                        parent.push(b'/');
-                    }
+                    let parent = directory.unit();
                     directory.mark_split();
                     while taken.len() < max
-                        && let Some(name) = names.pop()
+                        && let Some((name, inode)) = names.pop()
                     {
-                        let path = [&parent, name.to_bytes()].concat();
-                        taken.push(Unit { root: directory.root(), path, position: None });
+                        taken.push(parent.child(name.to_bytes(), inode));
                     }
                     if names.is_empty() {
                         back.push(Work::Given(Arc::clone(directory)));

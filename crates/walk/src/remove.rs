@@ -420,7 +420,8 @@ impl Visitor for Remover<'_> {
     }
 
     fn failed(&mut self, error: WalkError) {
-        if error.vanished() {
+        // What was moved is still below the root, or none of the removal's business: the next round tells.
+        if error.vanished() || error.is_missing() {
             self.changed.store(true, Ordering::Relaxed);
         } else {
             self.faults.add(error.into());

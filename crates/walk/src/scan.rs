@@ -49,14 +49,18 @@ impl<V: Visitor> Scanner<'_, V> {
         match work {
             Work::Rest(directory) => self.read(directory),
             Work::Children(directory, mut names) => {
-                let Some(name) = names.pop() else { return self.release(directory) };
+                let Some((name, inode)) = names.pop() else { return self.release(directory) };
                 let last = names.is_empty();
                 if !last {
                     // The others are there for everybody while this one is walked.
                     directory.hold();
                     self.queue.push(self.own, Work::Children(Arc::clone(&directory), names));
                 }
-                if let Some(child) = self.open(Some(&directory), &name, directory.root()) {
+                if let Some(child) = self.open(Some(&directory), &name, directory.root(), inode) {
+                    if self.budget.is_exceeded() {
+                        // Whoever finishes what is below opens it again.
+                        directory.close_for_now();
+                    }
                     self.release(directory);
                     self.read(child);
                 } else {
@@ -86,7 +90,9 @@ impl<V: Visitor> Scanner<'_, V> {
             }
             return;
         }
-        let within = Unit { root: unit.root, path: parent.to_vec(), position: None };
+        let above = unit.inodes.len().saturating_sub(1);
+        let inodes = unit.inodes[..above].to_vec();
+        let within = Unit { root: unit.root, path: parent.to_vec(), position: None, inodes };
         let directory = match self.located.take() {
             Some((known, directory)) if known == within => directory,
             other => {
@@ -103,8 +109,8 @@ impl<V: Visitor> Scanner<'_, V> {
                 // What is in it is visited as if the directory had been read and had held this entry alone.
                 let record = crate::getdents::record(name);
                 let children = self.visit_records(&directory, &descriptor, Records(&record));
-                if let Some(name) = children.and_then(|mut names| names.pop())
-                    && let Some(child) = self.open(Some(&directory), &name, unit.root)
+                if let Some((name, inode)) = children.and_then(|mut names| names.pop())
+                    && let Some(child) = self.open(Some(&directory), &name, unit.root, inode)
                 {
                     self.list(child);
                 }
@@ -116,21 +122,14 @@ impl<V: Visitor> Scanner<'_, V> {
 
     /// Reads a directory and tells of what is in it, without visiting it.
     fn list(&mut self, directory: Node<V>) {
-        let mut path = directory.path_below_root();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
+        let within = directory.unit();
         let mut buffer = std::mem::take(&mut self.buffer);
         loop {
             match directory.read(&mut buffer) {
                 Ok((_, 0)) => break,
                 Ok((_, len)) => self.queue.add_found(
                     Records(&buffer[..len])
-                        .map(|record| Unit {
-                            root: directory.root(),
-                            path: [&path, record.name.to_bytes()].concat(),
-                            position: None,
-                        })
+                        .map(|record| within.child(record.name.to_bytes(), record.inode))
                         .collect(),
                 ),
                 Err(errno) => {
@@ -182,14 +181,90 @@ impl<V: Visitor> Scanner<'_, V> {
     }
 
     /// Opens a directory: `None` if it cannot be, or must not be, or its visitor does not care for it.
-    fn open(&mut self, parent: Option<&Node<V>>, name: &CStr, root: u32) -> Option<Node<V>> {
+    fn open(&mut self, parent: Option<&Node<V>>, name: &CStr, root: u32, inode: u64) -> Option<Node<V>> {
         let opened = match parent {
             None => directory::open(None, name, self.budget),
-            Some(parent) => self.timed(&self.progress.opening, || {
-                directory::open(Some(&*parent.descriptor()?), name, self.budget)
-            }),
+            Some(parent) => {
+                let within = parent.descriptor();
+                if let Ok(within) = &within
+                    && self.is_mount_point(within, name)
+                {
+                    self.visitor.incomplete(parent);
+                    self.visitor.mount_point(child_path(Some(parent), name));
+                    return None;
+                }
+                self.timed(&self.progress.opening, || directory::open(Some(&*within?), name, self.budget))
+            }
         };
-        let entered = opened.and_then(|descriptor| self.enter(parent, name, root, descriptor));
+        self.enter_opened(parent, name, (root, inode), opened)
+    }
+
+    /// Whether a directory must not be opened, because another file system is mounted there, or would be. With metadata that
+    /// was seen when it was visited.
+    fn is_mount_point(&self, within: &Descriptor, name: &CStr) -> bool {
+        !self.options.cross_mounts
+            && !self.options.metadata
+            && directory::stat(within.as_fd(), name).is_ok_and(|stat| Metadata(stat).is_mount_point())
+    }
+
+    /// Opens a directory that was listed in another process, or by an earlier run: the one that has this inode, whatever
+    /// it is called by now. What took its name is not what was to be visited.
+    fn open_again(&mut self, parent: &Node<V>, name: &CStr, inode: u64) -> Option<Node<V>> {
+        let root = parent.root();
+        if inode == 0 {
+            return self.open(Some(parent), name, root, inode);
+        }
+        let open = |name: &CStr| {
+            let within = parent.descriptor()?;
+            if self.is_mount_point(&within, name) {
+                return Err(Errno::XDEV);
+            }
+            let descriptor = directory::open(Some(&*within), name, self.budget)?;
+            let there = directory::stat_open(&descriptor)?.stx_ino;
+            Ok((descriptor, there == inode))
+        };
+        let place = (root, parent.inode(), inode);
+        let known = self.queue.moved(place);
+        let name = known.as_deref().unwrap_or(name);
+        let (opened, here) = match open(name) {
+            Ok((descriptor, true)) => {
+                return self.enter_opened(Some(parent), name, (root, inode), Ok(descriptor));
+            }
+            Ok((descriptor, false)) => (Ok(descriptor), name),
+            Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE)) => (Err(errno), name),
+            Err(errno) => return self.enter_opened(Some(parent), name, (root, inode), Err(errno)),
+        };
+        match parent.name_of(inode) {
+            // On some file systems the number in the listing is not the one that the directory itself gives.
+            Ok(Some(name)) if *name == *here => self.enter_opened(Some(parent), &name, (root, inode), opened),
+            Ok(Some(name)) => {
+                let opened = match open(&name) {
+                    Ok((descriptor, true)) => Ok(descriptor),
+                    Ok((_, false)) => Err(Errno::STALE),
+                    Err(errno) => Err(errno),
+                };
+                if opened.is_ok() {
+                    // Whoever reads the rest of the parent meets it under its new name, and must not visit it again.
+                    self.queue.add_moved(place, name.clone());
+                }
+                self.enter_opened(Some(parent), &name, (root, inode), opened)
+            }
+            Ok(None) => {
+                let errno = opened.err().unwrap_or(Errno::STALE);
+                self.enter_opened(Some(parent), here, (root, inode), Err(errno))
+            }
+            Err(errno) => self.enter_opened(Some(parent), here, (root, inode), Err(errno)),
+        }
+    }
+
+    fn enter_opened(
+        &mut self,
+        parent: Option<&Node<V>>,
+        name: &CStr,
+        place: (u32, u64),
+        opened: Result<Arc<Descriptor>, Errno>,
+    ) -> Option<Node<V>> {
+        let entered = opened.and_then(|descriptor| self.enter(parent, name, place, descriptor));
         match entered {
             Ok(directory) => directory,
             Err(errno) => {
@@ -203,28 +278,21 @@ impl<V: Visitor> Scanner<'_, V> {
         &mut self,
         parent: Option<&Node<V>>,
         name: &CStr,
-        root: u32,
+        (root, inode): (u32, u64),
         descriptor: Arc<Descriptor>,
     ) -> Result<Option<Node<V>>, Errno> {
         let mut known = None;
-        // With metadata a mount point was recognised when it was visited, and is not here unless it may be crossed.
-        if self.options.cross_mounts || !self.options.metadata {
+        if self.options.cross_mounts {
             let stat = directory::stat_open(&descriptor)?;
             let identity = directory::identity(&stat);
             if let Some(parent) = parent
                 && stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)
+                && parent.is_within(identity)
             {
-                if !self.options.cross_mounts {
-                    self.visitor.incomplete(parent);
-                    self.visitor.mount_point(child_path(Some(parent), name));
-                    return Ok(None);
-                }
-                if parent.is_within(identity) {
-                    self.fail_in(Some(parent), name, Operation::Loop, Errno::LOOP);
-                    return Ok(None);
-                }
+                self.fail_in(Some(parent), name, Operation::Loop, Errno::LOOP);
+                return Ok(None);
             }
-            known = self.options.cross_mounts.then_some(identity);
+            known = Some(identity);
         }
         let opened = Opened {
             directory: parent.map(|parent| &**parent),
@@ -234,7 +302,8 @@ impl<V: Visitor> Scanner<'_, V> {
             depth: parent.map_or(0, |parent| parent.depth() + 1),
         };
         let Some(state) = self.visitor.enter(&opened) else { return Ok(None) };
-        let directory = Directory::new(Place { parent: parent.cloned(), name, root }, descriptor, state);
+        let directory =
+            Directory::new(Place { parent: parent.cloned(), name, root, inode }, descriptor, state);
         if let Some(identity) = known {
             directory.set_identity(identity);
         }
@@ -248,11 +317,12 @@ impl<V: Visitor> Scanner<'_, V> {
             self.fail(unit.path.clone(), Operation::Open, Errno::NOENT);
             return None;
         };
-        let mut directory = self.open(None, root, unit.root)?;
-        for name in unit.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        let mut directory = self.open(None, root, unit.root, 0)?;
+        let names = unit.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        for (level, name) in names.enumerate() {
+            let inode = unit.inodes.get(level).copied().unwrap_or(0);
             // Names come from paths that were made of names, which hold no zeros; one that does is nobody's.
-            let child =
-                CString::new(name).ok().and_then(|name| self.open(Some(&directory), &name, unit.root));
+            let child = CString::new(name).ok().and_then(|name| self.open_again(&directory, &name, inode));
             directory.mark_split();
             self.release(directory);
             directory = child?;
@@ -303,9 +373,6 @@ impl<V: Visitor> Scanner<'_, V> {
             }
         }
         self.buffer = buffer;
-        if self.budget.is_exceeded() {
-            directory.close_for_now();
-        }
         self.release(directory);
     }
 
@@ -344,6 +411,16 @@ impl<V: Visitor> Scanner<'_, V> {
                 None
             };
             let kind = metadata.map(Metadata::kind).or(record.kind).unwrap_or(Kind::Unknown);
+            let inode = metadata.map_or(record.inode, Metadata::inode);
+            if kind == Kind::Directory
+                && self
+                    .queue
+                    .moved((directory.root(), directory.inode(), inode))
+                    .is_some_and(|name| *name == *record.name)
+            {
+                // It was visited under the name that it had before.
+                continue;
+            }
             let entry = Entry {
                 directory: Some(directory),
                 descriptor: Some(descriptor.as_fd()),
@@ -369,7 +446,7 @@ impl<V: Visitor> Scanner<'_, V> {
                 self.visitor.mount_point(child_path(Some(directory), record.name));
                 continue;
             }
-            children.push(record.name);
+            children.push(record.name, inode);
         }
         self.progress.count(&self.progress.entries, visited);
         self.visitor.visited(directory);
@@ -378,13 +455,19 @@ impl<V: Visitor> Scanner<'_, V> {
 
     /// A piece of a directory's work is done.
     fn release(&mut self, directory: Node<V>) {
-        directory.unhold(self.options.keep_open);
+        directory.unhold();
         let mut finished = directory;
         while finished.finish() {
+            let parent = finished.parent().cloned();
+            if let Some(parent) = &parent {
+                // While its child is open: from above it would take as many steps as there are levels.
+                parent.recall(&finished);
+            }
             self.visitor.leave(&finished);
-            let Some(parent) = finished.parent() else { break };
-            finished = Arc::clone(parent);
+            let Some(parent) = parent else { return };
+            finished = parent;
         }
+        finished.settle(self.options.keep_open);
     }
 
     fn fail_in(&mut self, parent: Option<&Node<V>>, name: &CStr, operation: Operation, errno: Errno) {

@@ -32,6 +32,9 @@ pub struct Options {
     /// Keep directories open until they are left, as far as the limit on open files allows: for visitors that need a
     /// directory's descriptor when they leave those in it.
     pub keep_open: bool,
+    /// Leave the times at which directories were accessed as they are, where the system allows it: to their owners and to
+    /// root.
+    pub keep_access_times: bool,
     /// Measure what the time goes to: see [`Progress::profile`](crate::Progress::profile). Costs some.
     pub profile: bool,
 }
@@ -44,6 +47,7 @@ impl Default for Options {
             cross_mounts: false,
             read_bytes: 32 << 10,
             keep_open: false,
+            keep_access_times: false,
             profile: false,
         }
     }
@@ -137,7 +141,7 @@ impl<S: Send + Sync> Walk<S> {
     /// A walk of no roots yet.
     pub fn new(options: Options) -> Walk<S> {
         let (queue, workers) = Queue::new(options.threads.get());
-        let budget = Arc::new(Budget::new(descriptors_max()));
+        let budget = Arc::new(Budget::new(descriptors_max(), options.keep_access_times));
         Walk { options, roots: Vec::new(), queue: Arc::new(queue), workers, budget }
     }
 
@@ -171,7 +175,7 @@ impl<S: Send + Sync> Walk<S> {
             depth: 0,
         };
         if visitor.visit(&entry) == Verdict::Descend && entry.kind == Kind::Directory {
-            self.queue.inject(Work::Located(Unit { root, path: Vec::new(), position: None }));
+            self.queue.inject(Work::Located(Unit { root, ..Unit::default() }));
         }
         Ok(())
     }
@@ -220,15 +224,8 @@ impl<S: Send + Sync> Walk<S> {
                     Some(directory)
                 }
                 Work::Children(directory, names) => {
-                    let mut parent = directory.path_below_root();
-                    if !parent.is_empty() {
-                        parent.push(b'/');
-                    }
-                    units.extend(names.iter().map(|name| Unit {
-                        root: directory.root(),
-                        path: [&parent, name].concat(),
-                        position: None,
-                    }));
+                    let parent = directory.unit();
+                    units.extend(names.iter().map(|(name, inode)| parent.child(name.to_bytes(), inode)));
                     Some(directory)
                 }
                 Work::Given(directory) => Some(directory),

@@ -180,6 +180,113 @@ fn a_stopped_walk_goes_on_here_or_elsewhere() {
     }
 }
 
+/// Keeps how often each inode was visited.
+#[derive(Default)]
+struct Inodes {
+    seen: BTreeMap<u64, u32>,
+    errors: Vec<WalkError>,
+    stop_after: Option<(usize, std::sync::Arc<nacre_walk::Queue<()>>)>,
+}
+
+impl Visitor for Inodes {
+    type State = ();
+
+    fn enter(&mut self, _directory: &Opened<'_, ()>) -> Option<()> {
+        Some(())
+    }
+
+    fn visit(&mut self, entry: &Entry<'_, ()>) -> Verdict {
+        *self.seen.entry(entry.inode).or_default() += 1;
+        if let Some((after, queue)) = &self.stop_after
+            && self.seen.len() == *after
+        {
+            queue.stop();
+        }
+        Verdict::Descend
+    }
+
+    fn failed(&mut self, error: WalkError) {
+        self.errors.push(error);
+    }
+}
+
+#[test]
+fn what_was_renamed_is_found_and_what_was_moved_away_is_told() {
+    use std::os::unix::fs::MetadataExt;
+    let inode = |path: &Path| path.symlink_metadata().unwrap().ino();
+    let inodes = |path: &Path| {
+        let mut paths = Vec::new();
+        naive(path, &mut paths);
+        paths.iter().map(|path| inode(path)).collect::<Vec<u64>>()
+    };
+    for (round, metadata) in [(0, true), (1, false), (2, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (root, outside) = (folder.path().join("root"), folder.path().join("outside"));
+        std::fs::create_dir_all(&outside).unwrap();
+        for number in 0..60 {
+            for inner in 0..5 {
+                let inner = root.join(format!("directory {number}/inner {inner}/innermost"));
+                std::fs::create_dir_all(&inner).unwrap();
+                std::fs::write(inner.join("file"), "x").unwrap();
+            }
+        }
+        let there: Vec<u64> = inodes(&root);
+        let mut begun = Inodes::default();
+        let mut first = Walk::new(Options { metadata, ..options(1) });
+        first.add_root(&root).unwrap();
+        begun.stop_after = Some((150 + 40 * round, first.queue().clone()));
+        let mut visitors = [begun];
+        first.start(0, &mut visitors[0]).unwrap();
+        assert_eq!(first.run(&mut visitors), Ended::Stopped);
+        let [mut all] = visitors;
+        let units = first.frontier(|_| {});
+
+        let mut away = Vec::new();
+        for number in 0..60 {
+            let directory = root.join(format!("directory {number}"));
+            match number % 5 {
+                0 => std::fs::rename(&directory, root.join(format!("{number} renamed"))).unwrap(),
+                // Another one takes its place.
+                1 => {
+                    std::fs::rename(&directory, root.join(format!("another name {number}"))).unwrap();
+                    std::fs::create_dir_all(directory.join("inner 0/decoy")).unwrap();
+                }
+                // What is in it is renamed, deep inside.
+                2 => {
+                    let inner = directory.join("inner 3");
+                    std::fs::rename(inner.join("innermost"), inner.join("renamed")).unwrap();
+                    std::fs::rename(inner, directory.join("0")).unwrap();
+                }
+                3 => {
+                    away.extend(inodes(&directory));
+                    std::fs::rename(&directory, outside.join(format!("{number}"))).unwrap();
+                }
+                _ => {}
+            }
+        }
+        let mut second = Walk::new(Options { metadata, ..options(2) });
+        second.add_root(&root).unwrap();
+        second.queue().put(units);
+        let mut visitors = [Inodes::default(), Inodes::default()];
+        assert_eq!(second.run(&mut visitors), Ended::Done);
+        let mut errors = Vec::new();
+        for visitor in visitors {
+            visitor.seen.into_iter().for_each(|(inode, times)| *all.seen.entry(inode).or_default() += times);
+            errors.extend(visitor.errors);
+        }
+        for inode in there {
+            let times = all.seen.get(&inode).copied().unwrap_or(0);
+            assert!(times == 1 || times == 0 && away.contains(&inode), "{inode} was visited {times} times");
+        }
+        let unvisited = away.iter().any(|inode| !all.seen.contains_key(inode));
+        assert!(unvisited, "something was moved away that was still to be visited");
+        assert!(!errors.is_empty() && errors.iter().all(WalkError::is_missing), "{errors:?}");
+        for error in errors {
+            assert!(error.to_string().contains("moved or removed"), "{error}");
+        }
+    }
+}
+
 #[test]
 fn what_is_given_away_is_visited_by_the_other() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use nacre_object::{Answer, Found, Outcome, RangeRead, Transaction, Write};
 
 use crate::frame::{self, Frame, Kind};
 use crate::outbox::Outbox;
-use crate::{call, reply, request};
+use crate::{call, join, reply, request};
 
 /// What a decoded message may take beyond a multiple of its bytes.
 const SLACK_BYTES: usize = 1024;
@@ -77,6 +77,20 @@ fn decode(frame: &Frame) {
         Kind::Call => {
             let Ok((method, argument)) = call::get_call(&frame.body) else { return };
             assert!(call::put_call(&mut outbox, frame.id, &method, &argument).is_ok());
+            assert_eq!(retake(outbox, frame), frame.body);
+        }
+        Kind::Join => {
+            let Ok(proof) = join::get_join(&frame.body) else { return };
+            join::put_join(&mut outbox, frame.id, proof.as_ref());
+            assert_eq!(retake(outbox, frame), frame.body);
+        }
+        Kind::Joined | Kind::Members => {
+            let Ok(answer) = join::get_answer(frame) else { return };
+            if let join::Answer::Members(membership) = &answer {
+                let names = membership.members().names();
+                fits(size_of_val(names) + names.iter().map(String::capacity).sum::<usize>());
+            }
+            join::put_answer(&mut outbox, frame.id, &answer);
             assert_eq!(retake(outbox, frame), frame.body);
         }
         Kind::Ping | Kind::Pong | Kind::Goodbye | Kind::Progress | Kind::Result => {}

@@ -80,6 +80,12 @@ kinds! {
     Error = (Control, 3);
     /// The sender takes no more requests on this connection, and will close it. No body, and no id.
     Goodbye = (Control, 4);
+    /// This is the list of members that I have; or, without a body, which one do you have?
+    Join = (Control, 5);
+    /// It is the same. Body: the sender's place in it.
+    Joined = (Control, 6);
+    /// It is not. Body: the list that the sender has, and its place in it.
+    Members = (Control, 7);
     /// A transaction on one object.
     Apply = (Object, 1);
     /// The transaction was applied.

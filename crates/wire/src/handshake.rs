@@ -13,7 +13,7 @@ use std::time::Duration;
 use nacre_object::{ErrorKind, StoreError};
 
 use crate::key::ClusterKey;
-use crate::limit::{PROTOCOL_VERSION, SEAL_BYTES};
+use crate::limit::{PROTOCOL_VERSION, PROTOCOL_VERSION_WITHOUT_MEMBERS, SEAL_BYTES};
 use crate::seal::Seal;
 use crate::stream::Stream;
 
@@ -55,11 +55,14 @@ pub enum Status {
     WrongKey = 4,
     /// The server has as many connections as it may.
     Full = 5,
+    /// The server serves only its own user, through a socket of that user.
+    Stranger = 6,
 }
 
 impl Status {
     fn from_code(code: u8) -> Option<Status> {
-        [Self::Welcome, Self::Version, Self::KeyNeeded, Self::NoKey, Self::WrongKey, Self::Full]
+        use Status::*;
+        [Welcome, Version, KeyNeeded, NoKey, WrongKey, Full, Stranger]
             .into_iter()
             .find(|status| *status as u8 == code)
     }
@@ -93,34 +96,53 @@ pub(crate) enum Refused {
     Noise(#[from] snow::Error),
 }
 
-/// The server's side. Gives the seal of the connection, if a key is in use.
-pub(crate) async fn accept(
-    stream: &Stream,
-    key: Option<&ClusterKey>,
-    full: bool,
-) -> Result<Option<Box<Seal>>, Refused> {
+/// What a server goes by when it lets a peer in.
+pub(crate) struct Door<'a> {
+    /// The cluster key, if peers must have it.
+    pub(crate) key: Option<&'a ClusterKey>,
+    /// Whether clients are served that do not know of members.
+    pub(crate) without_members: bool,
+    /// Why nobody is let in now.
+    pub(crate) shut: Option<Status>,
+}
+
+/// A peer that was let in.
+pub(crate) struct Guest {
+    /// The seal of the connection, if a key is in use.
+    pub(crate) seal: Option<Box<Seal>>,
+    /// The version of the protocol that it speaks.
+    pub(crate) version: u16,
+}
+
+/// The server's side.
+pub(crate) async fn accept(stream: &Stream, door: Door<'_>) -> Result<Guest, Refused> {
     let mut theirs = [0; HELLO_BYTES];
     stream.read_exact(&mut theirs).await?;
     if theirs[..8] != MAGIC {
         return Err(Refused::Foreign);
     }
-    let refuse = async |status: Status| -> Result<Option<Box<Seal>>, Refused> {
-        stream.write_all(&hello(PROTOCOL_VERSION, status as u8)).await?;
+    let version = u16::from_le_bytes([theirs[8], theirs[9]]);
+    let spoken =
+        version == PROTOCOL_VERSION || version == PROTOCOL_VERSION_WITHOUT_MEMBERS && door.without_members;
+    let refuse = async |status: Status| -> Result<Guest, Refused> {
+        // A client takes a status to heart if it comes in its own version.
+        let version = if spoken { version } else { PROTOCOL_VERSION };
+        stream.write_all(&hello(version, status as u8)).await?;
         // A connection that is closed while bytes of the peer lie unread is reset, and the reason might be lost.
         let _ = tokio::time::timeout(REFUSAL_LINGER, stream.discard(REFUSAL_BYTES_MAX)).await;
         Err(Refused::Status(status))
     };
-    if theirs[8..10] != PROTOCOL_VERSION.to_le_bytes() {
+    if !spoken {
         return refuse(Status::Version).await;
     }
-    if full {
-        return refuse(Status::Full).await;
+    if let Some(status) = door.shut {
+        return refuse(status).await;
     }
-    let welcome = hello(PROTOCOL_VERSION, Status::Welcome as u8);
-    let key = match (theirs[10], key) {
+    let welcome = hello(version, Status::Welcome as u8);
+    let key = match (theirs[10], door.key) {
         (PLAIN, None) if theirs[11..] == [0; 5] => {
             stream.write_all(&welcome).await?;
-            return Ok(None);
+            return Ok(Guest { seal: None, version });
         }
         (KEYED, Some(key)) if theirs[11..] == [0; 5] => key,
         (PLAIN, Some(_)) => return refuse(Status::KeyNeeded).await,
@@ -145,7 +167,7 @@ pub(crate) async fn accept(
         return Err(Refused::Foreign);
     }
     transport.read_message(&proof[2..], &mut [])?;
-    Ok(Some(Box::new(Seal::new(transport))))
+    Ok(Guest { seal: Some(Box::new(Seal::new(transport))), version })
 }
 
 /// The client's side. Gives the seal of the connection, if a key is in use.
@@ -197,6 +219,9 @@ pub(crate) async fn introduce(
         Some(Status::WrongKey) => return Err(denied("the key that was given is not this server's")),
         Some(Status::Full) => {
             return Err(StoreError::new(ErrorKind::Unavailable, "it has as many connections as it may"));
+        }
+        Some(Status::Stranger) => {
+            return Err(denied("its socket is for the user that it runs as, who is another one"));
         }
         None => return Err(denied("it refused the connection for a reason that this program does not know")),
     }

@@ -1,7 +1,9 @@
 //! Every limit of the protocol, in one place. The limits of the model are in [`nacre_object::limit`].
 
 /// The protocol version that this crate speaks.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
+/// The version whose clients do not know of members: they are served where there is only one.
+pub const PROTOCOL_VERSION_WITHOUT_MEMBERS: u16 = 1;
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 16;
 /// Largest body of a frame, in bytes. The largest transaction that the model allows takes less: 16 MiB of payload,

@@ -13,6 +13,8 @@ use nacre_object::{ErrorKind, StoreError};
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::socket;
+
 /// The port that a server listens on where none is given.
 pub const PORT_DEFAULT: u16 = 6470;
 
@@ -109,10 +111,24 @@ macro_rules! either {
 }
 
 impl Stream {
-    /// Connects to an address.
-    pub(crate) async fn connect(address: &Address) -> io::Result<Stream> {
+    /// Connects to an address. Who listens on a Unix socket must be the user `owner`, or, where none is named, the user of
+    /// this process or root: else anybody who can make a file there could pass for the server.
+    pub(crate) async fn connect(address: &Address, owner: Option<u32>) -> io::Result<Stream> {
         match address {
-            Address::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path).await?;
+                let user = stream.peer_cred()?.uid();
+                if owner.map_or_else(|| socket::is_self_or_root(user), |owner| owner == user) {
+                    return Ok(Stream::Unix(stream));
+                }
+                let wanted =
+                    owner.map_or("neither you nor root".to_owned(), |owner| format!("not user {owner}"));
+                let text = format!(
+                    "it runs as user {user}, {wanted}; if that is the right one, say so with ?owner={user} in the \
+                     store's uri"
+                );
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+            }
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
                 tune(&stream)?;
@@ -129,7 +145,7 @@ impl Stream {
                 tune(&stream)?;
                 Ok(Stream::Tcp(stream))
             }
-            Accepted::Unix(stream) => Ok(Stream::Unix(UnixStream::from_std(stream)?)),
+            Accepted::Unix(stream, _) => Ok(Stream::Unix(UnixStream::from_std(stream)?)),
         }
     }
 
@@ -197,7 +213,8 @@ impl Stream {
 /// A stream as it was accepted, not yet bound to a runtime.
 pub(crate) enum Accepted {
     Tcp(std::net::TcpStream, SocketAddr),
-    Unix(std::os::unix::net::UnixStream),
+    /// With whether the peer's user may use the socket.
+    Unix(std::os::unix::net::UnixStream, bool),
 }
 
 /// Sends small messages at once, and notices a peer that vanished without a word within about a minute.

@@ -1,13 +1,16 @@
 //! The conformance suite, through a server, over both kinds of socket.
 
+mod support;
+
 use std::sync::Arc;
 
-use nacre_object::testkit::{MemoryStore, conformance};
+use nacre_object::testkit::MemoryStore;
+use nacre_object::testkit::conformance::{self, Effort};
 
 use nacre_wire::{Address, RemoteOptions, RemoteStore, ServeOptions, Server};
 
 fn serve(address: Address) -> Server {
-    let options = ServeOptions { listen: vec![address], ..Default::default() };
+    let options = ServeOptions { listen: vec![address], open: true, ..Default::default() };
     Server::start(Arc::new(MemoryStore::new()), options).unwrap()
 }
 
@@ -32,8 +35,17 @@ fn a_remote_store_conforms_over_a_unix_socket() {
 }
 
 #[test]
+fn several_clients_of_one_server_conform() {
+    let server = serve("127.0.0.1:0".parse().unwrap());
+    let clients = [(); 3].map(|()| remote(&[&server], RemoteOptions::default()));
+    conformance::run_connections(&[&clients[0], &clients[1], &clients[2]], "clients", Effort::default());
+    server.stop();
+}
+
+#[test]
 fn several_servers_with_several_connections_conform() {
-    let servers: Vec<Server> = (0..3).map(|_| serve("127.0.0.1:0".parse().unwrap())).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let servers = support::serve_together(folder.path(), &["a", "b", "c"], 1);
     let servers_by_reference: Vec<&Server> = servers.iter().collect();
     let options = RemoteOptions { connections: 2, ..Default::default() };
     conformance::run(&remote(&servers_by_reference, options), "several");

@@ -24,7 +24,7 @@ fn refusal(store: &RemoteStore) -> StoreError {
 fn status(stream: &mut TcpStream) -> u8 {
     let mut theirs = [0; 16];
     stream.read_exact(&mut theirs).unwrap();
-    assert_eq!(theirs, hello(1, theirs[10]));
+    assert_eq!(theirs, hello(theirs[8].into(), theirs[10]));
     theirs[10]
 }
 
@@ -71,7 +71,7 @@ fn a_server_that_only_pretends_to_have_the_key_is_found_out() {
     let reflecting = impostor(|mut stream| {
         let mut opening = [0; 64];
         stream.read_exact(&mut opening).unwrap();
-        let mut answer = hello(1, 0).to_vec();
+        let mut answer = hello(2, 0).to_vec();
         answer.extend_from_slice(&opening[16..]);
         answer.extend_from_slice(&[0; 16]);
         stream.write_all(&answer).unwrap();
@@ -124,7 +124,8 @@ fn a_changed_byte_ends_a_keyed_connection() {
     let key = ClusterKey::generate().unwrap();
     let server = serve_with(ServerLimits::default(), Some(key.clone()));
     let Address::Tcp(address) = server.addresses()[0].clone() else { panic!("a TCP address") };
-    // A relay that lets the handshake pass (64 and 18 bytes), and changes one byte of what follows.
+    // A relay that lets the handshake pass (64 and 18 bytes), and the two records by which the client joins (34 and 58), and
+    // changes one byte of what follows.
     let relay = impostor(move |mut client| {
         let mut upstream = TcpStream::connect(address).unwrap();
         let (mut back, mut forth) = (upstream.try_clone().unwrap(), client.try_clone().unwrap());
@@ -132,11 +133,11 @@ fn a_changed_byte_ends_a_keyed_connection() {
             let _ = std::io::copy(&mut back, &mut forth);
             let _ = forth.shutdown(std::net::Shutdown::Both);
         });
-        let mut opening = [0; 64 + 18];
-        client.read_exact(&mut opening[..64]).unwrap();
-        upstream.write_all(&opening[..64]).unwrap();
-        client.read_exact(&mut opening[64..]).unwrap();
-        upstream.write_all(&opening[64..]).unwrap();
+        for part in [64, 18, 34, 58] {
+            let mut opening = vec![0; part];
+            client.read_exact(&mut opening).unwrap();
+            upstream.write_all(&opening).unwrap();
+        }
         let mut first = [0; 40];
         client.read_exact(&mut first).unwrap();
         first[30] ^= 1;
@@ -155,7 +156,7 @@ fn a_changed_byte_ends_a_keyed_connection() {
 #[test]
 fn other_versions_are_told_which_one_is_spoken() {
     let server = serve();
-    for version in [0, 2, 99] {
+    for version in [0, 3, 99] {
         let mut stream = raw(&server);
         stream.write_all(&hello(version, 0)).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -238,15 +239,21 @@ fn connections_beyond_the_limit_are_told_so() {
 }
 
 #[test]
-fn addresses_that_others_can_reach_need_a_key() {
-    for address in ["0.0.0.0:0", "[::]:0"] {
-        let listen = vec![address.parse().unwrap()];
-        let options = ServeOptions { listen, ..Default::default() };
-        let store = std::sync::Arc::new(nacre_object::testkit::MemoryStore::new());
-        let error = Server::start(store, options).err().unwrap();
+fn addresses_that_others_can_reach_need_a_key_or_the_word_open() {
+    let start = |address: &str, open| {
+        let options = ServeOptions { listen: vec![address.parse().unwrap()], open, ..Default::default() };
+        Server::start(std::sync::Arc::new(nacre_object::testkit::MemoryStore::new()), options)
+    };
+    // Every user of this machine can reach its loopback addresses.
+    for (address, who) in [("0.0.0.0:0", "everybody"), ("[::]:0", "everybody"), ("127.0.0.1:0", "every user")]
+    {
+        let error = start(address, false).err().unwrap();
         assert_eq!(error.kind, ErrorKind::Denied);
-        assert!(error.message.contains("nacre keygen"), "{error}");
+        for part in [who, "nacre keygen", "--open"] {
+            assert!(error.message.contains(part), "{error}");
+        }
     }
+    assert!(start("127.0.0.1:0", true).is_ok());
 }
 
 #[test]

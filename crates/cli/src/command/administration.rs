@@ -20,9 +20,16 @@ pub struct InfoArgs {
     regions: bool,
 }
 
-/// Have a store read and check every byte that it wrote; the exit code is 1 if it finds damage
+/// Have a store read and check every byte that it wrote, from the device; the exit code is 1 if it finds damage
+///
+/// A store in a folder is checked even if it is damaged so that it cannot be opened.
 #[derive(clap::Args, Debug)]
-pub struct ScrubArgs {}
+pub struct ScrubArgs {
+    /// Repair what can be repaired, and say what is lost: of a store in a folder (--store file:FOLDER) that no server
+    /// has open. Files that are of no use any more are kept under names that begin with "damaged-"
+    #[arg(long)]
+    repair: bool,
+}
 
 /// Have a store give back the space of what was overwritten and removed
 #[derive(clap::Args, Debug)]
@@ -111,8 +118,7 @@ fn print_json(reports: &[Report]) -> Result<(), Failure> {
 }
 
 /// Runs `nacre scrub`.
-pub async fn scrub(session: &Session, _args: ScrubArgs) -> Result<(), Failure> {
-    let store = session.open()?;
+pub async fn scrub(session: &Session, args: ScrubArgs) -> Result<(), Failure> {
     let mut bar = Bar::bytes(Some(0));
     let mut parts: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let progress = move |part: Report| {
@@ -121,49 +127,90 @@ pub async fn scrub(session: &Session, _args: ScrubArgs) -> Result<(), Failure> {
         let sum = |pick: fn(&(u64, u64)) -> u64| parts.values().map(pick).sum();
         bar.set(sum(|part| part.0), sum(|part| part.1));
     };
-    let reports = store.scrub(progress).await?;
-    let findings =
-        |part: &Report| part.report.get("findings").and_then(Value::as_array).cloned().unwrap_or_default();
-    let damaged: usize = reports.iter().map(|part| findings(part).len()).sum();
+    let reports = match session.folder()? {
+        Some(uri) if args.repair => vec![nacre::repair_folder(&uri, progress)?],
+        None if args.repair => {
+            let text = "a repair needs the files of the store: stop its server, and name the folder, as in \
+                        \"nacre scrub --repair --store file:nacre-data\"";
+            return Err(Failure::Usage(text.into()));
+        }
+        Some(uri) => match nacre::Store::open(&uri) {
+            Ok(store) => store.scrub(progress).await?,
+            Err(error) if error.kind == nacre::ErrorKind::Corrupt => {
+                let mut part = nacre::scrub_folder(&uri, progress)?;
+                part.report["unopened"] = error.message.into();
+                vec![part]
+            }
+            Err(error) => return Err(error.into()),
+        },
+        None => session.open()?.scrub(progress).await?,
+    };
+    let damaged: usize = reports.iter().map(|part| list(part, "findings").len()).sum();
+    let unopened = reports.iter().find_map(|part| part.report.get("unopened")?.as_str());
     if session.json {
         print_json(&reports)?;
     } else {
-        let mut table = Table::new(&["PLACE", "FILE", "OFFSET", "LENGTH", "WHAT", "OBJECTS"]);
-        for part in &reports {
-            for finding in findings(part) {
-                let cell = |name: &str| match &finding[name] {
-                    Value::String(text) => text.clone(),
-                    Value::Array(list) if list.is_empty() => "none lost".to_owned(),
-                    Value::Array(list) => {
-                        list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
-                    }
-                    other => other.to_string(),
-                };
-                let cells = ["file", "offset", "bytes", "what", "objects"].map(cell);
-                table.row([part.place.clone()].into_iter().chain(cells));
-            }
-        }
-        if damaged > 0 {
-            table.print()?;
-        }
-        let sum = |name: &str| reports.iter().filter_map(|part| part.report.get(name)?.as_u64()).sum::<u64>();
-        output::line(&format!(
-            "{} in {} read and checked, {}",
-            quantity::size(sum("bytes")),
-            quantity::count(sum("files"), "file"),
-            if damaged == 0 {
-                "no damage found".to_owned()
-            } else {
-                quantity::count(damaged as u64, "damaged piece")
-            }
-        ))?;
+        print_scrub(&reports, damaged)?;
     }
-    if damaged == 0 {
-        return Ok(());
+    match unopened {
+        None if damaged == 0 => Ok(()),
+        None => Err(Failure::Failed(format!(
+            "the scrub of {} found {}; undamaged objects stay readable, those named have to be written again",
+            session.uri(),
+            quantity::count(damaged as u64, "damaged piece")
+        ))),
+        Some(why) => Err(Failure::Failed(format!(
+            "{why}; \"nacre scrub --repair\" repairs what can be repaired, and keeps what it does not need"
+        ))),
     }
-    Err(Failure::Failed(format!(
-        "the scrub of {} found {}; undamaged objects stay readable, those named have to be written again",
-        store.name(),
-        quantity::count(damaged as u64, "damaged piece")
-    )))
+}
+
+fn list(part: &Report, name: &str) -> Vec<Value> {
+    part.report.get(name).and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+/// Prints what scrubs found, what a repair did, and what is lost.
+fn print_scrub(reports: &[Report], damaged: usize) -> Result<(), Failure> {
+    let mut table = Table::new(&["PLACE", "FILE", "OFFSET", "LENGTH", "WHAT", "OBJECTS"]);
+    for part in reports {
+        for finding in list(part, "findings") {
+            let cell = |name: &str| match &finding[name] {
+                Value::String(text) => text.clone(),
+                Value::Array(list) if list.is_empty() => "none lost".to_owned(),
+                Value::Array(list) => list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
+                other => other.to_string(),
+            };
+            let cells = ["file", "offset", "bytes", "what", "objects"].map(cell);
+            table.row([part.place.clone()].into_iter().chain(cells));
+        }
+    }
+    if damaged > 0 {
+        table.print()?;
+    }
+    for part in reports {
+        for line in list(part, "repaired") {
+            output::line(&format!("repaired: {}", line.as_str().unwrap_or_default()))?;
+        }
+        for loss in list(part, "lost") {
+            let field = |name: &str| loss[name].as_str().unwrap_or_default().to_owned();
+            output::line(&format!("lost of {}: {}", field("object"), field("what")))?;
+        }
+    }
+    let sum = |name: &str| reports.iter().filter_map(|part| part.report.get(name)?.as_u64()).sum::<u64>();
+    let source = |part: &Report| match part.report.get("source").and_then(Value::as_str) {
+        Some("emptied-cache") => Some("through the page cache, emptied first"),
+        Some("memory") => Some("from memory"),
+        Some("osds") => Some("from the OSDs"),
+        _ => None,
+    };
+    Ok(output::line(&format!(
+        "{} in {} read {} and checked, {}",
+        quantity::size(sum("bytes")),
+        quantity::count(sum("files"), "file"),
+        reports.iter().find_map(source).unwrap_or("from the device"),
+        match damaged {
+            0 => "no damage found".to_owned(),
+            _ => quantity::count(damaged as u64, "damaged piece"),
+        }
+    ))?)
 }

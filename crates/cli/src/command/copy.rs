@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::progress::Bar;
-use crate::session::{Folder, Session};
+use crate::session::{Purpose, Session};
 use crate::{output, quantity};
 
 /// Copy all objects of a store to another one, with their versions
@@ -24,8 +24,8 @@ pub struct Args {
 
 /// Runs `nacre copy-objects`.
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
-    let source = session.open_at(&args.source, Folder::Existing)?;
-    let destination = session.open_at(&args.destination, Folder::Made)?;
+    let source = session.open_at(&args.source, Purpose::Use)?;
+    let destination = session.open_at(&args.destination, Purpose::Fill)?;
     let mut bar = Bar::bytes(None);
     let mut seen = 0;
     let progress = |_: &nacre::ObjectId, so_far: &nacre::Copied| {

@@ -36,7 +36,8 @@ pub struct Args {
     /// Afterwards compare everything with its copy, contents and all
     #[arg(long)]
     verify: bool,
-    /// Replace links and files that are where a directory has to be
+    /// Replace links and files that are where a directory has to be, and devices, pipes and sockets that are where
+    /// something else has to be
     #[arg(long, short)]
     force: bool,
     /// Make every file durable before it gets its name, and everything before the command ends
@@ -49,7 +50,7 @@ pub struct Args {
     #[arg(long)]
     no_xattrs: bool,
     /// Threads [default: one for each processor]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = nacre_walk::command::parse_threads)]
     threads: Option<NonZeroUsize>,
     /// Share out files that are larger than this, in chunks of this size
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]

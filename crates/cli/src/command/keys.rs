@@ -214,8 +214,9 @@ async fn change(
     write: Write,
     participle: &str,
 ) -> Result<(), Failure> {
-    let object = session.open()?.object(&place.object)?;
     let removal = matches!(write, Write::RemoveKey { .. } | Write::RemoveAttribute { .. });
+    let store = if removal { session.open()? } else { session.open_to_fill()? };
+    let object = store.object(&place.object)?;
     let mut transaction = Transaction::new();
     if removal {
         transaction = transaction.guard(Guard::Exists);

@@ -1,14 +1,14 @@
 //! `nacre ls`: the objects of a store.
 
 use bytes::Bytes;
-use futures::future::try_join_all;
-use nacre::{ObjectId, Stat, Store, limit};
+use futures::future::{join_all, try_join_all};
+use nacre::{Error, ErrorKind, ObjectId, Stat, Store, limit};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::output::{Array, Table};
 use crate::session::Session;
-use crate::{name, output};
+use crate::{name, output, quantity};
 
 /// List objects in the order of their names
 #[derive(clap::Args, Debug)]
@@ -50,6 +50,7 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let mut left = args.limit.unwrap_or(u64::MAX);
     let mut last = None;
     let mut more = false;
+    let mut unreadable = 0;
     loop {
         let mut page = Vec::new();
         while page.len() < PAGE {
@@ -68,6 +69,10 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
         let whole = page.len() < PAGE;
         last = page.last().cloned().or(last);
         let stats = if args.long { Some(stats(&store, &page).await?) } else { None };
+        for error in stats.iter().flatten().filter_map(|stat| stat.as_ref().err()) {
+            unreadable += 1;
+            output::complain(&format!("nacre: {error}"));
+        }
         match &mut array {
             Some(array) => {
                 for (index, id) in page.iter().enumerate() {
@@ -87,6 +92,10 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
                 output::complain(&format!("there are more: go on with --after '{last}'"));
             }
         }
+    }
+    if unreadable > 0 {
+        let text = format!("{} of {} cannot be read", quantity::count(unreadable, "object"), store.name());
+        return Err(Failure::Failed(text));
     }
     Ok(())
 }
@@ -150,19 +159,28 @@ fn before(prefix: &[u8]) -> Option<ObjectId> {
     ObjectId::new(Bytes::from(name)).ok()
 }
 
-async fn stats(store: &Store, page: &[ObjectId]) -> Result<Vec<Stat>, Failure> {
+/// Looks at objects. One that is damaged keeps nobody from seeing the others.
+async fn stats(store: &Store, page: &[ObjectId]) -> Result<Vec<Result<Stat, Error>>, Failure> {
     let mut stats = Vec::with_capacity(page.len());
     for ids in page.chunks(64) {
         let group = ids.iter().map(async |id| store.object(id)?.stat().await);
-        stats.extend(try_join_all(group).await?);
+        for result in join_all(group).await {
+            match result {
+                Err(error) if !matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+                    return Err(error.into());
+                }
+                result => stats.push(result),
+            }
+        }
     }
     Ok(stats)
 }
 
-fn entry(id: &ObjectId, stat: Option<&Stat>) -> Value {
+fn entry(id: &ObjectId, stat: Option<&Result<Stat, Error>>) -> Value {
     match stat {
         None => json!({ "object": id.to_string() }),
-        Some(stat) => json!({
+        Some(Err(error)) => json!({ "object": id.to_string(), "error": error.message }),
+        Some(Ok(stat)) => json!({
             "object": id.to_string(),
             "version": stat.version,
             "bytes": stat.bytes,
@@ -173,7 +191,7 @@ fn entry(id: &ObjectId, stat: Option<&Stat>) -> Value {
     }
 }
 
-fn print(page: &[ObjectId], stats: Option<&[Stat]>) -> Result<(), Failure> {
+fn print(page: &[ObjectId], stats: Option<&[Result<Stat, Error>]>) -> Result<(), Failure> {
     let Some(stats) = stats else {
         for id in page {
             output::line(&id.to_string())?;
@@ -185,8 +203,12 @@ fn print(page: &[ObjectId], stats: Option<&[Stat]>) -> Result<(), Failure> {
     }
     let mut table = Table::new(&["VERSION", "BYTES", "FORKS", "KEYS", "ATTRIBUTES", "OBJECT"]);
     for (id, stat) in page.iter().zip(stats) {
-        let numbers = [stat.version, stat.bytes, stat.forks, stat.keys, stat.attributes];
-        table.row(numbers.map(|number| number.to_string()).into_iter().chain([id.to_string()]));
+        let cells = match stat {
+            Ok(stat) => [stat.version, stat.bytes, stat.forks, stat.keys, stat.attributes]
+                .map(|number| number.to_string()),
+            Err(_) => [(); 5].map(|()| "?".to_owned()),
+        };
+        table.row(cells.into_iter().chain([id.to_string()]));
     }
     Ok(table.print()?)
 }

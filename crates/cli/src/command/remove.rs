@@ -29,11 +29,11 @@ pub struct Args {
     /// Count what would be removed, and touch nothing
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
-    /// With --dry-run: print every path too
+    /// With --dry-run: print every path too, with --json each as an object on a line, before that of the numbers
     #[arg(long, requires = "dry_run")]
     list: bool,
     /// Threads [default: one for each processor]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = nacre_walk::command::parse_threads)]
     threads: Option<NonZeroUsize>,
 }
 
@@ -55,7 +55,7 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
             "nothing was removed: without a terminal to ask on, say --yes, or look first with --dry-run";
         return Err(Failure::Usage(text.into()));
     }
-    let counted = if args.yes { None } else { Some(count(&removal, &args)?) };
+    let counted = if args.yes { None } else { Some(count(session, &removal, &args)?) };
     if let Some(counted) = counted.filter(|_| args.dry_run) {
         return dry_run(session, &counted);
     }
@@ -74,11 +74,19 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
 }
 
 /// Counts what there is, and lists it if that is wanted.
-fn count(removal: &Removal, args: &Args) -> Result<Counted, Failure> {
+fn count(session: &Session, removal: &Removal, args: &Args) -> Result<Counted, Failure> {
     let control = Control::default();
     let list = |path: &[u8]| {
+        let line = match session.json {
+            true => {
+                let mut json = Map::new();
+                output::put_bytes(&mut json, "path", path);
+                format!("{}\n", Value::Object(json)).into_bytes()
+            }
+            false => [path, b"\n"].concat(),
+        };
         // A line that nobody reads any more stops the listing; flushing at the end says so.
-        if output::raw(&[path, b"\n"].concat()).is_err() {
+        if output::raw(&line).is_err() {
             control.stop();
         }
     };

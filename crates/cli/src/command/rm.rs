@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nacre::ObjectId;
+use nacre::{ErrorKind, ObjectId, Store};
 use serde_json::json;
 
 use crate::arguments::ForkArgs;
@@ -20,7 +20,7 @@ pub struct Args {
     objects: Vec<ObjectId>,
     #[command(flatten)]
     fork: ForkArgs,
-    /// Do not mind objects that do not exist
+    /// Do not mind objects that do not exist, and do away with those on Ceph whose headers are damaged
     #[arg(long, short)]
     force: bool,
     /// Remove staged forks only: content of "nacre put" that is under way, whose writers then fail, or that was left
@@ -35,37 +35,52 @@ pub struct Args {
 /// Runs `nacre rm`.
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
-    let mut removed = 0;
+    let (mut removed, mut failures) = (0, Vec::new());
+    // One object that cannot be removed keeps none of the others.
     for id in &args.objects {
-        let object = store.object(id)?;
-        if args.staged {
-            if !args.force {
-                session::existing(&object).await?;
-            }
-            removed += object.remove_staged(Duration::from_secs(args.idle)).await?.len() as u64;
-            continue;
+        match remove(&store, id, &args).await {
+            Ok(count) => removed += count,
+            Err(failure) => failures.push(failure),
         }
-        let there = match &args.fork.fork {
-            None => object.remove().await?,
-            Some(fork) => {
-                let object = object.fork(fork)?;
-                let forks = object.forks().await?;
-                let there = nacre::stage::is_reserved(fork) || forks.iter().any(|(name, _)| name == fork);
-                if there {
-                    object.remove_fork().await?;
-                } else if !args.force {
-                    session::existing_fork(&object).await?;
-                }
-                there
-            }
-        };
-        if !there && !args.force {
-            return Err(session::no_such_object(&object));
-        }
-        removed += u64::from(there);
     }
     if session.json {
         output::line(&json!({ "removed": removed }).to_string())?;
     }
-    Ok(())
+    let last = failures.pop();
+    for failure in failures {
+        failure.report(false);
+    }
+    last.map_or(Ok(()), Err)
+}
+
+/// Removes an object, one fork of it, or its staged forks. Returns how many things were removed.
+async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failure> {
+    let object = store.object(id)?;
+    if args.staged {
+        if !args.force {
+            session::existing(&object).await?;
+        }
+        return Ok(object.remove_staged(Duration::from_secs(args.idle)).await?.len() as u64);
+    }
+    let there = match &args.fork.fork {
+        None => match object.remove().await {
+            Err(error) if args.force && error.kind == ErrorKind::Corrupt => store.discard_damaged(id).await?,
+            result => result?,
+        },
+        Some(fork) => {
+            let object = object.fork(fork)?;
+            let forks = object.forks().await?;
+            let there = nacre::stage::is_reserved(fork) || forks.iter().any(|(name, _)| name == fork);
+            if there {
+                object.remove_fork().await?;
+            } else if !args.force {
+                session::existing_fork(&object).await?;
+            }
+            there
+        }
+    };
+    if !there && !args.force {
+        return Err(session::no_such_object(&object));
+    }
+    Ok(u64::from(there))
 }

@@ -43,12 +43,34 @@ struct Settings {
     /// Another command's part of the file.
     #[arg(skip)]
     reflect: IgnoredAny,
-    /// Listen on this address: HOST:PORT, where port 0 is any free one, or unix:PATH; may be given several times. Other
-    /// addresses than loopback ones need --key [default: 127.0.0.1:6470]
+    /// Listen on this address: unix:PATH, or HOST:PORT, where port 0 is any free one, and which needs --key or --open; may
+    /// be given several times [default: the user's own socket, in $XDG_RUNTIME_DIR/nacre, /run/user/UID/nacre, or
+    /// /tmp/nacre-UID, where clients of that user look for it]
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     listen: Vec<String>,
-    /// Serve /metrics, /healthz and a status page over HTTP on this address, or "none" [default: 127.0.0.1:6471 if
-    /// --listen is not given, else none]
+    /// Let everybody who can reach an address HOST:PORT read and change everything, every user of this machine included,
+    /// where there is no --key
+    #[arg(long)]
+    open: bool,
+    /// Mode of the Unix sockets; with one that lets others than the owner in, they are not asked who they are [default:
+    /// 0600]
+    #[arg(long, value_name = "MODE")]
+    socket_mode: Option<String>,
+    /// Group of the Unix sockets, by name or number
+    #[arg(long, value_name = "GROUP")]
+    socket_group: Option<String>,
+    /// The addresses of all servers that keep the store together, this one included, as clients are to reach them [default:
+    /// what the store was started with before, else none but this one]
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    members: Vec<String>,
+    /// Which of --members this server is [default: the one that is in --listen]
+    #[arg(long, value_name = "ADDRESS")]
+    member: Option<String>,
+    /// Version of the list of members, which must grow when the list is changed [default: 1]
+    #[arg(long, value_name = "NUMBER")]
+    members_version: Option<u64>,
+    /// Serve /metrics, /healthz and a status page over HTTP on this address, or "none" [default: 127.0.0.1:6471 if it is
+    /// free and --listen is not given, else none]
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<String>,
     /// When a write is acknowledged: "always" when it is on the device; "none" when the system has it; or a time such
@@ -144,6 +166,12 @@ impl Settings {
             key: self.key.or(other.key),
             reflect: IgnoredAny,
             listen: if self.listen.is_empty() { other.listen } else { self.listen },
+            open: self.open || other.open,
+            socket_mode: self.socket_mode.or(other.socket_mode),
+            socket_group: self.socket_group.or(other.socket_group),
+            members: if self.members.is_empty() { other.members } else { self.members },
+            member: self.member.or(other.member),
+            members_version: self.members_version.or(other.members_version),
             metrics: self.metrics.or(other.metrics),
             durability: self.durability.or(other.durability),
             segment_bytes: self.segment_bytes.or(other.segment_bytes),
@@ -175,7 +203,14 @@ impl Settings {
         Ok(ServerOptions {
             data,
             metrics,
-            listen: if self.listen.is_empty() { default.listen } else { self.listen },
+            metrics_if_free: self.metrics.is_none(),
+            listen: self.listen,
+            open: self.open,
+            socket_mode: self.socket_mode.unwrap_or(default.socket_mode),
+            socket_group: self.socket_group,
+            members: self.members,
+            member: self.member,
+            members_version: self.members_version.unwrap_or(default.members_version),
             key: self.key,
             durability: self.durability.unwrap_or(default.durability),
             segment_bytes: self
@@ -211,13 +246,13 @@ pub fn run(common: &Common, args: Args) -> Result<(), Failure> {
     let settings = settings.or(Settings::read(args.config.as_deref())?);
     log_to_stderr(settings.log.as_deref().unwrap_or("info"))?;
     let options = settings.options()?;
-    let json = common.json;
+    let (json, open) = (common.json, options.open);
     super::block_on(async {
         // The signals are caught before anybody is told that the server is up, so that it can be stopped in good order
         // from that moment on.
         let stop = nacre_daemon::signalled()?;
         // A server goes on, even if nobody reads what it says.
-        let served = nacre_daemon::run(options, |daemon| drop(announce(json, daemon)), stop).await;
+        let served = nacre_daemon::run(options, |daemon| drop(announce(json, open, daemon)), stop).await;
         served.map_err(|error| match error.kind {
             ErrorKind::Invalid => Failure::Usage(error.message),
             _ => error.into(),
@@ -225,16 +260,22 @@ pub fn run(common: &Common, args: Args) -> Result<(), Failure> {
     })
 }
 
-/// Says that clients can connect, and where.
-fn announce(json: bool, daemon: &Daemon) -> io::Result<()> {
+/// Says that clients can connect, and where; and if anybody can.
+fn announce(json: bool, open: bool, daemon: &Daemon) -> io::Result<()> {
     let uris: Vec<String> = daemon.addresses().iter().map(uri).collect();
     let metrics = daemon.metrics_address().map(|address| format!("http://{address}/metrics"));
     if json {
-        let line = json!({ "ready": true, "pid": std::process::id(), "addresses": uris, "metrics": metrics });
+        let open = open && daemon.addresses().iter().any(|address| matches!(address, Address::Tcp(_)));
+        let pid = std::process::id();
+        let line = json!({ "ready": true, "pid": pid, "addresses": uris, "open": open, "metrics": metrics });
         output::line(&line.to_string())?;
     } else {
-        for uri in &uris {
-            output::line(&format!("listening on {uri}"))?;
+        for (uri, address) in uris.iter().zip(daemon.addresses()) {
+            let whom = match address {
+                Address::Tcp(_) if open => ", open: whoever can reach it may read and change everything",
+                _ => "",
+            };
+            output::line(&format!("listening on {uri}{whom}"))?;
         }
         if let Some(metrics) = metrics {
             output::line(&format!("metrics at {metrics}"))?;

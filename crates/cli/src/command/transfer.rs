@@ -50,7 +50,7 @@ pub struct GetArgs {
 
 /// Runs `nacre put`.
 pub async fn put(session: &Session, args: PutArgs) -> Result<(), Failure> {
-    let object = session.object(&args.object, &args.fork.own()?)?;
+    let object = session.object_to_fill(&args.object, &args.fork.own()?)?;
     let bytes = if args.file == Path::new("-") {
         object.put(Interruptible::new(Metered::new(tokio::io::stdin(), None))?).await?
     } else {

@@ -63,7 +63,7 @@ pub async fn run(session: &Session, mut args: Args) -> Result<(), Failure> {
             "--guard-range needs --if-version or --propose to say what it guards".into(),
         ));
     }
-    let object = session.object(&args.object, &args.fork.own()?)?;
+    let object = session.object_to_fill(&args.object, &args.fork.own()?)?;
     let data = match args.data.take() {
         Some(data) => data,
         None => read_all(args.file.as_deref())?.into(),

@@ -10,11 +10,15 @@
 //! where the two answer differently; on top of that the cases say in so many words what they expect, so that an
 //! error common to an engine and the model does not pass.
 //!
+//! [`run_connections`] does the same through several connections to one store: each transaction of a case goes through
+//! the next one, and clients that are at work at once have one each.
+//!
 //! Stores may be shared: all object ids begin with the namespace that the caller gives, which must be one that was
 //! never used in this store before. Objects are left behind.
 
 mod bytes;
 mod concurrency;
+mod connections;
 mod differential;
 mod guards;
 mod keys;
@@ -30,7 +34,7 @@ use std::task::{Poll, Waker};
 
 pub use differential::{compare, probes};
 pub(super) use trial::brief;
-pub use trial::{Failure, Trial};
+pub use trial::{Connections, Failure, Trial};
 
 use crate::ObjectStore;
 
@@ -48,6 +52,7 @@ pub const CASES: &[&[Case]] = &[
     replace::CASES,
     listing::CASES,
     concurrency::CASES,
+    connections::CASES,
     differential::CASES,
 ];
 
@@ -82,16 +87,25 @@ pub fn run(store: &dyn ObjectStore, namespace: &str) {
 
 /// Like [`run`], with a given effort.
 pub fn run_with(store: &dyn ObjectStore, namespace: &str, effort: Effort) {
-    let failures = failures(store, namespace, effort);
+    run_connections(&[store], namespace, effort);
+}
+
+/// Like [`run_with`], through several connections to the same store, at least one.
+pub fn run_connections(connections: &[&dyn ObjectStore], namespace: &str, effort: Effort) {
+    let failures = failures(connections, namespace, effort);
     let list: Vec<_> = failures.iter().map(|(name, failure)| format!("\n- {name}: {failure}")).collect();
     assert!(list.is_empty(), "{} cases of the conformance suite failed:{}", list.len(), list.concat());
 }
 
 /// Runs every case, and gives the names of those that failed, and why.
-pub fn failures(store: &dyn ObjectStore, namespace: &str, effort: Effort) -> Vec<(&'static str, Failure)> {
+pub fn failures(
+    connections: &[&dyn ObjectStore],
+    namespace: &str,
+    effort: Effort,
+) -> Vec<(&'static str, Failure)> {
     let mut failures = Vec::new();
     for (name, case) in CASES.iter().copied().flatten() {
-        if let Err(failure) = case(&Trial::new(store, &format!("{namespace}/{name}"), effort)) {
+        if let Err(failure) = case(&Trial::new(connections, &format!("{namespace}/{name}"), effort)) {
             failures.push((*name, failure));
         }
     }

@@ -383,22 +383,36 @@ impl Recorder {
         object: &ObjectId,
         transaction: Transaction,
     ) -> Result<Outcome, StoreError> {
-        let index = {
-            let mut history = self.history();
-            let invoked = self.tick();
-            let records = history.entry(object.clone()).or_default();
-            let transaction = transaction.clone();
-            records.push(Record { invoked, returned: u64::MAX, transaction, observed: Observed::Unknown });
-            records.len() - 1
-        };
+        let record = self.begin(object, &transaction);
         let result = store.apply(object, transaction).await;
+        self.end(object, record, result)
+    }
+
+    /// Records that a transaction is about to be sent: for clients that have several under way. Gives the number of
+    /// the record among those of the object.
+    pub fn begin(&self, object: &ObjectId, transaction: &Transaction) -> usize {
+        let mut history = self.history();
+        let invoked = self.tick();
+        let records = history.entry(object.clone()).or_default();
+        let transaction = transaction.clone();
+        records.push(Record { invoked, returned: u64::MAX, transaction, observed: Observed::Unknown });
+        records.len() - 1
+    }
+
+    /// Records what came of a transaction, and gives it back.
+    pub fn end(
+        &self,
+        object: &ObjectId,
+        record: usize,
+        result: Result<Outcome, StoreError>,
+    ) -> Result<Outcome, StoreError> {
         let returned = self.tick();
         let observed = match &result {
             Ok(outcome) => Observed::Outcome(outcome.clone()),
             Err(error) if error.kind == ErrorKind::Unknown => Observed::Unknown,
             Err(_) => Observed::Nothing,
         };
-        if let Some(record) = self.history().get_mut(object).and_then(|records| records.get_mut(index))
+        if let Some(record) = self.history().get_mut(object).and_then(|records| records.get_mut(record))
             && observed != Observed::Unknown
         {
             (record.returned, record.observed) = (returned, observed);

@@ -117,7 +117,7 @@ fn failures(store: &dyn ObjectStore, prefix: &str, all: bool) -> Vec<&'static st
     let effort = Effort { histories: 2, increments: 20, ..Effort::default() };
     let mut failures = Vec::new();
     for (name, case) in CASES.iter().copied().flatten().filter(|(name, _)| name.starts_with(prefix)) {
-        if case(&Trial::new(store, &format!("m/{name}"), effort)).is_err() {
+        if case(&Trial::new(&[store], &format!("m/{name}"), effort)).is_err() {
             failures.push(*name);
             if !all {
                 break;

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use nacre_object::testkit::block_on;
 use nacre_rados::RadosStore;
@@ -73,6 +74,45 @@ impl Cluster {
         script(&self.dir, "rados", &[&["--"], arguments].concat()).stdout
     }
 
+    /// What `ceph osd map` says of an object.
+    fn map(&self, uri: &str, object: &str) -> String {
+        let name = format!("nacre.{object}");
+        self.ceph(&["osd", "map", "nacre", &name, namespace(uri), "-f", "json"])
+    }
+
+    /// The OSD that is an object's primary.
+    pub fn primary(&self, uri: &str, object: &str) -> String {
+        let map = self.map(uri, object);
+        map.split("\"acting_primary\":").nth(1).unwrap().trim_end_matches(['}', '\n']).to_string()
+    }
+
+    /// True once an object's placement group has all its replicas and nothing more to settle. Until then its primary
+    /// may still need the monitor: to be confirmed as such, or to hand over to the OSD that came back.
+    pub fn is_settled(&self, uri: &str, object: &str) -> bool {
+        let map = self.map(uri, object);
+        let field = |key: &str, end: char| {
+            let value = map.split(&format!("\"{key}\":")).nth(1).unwrap();
+            value[..value.find(end).unwrap()].trim_matches(['"', '[']).to_string()
+        };
+        let (up, acting) = (field("up", ']'), field("acting", ']'));
+        up == acting
+            && up.split(',').count() == 3
+            && self.ceph(&["tell", &field("pgid", ','), "query"]).contains("\"state\": \"active+clean\"")
+    }
+
+    /// Kills an OSD.
+    pub fn stop_osd(&self, osd: &str) {
+        self.script("osd-stop", &[osd]);
+    }
+
+    /// Brings an OSD back, and waits until all are up.
+    pub fn start_osd(&self, osd: &str) {
+        self.script("osd-start", &[osd]);
+        wait_until("the OSD is back", || {
+            self.ceph(&["osd", "stat", "-f", "json"]).contains("\"num_up_osds\":3")
+        });
+    }
+
     /// The folder with the configuration and the keys.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -83,6 +123,20 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         run(&self.dir, "stop", &[]);
     }
+}
+
+/// Waits for something that must come about. The limit only ends a test that would hang.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let from = Instant::now();
+    while !holds() {
+        assert!(from.elapsed() < Duration::from_secs(120), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The namespace that a uri names.
+pub fn namespace(uri: &str) -> &str {
+    uri.split("ns=").nth(1).unwrap().split('&').next().unwrap()
 }
 
 /// Opens a store.

@@ -12,5 +12,9 @@ pub fn open_store(uri: &str, key: Option<&Path>) -> Result<Store, CommandError> 
     if let (Engine::Servers(_), None, Some(key)) = (&uri.engine, &uri.options.key, key) {
         uri.options.key = Some(key.to_owned());
     }
+    // Reflectors keep their groups and their map there: a store of their own may begin in an empty folder.
+    if let Engine::Folder(_) = &uri.engine {
+        uri.options.create.get_or_insert(true);
+    }
     Store::open(&uri).map_err(|error| CommandError::Failed(error.message))
 }

@@ -3,7 +3,7 @@
 use crate::filter::{Days, Depths, Kinds, Reference, Size, User};
 use crate::list::Field;
 use crate::report::histogram::Measure;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroUsize, ParseIntError};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(required = true, value_name = "ROOT")]
     pub roots: Vec<PathBuf>,
     /// Threads that visit [default: one for each processor]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub threads: Option<NonZeroUsize>,
     /// Go on in other file systems that are mounted below the roots
     #[arg(long, conflicts_with = "one_file_system")]
@@ -91,6 +91,10 @@ pub struct Args {
     #[arg(long, help_heading = "Filters", value_name = "FILE")]
     pub exclude_from: Vec<PathBuf>,
 
+    /// Write every error to this file, one on each line; with --json as JSON
+    #[arg(long, help_heading = "What to print", value_name = "FILE")]
+    pub errors: Option<PathBuf>,
+
     /// Save what is done and what is left to this file every so often, and on SIGTERM and SIGINT; it is removed when
     /// the walk is done
     #[arg(long, help_heading = "Checkpoints", value_name = "FILE")]
@@ -126,6 +130,18 @@ impl Args {
             ("--null", self.null.to_string()),
         ];
         flags.map(|(flag, value)| (flag.to_owned(), value)).into()
+    }
+}
+
+/// More threads take longer to begin than any tree to walk.
+const THREADS_MAX: usize = 1024;
+
+/// Reads a number of threads.
+pub fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
+    let threads: NonZeroUsize = text.parse().map_err(|error: ParseIntError| error.to_string())?;
+    match threads.get() <= THREADS_MAX {
+        true => Ok(threads),
+        false => Err(format!("at most {THREADS_MAX} threads are of any use")),
     }
 }
 

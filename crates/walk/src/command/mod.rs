@@ -9,19 +9,18 @@ mod run;
 mod watch;
 
 pub use crate::collect::Collector;
-pub use args::Args;
-pub use run::{Counted, run};
+pub use args::{Args, parse_threads};
+pub use run::{Counted, Standing, run};
 pub use watch::Watch;
 
 use crate::checkpoint::{Head, Loaded};
 use crate::entry::Time;
 use crate::filter::{Descent, Filter, exclusions, globs};
 use crate::list::{Field, Format, Lister, Output};
-use crate::report::link::{HardLinks, Spill};
-use crate::report::{Report, Shape, Sums, picture, print};
-use crate::{Options, Queue, Walk};
+use crate::report::{Report, Shape, Shared, Sums, picture, print};
+use crate::{Options, Queue, Walk, WalkError};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -73,6 +72,8 @@ pub struct Plan {
     pub json: bool,
     /// Where the histograms are drawn.
     pub picture: Option<PathBuf>,
+    /// Where all errors are written.
+    pub errors: Option<PathBuf>,
     /// What a checkpoint says was asked.
     pub head: Head,
 }
@@ -110,7 +111,8 @@ impl Plan {
             ([], true) => vec![Field::Path, Field::Type],
             (fields, _) => fields.to_vec(),
         };
-        let format = args.list.then_some(Format { fields, json, null: args.null });
+        let escape = !args.null && io::stdout().is_terminal();
+        let format = args.list.then_some(Format { fields, json, null: args.null, escape });
         let metadata = filter.needs_metadata()
             || format.as_ref().is_none_or(|format| format.fields.iter().any(|field| field.needs_metadata()));
         let options = Options {
@@ -135,8 +137,8 @@ impl Plan {
         flags.push(("the places of the roots".into(), format!("{places:?}")));
         flags.push(("--json of a list".into(), (json && args.list).to_string()));
         let head = Head { flags, now, newer: filter.newer };
-        let picture = args.picture.clone();
-        Ok(Plan { roots, dropped, options, filter, descent, shape, format, json, picture, head })
+        let (picture, errors) = (args.picture.clone(), args.errors.clone());
+        Ok(Plan { roots, dropped, options, filter, descent, shape, format, json, picture, errors, head })
     }
 
     /// Goes on with what a checkpoint holds, if it is of the same walk. Comes before [`Plan::collectors`].
@@ -174,16 +176,28 @@ impl Plan {
         Ok(walk)
     }
 
-    /// Visitors for all threads of this process.
+    /// Opens what errors are written to. A walk that is resumed adds to what it wrote before.
+    pub fn error_log(&self, resumed: bool) -> Result<Option<Output>, CommandError> {
+        let Some(path) = &self.errors else { return Ok(None) };
+        let mut options = std::fs::OpenOptions::new();
+        options.create(true).write(true).append(resumed).truncate(!resumed);
+        let file = options
+            .open(path)
+            .map_err(|error| CommandError::Usage(format!("cannot write errors to {path:?}: {error}")))?;
+        Ok(Some(Output::new(Box::new(file))))
+    }
+
+    /// Visitors for all threads of this process. `errors` takes every error, beside what the report keeps of them.
     pub fn collectors<'a>(
         &'a self,
         output: &'a Output,
+        errors: Option<&'a Output>,
         queue: &Arc<Queue<Sums>>,
-        spill: &Arc<Spill>,
+        shared: &Arc<Shared>,
     ) -> Vec<Collector<'a>> {
         let threads = self.options.threads.get();
         let lister = || self.format.as_ref().map(|format| Lister::new(format, output));
-        (0..threads).map(|_| Collector::new(self, lister(), queue, spill, threads)).collect()
+        (0..threads).map(|_| Collector::new(self, (lister(), errors), queue, shared, threads)).collect()
     }
 
     /// Visits the roots themselves, and queues them.
@@ -203,8 +217,9 @@ impl Plan {
     }
 
     /// Once everything is merged: adds up what was kept in pieces.
-    pub fn finish(&self, report: &mut Report, links: &HardLinks) -> Result<(), CommandError> {
-        report.finish(&self.root_bytes());
+    pub fn finish(&self, counted: &mut Counted) -> Result<(), CommandError> {
+        let Counted { report, links, shared } = counted;
+        report.finish(&self.root_bytes(), std::mem::take(&mut *shared.partial.lock()));
         report.count_links(links).map_err(|error| {
             CommandError::Failed(format!(
                 "cannot keep apart files with several names: {error}; they are kept in a temporary file, in the folder \
@@ -233,15 +248,25 @@ impl Plan {
     /// What to complain about on standard error, line by line, and how the command ends.
     pub fn verdict(&self, report: &Report) -> (Vec<String>, Result<(), CommandError>) {
         let problems = &report.problems;
-        if problems.errors == 0 {
+        let unvisited = problems.errors + problems.missing;
+        if unvisited == 0 {
             return (Vec::new(), Ok(()));
         }
-        let lines = problems.first.iter().take(SHOWN).map(ToString::to_string).collect();
-        let sentence = match problems.errors {
+        let mut lines: Vec<String> = problems.first.iter().take(SHOWN).map(ToString::to_string).collect();
+        let missing = problems.missing_first.iter().take(SHOWN);
+        lines.extend(missing.map(|path| WalkError::missing(path.clone()).to_string()));
+        if unvisited > lines.len() as u64 {
+            let more = crate::quantity::grouped(unvisited - lines.len() as u64);
+            lines.push(match &self.errors {
+                Some(file) => format!("… and {more} more, all of them in {file:?}"),
+                None => format!("… and {more} more; --errors FILE gives all of them"),
+            });
+        }
+        let sentence = match unvisited {
             1 => "one directory or entry could not be visited".to_owned(),
-            errors => {
-                let errors = crate::quantity::grouped(errors);
-                format!("{errors} directories or entries could not be visited")
+            unvisited => {
+                let unvisited = crate::quantity::grouped(unvisited);
+                format!("{unvisited} directories or entries could not be visited")
             }
         };
         (lines, Err(CommandError::Failed(sentence)))

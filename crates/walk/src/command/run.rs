@@ -1,11 +1,11 @@
 //! A walk in this process, from its flags to its exit code.
 
-use crate::checkpoint;
+use crate::checkpoint::{self, LoadError, Loaded, Saved};
 use crate::command::watch::Watch;
 use crate::command::{Args, Collector, CommandError, Plan, raw_stdout};
 use crate::list::Output;
-use crate::report::link::{HardLinks, Spill};
-use crate::report::{Report, Sums};
+use crate::report::link::HardLinks;
+use crate::report::{Report, Shared, Sums, Tally, node_of};
 use crate::{Ended, Unit, Walk};
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -30,21 +30,21 @@ pub fn run(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<()
             "there is a file {file:?} already; go on from it with --resume, or remove it"
         )));
     }
-    let spill = Arc::default();
-    let mut counted = Counted::new(&plan, &spill);
+    let mut counted = Counted::new(&plan);
     let mut resumed = None;
     if let Some(file) = &args.resume {
         let cannot = |error: &dyn std::fmt::Display| {
             CommandError::Usage(format!("cannot go on from {file:?}: {error}"))
         };
-        let loaded = checkpoint::load(file, &mut counted.links).map_err(|error| cannot(&error))?;
+        let loaded = counted.load(file).map_err(|error| cannot(&error))?;
         plan.adopt(&loaded).map_err(|error| cannot(&error))?;
         counted.report = loaded.report;
         resumed = Some(loaded.units);
     }
     let output = Output::new(Box::new(raw_stdout().map_err(CommandError::output)?));
+    let errors = plan.error_log(resumed.is_some())?;
     let mut walk = plan.walk()?;
-    let mut collectors = plan.collectors(&output, walk.queue(), &spill);
+    let mut collectors = plan.collectors(&output, errors.as_ref(), walk.queue(), &counted.shared);
     match resumed {
         Some(units) => walk.queue().put(units),
         None => plan.start(&walk, &mut collectors[0])?,
@@ -67,7 +67,7 @@ pub fn run(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<()
         counted.walk(target, args, &plan, &mut walk, &mut collectors, &output, &watch, &mut complain)
     });
     walked?;
-    plan.finish(&mut counted.report, &counted.links)?;
+    plan.finish(&mut counted)?;
     plan.print(&counted.report, &mut io::stdout().lock())?;
     if let Some(target) = target
         && let Err(error) = std::fs::remove_file(target)
@@ -76,7 +76,10 @@ pub fn run(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<()
     }
     let (lines, end) = plan.verdict(&counted.report);
     lines.iter().for_each(|line| complain(line));
-    end
+    match errors.and_then(|errors| errors.failure()) {
+        Some(error) => Err(CommandError::Failed(format!("cannot write all errors to a file: {error}"))),
+        None => end,
+    }
 }
 
 /// Ends the watch, even if a visitor panics: its threads are waited for.
@@ -94,12 +97,28 @@ pub struct Counted {
     pub report: Report,
     /// Files with several names, which are sent apart.
     pub links: HardLinks,
+    /// Sums of directories that are counted in parts, which are sent apart too.
+    pub shared: Arc<Shared>,
+}
+
+/// How a walk stands that was stopped.
+pub struct Standing {
+    /// Directories that are begun, by their numbers among the partial sums, and what was counted of them so far.
+    pub begun: Vec<(u32, Tally)>,
+    /// What is left.
+    pub units: Vec<Unit>,
 }
 
 impl Counted {
     /// Nothing yet.
-    pub fn new(plan: &Plan, spill: &Arc<Spill>) -> Counted {
-        Counted { report: Report::new(&plan.shape), links: HardLinks::new(spill, 1) }
+    pub fn new(plan: &Plan) -> Counted {
+        let shared = Arc::<Shared>::default();
+        Counted { report: Report::new(&plan.shape), links: HardLinks::new(&shared.spill, 1), shared }
+    }
+
+    /// What a checkpoint says was counted is taken in, all but its report, which is given with the rest of it.
+    pub fn load(&mut self, file: &Path) -> Result<Loaded, LoadError> {
+        checkpoint::load(file, &mut self.links, &mut self.shared.partial.lock())
     }
 
     /// Walks to the end, with checkpoints in between.
@@ -158,15 +177,29 @@ impl Counted {
         output.failure().map_or(Ok(()), |error| Err(CommandError::output(error)))
     }
 
-    /// How a walk stands that was stopped, after [`Counted::take`]: what was counted, together with the parts of
-    /// directories that are begun, and what is left.
-    pub fn stand(&self, walk: &mut Walk<Sums>) -> (Report, Vec<Unit>) {
-        let mut report = self.report.clone();
+    /// How a walk stands that was stopped.
+    pub fn stand(&self, walk: &mut Walk<Sums>) -> Standing {
+        let (mut begun, mut partial) = (Vec::new(), self.shared.partial.lock());
         let units = walk.frontier(|directory| {
-            let tally = directory.state().tally();
-            report.add_partial(directory.root(), directory.path_below_root(), &tally);
+            begun.push((node_of(directory, &mut partial), directory.state().tally()));
         });
-        (report, units)
+        Standing { begun, units }
+    }
+
+    /// Writes a checkpoint.
+    pub fn write(&self, target: &Path, plan: &Plan, standing: &Standing) -> Result<(), CommandError> {
+        let Standing { begun, units } = standing;
+        let saved = Saved {
+            head: &plan.head,
+            report: &self.report,
+            partial: &self.shared.partial.lock(),
+            begun,
+            units,
+            links: &self.links,
+        };
+        checkpoint::save(target, &saved).map_err(|error| {
+            CommandError::Failed(format!("cannot save the checkpoint {}: {error}", quoted(target)))
+        })
     }
 
     /// Saves a walk that stands still.
@@ -179,10 +212,8 @@ impl Counted {
         output: &Output,
     ) -> Result<(), CommandError> {
         self.take(collectors, output)?;
-        let (report, units) = self.stand(walk);
-        checkpoint::save(target, &plan.head, &report, &units, &self.links).map_err(|error| {
-            CommandError::Failed(format!("cannot save the checkpoint {}: {error}", quoted(target)))
-        })
+        let standing = self.stand(walk);
+        self.write(target, plan, &standing)
     }
 }
 

@@ -63,6 +63,20 @@ impl Keeper {
         user | group
     }
 
+    /// Whether an entry has no extended attributes that are kept. False also where that is not known without opening it.
+    pub fn is_bare(&self, entry: &Named<'_>) -> bool {
+        if !self.extended {
+            return true;
+        }
+        let directory = by_descriptor(entry.directory);
+        let path = [directory.as_bytes(), b"/", entry.name.to_bytes()].concat();
+        let mut names = [0; 256];
+        match rustix::fs::llistxattr(&path[..], &mut names[..]) {
+            Ok(len) => names[..len].split_inclusive(|byte| *byte == 0).all(is_label),
+            Err(errno) => errno == Errno::NOTSUP,
+        }
+    }
+
     /// Gives an open target everything that its source has. `used`: it may have extended attributes already.
     pub fn apply(
         &self,
@@ -185,6 +199,11 @@ fn times(stat: &Statx) -> Timestamps {
     }
 }
 
+/// Labels of security modules are the target system's own. `name` with its closing zero.
+fn is_label(name: &[u8]) -> bool {
+    name.starts_with(b"security.") && name != b"security.capability\0"
+}
+
 /// A path that means exactly what is open, even a link.
 fn by_descriptor(descriptor: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
@@ -247,8 +266,7 @@ fn list(place: &Place<'_>) -> Result<Attributes, Errno> {
     let mut value = vec![0; VALUE_BYTES_MAX];
     for name in names.split_inclusive(|byte| *byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-        // Labels of security modules are the target system's own.
-        if name.to_bytes().starts_with(b"security.") && name != c"security.capability" {
+        if is_label(name.to_bytes_with_nul()) {
             continue;
         }
         match place.get(name, &mut value) {

@@ -1,9 +1,10 @@
 //! Contents: copied or compared between two open files, holes left out.
 
 use crate::control::Control;
-use rustix::fs::SeekFrom;
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Bytes that are read and written at once.
@@ -41,6 +42,8 @@ pub enum Halt {
     Failed(Errno),
     /// It was told to stop.
     Stopped,
+    /// The source ended before the size that it said.
+    Ended,
     /// The two differ: only when they are compared.
     Differs,
 }
@@ -64,9 +67,43 @@ impl Pair<'_> {
         shared.is_ok()
     }
 
-    /// Copies a range. A source that ends earlier ends the copy; that it changed is found out by its times.
+    /// Copies a range. A source that ends earlier is [`Halt::Ended`].
     pub fn copy(&self, from: u64, to: u64, buffer: &mut [u8]) -> Result<(), Halt> {
         self.data(from, to, |from, to| self.copy_data(from, to, buffer))
+    }
+
+    /// Copies a source that says no size, as files of /proc do, up to where reading ends: how many bytes there were.
+    pub fn copy_to_end(&self, buffer: &mut [u8]) -> Result<u64, Halt> {
+        let mut at = 0;
+        loop {
+            self.go_on()?;
+            let len = retry_on_intr(|| rustix::io::pread(self.source, &mut *buffer, at))?;
+            if len == 0 {
+                return Ok(at);
+            }
+            self.write(&buffer[..len], at)?;
+            at += len as u64;
+        }
+    }
+
+    /// Compares two files up to where reading them ends, whatever size they say.
+    pub fn compare_to_end(&self, buffer: &mut [u8]) -> Result<(), Halt> {
+        let (a, b) = buffer.split_at_mut(buffer.len() / 2);
+        let mut at = 0;
+        loop {
+            self.go_on()?;
+            let len = retry_on_intr(|| rustix::io::pread(self.source, &mut *a, at))?;
+            // One byte more is asked for, so that a copy that goes on behind its source is noticed.
+            let wanted = (len + 1).min(b.len());
+            let there = read_full(self.target, &mut b[..wanted], at)?;
+            if a[..len] != b[..there.min(len)] || len == 0 && there > 0 {
+                return Err(Halt::Differs);
+            }
+            if len == 0 {
+                return Ok(());
+            }
+            at += len as u64;
+        }
     }
 
     /// Compares a range, and takes holes in both for what they read as.
@@ -77,19 +114,8 @@ impl Pair<'_> {
             self.go_on()?;
             let wanted = (to - at).min(a.len() as u64) as usize;
             let len = retry_on_intr(|| rustix::io::pread(self.source, &mut a[..wanted], at))?;
-            let mut have = 0;
-            while have < len {
-                let read =
-                    retry_on_intr(|| rustix::io::pread(self.target, &mut b[have..len], at + have as u64))?;
-                if read == 0 {
-                    return Err(Halt::Differs);
-                }
-                have += read;
-            }
-            if a[..len] != b[..len] {
-                return Err(Halt::Differs);
-            }
-            if len == 0 {
+            let there = read_full(self.target, &mut b[..len], at)?;
+            if len == 0 || a[..len] != b[..there] {
                 return Err(Halt::Differs);
             }
             at += len as u64;
@@ -129,7 +155,7 @@ impl Pair<'_> {
             let end = match rustix::fs::seek(self.source, SeekFrom::Hole(begin)) {
                 Ok(end) => end.max(begin + 1).min(to),
                 // It was cut off meanwhile.
-                Err(Errno::NXIO) => break,
+                Err(Errno::NXIO) => return Err(Halt::Ended),
                 Err(errno) => return Err(errno.into()),
             };
             part(begin, end)?;
@@ -173,18 +199,45 @@ impl Pair<'_> {
             let wanted = (to - from).min(buffer.len() as u64) as usize;
             let len = retry_on_intr(|| rustix::io::pread(self.source, &mut buffer[..wanted], from))?;
             if len == 0 {
-                break;
+                return Err(Halt::Ended);
             }
-            let mut written = 0;
-            while written < len {
-                written += retry_on_intr(|| {
-                    rustix::io::pwrite(self.target, &buffer[written..len], from + written as u64)
-                })?;
-            }
+            self.write(&buffer[..len], from)?;
             from += len as u64;
-            self.bytes.fetch_add(len as u64, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    fn write(&self, bytes: &[u8], at: u64) -> Result<(), Halt> {
+        let mut written = 0;
+        while written < bytes.len() {
+            written +=
+                retry_on_intr(|| rustix::io::pwrite(self.target, &bytes[written..], at + written as u64))?;
+        }
+        self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Fills a buffer from a place in a file, or up to the file's end: how many bytes it has.
+fn read_full(file: BorrowedFd<'_>, buffer: &mut [u8], at: u64) -> Result<usize, Errno> {
+    let mut have = 0;
+    while have < buffer.len() {
+        match retry_on_intr(|| rustix::io::pread(file, &mut buffer[have..], at + have as u64))? {
+            0 => break,
+            read => have += read,
+        }
+    }
+    Ok(have)
+}
+
+/// Opens a file for reading, without changing its access time where the system allows that: for its owner and for root.
+pub fn open_for_reading(directory: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    // A pipe that took the file's place must not make this wait for somebody to write into it.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let open = |flags| retry_on_intr(|| rustix::fs::openat(&directory, name, flags, Mode::empty()));
+    match open(flags | OFlags::NOATIME) {
+        Err(Errno::PERM) => open(flags),
+        opened => opened,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::entry::{Kind, Metadata};
 use crate::getdents::Records;
 use crate::root::identity_of;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags, Statx};
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxTimestamp};
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -51,6 +51,8 @@ pub struct Destination {
     pub fresh: bool,
     /// What is made in it inherits an ACL.
     pub inherits: bool,
+    /// When the source was read last before this copy read it.
+    pub accessed: Option<StatxTimestamp>,
 }
 
 /// Why a directory is not there.
@@ -88,6 +90,7 @@ impl Destination {
             count_max: (limit.min(1 << 16) / 4) as usize,
             fresh: false,
             inherits,
+            accessed: None,
         }))
     }
 
@@ -97,6 +100,7 @@ impl Destination {
         name: &CStr,
         force: bool,
         root: bool,
+        accessed: StatxTimestamp,
     ) -> Result<Arc<Destination>, Obstacle> {
         let parent = self.descriptor()?;
         let make = || retry_on_intr(|| rustix::fs::mkdirat(&parent, name, Mode::RWXU));
@@ -119,7 +123,7 @@ impl Destination {
             Err(Errno::EXIST) => false,
             Err(errno) => return Err(errno.into()),
         };
-        let child = self.open_existing(&parent, name, fresh)?;
+        let child = self.open_existing(&parent, name, fresh, Some(accessed))?;
         if !fresh && !root {
             child.make_writable();
         }
@@ -129,7 +133,7 @@ impl Destination {
     /// Opens a directory that is there.
     pub fn find(self: &Arc<Destination>, name: &CStr) -> Result<Arc<Destination>, Errno> {
         let parent = self.descriptor()?;
-        self.open_existing(&parent, name, false)
+        self.open_existing(&parent, name, false, None)
     }
 
     fn open_existing(
@@ -137,6 +141,7 @@ impl Destination {
         parent: &Open,
         name: &CStr,
         fresh: bool,
+        accessed: Option<StatxTimestamp>,
     ) -> Result<Arc<Destination>, Errno> {
         let fd = open(parent.as_fd(), name)?;
         let identity = identity_of(fd.as_fd())?;
@@ -154,6 +159,7 @@ impl Destination {
             count: Arc::clone(&self.count),
             count_max: self.count_max,
             fresh,
+            accessed,
         }))
     }
 
@@ -201,6 +207,21 @@ impl Destination {
             }
         }
         Ok(open_one)
+    }
+
+    /// Closes it for good. The one that it is in is opened again before, if it was closed: from above that takes a step for
+    /// each level, and through `..` one.
+    pub fn leave(&self) {
+        if let (Some(parent), Some(open_one)) = (&self.parent, &*self.descriptor.lock()) {
+            let mut above = parent.descriptor.lock();
+            if above.is_none()
+                && let Ok(fd) = open(open_one.as_fd(), c"..")
+                && identity_of(fd.as_fd()) == Ok(parent.identity)
+            {
+                *above = Some(Open::new(fd, &self.count));
+            }
+        }
+        self.close();
     }
 
     /// Closes it for the time being.

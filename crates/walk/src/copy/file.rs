@@ -3,7 +3,7 @@
 
 use crate::copy::Shared;
 use crate::copy::attributes::Named;
-use crate::copy::data::{BUFFER_BYTES, Halt, Pair, SHORT_BYTES, forget};
+use crate::copy::data::{BUFFER_BYTES, Halt, Pair, SHORT_BYTES, forget, open_for_reading};
 use crate::copy::destination::{Destination, Open};
 use crate::copy::job::{Job, Task};
 use crate::copy::link::{First, Turn};
@@ -46,6 +46,8 @@ pub enum Done {
     Copied,
     Linked,
     Unchanged,
+    /// Copied, but it changed while it was read, each time.
+    Unsettled,
 }
 
 /// Why an entry was not copied.
@@ -55,6 +57,8 @@ pub enum Trouble {
     Vanished,
     /// Everything is to stop.
     Stopped,
+    /// It gave fewer bytes than it said that it has.
+    Ended,
     /// What was attempted, and why it failed.
     Failed(&'static str, Cause),
 }
@@ -63,6 +67,12 @@ const COPY: &str = "cannot copy";
 const WRITE: &str = "cannot write the copy of";
 const READ: &str = "cannot read";
 const KEEP: &str = "cannot keep owner, mode, attributes or times of";
+
+/// Why a file that did not change is not copied.
+pub const ENDED: &str = "reading it ends before the size that it says";
+
+/// How often a file that changes while it is copied is copied.
+const ATTEMPTS: u32 = 2;
 
 fn failed<C: Into<Cause>>(attempted: &'static str) -> impl Fn(C) -> Trouble {
     move |cause| Trouble::Failed(attempted, cause.into())
@@ -96,15 +106,21 @@ impl Item<'_> {
     }
 
     fn copy_file(&self, buffer: &mut Vec<u8>) -> Result<Done, Trouble> {
-        // A file that changes while it is copied is copied once more.
-        for _ in 0..2 {
+        if self.is_unchanged_at_a_glance()? {
+            return Ok(Done::Unchanged);
+        }
+        let mut accessed = None;
+        for attempt in 1..=ATTEMPTS {
             let source = Arc::new(self.open_source()?);
-            let before = stat_open(source.as_fd()).map_err(failed(READ))?;
+            let mut before = stat_open(source.as_fd()).map_err(failed(READ))?;
+            // Where reading changes this time, an attempt that failed has.
+            before.stx_atime = *accessed.get_or_insert(before.stx_atime);
             if Metadata(before).kind() != Kind::File {
                 return Err(failed(COPY)("it became something else while it was looked at"));
             }
+            let last = attempt == ATTEMPTS;
             let done =
-                self.with_links(&before, buffer, |buffer| self.copy_opened(&source, &before, buffer))?;
+                self.with_links(&before, buffer, |buffer| self.copy_opened(&source, &before, last, buffer))?;
             if let Some(done) = done {
                 return Ok(done);
             }
@@ -113,15 +129,37 @@ impl Item<'_> {
     }
 
     fn open_source(&self) -> Result<OwnedFd, Trouble> {
-        // A pipe that took the file's place must not make this wait for somebody to write into it.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        retry_on_intr(|| rustix::fs::openat(self.source, self.source_name, flags, Mode::empty())).map_err(
-            |errno| match errno {
-                Errno::NOENT | Errno::STALE => Trouble::Vanished,
-                Errno::LOOP => failed(COPY)("it became a symbolic link while it was looked at"),
-                errno => failed("cannot open")(errno),
-            },
-        )
+        open_for_reading(self.source, self.source_name).map_err(|errno| match errno {
+            Errno::NOENT | Errno::STALE => Trouble::Vanished,
+            Errno::LOOP => failed(COPY)("it became a symbolic link while it was looked at"),
+            errno => failed("cannot open")(errno),
+        })
+    }
+
+    /// The copy is there, and nothing of it differs as far as can be told without opening either: false if that does not
+    /// tell.
+    fn is_unchanged_at_a_glance(&self) -> Result<bool, Trouble> {
+        if self.destination.fresh || self.destination.is_top() || self.shared.options.checksum {
+            return Ok(false);
+        }
+        let Ok(source) = directory::stat(self.source, self.source_name) else { return Ok(false) };
+        let Some(there) = self.existing(&source)? else { return Ok(false) };
+        let same = [&source, &there].iter().all(|stat| Metadata(**stat).kind() == Kind::File)
+            && source.stx_nlink == 1
+            && source.stx_size == there.stx_size
+            && modified(&source) == modified(&there)
+            && identity(&source) != identity(&there)
+            && self.shared.keeper.is_kept(&source, &there);
+        if !same {
+            return Ok(false);
+        }
+        let directory = self.destination.descriptor().map_err(failed(WRITE))?;
+        let bare = self.shared.keeper.is_bare(&Named { directory: self.source, name: self.source_name })
+            && self.shared.keeper.is_bare(&Named { directory: directory.as_fd(), name: self.name });
+        if bare {
+            self.shared.counters.bytes.fetch_add(source.stx_size, Ordering::Relaxed);
+        }
+        Ok(bare)
     }
 
     /// Copies an inode with several names once, and makes its other names links.
@@ -136,7 +174,7 @@ impl Item<'_> {
         }
         let (inode, links) = (identity(stat), &self.shared.links);
         match links.met(inode, stat.stx_nlink, || self.shared.help(buffer)) {
-            Turn::Link(first) => match self.link(&first) {
+            Turn::Link(first) => match self.link(stat, &first) {
                 Ok(done) => Ok(T::from_done(done)),
                 // That file system takes no more links, or has none: then it is a file of its own.
                 Err(Trouble::Failed(_, Cause::System(libc::EMLINK | libc::EXDEV | libc::EPERM))) => {
@@ -163,8 +201,8 @@ impl Item<'_> {
         }
     }
 
-    fn link(&self, first: &First) -> Result<Done, Trouble> {
-        let existing = self.existing()?;
+    fn link(&self, source: &Statx, first: &First) -> Result<Done, Trouble> {
+        let existing = self.existing(source)?;
         if existing.is_some_and(|stat| identity(&stat) == first.identity) {
             return Ok(Done::Unchanged);
         }
@@ -177,8 +215,8 @@ impl Item<'_> {
         Ok(Done::Linked)
     }
 
-    /// What is at the destination already.
-    fn existing(&self) -> Result<Option<Statx>, Trouble> {
+    /// What is at the destination already, if it is something that may be replaced.
+    fn existing(&self, source: &Statx) -> Result<Option<Statx>, Trouble> {
         if self.destination.fresh {
             return Ok(None);
         }
@@ -186,6 +224,11 @@ impl Item<'_> {
         match existing {
             Some(stat) if Metadata(stat).kind() == Kind::Directory => {
                 Err(failed(COPY)("a directory is in its place at the destination"))
+            }
+            Some(stat)
+                if is_in_the_way(source, &stat, self.destination.is_top()) && !self.shared.options.force =>
+            {
+                Err(failed(COPY)("a device is in its place at the destination; --force replaces it"))
             }
             existing => Ok(existing),
         }
@@ -225,7 +268,7 @@ impl Item<'_> {
             ),
             _ => None,
         };
-        let existing = self.existing()?;
+        let existing = self.existing(stat)?;
         let directory = self.destination.descriptor().map_err(failed(WRITE))?;
         if let Some(existing) = existing
             && existing.stx_mode & libc::S_IFMT as u16 == stat.stx_mode & libc::S_IFMT as u16
@@ -259,16 +302,17 @@ impl Item<'_> {
         Ok(Done::Copied)
     }
 
-    /// Copies a file that is open: `None` if it changed meanwhile.
+    /// Copies a file that is open: `None` if it changed meanwhile, unless this is the last attempt.
     fn copy_opened(
         &self,
         source: &Arc<OwnedFd>,
         before: &Statx,
+        last: bool,
         buffer: &mut Vec<u8>,
     ) -> Result<Option<Done>, Trouble> {
         let shared = self.shared;
         buffer.resize(BUFFER_BYTES, 0);
-        if let Some(existing) = self.existing()?
+        if let Some(existing) = self.existing(before)?
             && self.is_unchanged(source, before, &existing, buffer)?
         {
             // Comparing the contents has counted them.
@@ -291,7 +335,8 @@ impl Item<'_> {
         };
         // The record, and with it its lock, is kept until the copy has its name.
         let (finished, _record) = match made {
-            Ok((target, record)) => (self.finish(source, before, &target, &directory, &name), record),
+            Ok((target, record)) => (self.finish(source, before, last, &target, &directory, &name), record),
+            Err(Trouble::Ended) => (self.ended(source, before, last), None),
             Err(trouble) => (Err(trouble), None),
         };
         match &finished {
@@ -340,11 +385,8 @@ impl Item<'_> {
             return Ok(false);
         }
         let directory = self.destination.descriptor().map_err(failed(WRITE))?;
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         // What cannot be opened is replaced.
-        let Ok(copy) = rustix::fs::openat(&directory, self.name, flags, Mode::empty()) else {
-            return Ok(false);
-        };
+        let Ok(copy) = open_for_reading(&directory, self.name) else { return Ok(false) };
         let copy = Arc::new(copy);
         if stat_open(copy.as_fd()).map_or(true, |stat| identity(&stat) != identity(existing)) {
             return Ok(false);
@@ -352,7 +394,7 @@ impl Item<'_> {
         if shared.options.checksum {
             match shared.compare((source, &copy), stat, buffer) {
                 Ok(()) => {}
-                Err(Halt::Differs) => return Ok(false),
+                Err(Halt::Differs | Halt::Ended) => return Ok(false),
                 Err(Halt::Stopped) => return Err(Trouble::Stopped),
                 Err(Halt::Failed(errno)) => return Err(failed(READ)(errno)),
             }
@@ -385,8 +427,9 @@ impl Item<'_> {
             self.shared.counters.bytes.fetch_add(before.stx_size, Ordering::Relaxed);
             return Ok(Arc::new(target));
         }
-        if before.stx_size > 0 {
-            pair.copy(0, before.stx_size, buffer).map_err(halted)?;
+        match before.stx_size {
+            0 => drop(pair.copy_to_end(buffer).map_err(halted)?),
+            size => pair.copy(0, size, buffer).map_err(halted)?,
         }
         self.end_in_hole(before, &target)?;
         Ok(Arc::new(target))
@@ -454,6 +497,11 @@ impl Item<'_> {
         let resumed = finished.iter().filter(|finished| **finished).count() as u64;
         shared.counters.chunks_resumed.fetch_add(resumed, Ordering::Relaxed);
         let target = Arc::new(target);
+        if before.stx_size == 0 {
+            let pair = shared.pair(source.as_fd(), target.as_fd(), false);
+            pair.copy_to_end(buffer).map_err(halted)?;
+            return Ok((target, Some(record)));
+        }
         let job = Job::new(
             (Arc::clone(source), Arc::clone(&target)),
             (before.stx_size, is_sparse(before)),
@@ -464,28 +512,44 @@ impl Item<'_> {
         Ok((target, Some(record)))
     }
 
-    /// Gives a complete copy its metadata and its name: `None` if the source changed since.
+    /// A source that ended early was cut off meanwhile, or does not know its size.
+    fn ended(&self, source: &OwnedFd, before: &Statx, last: bool) -> Result<Option<Done>, Trouble> {
+        let after = stat_open(source.as_fd()).map_err(failed(READ))?;
+        match (has_changed(before, &after), last) {
+            (false, _) => Err(Trouble::Ended),
+            (true, false) => Ok(None),
+            (true, true) => Err(failed(COPY)("it changes while it is copied")),
+        }
+    }
+
+    /// Gives a complete copy its metadata and its name: `None` if the source changed since, unless this is the last
+    /// attempt. A file that is written to all the time, such as a log, would never be copied otherwise.
     fn finish(
         &self,
         source: &Arc<OwnedFd>,
         before: &Statx,
+        last: bool,
         target: &Arc<OwnedFd>,
         directory: &Open,
         name: &CStr,
     ) -> Result<Option<Done>, Trouble> {
-        let after = stat_open(source.as_fd()).map_err(failed(READ))?;
-        if (after.stx_size, modified(&after)) != (before.stx_size, modified(before)) {
+        let mut stat = stat_open(source.as_fd()).map_err(failed(READ))?;
+        let changed = has_changed(before, &stat);
+        if changed && !last {
             return Ok(None);
         }
+        // Times from before it was read: reading may have changed one, and by the other the next copy is to see that the
+        // source has changed since.
+        (stat.stx_atime, stat.stx_mtime) = (before.stx_atime, before.stx_mtime);
         let inherits = self.destination.inherits;
-        self.shared.keeper.apply(source.as_fd(), &after, target.as_fd(), inherits).map_err(failed(KEEP))?;
+        self.shared.keeper.apply(source.as_fd(), &stat, target.as_fd(), inherits).map_err(failed(KEEP))?;
         if self.shared.options.fsync {
             rustix::fs::fsync(target).map_err(failed(WRITE))?;
         }
         retry_on_intr(|| rustix::fs::renameat(directory, name, directory, self.name))
             .map_err(failed(WRITE))?;
-        self.shared.counters.bytes_copied.fetch_add(after.stx_size, Ordering::Relaxed);
-        Ok(Some(Done::Copied))
+        self.shared.counters.bytes_copied.fetch_add(before.stx_size, Ordering::Relaxed);
+        Ok(Some(if changed { Done::Unsettled } else { Done::Copied }))
     }
 }
 
@@ -522,8 +586,25 @@ fn halted(halt: Halt) -> Trouble {
     match halt {
         Halt::Stopped => Trouble::Stopped,
         Halt::Failed(errno) => failed(COPY)(errno),
+        Halt::Ended => Trouble::Ended,
         Halt::Differs => failed(COPY)("it changes while it is copied"),
     }
+}
+
+fn has_changed(before: &Statx, after: &Statx) -> bool {
+    (after.stx_size, modified(after)) != (before.stx_size, modified(before))
+}
+
+/// What is there is a device, and the source is not the same one: nobody wants that gone unless he says so. Nor does
+/// anybody who names a pipe or socket as the place of a copy (`named`); in a tree these come and go with the source's.
+pub fn is_in_the_way(source: &Statx, there: &Statx, named: bool) -> bool {
+    let about = |stat: &Statx| (Metadata(*stat).kind(), Metadata(*stat).special_device());
+    let special = match about(there).0 {
+        Kind::CharacterDevice | Kind::BlockDevice => true,
+        Kind::Pipe | Kind::Socket => named,
+        _ => false,
+    };
+    special && about(there) != about(source)
 }
 
 fn modified(stat: &Statx) -> Time {
@@ -572,6 +653,9 @@ impl Shared {
     ) -> Result<(), Halt> {
         if self.verifying() {
             forget(copy);
+        }
+        if stat.stx_size == 0 {
+            return self.pair(source.as_fd(), copy.as_fd(), false).compare_to_end(buffer);
         }
         if stat.stx_size <= self.options.chunk_bytes {
             return self.pair(source.as_fd(), copy.as_fd(), false).compare(0, stat.stx_size, buffer);

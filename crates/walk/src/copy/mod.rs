@@ -21,7 +21,7 @@ mod visitor;
 
 use crate::control::Control;
 use crate::directory::{self, Identity};
-use crate::entry::{Kind, Metadata};
+use crate::entry::{Kind, Metadata, Time};
 use crate::fault::{Fault, Faults};
 use crate::pool::Queue;
 use crate::remove::Counted;
@@ -54,7 +54,8 @@ pub struct Options {
     pub chunk_bytes: u64,
     /// Compare contents instead of times.
     pub checksum: bool,
-    /// Replace what is in the place of a directory and is none.
+    /// Replace what is in the place of a directory and is none, and devices, pipes and sockets that are in the place of
+    /// something else.
     pub force: bool,
     /// Make each file durable before it gets its name, and everything before the copy ends.
     pub fsync: bool,
@@ -100,6 +101,11 @@ pub enum Refusal {
     /// The source has no name that its copy could have.
     #[error("cannot copy {0:?} into a directory: it ends in \".\" or \"..\"; give the directory's own name")]
     Nameless(PathBuf),
+    /// A device or the like is where the copy is to be.
+    #[error(
+        "not copying to {0:?}: it is a device, pipe or socket; name another place, or replace it with --force"
+    )]
+    Special(PathBuf),
     /// Somebody else copies to the same place.
     #[error("not copying to {0:?}: another copy is writing there at the moment")]
     Busy(PathBuf),
@@ -142,6 +148,8 @@ pub(crate) struct Shared {
     pub cuts: ShortCuts,
     /// Of this start of the machine, or zeros if that does not matter.
     pub boot: [u8; 16],
+    /// When it began.
+    pub began: Time,
     /// The copy's root, once it is known: it must not be met in the source.
     pub root: Mutex<Option<Identity>>,
     verifying: AtomicBool,
@@ -235,6 +243,9 @@ impl Copy {
             {
                 return Err(Refusal::NoDirectory(to.path().to_owned()));
             }
+            Ok(there) if file::is_in_the_way(&stat, &there, true) && !options.force => {
+                return Err(Refusal::Special(to.path().to_owned()));
+            }
             Ok(_) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(nowhere(errno)),
         }
@@ -253,6 +264,7 @@ impl Copy {
             jobs: Jobs::default(),
             cuts: ShortCuts::default(),
             boot,
+            began: now(),
             root: Mutex::new(None),
             verifying: AtomicBool::new(false),
             call: Mutex::new(None),
@@ -292,6 +304,7 @@ impl Copy {
             &WalkOptions {
                 threads: NonZeroUsize::MIN,
                 cross_mounts: self.shared.options.cross_mounts,
+                keep_access_times: true,
                 ..WalkOptions::default()
             },
             control,
@@ -380,6 +393,7 @@ impl Copy {
             metadata: false,
             cross_mounts: self.shared.options.cross_mounts,
             keep_open: true,
+            keep_access_times: true,
             ..WalkOptions::default()
         };
         let mut visitors: Vec<V> = (0..options.threads.get()).map(|_| visitor()).collect();
@@ -469,6 +483,11 @@ fn is_within(place: &Root, directory: Identity) -> Result<bool, Errno> {
         }
         here = above;
     }
+}
+
+fn now() -> Time {
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
 }
 
 /// What tells this start of the machine from others.

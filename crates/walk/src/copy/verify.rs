@@ -1,7 +1,7 @@
 //! The walk of the source, as it compares everything with its copy.
 
 use crate::copy::Shared;
-use crate::copy::data::{BUFFER_BYTES, Halt};
+use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
 use crate::copy::destination::Destination;
 use crate::copy::file::{is_unfinished, stat_open};
 use crate::copy::visitor::left_out;
@@ -11,7 +11,7 @@ use crate::error::WalkError;
 use crate::fault::{Cause, Fault};
 use crate::root::Root;
 use crate::walk::{Opened, Verdict, Visitor};
-use rustix::fs::{Mode, OFlags, Statx};
+use rustix::fs::Statx;
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -83,16 +83,17 @@ impl<'a> Verifier<'a> {
                 }
             }
             Kind::File => {
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let source = Arc::new(rustix::fs::openat(source, source_name, flags, Mode::empty())?);
-                let copy = rustix::fs::openat(&directory, name, flags, Mode::empty());
+                let source = Arc::new(open_for_reading(source, source_name)?);
+                let copy = open_for_reading(&directory, name);
                 let copy = Arc::new(copy.map_err(|_| Difference::Is("it cannot be read"))?);
                 if !self.shared.keeper.same_extended(source.as_fd(), copy.as_fd())? {
                     return Err(Difference::Is("its extended attributes or ACLs are others"));
                 }
                 match self.shared.compare((&source, &copy), &stat, buffer) {
                     Ok(()) => {}
-                    Err(Halt::Differs) => return Err(Difference::Is("its contents are others")),
+                    Err(Halt::Differs | Halt::Ended) => {
+                        return Err(Difference::Is("its contents are others"));
+                    }
                     Err(Halt::Stopped) => return Err(Difference::Stopped),
                     Err(Halt::Failed(errno)) => return Err(errno.into()),
                 }
@@ -107,8 +108,17 @@ impl<'a> Verifier<'a> {
         let (a, b) = (Metadata(*stat), Metadata(*copy));
         let differs = [
             (a.kind() != b.kind(), "it is of another type"),
-            (a.kind() == Kind::File && a.size() != b.size(), "its size is another one"),
+            // A file that says no size is read to its end.
+            (a.kind() == Kind::File && a.size() > 0 && a.size() != b.size(), "its size is another one"),
             (a.modified() != b.modified(), "its time is another one"),
+            // Others may read either at any time. A copy that was read when it was made has the wrong time. A link cannot be
+            // looked at without that.
+            (
+                a.kind() != Kind::Link
+                    && b.accessed() >= self.shared.began
+                    && a.accessed() < self.shared.began,
+                "its time of access is that of the copy",
+            ),
             (a.special_device() != b.special_device(), "it is another device"),
             (
                 a.kind() != Kind::Link && !self.shared.keeper.is_kept(stat, copy),
@@ -209,7 +219,7 @@ impl Visitor for Verifier<'_> {
             Err(Difference::Unknown(errno)) => fault(COMPARE, errno.into()),
             Err(Difference::Stopped) => {}
         }
-        directory.state().close();
+        directory.state().leave();
     }
 
     fn assist(&mut self) -> bool {

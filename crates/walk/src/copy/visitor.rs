@@ -3,11 +3,11 @@
 use crate::copy::destination::{Destination, Obstacle};
 use crate::copy::file::{Done, Item, Trouble, is_unfinished};
 use crate::copy::{Shared, file};
-use crate::directory::Directory;
+use crate::directory::{self, Directory};
 use crate::entry::{Entry, Kind};
 use crate::error::WalkError;
 use crate::fault::{Cause, Fault};
-use crate::root::{Root, identity_of};
+use crate::root::Root;
 use crate::walk::{Opened, Verdict, Visitor};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
@@ -38,8 +38,14 @@ pub fn account(shared: &Shared, kind: Kind, result: Result<Done, Trouble>, path:
         Ok(Done::Copied) => &counters.copied,
         Ok(Done::Linked) => &counters.linked,
         Ok(Done::Unchanged) => &counters.unchanged,
+        Ok(Done::Unsettled) => {
+            let cause = "it changes while it is copied; the copy is what could be read of it last";
+            shared.faults.add(Fault::new(path(), "not sure of the copy of", cause));
+            &counters.copied
+        }
         Err(Trouble::Vanished) => &counters.vanished,
         Err(Trouble::Stopped) => return,
+        Err(Trouble::Ended) => return shared.faults.add(Fault::new(path(), "cannot copy", file::ENDED)),
         Err(Trouble::Failed(attempted, cause)) => {
             let cause = match cause {
                 Cause::System(libc::EPERM)
@@ -86,13 +92,22 @@ impl Visitor for Copier<'_> {
             Some(parent) => [&parent.path_bytes(), &b"/"[..], opened.name.to_bytes()].concat(),
             None => opened.name.to_bytes().to_vec(),
         };
-        let identity = identity_of(opened.descriptor);
-        if identity.is_ok_and(|identity| *self.shared.root.lock() == Some(identity)) {
+        // Before anything in it is read: that may change when it was accessed.
+        let stat = match file::stat_open(opened.descriptor) {
+            Ok(stat) => stat,
+            Err(errno) => {
+                self.shared.faults.add(Fault::new(path(), MAKE, errno));
+                return None;
+            }
+        };
+        let identity = directory::identity(&stat);
+        if *self.shared.root.lock() == Some(identity) {
             self.shared.faults.add(Fault::new(path(), MAKE, "it is the destination of this copy"));
             return None;
         }
-        match parent.make(name, self.shared.options.force, self.shared.keeper.is_root()) {
-            Ok(child) if identity == Ok(child.identity()) => {
+        let (force, root) = (self.shared.options.force, self.shared.keeper.is_root());
+        match parent.make(name, force, root, stat.stx_atime) {
+            Ok(child) if identity == child.identity() => {
                 self.shared.faults.add(Fault::new(path(), MAKE, "its copy would be itself"));
                 None
             }
@@ -153,7 +168,8 @@ impl Visitor for Copier<'_> {
                 destination.sweep(is_unfinished)?;
             }
             let source = directory.descriptor()?;
-            let stat = file::stat_open(source.as_fd())?;
+            let mut stat = file::stat_open(source.as_fd())?;
+            stat.stx_atime = destination.accessed.unwrap_or(stat.stx_atime);
             let target = destination.descriptor()?;
             let used = destination.inherits || !destination.fresh;
             self.shared.keeper.apply(source.as_fd(), &stat, target.as_fd(), used)
@@ -162,7 +178,7 @@ impl Visitor for Copier<'_> {
             let trouble = Trouble::Failed(KEEP, Errno::into(errno));
             account(self.shared, Kind::Directory, Err(trouble), || directory.path_bytes());
         }
-        destination.close();
+        destination.leave();
     }
 
     fn assist(&mut self) -> bool {

@@ -110,6 +110,19 @@ impl Histogram {
         small.chain(large).filter(|(_, tally)| tally.entries > 0)
     }
 
+    /// The buckets as they are shown: where they stand for a scale, the empty ones between others too, so that a gap is seen
+    /// as a gap.
+    pub fn shown_buckets(&self) -> Vec<(u32, Tally)> {
+        let held: BTreeMap<u32, Tally> = self.buckets().collect();
+        let scale = matches!(self.measure, Measure::Size | Measure::Age | Measure::Depth);
+        match (held.first_key_value(), held.last_key_value()) {
+            (Some((first, _)), Some((last, _))) if scale && (*last as usize) < SMALL => {
+                (*first..=*last).map(|bucket| (bucket, self.small[bucket as usize])).collect()
+            }
+            _ => held.into_iter().collect(),
+        }
+    }
+
     /// The bounds of a bucket, both inclusive, in bytes or days; for other measures the bucket itself.
     pub fn bounds(&self, bucket: u32) -> Option<(u64, u64)> {
         let bounds = |bucket| match bucket {
@@ -141,6 +154,14 @@ mod tests {
             let (low, high) = histogram.bounds(logarithm(size)).unwrap();
             assert!(low <= size && size <= high, "{size}: {low} to {high}");
         }
+        let mut gaps = Histogram::new(Measure::Size, 0);
+        for bucket in [3, 7] {
+            gaps.tally(bucket).entries = 1;
+        }
+        let shown: Vec<_> =
+            gaps.shown_buckets().iter().map(|(bucket, tally)| (*bucket, tally.entries)).collect();
+        assert_eq!(shown, [(3, 1), (4, 0), (5, 0), (6, 0), (7, 1)]);
+        assert_eq!(gaps.buckets().count(), 2);
         assert_eq!(Histogram::new(Measure::Age, 0).bounds(0), None);
         assert_eq!(Histogram::new(Measure::Age, 0).bounds(1), Some((0, 0)));
     }

@@ -5,11 +5,12 @@
 //! whatever the order and wherever the work was cut.
 //!
 //! What was counted of a directory is complete when it is left, unless it is *split*: a part of what is below it was done
-//! by another process, or in an earlier run. Of such directories partial sums are kept by their paths, and added up in
+//! by another process, or in an earlier run. Of such directories partial sums are kept apart ([`partial`]), and added up in
 //! [`Report::finish`]. There are as many as there were units of work that changed hands, and their ancestors.
 
 pub mod histogram;
 pub mod link;
+pub mod partial;
 pub mod picture;
 pub mod print;
 pub mod rank;
@@ -18,11 +19,13 @@ use crate::WalkError;
 use crate::directory::Directory;
 use crate::entry::{Entry, Kind};
 use histogram::{Histogram, Measure};
-use link::{HardLinks, Link};
+use link::{HardLinks, Link, Spill};
+use parking_lot::Mutex;
+use partial::Partial;
 use rank::Ranking;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Kinds of entries.
 pub const KINDS: usize = Kind::Unknown as usize + 1;
@@ -67,6 +70,8 @@ pub struct Sums {
     entries: AtomicU64,
     apparent: AtomicU64,
     allocated: AtomicU64,
+    /// Its number among the partial sums and one; 0 if it has none.
+    node: AtomicU32,
 }
 
 impl Sums {
@@ -119,6 +124,10 @@ pub struct Problems {
     pub first: Vec<WalkError>,
     /// Entries that went away between being listed and being looked at.
     pub vanished: u64,
+    /// Directories that were moved or removed before they were opened: what was in them may be elsewhere, unvisited.
+    pub missing: u64,
+    /// Paths of some of them.
+    pub missing_first: Vec<Vec<u8>>,
     /// Directories that were not entered because another file system is mounted there.
     pub mount_points: u64,
     /// Paths of some of them.
@@ -148,8 +157,38 @@ pub struct Report {
     pub histograms: Vec<Histogram>,
     /// What was not visited.
     pub problems: Problems,
-    /// Sums of split directories, by root and path below it.
-    pub partial: BTreeMap<(u32, Vec<u8>), Tally>,
+}
+
+/// What the threads of a process share while they count.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// Where files with several names are kept beyond some number.
+    pub spill: Arc<Spill>,
+    /// Sums of directories of which a part is counted elsewhere.
+    pub partial: Mutex<Partial>,
+}
+
+/// The node of a directory among the partial sums.
+pub(crate) fn node_of(directory: &Directory<Sums>, partial: &mut Partial) -> u32 {
+    // Each directory is asked once for its number and remembers it, so that a chain costs a step for each of its levels.
+    let (mut unknown, mut at) = (Vec::new(), directory);
+    let mut node = loop {
+        if let Some(node) = at.state().node.load(Ordering::Relaxed).checked_sub(1) {
+            break node;
+        }
+        let Some(parent) = at.parent() else {
+            let node = partial.root(at.root());
+            at.state().node.store(node + 1, Ordering::Relaxed);
+            break node;
+        };
+        unknown.push(at);
+        at = parent;
+    };
+    for directory in unknown.into_iter().rev() {
+        node = partial.child(node, directory.name().to_bytes());
+        directory.state().node.store(node + 1, Ordering::Relaxed);
+    }
+    node
 }
 
 impl Report {
@@ -191,7 +230,7 @@ impl Report {
                 tally.allocated += allocated;
             }
             if self.files.max() > 0 && entry.kind == Kind::File {
-                self.files.offer(apparent, |path| entry.write_path(path));
+                self.files.offer_file(apparent, entry.depth, |path| entry.write_path(path));
             }
         }
         if entry.directory.is_none() {
@@ -203,7 +242,7 @@ impl Report {
     }
 
     /// Takes what is attached to a directory that is left.
-    pub(crate) fn leave(&mut self, directory: &Directory<Sums>) {
+    pub(crate) fn leave(&mut self, directory: &Directory<Sums>, partial: &Mutex<Partial>) {
         let tally = directory.state().tally();
         // The deepest are left first: of a long chain of directories one path is built, not all.
         if tally.entries > 0 {
@@ -211,25 +250,22 @@ impl Report {
             self.deepest.offer(depth, |path| path.extend_from_slice(&directory.path_bytes()));
         }
         if directory.is_split() {
-            self.add_partial(directory.root(), directory.path_below_root(), &tally);
+            let mut partial = partial.lock();
+            let node = node_of(directory, &mut partial);
+            partial.add(node, &tally);
             return;
         }
-        self.rank(&tally, |path| path.extend_from_slice(&directory.path_bytes()));
+        self.rank(&tally, directory.depth(), |path| path.extend_from_slice(&directory.path_bytes()));
         if let Some(parent) = directory.parent() {
             parent.state().add_bytes(&tally);
         }
     }
 
-    /// Notes a part of what is in and below a directory.
-    pub fn add_partial(&mut self, root: u32, path: Vec<u8>, tally: &Tally) {
-        self.partial.entry((root, path)).or_default().add(tally);
-    }
-
-    fn rank(&mut self, tally: &Tally, path: impl Fn(&mut Vec<u8>)) {
-        self.crowded.offer(tally.entries, &path);
+    fn rank(&mut self, tally: &Tally, depth: u32, path: impl Fn(&mut Vec<u8>)) {
+        self.crowded.offer_directory(tally.entries, depth, &path);
         if self.by_bytes.max() > 0 {
-            self.by_entries.offer(tally.entries, &path);
-            self.by_bytes.offer(tally.allocated, &path);
+            self.by_entries.offer_directory(tally.entries, depth, &path);
+            self.by_bytes.offer_directory(tally.allocated, depth, &path);
         }
     }
 
@@ -237,6 +273,13 @@ impl Report {
     pub(crate) fn fail(&mut self, error: WalkError) {
         if error.vanished() {
             self.problems.vanished += 1;
+            return;
+        }
+        if error.is_missing() {
+            self.problems.missing += 1;
+            if self.problems.missing_first.len() < KEPT {
+                self.problems.missing_first.push(error.path);
+            }
             return;
         }
         self.problems.errors += 1;
@@ -272,39 +315,31 @@ impl Report {
         }
         self.problems.errors += other.problems.errors;
         self.problems.vanished += other.problems.vanished;
+        self.problems.missing += other.problems.missing;
+        self.problems.missing_first.extend(other.problems.missing_first);
+        self.problems.missing_first.truncate(KEPT);
         self.problems.mount_points += other.problems.mount_points;
         self.problems.first.extend(other.problems.first);
         self.problems.first.truncate(KEPT);
         self.problems.mounts.extend(other.problems.mounts);
         self.problems.mounts.truncate(KEPT);
-        for ((root, path), tally) in other.partial {
-            self.add_partial(root, path, &tally);
-        }
     }
 
     /// Once all is merged: adds up the directories that were split. `roots` are the roots' paths as they were given.
-    pub fn finish(&mut self, roots: &[Vec<u8>]) {
-        // Below the root a directory sorts before what is in it, so from the end every sum is complete when its turn
-        // comes.
-        while let Some(((root, path), tally)) = self.partial.pop_last() {
-            if !path.is_empty() {
-                let parent = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-                let bytes = Tally { entries: 0, ..tally };
-                self.add_partial(root, path[..parent].to_vec(), &bytes);
-            }
+    pub fn finish(&mut self, roots: &[Vec<u8>], partial: Partial) {
+        partial.finish(|root, depth, tally, path| {
             let whole = |whole: &mut Vec<u8>| {
                 whole.extend_from_slice(roots.get(root as usize).map_or(&[], Vec::as_slice));
-                if !path.is_empty() && whole.last() != Some(&b'/') {
+                if depth > 0 && whole.last() != Some(&b'/') {
                     whole.push(b'/');
                 }
-                whole.extend_from_slice(&path);
+                path(whole);
             };
             if tally.entries > 0 {
-                let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-                self.deepest.offer(names.count() as u32 + 1, whole);
+                self.deepest.offer(depth + 1, whole);
             }
-            self.rank(&tally, whole);
-        }
+            self.rank(tally, depth, whole);
+        });
     }
 
     /// Once all is merged: counts the files with several names, each once.

@@ -20,7 +20,7 @@ const BAR: RGBColor = RGBColor(0, 114, 178);
 
 /// Draws histograms: the text of the SVG file.
 pub fn svg(histograms: &[Histogram]) -> Result<String, String> {
-    let rows: i32 = histograms.iter().map(|histogram| histogram.buckets().count() as i32).sum();
+    let rows: i32 = histograms.iter().map(|histogram| histogram.shown_buckets().len() as i32).sum();
     let height = HEAD * histograms.len().max(1) as i32 + ROW * rows + ROW;
     let mut text = String::new();
     let backend = SVGBackend::with_string(&mut text, (WIDTH as u32, height as u32));
@@ -43,7 +43,7 @@ fn draw(histograms: &[Histogram], area: &Area<'_>) -> Result<(), Box<dyn std::er
         area.draw(&Text::new(title(histogram.measure()), place, style(16, HPos::Left)))?;
         y += HEAD;
         let most = histogram.buckets().map(|(_, tally)| tally.entries).max().unwrap_or(1);
-        for (bucket, tally) in histogram.buckets() {
+        for (bucket, tally) in histogram.shown_buckets() {
             let name = bucket_name(histogram, bucket, &mut users);
             let middle = y + ROW / 2;
             area.draw(&Text::new(name, (NAMES - 8, middle), style(12, HPos::Right)))?;

@@ -69,6 +69,12 @@ pub fn text(report: &Report, output: &mut impl Write) -> io::Result<()> {
         let entries = count(problems.vanished, "entry", "entries");
         writeln!(output, "vanished while the walk went on: {entries}")?;
     }
+    if problems.missing > 0 {
+        let first = problems.missing_first.first().map_or_else(String::new, |path| shown(path));
+        let others = if problems.missing > 1 { ", …" } else { "" };
+        let directories = count(problems.missing, "directory", "directories");
+        writeln!(output, "moved or removed before they were opened: {directories}, {first}{others}")?;
+    }
     if problems.errors > 0 {
         writeln!(output, "errors: {}", grouped(problems.errors))?;
     }
@@ -103,7 +109,7 @@ fn histogram(histogram: &Histogram, output: &mut impl Write) -> io::Result<()> {
     let most = histogram.buckets().map(|(_, tally)| tally.entries).max().unwrap_or(1);
     let mut table = Table::new(&[histogram.measure().name(), "entries", "apparent", "allocated", " "]);
     let mut users = HashMap::new();
-    for (bucket, tally) in histogram.buckets() {
+    for (bucket, tally) in histogram.shown_buckets() {
         let bar = "#".repeat((tally.entries as f64 / most as f64 * 30.0).ceil() as usize);
         let name = bucket_name(histogram, bucket, &mut users);
         table.row([name, grouped(tally.entries), size(tally.apparent), size(tally.allocated), bar]);
@@ -163,6 +169,10 @@ pub fn json(report: &Report) -> Value {
             "first": problems.first.iter().map(error).collect::<Vec<_>>(),
         },
         "vanished": problems.vanished,
+        "missing_directories": {
+            "count": problems.missing,
+            "first": problems.missing_first.iter().map(|missing| path(missing, "depth", None)).collect::<Vec<_>>(),
+        },
         "mount_points": {
             "count": problems.mount_points,
             "first": problems.mounts.iter().map(|mount| path(mount, "depth", None)).collect::<Vec<_>>(),
@@ -187,7 +197,7 @@ pub fn json(report: &Report) -> Value {
     if !report.histograms.is_empty() {
         let histograms = report.histograms.iter().map(|histogram| {
             let mut users = HashMap::new();
-            let buckets = histogram.buckets().map(|(bucket, counted)| {
+            let buckets = histogram.shown_buckets().into_iter().map(|(bucket, counted)| {
                 let mut object = Map::new();
                 match (histogram.measure(), histogram.bounds(bucket)) {
                     (_, Some((low, high))) => {

@@ -1,16 +1,20 @@
 //! The largest of many, with their paths.
 //!
-//! Ties are broken by path, so that the result does not depend on the order in which entries come; a path is built only
-//! for what may be among the largest.
+//! Ties are broken by depth and then by path, so that the result does not depend on the order in which entries come. A path
+//! is built only for what may be among the largest, and depth comes first so that it is built rarely: files are met from
+//! above, and the one nearer to its root wins; directories are left from below, and the deeper one wins. Of a chain of
+//! directories that are all alike one path is built, not all.
 
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Something large: the larger it is the less, and among equals the first path, so that the least are the largest.
+/// Something large: the larger it is the less, and among equals the lower rank and the first path, so that the least are
+/// the largest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ranked {
     size: Reverse<u64>,
+    rank: u32,
     path: Vec<u8>,
 }
 
@@ -56,27 +60,37 @@ impl Ranking {
         self.max
     }
 
-    /// Takes something in if it is among the largest. `path` writes its path.
-    pub fn offer(&mut self, size: u64, path: impl FnOnce(&mut Vec<u8>)) {
+    /// Takes a file in if it is among the largest. `path` writes its path.
+    pub fn offer_file(&mut self, size: u64, depth: u32, path: impl FnOnce(&mut Vec<u8>)) {
+        self.offer(size, depth, path);
+    }
+
+    /// Takes a directory in if it is among the largest.
+    pub fn offer_directory(&mut self, size: u64, depth: u32, path: impl FnOnce(&mut Vec<u8>)) {
+        self.offer(size, u32::MAX - depth, path);
+    }
+
+    fn offer(&mut self, size: u64, rank: u32, path: impl FnOnce(&mut Vec<u8>)) {
         if self.max == 0 {
             return;
         }
         let full = self.heap.len() >= self.max;
-        if full && self.heap.peek().is_some_and(|smallest| size < smallest.size()) {
+        let key = (Reverse(size), rank);
+        if full && self.heap.peek().is_some_and(|smallest| key > (smallest.size, smallest.rank)) {
             return;
         }
         let mut buffer = std::mem::take(&mut self.path);
         buffer.clear();
         path(&mut buffer);
         let beaten = match self.heap.peek() {
-            Some(smallest) if full => (Reverse(size), &buffer) < (smallest.size, &smallest.path),
+            Some(smallest) if full => (key, &buffer) < ((smallest.size, smallest.rank), &smallest.path),
             _ => true,
         };
         if beaten {
             if full {
                 self.heap.pop();
             }
-            self.heap.push(Ranked { size: Reverse(size), path: buffer.clone() });
+            self.heap.push(Ranked { size: Reverse(size), rank, path: buffer.clone() });
         }
         self.path = buffer;
     }
@@ -84,7 +98,7 @@ impl Ranking {
     /// Takes in another one.
     pub fn merge(&mut self, other: Ranking) {
         for ranked in other.heap {
-            self.offer(ranked.size(), |path| path.extend_from_slice(&ranked.path));
+            self.offer(ranked.size(), ranked.rank, |path| path.extend_from_slice(&ranked.path));
         }
     }
 
@@ -102,19 +116,33 @@ mod tests {
 
     #[test]
     fn the_largest_are_kept_whatever_the_order() {
-        let mut all: Vec<(u64, Vec<u8>)> =
-            (0..500_u64).map(|n| (n * 7919 % 40, format!("{}", n * 31 % 500).into_bytes())).collect();
+        let mut all: Vec<(u64, u32, Vec<u8>)> = (0..500_u64)
+            .map(|n| (n * 7919 % 40, n as u32 % 3, format!("{}", n * 31 % 500).into_bytes()))
+            .collect();
         let mut rankings = [Ranking::new(60), Ranking::new(60)];
-        for (number, (size, path)) in all.iter().enumerate() {
-            rankings[number % 2].offer(*size, |buffer| buffer.extend_from_slice(path));
+        for (number, (size, depth, path)) in all.iter().enumerate() {
+            rankings[number % 2].offer_file(*size, *depth, |buffer| buffer.extend_from_slice(path));
         }
         let [mut first, second] = rankings;
         first.merge(second);
-        all.sort_by(|a, b| (Reverse(a.0), &a.1).cmp(&(Reverse(b.0), &b.1)));
-        let expected: Vec<_> = all[..60].iter().map(|(size, path)| (*size, &path[..])).collect();
+        all.sort_by(|a, b| (Reverse(a.0), a.1, &a.2).cmp(&(Reverse(b.0), b.1, &b.2)));
+        let expected: Vec<_> = all[..60].iter().map(|(size, _, path)| (*size, &path[..])).collect();
         let kept: Vec<_> = first.sorted().iter().map(|ranked| (ranked.size(), ranked.path())).collect();
         assert_eq!(kept, expected);
         let mut none = Ranking::new(0);
-        none.offer(1, |_| unreachable!());
+        none.offer_file(1, 0, |_| unreachable!());
+    }
+
+    #[test]
+    fn of_directories_that_are_alike_few_paths_are_built() {
+        let mut ranking = Ranking::new(3);
+        let mut built = 0;
+        for depth in (0..1000).rev() {
+            ranking.offer_directory(7, depth, |path| {
+                built += 1;
+                path.push(b'x');
+            });
+        }
+        assert_eq!(built, 3);
     }
 }

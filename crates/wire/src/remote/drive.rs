@@ -16,14 +16,18 @@ use crate::channel::Channel;
 use crate::frame::Kind;
 use crate::handshake;
 use crate::inbox::Inbox;
+use crate::join::{self, Answer, Proof};
 use crate::outbox::Outbox;
-use crate::remote::link::{Link, unreachable_server};
+use crate::remote::link::{Link, Role, unreachable_server};
+use crate::remote::roster;
 use crate::stream::Stream;
 
 /// Memory that a connection keeps for the requests that it sends next.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 /// Rounds of reading and writing before other tasks of the runtime get their turn.
 const ROUNDS_MAX: usize = 8;
+/// The id of the request by which a connection begins.
+const JOIN_ID: u64 = 1;
 /// The id of pings, which belong to no call.
 const PING_ID: u64 = u64::MAX;
 
@@ -99,6 +103,7 @@ impl Drop for Driving {
     fn drop(&mut self) {
         let error = StoreError::new(ErrorKind::Closed, "the runtime that drove the connection has ended");
         self.link.state.lock().undriven();
+        self.link.answered(Err(error.clone()));
         self.lose(&error);
     }
 }
@@ -106,20 +111,12 @@ impl Drop for Driving {
 pub(super) async fn drive(link: Arc<Link>) {
     let mut driving = Driving { link: link.clone(), written: None };
     while poll_fn(|context| wanted(&link, context)).await {
-        let attempt = async {
-            let stream = Stream::connect(&link.address).await;
-            let stream =
-                stream.map_err(|error| StoreError::new(ErrorKind::Unavailable, error.to_string()))?;
-            let seal = handshake::introduce(&stream, link.options.key.as_ref()).await?;
-            Ok(Channel::new(stream, seal))
-        };
-        let attempt = tokio::time::timeout(link.options.connect_timeout, attempt).await;
-        let late = || Err(StoreError::new(ErrorKind::Unavailable, "it did not answer in time"));
-        let channel = match attempt.unwrap_or_else(|_| late()) {
+        let channel = match connect(&link).await {
             Ok(channel) => channel,
             Err(error) => {
                 let error = error.context(format_args!("cannot reach the server at {}", link.address));
                 link.state.lock().failed(&error, &link.options);
+                link.answered(Err(error.clone()));
                 driving.lose(&error);
                 continue;
             }
@@ -138,10 +135,91 @@ pub(super) async fn drive(link: Arc<Link>) {
     }
 }
 
+/// Connects to the server, and makes sure that it is the member that it should be of the store that it should keep.
+async fn connect(link: &Link) -> Result<Channel, StoreError> {
+    let timeout = link.options.connect_timeout;
+    let late = |_| StoreError::new(ErrorKind::Unavailable, "it did not answer in time");
+    let introduced = async {
+        let stream = Stream::connect(&link.address, link.options.owner).await.map_err(|error| {
+            let kind = match error.kind() {
+                io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+                _ => ErrorKind::Unavailable,
+            };
+            StoreError::new(kind, error.to_string())
+        })?;
+        let seal = handshake::introduce(&stream, link.options.key.as_ref()).await?;
+        Ok::<_, StoreError>(Channel::new(stream, seal))
+    };
+    let mut channel = tokio::time::timeout(timeout, introduced).await.map_err(late)??;
+    loop {
+        let known = link.roster.known();
+        let asked = join(&mut channel, known.map(|known| &known.proof));
+        match (tokio::time::timeout(timeout, asked).await.map_err(late)??, known) {
+            (Answer::Joined(own), Some(known)) => {
+                let wanted = match link.role {
+                    Role::Contact(index) => known.contacts[index],
+                    Role::Member(member) => member,
+                };
+                if own == wanted {
+                    return Ok(channel);
+                }
+                let name = |member: usize| known.members.names().get(member).map_or("?", String::as_str);
+                let text = format!("it says that it is member {}, not {}", name(own), name(wanted));
+                return Err(StoreError::new(ErrorKind::Invalid, text));
+            }
+            (Answer::Members(theirs), Some(known)) => return Err(roster::changed(known, &theirs)),
+            (Answer::Members(theirs), None) => {
+                // Its answer alone need not settle who the members are.
+                let outcome = link.roster.follow();
+                link.answered(Ok(theirs));
+                match outcome {
+                    Some(outcome) => outcome.await.unwrap_or_else(|_| Err(unsettled()))?,
+                    // The round was over meanwhile: it has told the members, or nobody wants to know any more.
+                    None if link.roster.known().is_some() => {}
+                    None => return Err(unsettled()),
+                }
+            }
+            (Answer::Joined(_), None) => return Err(nonsense("it agreed to a list that it was not shown")),
+        }
+    }
+}
+
+/// Shows the server which members the client knows, and gives its answer.
+async fn join(channel: &mut Channel, proof: Option<&Proof>) -> Result<Answer, StoreError> {
+    let broken = |error: io::Error| StoreError::new(ErrorKind::Unavailable, error.to_string());
+    let (mut inbox, mut outbox, mut taken) = (Inbox::default(), Outbox::default(), 0);
+    join::put_join(&mut outbox, JOIN_ID, proof);
+    poll_fn(|context| channel.poll_write(context, &mut outbox, &mut taken)).await.map_err(broken)?;
+    let frame = loop {
+        if let Some(frame) = inbox.next().map_err(nonsense)? {
+            break frame;
+        }
+        if poll_fn(|context| channel.poll_read(context, &mut inbox)).await.map_err(broken)? == 0 {
+            return Err(broken(io::Error::other("it closed the connection")));
+        }
+    };
+    if frame.kind == Kind::Goodbye || inbox.is_partial() {
+        // What a server says unasked is that it is about to stop.
+        return Err(broken(io::Error::other("it is shutting down")));
+    }
+    if frame.kind == Kind::Error {
+        return Err(crate::reply::get_failure(&frame).unwrap_or_else(nonsense));
+    }
+    join::get_answer(&frame).map_err(nonsense)
+}
+
+fn unsettled() -> StoreError {
+    StoreError::new(ErrorKind::Unavailable, "the members of the store could not be found out")
+}
+
+fn nonsense(why: impl std::fmt::Display) -> StoreError {
+    StoreError::new(ErrorKind::Unavailable, format!("it sent something that makes no sense: {why}"))
+}
+
 /// Whether a connection is wanted; false when none will be any more.
 fn wanted(link: &Link, context: &mut Context<'_>) -> Poll<bool> {
     let mut state = link.state.lock();
-    if !state.outbox.is_empty() {
+    if !state.outbox.is_empty() || state.asking {
         return Poll::Ready(true);
     }
     if state.closed {

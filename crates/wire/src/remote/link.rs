@@ -19,9 +19,11 @@ use rand::Rng;
 use slab::Slab;
 
 use crate::frame::{Frame, Kind};
+use crate::members::Membership;
 use crate::outbox::Outbox;
 use crate::remote::RemoteOptions;
 use crate::remote::drive::{self, Host};
+use crate::remote::roster::Roster;
 use crate::stream::Address;
 
 /// Calls that may be under way on one link; further ones wait.
@@ -31,13 +33,26 @@ const OUTBOX_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) struct Link {
     pub(super) address: Address,
+    pub(super) role: Role,
+    pub(super) roster: Arc<Roster>,
     pub(super) options: Arc<RemoteOptions>,
     host: Arc<Host>,
     pub(super) state: Mutex<State>,
 }
 
+/// Whose address a link leads to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Role {
+    /// One that the client was given, by its index; who answers there is the member that it says it is.
+    Contact(usize),
+    /// That of a member, by its index.
+    Member(usize),
+}
+
 /// What callers and the driver share.
 pub(super) struct State {
+    /// Set while the server is to be asked for the members.
+    pub(super) asking: bool,
     /// Encoded requests that the driver has not taken yet.
     pub(super) outbox: Outbox,
     /// The position at which `outbox` begins.
@@ -110,8 +125,15 @@ pub(super) enum Submitted {
 }
 
 impl Link {
-    pub(super) fn new(address: Address, options: Arc<RemoteOptions>, host: Arc<Host>) -> Arc<Link> {
+    pub(super) fn new(
+        address: Address,
+        role: Role,
+        roster: Arc<Roster>,
+        options: Arc<RemoteOptions>,
+        host: Arc<Host>,
+    ) -> Arc<Link> {
         let state = State {
+            asking: false,
             outbox: Outbox::default(),
             base: 0,
             calls: Slab::new(),
@@ -125,7 +147,39 @@ impl Link {
             failures: 0,
             leaving: false,
         };
-        Arc::new(Link { address, options, host, state: Mutex::new(state) })
+        Arc::new(Link { address, role, roster, options, host, state: Mutex::new(state) })
+    }
+
+    /// Has the server asked for the members. What comes of it goes to the roster.
+    pub(super) fn ask(self: &Arc<Link>) {
+        let mut state = self.state.lock();
+        if let Some((error, until)) = &state.failure
+            && Instant::now() < *until
+        {
+            let error = error.clone();
+            drop(state);
+            return self.answered(Err(error));
+        }
+        if !state.driven {
+            if let Err(error) = self.host.spawn(drive::drive(self.clone())) {
+                drop(state);
+                return self.answered(Err(error));
+            }
+            state.driven = true;
+        }
+        state.asking = true;
+        state.told = true;
+        if let Some(driver) = state.driver.take() {
+            drop(state);
+            driver.wake();
+        }
+    }
+
+    /// Tells the roster what came of asking the server for the members.
+    pub(super) fn answered(&self, answer: Result<Membership, StoreError>) {
+        if let Role::Contact(index) = self.role {
+            self.roster.answered(index, answer);
+        }
     }
 
     /// Encodes a request and sees to it that it is sent.
@@ -326,17 +380,20 @@ impl State {
         // Clients that lost the same server must not all come back at the same moment.
         let jittered = pause.mul_f64(rand::rng().random_range(0.5..1.0));
         self.failures += 1;
+        self.asking = false;
         self.failure = Some((error.clone(), Instant::now() + jittered.max(Duration::from_millis(1))));
     }
 
     /// Notes that an attempt to connect succeeded.
     pub(super) fn connected(&mut self) {
+        self.asking = false;
         self.failures = 0;
         self.failure = None;
     }
 
     /// Notes that the driver is gone.
     pub(super) fn undriven(&mut self) {
+        self.asking = false;
         self.driven = false;
         self.driver = None;
         self.told = false;

@@ -4,19 +4,22 @@ mod call;
 mod drive;
 mod link;
 mod rendezvous;
+mod roster;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::channel::oneshot;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 
 use crate::key::ClusterKey;
 use crate::remote::call::{AdminCall, ApplyCall, ListCall};
 use crate::remote::drive::Host;
-use crate::remote::link::Link;
+use crate::remote::link::{Link, Role};
+use crate::remote::roster::{Known, Roster};
 use crate::stream::Address;
 
 pub use rendezvous::Rendezvous;
@@ -26,6 +29,8 @@ pub use rendezvous::Rendezvous;
 pub struct RemoteOptions {
     /// The cluster key, for servers that have one.
     pub key: Option<ClusterKey>,
+    /// The user that the servers at Unix sockets run as; where none is named, it must be this process's own or root.
+    pub owner: Option<u32>,
     /// Connections to each server.
     pub connections: usize,
     /// How long connecting and introducing oneself may take.
@@ -44,6 +49,7 @@ impl Default for RemoteOptions {
     fn default() -> Self {
         Self {
             key: None,
+            owner: None,
             connections: 1,
             connect_timeout: Duration::from_secs(5),
             silence_timeout: Duration::from_secs(30),
@@ -65,6 +71,16 @@ pub struct RemoteStore {
 }
 
 struct Inner {
+    roster: Arc<Roster>,
+    options: Arc<RemoteOptions>,
+    host: Arc<Host>,
+    /// A link to each of the addresses that were given.
+    contacts: Vec<Arc<Link>>,
+    cluster: OnceLock<Cluster>,
+}
+
+/// The servers, once it is known which ones they are.
+struct Cluster {
     servers: Vec<Server>,
     rendezvous: Rendezvous,
 }
@@ -84,19 +100,85 @@ impl Server {
     }
 }
 
+impl Cluster {
+    /// The server that keeps an object.
+    fn keeper(&self, object: &ObjectId) -> &Server {
+        &self.servers[self.rendezvous.place(object.as_bytes())]
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
-        for link in self.servers.iter().flat_map(|server| &server.links) {
+        let servers = self.cluster.get().map_or(&[][..], |cluster| &cluster.servers);
+        for link in servers.iter().flat_map(|server| &server.links).chain(&self.contacts) {
             link.close();
         }
+    }
+}
+
+impl Inner {
+    /// The servers, if it is known which ones they are.
+    fn cluster(&self) -> Option<&Cluster> {
+        match self.cluster.get() {
+            Some(cluster) => Some(cluster),
+            None => self.roster.known().map(|known| self.cluster.get_or_init(|| self.settle(known))),
+        }
+    }
+
+    /// Makes the servers of the members. One that was reached at an address that was given is reached there, and the
+    /// others by their names.
+    fn settle(&self, known: &Known) -> Cluster {
+        let link = |address: &Address, role| {
+            Link::new(address.clone(), role, self.roster.clone(), self.options.clone(), self.host.clone())
+        };
+        let servers = known.members.names().iter().enumerate().map(|(member, name)| {
+            let contact = known.contacts.iter().position(|at| *at == member);
+            let (address, mut links) = match contact {
+                Some(index) => (self.roster.given[index].clone(), vec![self.contacts[index].clone()]),
+                // A name that is no address is that of a server by itself, which a client can only have been given;
+                // whatever else stands there leads nowhere, and says so when it is tried.
+                None => (name.parse().unwrap_or_else(|_| Address::Tcp(name.clone())), Vec::new()),
+            };
+            while links.len() < self.options.connections {
+                links.push(link(&address, Role::Member(member)));
+            }
+            Server { address, links, next: AtomicUsize::new(0) }
+        });
+        let servers = servers.collect();
+        // Of several addresses of one member one is enough.
+        for (index, contact) in self.contacts.iter().enumerate() {
+            if known.contacts[..index].contains(&known.contacts[index]) {
+                contact.close();
+            }
+        }
+        Cluster { servers, rendezvous: known.members.rendezvous() }
+    }
+
+    /// Finds out which servers there are.
+    async fn learn(&self) -> Result<&Cluster, StoreError> {
+        if let Some(cluster) = self.cluster() {
+            return Ok(cluster);
+        }
+        let wait = self.roster.wait();
+        if wait.begun {
+            self.contacts.iter().for_each(Link::ask);
+        }
+        let closed = || StoreError::new(ErrorKind::Closed, "the store was closed");
+        wait.outcome.await.unwrap_or_else(|_| Err(closed()))?;
+        self.cluster().ok_or_else(closed)
     }
 }
 
 impl RemoteStore {
     /// A store behind the servers at these addresses. Nothing is connected yet.
     ///
-    /// Objects are spread over the servers by rendezvous hashing of their ids over the addresses as given
-    /// ([`Rendezvous`]), so every client must name the servers alike; their order does not matter.
+    /// The servers tell which members the store has; the addresses may be spelt in any way, and need not be those of all
+    /// members. Objects are spread over the members by rendezvous hashing of their ids over the members' names
+    /// ([`Rendezvous`]).
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if no address is given, or one twice, or an option is out of its bounds.
     pub fn new(addresses: &[Address], options: RemoteOptions) -> Result<RemoteStore, StoreError> {
         let invalid = |text: String| Err(StoreError::new(ErrorKind::Invalid, text));
         if addresses.is_empty() {
@@ -115,22 +197,20 @@ impl RemoteStore {
         }
         let options = Arc::new(options);
         let host = Arc::new(Host::new(options.own_thread));
-        let servers = addresses.iter().map(|address| Server {
-            address: address.clone(),
-            links: (0..options.connections)
-                .map(|_| Link::new(address.clone(), options.clone(), host.clone()))
-                .collect(),
-            next: AtomicUsize::new(0),
+        let roster = Arc::new(Roster::new(addresses.to_vec()));
+        let contacts = addresses.iter().enumerate().map(|(index, address)| {
+            let role = Role::Contact(index);
+            Link::new(address.clone(), role, roster.clone(), options.clone(), host.clone())
         });
-        let servers: Vec<Server> = servers.collect();
-        let rendezvous = Rendezvous::new(addresses.iter().map(|address| address.to_string()));
-        Ok(RemoteStore { inner: Arc::new(Inner { servers, rendezvous }) })
+        let contacts = contacts.collect();
+        let inner = Inner { roster, options, host, contacts, cluster: OnceLock::new() };
+        Ok(RemoteStore { inner: Arc::new(inner) })
     }
 
     /// Connects to every server. Fails if none can be reached, or if one refuses this client for good.
     pub async fn connect(&self) -> Result<(), StoreError> {
-        let attempts =
-            self.inner.servers.iter().map(|server| ListCall::start(server.link().clone(), None, 1));
+        let servers = &self.inner.learn().await?.servers;
+        let attempts = servers.iter().map(|server| ListCall::start(server.link().clone(), None, 1));
         let mut failure = None;
         let mut reached = false;
         for result in futures::future::join_all(attempts).await {
@@ -146,14 +226,14 @@ impl RemoteStore {
         }
     }
 
-    /// The addresses of the servers.
-    pub fn addresses(&self) -> impl Iterator<Item = &Address> {
-        self.inner.servers.iter().map(|server| &server.address)
+    /// The addresses of the servers. Connects to those that were given, if that was not done before.
+    pub async fn addresses(&self) -> Result<Vec<Address>, StoreError> {
+        Ok(self.inner.learn().await?.servers.iter().map(|server| server.address.clone()).collect())
     }
 
-    /// The server that keeps an object.
-    pub fn server_of(&self, object: &ObjectId) -> &Address {
-        &self.inner.servers[self.inner.rendezvous.place(object.as_bytes())].address
+    /// The address of the server that keeps an object. Connects to those that were given, if that was not done before.
+    pub async fn server_of(&self, object: &ObjectId) -> Result<Address, StoreError> {
+        Ok(self.inner.learn().await?.keeper(object).address.clone())
     }
 
     /// Calls a method of the administration of the server at `address`, one of the store's. Reports on its progress
@@ -165,29 +245,40 @@ impl RemoteStore {
         argument: Bytes,
         report: impl FnMut(Bytes) + Send + 'static,
     ) -> Reply<Bytes> {
-        let Some(server) = self.inner.servers.iter().find(|server| server.address == *address) else {
-            let text = format!("server {address} is none of this store's");
-            return Reply::ready(Err(StoreError::new(ErrorKind::Invalid, text)));
-        };
-        let report = Box::new(report);
-        Reply::pending(AdminCall::start(server.link().clone(), method.to_owned(), argument, report))
+        let (address, method) = (address.clone(), method.to_owned());
+        self.on_cluster(move |cluster| {
+            let Some(server) = cluster.servers.iter().find(|server| server.address == address) else {
+                let text = format!("server {address} is none of this store's");
+                return Reply::ready(Err(StoreError::new(ErrorKind::Invalid, text)));
+            };
+            Reply::pending(AdminCall::start(server.link().clone(), method, argument, Box::new(report)))
+        })
     }
 
-    /// Asks every server for a page, and merges the pages.
-    fn list_all(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
-        let calls: Vec<ListCall> = self
-            .inner
-            .servers
-            .iter()
-            .map(|server| ListCall::start(server.link().clone(), after.cloned(), limit))
-            .collect();
-        Reply::pending(async move {
-            let mut pages = Vec::with_capacity(calls.len());
-            for page in futures::future::join_all(calls).await {
-                pages.push(page?);
-            }
-            Ok(merge(pages, limit))
-        })
+    /// Starts something on the servers: at once where it is known which ones they are, else as soon as that is known,
+    /// whether anybody waits for it or not.
+    fn on_cluster<T: Send + Unpin + 'static>(
+        &self,
+        start: impl FnOnce(&Cluster) -> Reply<T> + Send + 'static,
+    ) -> Reply<T> {
+        if let Some(cluster) = self.inner.cluster() {
+            return start(cluster);
+        }
+        let inner = self.inner.clone();
+        let (sender, result) = oneshot::channel();
+        let task = async move {
+            let result = match inner.learn().await {
+                Ok(cluster) => start(cluster).await,
+                Err(error) => Err(error),
+            };
+            // Whoever asked may have gone away meanwhile.
+            let _ = sender.send(result);
+        };
+        if let Err(error) = self.inner.host.spawn(task) {
+            return Reply::ready(Err(error));
+        }
+        let ended = || StoreError::new(ErrorKind::Closed, "the runtime that drove the connection has ended");
+        Reply::pending(async move { result.await.unwrap_or_else(|_| Err(ended())) })
     }
 }
 
@@ -196,8 +287,11 @@ impl ObjectStore for RemoteStore {
         if let Err(error) = transaction.validate() {
             return Reply::ready(Err(error));
         }
-        let server = &self.inner.servers[self.inner.rendezvous.place(object.as_bytes())];
-        Reply::Pending(Box::pin(ApplyCall::start(server.link().clone(), object.clone(), transaction)))
+        let object = object.clone();
+        self.on_cluster(move |cluster| {
+            let link = cluster.keeper(&object).link().clone();
+            Reply::Pending(Box::pin(ApplyCall::start(link, object, transaction)))
+        })
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
@@ -205,10 +299,26 @@ impl ObjectStore for RemoteStore {
         if limit == 0 {
             return Reply::ready(Ok(Vec::new()));
         }
-        match &self.inner.servers[..] {
-            [server] => Reply::pending(ListCall::start(server.link().clone(), after.cloned(), limit)),
-            _ => self.list_all(after, limit),
-        }
+        let after = after.cloned();
+        self.on_cluster(move |cluster| {
+            let mut calls = cluster
+                .servers
+                .iter()
+                .map(|server| ListCall::start(server.link().clone(), after.clone(), limit));
+            if cluster.servers.len() == 1
+                && let Some(call) = calls.next()
+            {
+                return Reply::pending(call);
+            }
+            let calls: Vec<ListCall> = calls.collect();
+            Reply::pending(async move {
+                let mut pages = Vec::with_capacity(calls.len());
+                for page in futures::future::join_all(calls).await {
+                    pages.push(page?);
+                }
+                Ok(merge(pages, limit))
+            })
+        })
     }
 }
 
@@ -218,7 +328,7 @@ fn merge(pages: Vec<Vec<ObjectId>>, limit: usize) -> Vec<ObjectId> {
     let Some(end) = pages.iter().filter_map(|page| page.last()).min().cloned() else { return Vec::new() };
     let mut merged: Vec<ObjectId> = pages.into_iter().flatten().filter(|object| *object <= end).collect();
     merged.sort_unstable();
-    // Servers that changed their places in the list of addresses may have left the same object on two of them.
+    // A change of the list of members may have left the same object on two of them.
     merged.dedup();
     merged.truncate(limit);
     merged

@@ -1,7 +1,7 @@
 //! Which server keeps an object.
 //!
 //! Rendezvous hashing: the server with the greatest score for an object keeps it. The score is XXH3-64 of the
-//! object's id, seeded with XXH3-64 of the server's address as text. All servers weigh the same; when one is added,
+//! object's id, seeded with XXH3-64 of the server's name as text. All servers weigh the same; when one is added,
 //! it takes over its share and nothing else moves.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -13,7 +13,7 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// A choice among servers, by their addresses.
+    /// A choice among servers, by their names.
     pub fn new(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let seeds = addresses.into_iter().map(|address| xxh3_64(address.as_ref().as_bytes())).collect();
         Self { seeds }

@@ -14,14 +14,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
+use rand::TryRngCore;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 
 use crate::channel::Channel;
-use crate::handshake;
+use crate::handshake::{self, Door, Status};
 use crate::key::ClusterKey;
+use crate::limit::PROTOCOL_VERSION_WITHOUT_MEMBERS;
+use crate::members::Membership;
 use crate::server::budget::Budget;
 use crate::server::session::Session;
+use crate::socket::{self, SocketAccess, SocketFile};
 use crate::stream::{Accepted, Address, Stream};
 
 pub use admin::{Admin, METHOD_BYTES_MAX, Progress};
@@ -67,9 +71,16 @@ pub struct ServeOptions {
     pub listen: Vec<Address>,
     /// Threads; 0 means one for each processor, and at most four.
     pub threads: usize,
-    /// The cluster key. Without one, only loopback addresses and Unix sockets may be listened on; with one, every
-    /// client must prove that it has it.
+    /// The cluster key. Without one, only Unix sockets may be listened on, unless `open` is set; with one, every client
+    /// must prove that it has it.
     pub key: Option<ClusterKey>,
+    /// Whether anybody may do anything who can reach the TCP addresses, for want of a key.
+    pub open: bool,
+    /// Who may use the Unix sockets.
+    pub socket: SocketAccess,
+    /// The server's place among those that keep the store together. Without one, it keeps a store by itself, which is not
+    /// the same when it is started again.
+    pub membership: Option<Membership>,
     /// How much connections may hold, and for how long.
     pub limits: ServerLimits,
     /// Who answers calls of the administration.
@@ -80,6 +91,8 @@ pub struct ServeOptions {
 pub(crate) struct Shared {
     store: Arc<dyn ObjectStore>,
     key: Option<ClusterKey>,
+    socket: SocketAccess,
+    membership: Membership,
     limits: ServerLimits,
     admin: Option<Arc<dyn Admin>>,
     stats: Arc<Stats>,
@@ -92,6 +105,8 @@ pub struct Server {
     stats: Arc<Stats>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
+    /// Dropped last, so that the sockets are there for as long as somebody listens.
+    sockets: Vec<SocketFile>,
 }
 
 enum Listener {
@@ -102,24 +117,26 @@ enum Listener {
 impl Server {
     /// Starts to serve `store`. When this returns, clients can connect.
     pub fn start(store: Arc<dyn ObjectStore>, options: ServeOptions) -> Result<Server, StoreError> {
-        let mut listeners = Vec::new();
-        let mut addresses = Vec::new();
+        let (mut listeners, mut addresses, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
         for address in &options.listen {
-            if options.key.is_none() && !address.is_local() {
-                let text = format!(
-                    "cannot listen on {address} without a cluster key: others than this machine could connect; \
-                     make a key with nacre keygen, or listen on a loopback address"
-                );
-                return Err(StoreError::new(ErrorKind::Denied, text));
+            if options.key.is_none() && !options.open && matches!(address, Address::Tcp(_)) {
+                return Err(unprotected(address));
             }
-            let (listener, actual) = listen(address).map_err(|error| {
-                let kind =
-                    if error.kind() == io::ErrorKind::AddrInUse { ErrorKind::Busy } else { ErrorKind::Io };
+            let (listener, actual, file) = listen(address, options.socket).map_err(|error| {
+                let kind = match error.kind() {
+                    io::ErrorKind::AddrInUse => ErrorKind::Busy,
+                    _ => ErrorKind::Io,
+                };
                 StoreError::new(kind, format!("cannot listen on {address}: {error}"))
             })?;
             listeners.push(listener);
             addresses.push(actual);
+            sockets.extend(file);
         }
+        let membership = match options.membership {
+            Some(membership) => membership,
+            None => Membership::alone(random_identity()?),
+        };
         let cannot = |error: io::Error| {
             StoreError::new(ErrorKind::Io, format!("cannot start a thread of the server: {error}"))
         };
@@ -131,6 +148,8 @@ impl Server {
         let shared = Arc::new(Shared {
             store,
             key: options.key,
+            socket: options.socket,
+            membership,
             budget: Budget::new(options.limits.held_bytes_max),
             limits: options.limits,
             admin: options.admin,
@@ -149,7 +168,7 @@ impl Server {
             let thread = std::thread::Builder::new().name(format!("nacre-serve-{index}"));
             threads.push(thread.spawn(body).map_err(cannot)?);
         }
-        Ok(Server { addresses, stats, stop, threads })
+        Ok(Server { addresses, stats, stop, threads, sockets })
     }
 
     /// The addresses that it listens on, with the ports that were found for those given as 0.
@@ -170,12 +189,7 @@ impl Server {
             // A thread that panicked has printed why; the others are waited for all the same.
             let _ = thread.join();
         }
-        for address in &self.addresses {
-            if let Address::Unix(path) = address {
-                // Nobody can connect any more, whether the file goes or not.
-                let _ = std::fs::remove_file(path);
-            }
-        }
+        self.sockets.clear();
     }
 }
 
@@ -185,28 +199,40 @@ impl Drop for Server {
     }
 }
 
-fn listen(address: &Address) -> io::Result<(Listener, Address)> {
+fn listen(address: &Address, access: SocketAccess) -> io::Result<(Listener, Address, Option<SocketFile>)> {
     match address {
         Address::Tcp(text) => {
             let listener = std::net::TcpListener::bind(text.as_str())?;
             listener.set_nonblocking(true)?;
             let actual = listener.local_addr()?;
-            Ok((Listener::Tcp(listener), Address::Tcp(actual.to_string())))
+            Ok((Listener::Tcp(listener), Address::Tcp(actual.to_string()), None))
         }
         Address::Unix(path) => {
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                return Err(io::ErrorKind::AddrInUse.into());
-            }
-            // What nobody answers on was left behind by a server that was killed.
-            match std::fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let listener = std::os::unix::net::UnixListener::bind(path)?;
-            listener.set_nonblocking(true)?;
-            Ok((Listener::Unix(listener), address.clone()))
+            let (listener, file) = socket::listen(path, access)?;
+            Ok((Listener::Unix(listener), address.clone(), Some(file)))
         }
     }
+}
+
+/// The error for a TCP address that nothing protects.
+fn unprotected(address: &Address) -> StoreError {
+    let who = match address.is_local() {
+        true => "every user of this machine",
+        false => "everybody who can reach it",
+    };
+    let text = format!(
+        "cannot listen on {address} without a cluster key: {who} could read and remove everything; make a key with \
+         \"nacre keygen FILE\" and give it with --key, listen on a Unix socket, or say --open if that is meant"
+    );
+    StoreError::new(ErrorKind::Denied, text)
+}
+
+fn random_identity() -> Result<[u8; 16], StoreError> {
+    let mut identity = [0; 16];
+    rand::rngs::OsRng.try_fill_bytes(&mut identity).map_err(|error| {
+        StoreError::new(ErrorKind::Io, format!("the system gives no random numbers: {error}"))
+    })?;
+    Ok(identity)
 }
 
 type Acceptors = (Vec<Listener>, Vec<mpsc::UnboundedSender<Accepted>>);
@@ -221,7 +247,7 @@ async fn work(
     if let Some((listeners, workers)) = acceptors {
         let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         for listener in listeners {
-            tokio::spawn(accept(listener, workers.clone(), next.clone(), stop.clone()));
+            tokio::spawn(accept(listener, shared.socket, workers.clone(), next.clone(), stop.clone()));
         }
     }
     let mut sessions = tokio::task::JoinSet::new();
@@ -243,6 +269,7 @@ async fn work(
 
 async fn accept(
     listener: Listener,
+    access: SocketAccess,
     workers: Vec<mpsc::UnboundedSender<Accepted>>,
     next: Arc<std::sync::atomic::AtomicUsize>,
     mut stop: watch::Receiver<bool>,
@@ -262,7 +289,11 @@ async fn accept(
                     let (stream, peer) = listener.accept().await?;
                     Ok(Accepted::Tcp(stream.into_std()?, peer))
                 }
-                Bound::Unix(listener) => Ok(Accepted::Unix(listener.accept().await?.0.into_std()?)),
+                Bound::Unix(listener) => {
+                    let (stream, _) = listener.accept().await?;
+                    let admitted = stream.peer_cred().is_ok_and(|peer| access.admits(peer.uid()));
+                    Ok(Accepted::Unix(stream.into_std()?, admitted))
+                }
             }
         };
         let stream: io::Result<Accepted> = tokio::select! {
@@ -286,26 +317,35 @@ async fn accept(
 
 /// Serves one connection, from its first byte to its last.
 async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
-    let peer = match &stream {
-        Accepted::Tcp(_, peer) => peer.to_string(),
-        Accepted::Unix(_) => "a Unix socket".to_owned(),
+    let (peer, admitted) = match &stream {
+        Accepted::Tcp(_, peer) => (peer.to_string(), true),
+        Accepted::Unix(_, admitted) => ("a Unix socket".to_owned(), *admitted),
     };
     let stats = &shared.stats;
     stats.accepted.add(1);
     stats.connections.change(0, 1);
     let full = stats.connections.get() > shared.limits.connections_max as u64;
+    let shut = match () {
+        _ if !admitted => Some(Status::Stranger),
+        _ if full => Some(Status::Full),
+        _ => None,
+    };
     let introduced = async {
         let stream = Stream::adopt(stream)?;
-        let seal = handshake::accept(&stream, shared.key.as_ref(), full).await?;
-        Ok::<_, handshake::Refused>(Channel::new(stream, seal))
+        // A client that does not know of members finds every object on the only one.
+        let without_members = shared.membership.is_alone();
+        let guest =
+            handshake::accept(&stream, Door { key: shared.key.as_ref(), without_members, shut }).await?;
+        let joined = guest.version == PROTOCOL_VERSION_WITHOUT_MEMBERS;
+        Ok::<_, handshake::Refused>((Channel::new(stream, guest.seal), joined))
     };
     let introduced = tokio::select! {
         introduced = tokio::time::timeout(shared.limits.handshake_timeout, introduced) => introduced,
         _ = stop.wait_for(|stop| *stop) => return stats.connections.change(1, 0),
     };
     match introduced {
-        Ok(Ok(channel)) => {
-            if let Err(error) = Session::new(channel, shared.clone()).run(stop).await {
+        Ok(Ok((channel, joined))) => {
+            if let Err(error) = Session::new(channel, shared.clone(), joined).run(stop).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
         }

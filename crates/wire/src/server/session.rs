@@ -24,11 +24,12 @@ use tokio::time::Sleep;
 use crate::channel::Channel;
 use crate::frame::{Frame, Kind};
 use crate::inbox::Inbox;
+use crate::join::Proof;
 use crate::outbox::Outbox;
 use crate::server::Shared;
 use crate::server::admin::Progress;
 use crate::server::stats::{Ending, Operation, Tally};
-use crate::{WireError, call, reply, request};
+use crate::{WireError, call, join, reply, request};
 
 /// Buffers of a session that is idle are given back if they are larger than this.
 const IDLE_BYTES: usize = 4 << 10;
@@ -44,6 +45,8 @@ const CALLS_MAX: usize = 16;
 pub(crate) struct Session {
     channel: Channel,
     shared: Arc<Shared>,
+    /// Whether the peer has the same list of members, so that it asks the right server.
+    joined: bool,
     inbox: Inbox,
     outbox: Outbox,
     pending: FuturesUnordered<InFlight>,
@@ -111,10 +114,11 @@ impl Future for InFlight {
 }
 
 impl Session {
-    pub(crate) fn new(channel: Channel, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(channel: Channel, shared: Arc<Shared>, joined: bool) -> Self {
         Self {
             channel,
             shared,
+            joined,
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             pending: FuturesUnordered::new(),
@@ -364,7 +368,16 @@ impl Session {
             reply::put_error(&mut self.outbox, id, &closed());
             return true;
         }
+        if !self.joined && matches!(frame.kind, Kind::Apply | Kind::List | Kind::Call) {
+            let text = "the client has not shown that it knows the members of this store";
+            reply::put_error(&mut self.outbox, id, &StoreError::new(ErrorKind::Invalid, text));
+            return true;
+        }
         let pending = match frame.kind {
+            Kind::Join => {
+                self.join(id, &frame.body);
+                return false;
+            }
             Kind::Apply => match request::get_apply(&frame.body) {
                 Err(error) => {
                     reply::put_error(&mut self.outbox, id, &error.into());
@@ -372,8 +385,8 @@ impl Session {
                 }
                 Ok((object, transaction)) => {
                     let operation = Operation::of(&transaction);
-                    if let Err(error) = transaction.validate().and_then(|()| reply::check_room(&transaction))
-                    {
+                    let valid = transaction.validate().and_then(|()| reply::check_room(&transaction));
+                    if let Err(error) = valid.and_then(|()| self.check_place(&object)) {
                         self.put_applied(id, operation, Err(error));
                         return true;
                     }
@@ -415,6 +428,36 @@ impl Session {
         self.pending_bytes += request_bytes;
         self.pending.push(InFlight { id, request_bytes, began: self.read_at, reply: pending });
         false
+    }
+
+    /// Compares the peer's list of members with the server's.
+    fn join(&mut self, id: u64, body: &Bytes) {
+        let proof = match join::get_join(body) {
+            Ok(proof) => proof,
+            Err(error) => return reply::put_error(&mut self.outbox, id, &error.into()),
+        };
+        let membership = &self.shared.membership;
+        self.joined = proof == Some(Proof::of(membership.members()));
+        let answer = match self.joined {
+            true => join::Answer::Joined(membership.own()),
+            false => join::Answer::Members(membership.clone()),
+        };
+        join::put_answer(&mut self.outbox, id, &answer);
+    }
+
+    /// Checks that an object belongs here. A client that has joined knows where each belongs; but an object that is kept
+    /// in two places is two objects, and no client's mistake must bring that about.
+    fn check_place(&self, object: &ObjectId) -> Result<(), StoreError> {
+        let membership = &self.shared.membership;
+        if membership.keeps(object) {
+            return Ok(());
+        }
+        let text = format!(
+            "wrong server: object \"{object}\" is kept by {}, and this is {}",
+            membership.keeper(object),
+            membership.name()
+        );
+        Err(StoreError::new(ErrorKind::Invalid, text))
     }
 
     fn execute_call(&mut self, id: u64, body: &Bytes) -> bool {

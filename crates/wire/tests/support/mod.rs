@@ -12,8 +12,10 @@ use bytes::{Buf, BytesMut};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{ByteRange, Fork, ObjectId, ObjectStore, Outcome, Transaction};
 use nacre_wire::frame::{self, Frame};
+use nacre_wire::join::{self, Proof};
 use nacre_wire::{
-    Address, ClusterKey, Outbox, RemoteOptions, RemoteStore, ServeOptions, Server, ServerLimits,
+    Address, ClusterKey, Members, Membership, Outbox, RemoteOptions, RemoteStore, ServeOptions, Server,
+    ServerLimits,
 };
 
 pub fn serve_with(limits: ServerLimits, key: Option<ClusterKey>) -> Server {
@@ -22,7 +24,9 @@ pub fn serve_with(limits: ServerLimits, key: Option<ClusterKey>) -> Server {
 
 pub fn serve_store(store: Arc<dyn ObjectStore>, limits: ServerLimits, key: Option<ClusterKey>) -> Server {
     let listen = vec!["127.0.0.1:0".parse().unwrap()];
-    Server::start(store, ServeOptions { listen, key, limits, threads: 2, ..Default::default() }).unwrap()
+    let open = key.is_none();
+    Server::start(store, ServeOptions { listen, key, open, limits, threads: 2, ..Default::default() })
+        .unwrap()
 }
 
 pub fn serve() -> Server {
@@ -45,7 +49,7 @@ pub fn raw(server: &Server) -> TcpStream {
     stream
 }
 
-/// One that has introduced itself.
+/// One that has introduced itself, as a client that knows nothing of members: its first request may be any.
 pub fn introduced(server: &Server) -> TcpStream {
     let mut stream = raw(server);
     stream.write_all(&nacre_wire::handshake::hello(1, 0)).unwrap();
@@ -53,6 +57,32 @@ pub fn introduced(server: &Server) -> TcpStream {
     stream.read_exact(&mut hello).unwrap();
     assert_eq!(hello, nacre_wire::handshake::hello(1, 0));
     stream
+}
+
+/// Answers a client that wants to know the members as the only one does, until it has joined.
+pub fn let_join(stream: &mut TcpStream) -> std::io::Result<()> {
+    let membership = Membership::alone([7; 16]);
+    loop {
+        let frame = receive(stream)?;
+        let joined = join::get_join(&frame.body).unwrap() == Some(Proof::of(membership.members()));
+        let answer = if joined { join::Answer::Joined(0) } else { join::Answer::Members(membership.clone()) };
+        stream.write_all(&bytes_of(|out| join::put_answer(out, frame.id, &answer)))?;
+        if joined {
+            return Ok(());
+        }
+    }
+}
+
+/// Servers that keep a store together, each at a socket in a folder and with a store of its own.
+pub fn serve_together(folder: &Path, names: &[&str], version: u64) -> Vec<Server> {
+    let addresses: Vec<Address> = names.iter().map(|name| Address::Unix(folder.join(name))).collect();
+    let members = Members::new(version, addresses.iter().map(Address::to_string)).unwrap();
+    let server = |address: &Address| {
+        let membership = Membership::new(members.clone(), &address.to_string());
+        let options = ServeOptions { listen: vec![address.clone()], membership, ..Default::default() };
+        Server::start(Arc::new(MemoryStore::new()), options).unwrap()
+    };
+    addresses.iter().map(server).collect()
 }
 
 pub fn bytes_of(put: impl FnOnce(&mut Outbox)) -> BytesMut {

@@ -53,9 +53,11 @@ fn count(bytes: &[u8]) -> u64 {
 
 /// Clients read, add one, and write back on condition: the losers of a race go on with what the refusal showed.
 fn no_lost_update(t: &Trial<'_>) -> Result<(), Failure> {
-    let (a, f, store, effort) = (t.object("a"), fork("counter"), t.store, t.effort);
+    let connections = t.connections;
+    let (a, f, effort) = (t.object("a"), fork("counter"), t.effort);
     let at = span(3, 11);
-    let stamps = clients(effort, |_| {
+    let stamps = clients(effort, |number| {
+        let store = connections.of(number as usize);
         let mut stamps = Vec::new();
         let read = Read::Range { fork: f.clone(), range: at, intent: Intent::Update };
         let mut known: Option<RangeRead> = None;
@@ -86,7 +88,7 @@ fn no_lost_update(t: &Trial<'_>) -> Result<(), Failure> {
         Ok(stamps)
     })?;
     let total = effort.threads as u64 * effort.increments;
-    let Outcome::Done(mut done) = apply(store, &a, tx().read_range(f.clone(), at))? else {
+    let Outcome::Done(mut done) = apply(t.store, &a, tx().read_range(f.clone(), at))? else {
         return Err(Failure::new("a plain read was refused"));
     };
     let read = range_of(done.answers.remove(0))?;
@@ -97,9 +99,11 @@ fn no_lost_update(t: &Trial<'_>) -> Result<(), Failure> {
 }
 
 fn no_lost_update_of_keys(t: &Trial<'_>) -> Result<(), Failure> {
-    let (a, store, effort) = (t.object("a"), t.store, t.effort);
+    let connections = t.connections;
+    let (a, effort) = (t.object("a"), t.effort);
     let name = key("counter");
-    clients(effort, |_| {
+    clients(effort, |number| {
+        let store = connections.of(number as usize);
         let mut known: Option<Bytes> = None;
         let mut left = effort.increments;
         while left > 0 {
@@ -116,7 +120,7 @@ fn no_lost_update_of_keys(t: &Trial<'_>) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    let Outcome::Done(done) = apply(store, &a, tx().read(Read::Key { key: name }))? else {
+    let Outcome::Done(done) = apply(t.store, &a, tx().read(Read::Key { key: name }))? else {
         return Err(Failure::new("a plain read was refused"));
     };
     let Some(Answer::Value(Some(value))) = done.answers.first() else {
@@ -128,11 +132,13 @@ fn no_lost_update_of_keys(t: &Trial<'_>) -> Result<(), Failure> {
 }
 
 fn one_creator(t: &Trial<'_>) -> Result<(), Failure> {
+    let connections = t.connections;
     for round in 0..10 {
         let a = t.object(&format!("{round}"));
         let won = clients(t.effort, |number| {
             let create = tx().guard(Guard::Absent).write(D, 0, vec![number as u8]);
-            Ok(matches!(apply(t.store, &a, create)?, Outcome::Done(_)).then_some(number as u8))
+            Ok(matches!(apply(connections.of(number as usize), &a, create)?, Outcome::Done(_))
+                .then_some(number as u8))
         })?;
         let winners: Vec<u8> = won.into_iter().flatten().collect();
         same!(winners.len(), 1, "exactly one of many creates an object");
@@ -149,12 +155,13 @@ fn one_creator(t: &Trial<'_>) -> Result<(), Failure> {
 
 /// Unconditional writes at once: each is stamped with a version of its own, and none is skipped.
 fn versions(t: &Trial<'_>) -> Result<(), Failure> {
+    let connections = t.connections;
     let (a, effort) = (t.object("a"), t.effort);
     let stamps = clients(effort, |number| {
         let mut stamps: Vec<u64> = Vec::new();
         for index in 0..effort.increments {
             let write = tx().read(Read::Stat).write(D, (number + index) % 7, vec![number as u8; 5]);
-            let Outcome::Done(done) = apply(t.store, &a, write)? else {
+            let Outcome::Done(done) = apply(connections.of(number as usize), &a, write)? else {
                 return Err(Failure::new("an unconditional write was refused"));
             };
             let Some(Answer::Stat(stat)) = done.answers.first() else {
@@ -179,6 +186,7 @@ fn versions(t: &Trial<'_>) -> Result<(), Failure> {
 
 /// Readers see all of a vectored write or nothing of it, over extents, forks and keys.
 fn atomic(t: &Trial<'_>) -> Result<(), Failure> {
+    let connections = t.connections;
     let (a, effort) = (t.object("a"), t.effort);
     let f = fork("f");
     clients(effort, |number| {
@@ -190,8 +198,8 @@ fn atomic(t: &Trial<'_>) -> Result<(), Failure> {
             let reads = tx().read_range(f.clone(), span(0, 3)).read_range(f.clone(), span(70_000, 70_003));
             let reads = reads.read_range(f.clone(), span(1 << 40, (1 << 40) + 3)).read_range(D, span(1, 4));
             let reads = reads.read(Read::Key { key: key("k") });
-            apply(t.store, &a, write)?;
-            let Outcome::Done(done) = apply(t.store, &a, reads)? else {
+            apply(connections.of(number as usize), &a, write)?;
+            let Outcome::Done(done) = apply(connections.of(1 + number as usize), &a, reads)? else {
                 return Err(Failure::new("a plain read was refused"));
             };
             let mut values = Vec::new();
@@ -215,10 +223,14 @@ fn atomic(t: &Trial<'_>) -> Result<(), Failure> {
 
 /// One client with many transactions on their way: each is applied once, and each is answered.
 fn many_replies(t: &Trial<'_>) -> Result<(), Failure> {
+    let connections = t.connections;
     let (a, b) = (t.object("a"), t.object("b"));
     let count = 200;
     let replies: Vec<_> = (0..count)
-        .map(|index| t.store.apply(if index % 2 == 0 { &a } else { &b }, tx().write(D, index, vec![1])))
+        .map(|index| {
+            let object = if index % 2 == 0 { &a } else { &b };
+            connections.of(index as usize / 2).apply(object, tx().write(D, index, vec![1]))
+        })
         .collect();
     let mut stamps = [BTreeSet::new(), BTreeSet::new()];
     for (index, reply) in replies.into_iter().enumerate().rev() {
@@ -246,7 +258,8 @@ fn many_replies(t: &Trial<'_>) -> Result<(), Failure> {
 
 /// Clients that do anything to a few objects: what they saw must have happened one after another.
 fn linearizable(t: &Trial<'_>) -> Result<(), Failure> {
-    let (recorder, store, effort) = (Recorder::new(), t.store, t.effort);
+    let connections = t.connections;
+    let (recorder, effort) = (Recorder::new(), t.effort);
     for (name, shape) in
         [("contended", Shape::contended()), ("any", Shape { objects: 2, ..Shape::default() })]
     {
@@ -257,7 +270,8 @@ fn linearizable(t: &Trial<'_>) -> Result<(), Failure> {
             let mut generator = Generator::with_objects(seed, shape.clone(), objects.clone());
             for _ in 0..effort.increments {
                 let (object, transaction) = generator.transaction();
-                let outcome = block_on(recorder.apply(store, &object, transaction))?;
+                let outcome =
+                    block_on(recorder.apply(connections.of(number as usize), &object, transaction))?;
                 generator.observe(&object, &outcome);
             }
             Ok(())

@@ -43,7 +43,7 @@ fn histories(t: &Trial<'_>, count: u64, transactions: usize, shape: Shape) -> Re
             t.apply(&step.object, step.transaction)
                 .map_err(|failure| Failure::new(format!("seed {seed}, transaction {number}: {failure}")))?;
         }
-        compare(t.store, generator.model(), generator.objects())
+        compare(t.next_connection(), generator.model(), generator.objects())
             .map_err(|failure| Failure::new(format!("seed {seed}, at the end: {failure}")))?;
     }
     Ok(())

@@ -15,7 +15,7 @@ fn all(t: &Trial<'_>, limit: usize) -> Result<Vec<ObjectId>, Failure> {
     let mut found: Vec<ObjectId> = Vec::new();
     let mut after = prefix.clone();
     loop {
-        let page = block_on(t.store.list(Some(&after), limit))?;
+        let page = block_on(t.next_connection().list(Some(&after), limit))?;
         ensure!(
             page.len() <= limit.min(PAGE_ENTRIES_MAX),
             "a page of at most {limit} has {} ids",
@@ -51,12 +51,12 @@ fn order(t: &Trial<'_>) -> Result<(), Failure> {
             "every object is listed once, in order of its bytes, {limit} at a time"
         );
     }
-    same!(block_on(t.store.list(Some(&t.object("")), 0))?, vec![], "a page of none is empty");
-    let from_start = block_on(t.store.list(None, 1))?;
+    same!(block_on(t.next_connection().list(Some(&t.object("")), 0))?, vec![], "a page of none is empty");
+    let from_start = block_on(t.next_connection().list(None, 1))?;
     same!(from_start.len(), 1, "the list may begin at its start");
     ensure!(from_start[0] <= expected[0], "which is not after any object");
     let absent = t.object("a/a");
-    let next = block_on(t.store.list(Some(&absent), 1))?;
+    let next = block_on(t.next_connection().list(Some(&absent), 1))?;
     same!(next.first(), Some(&t.object("a/b")), "a page may begin after an id that names nothing");
     Ok(())
 }
@@ -84,7 +84,7 @@ fn pages(t: &Trial<'_>) -> Result<(), Failure> {
     let expected: Vec<ObjectId> = (0..count).map(|index| t.object(&format!("{index:05}"))).collect();
     // Made all at once rather than one after another, so that a durable store need not sync for each.
     for id in expected.iter().rev() {
-        replies.push(t.store.apply(id, tx().change(Write::Create)));
+        replies.push(t.next_connection().apply(id, tx().change(Write::Create)));
         if replies.len() == 128 {
             replies.drain(..).try_for_each(|reply| block_on(reply).map(drop))?;
         }

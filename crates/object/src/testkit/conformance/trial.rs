@@ -1,6 +1,6 @@
 //! One run of one case: a store, the model beside it, and the words in which cases are written.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use ::bytes::Bytes;
@@ -87,10 +87,30 @@ pub(in crate::testkit) fn brief(value: &(impl fmt::Debug + ?Sized)) -> String {
     cut.0
 }
 
+/// Connections to one store.
+#[derive(Clone, Copy)]
+pub struct Connections<'a>(&'a [&'a dyn ObjectStore]);
+
+impl<'a> Connections<'a> {
+    /// How many there are.
+    pub fn count(self) -> usize {
+        self.0.len()
+    }
+
+    /// The connection of a client.
+    pub fn of(self, client: usize) -> &'a dyn ObjectStore {
+        self.0[client % self.0.len()]
+    }
+}
+
 /// What a case works with.
 pub struct Trial<'a> {
-    /// The store under test.
+    /// The store under test, by the first connection.
     pub store: &'a dyn ObjectStore,
+    /// All connections to it: clients that are at work at once have one each.
+    pub connections: Connections<'a>,
+    /// The connection that the next transaction takes.
+    turn: Cell<usize>,
     /// How often to repeat what may be repeated.
     pub effort: Effort,
     prefix: String,
@@ -98,9 +118,16 @@ pub struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    /// Makes a trial whose objects' ids begin with `prefix`.
-    pub fn new(store: &'a dyn ObjectStore, prefix: &str, effort: Effort) -> Self {
-        Self { store, effort, prefix: prefix.to_string(), model: RefCell::default() }
+    /// Makes a trial of the store that all connections, at least one, are to; its objects' ids begin with `prefix`.
+    pub fn new(connections: &'a [&'a dyn ObjectStore], prefix: &str, effort: Effort) -> Self {
+        let (store, turn, connections) = (connections[0], Cell::new(0), Connections(connections));
+        Self { store, connections, turn, effort, prefix: prefix.to_string(), model: RefCell::default() }
+    }
+
+    /// The connection whose turn it is.
+    pub fn next_connection(&self) -> &'a dyn ObjectStore {
+        self.turn.set(self.turn.get().wrapping_add(1));
+        self.connections.of(self.turn.get())
     }
 
     /// The id of an object of this case.
@@ -116,7 +143,7 @@ impl<'a> Trial<'a> {
 
     /// Applies a transaction to the store alone.
     pub fn apply_alone(&self, object: &ObjectId, transaction: Transaction) -> Result<Outcome, StoreError> {
-        block_on(self.store.apply(object, transaction))
+        block_on(self.next_connection().apply(object, transaction))
     }
 
     /// Applies a transaction to the store and to the model, and fails unless they agree.

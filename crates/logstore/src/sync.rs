@@ -1,0 +1,29 @@
+//! The primitives by which the threads of a store meet: locks, atomics they decide by, threads, time.
+//!
+//! They are the usual ones, or, with the feature `shuttle`, those of the scheduler of that name, under which the tests run
+//! the same code with every switch between threads decided by a seed. A store that is built with that feature works
+//! inside of such a run only. What nobody decides by (counters for reports), and locks under which nobody waits or
+//! switches, need not come from here.
+
+#[cfg(not(feature = "shuttle"))]
+mod primitives {
+    pub use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+    pub use std::thread::JoinHandle;
+    pub use std::time::Instant;
+
+    pub use futures::executor::block_on;
+    pub use parking_lot::{Condvar, Mutex, RwLock};
+
+    /// Starts a thread.
+    pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name(name.to_string()).spawn(work)
+    }
+}
+
+#[cfg(feature = "shuttle")]
+#[path = "sync_shuttle.rs"]
+mod primitives;
+
+pub use primitives::{
+    AtomicBool, AtomicI64, AtomicU64, Condvar, Instant, JoinHandle, Mutex, RwLock, block_on, spawn,
+};

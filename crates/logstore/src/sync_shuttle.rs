@@ -1,0 +1,140 @@
+//! The primitives of shuttle, with the interface of the usual ones.
+//!
+//! Shuttle has no time: there, a wait with a time limit never ends by itself. Here it may, or may not, as the run's seed
+//! decides; and between two moments either nothing has passed or a day.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+pub use shuttle::future::block_on;
+use shuttle::rand::{Rng, thread_rng};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
+pub use shuttle::thread::JoinHandle;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Who waits for so long waits to be notified.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// Starts a thread.
+pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    shuttle::thread::Builder::new().name(name.to_string()).spawn(work)
+}
+
+/// A moment.
+pub struct Instant;
+
+impl Instant {
+    /// This moment.
+    pub fn now() -> Self {
+        Self
+    }
+
+    /// How long ago that was.
+    pub fn elapsed(&self) -> Duration {
+        if thread_rng().r#gen() { DAY } else { Duration::ZERO }
+    }
+}
+
+/// A lock without poison: a panic fails the run anyway.
+#[derive(Default)]
+pub struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+/// A held [`Mutex`].
+pub struct MutexGuard<'a, T> {
+    mutex: &'a Mutex<T>,
+    /// `None` only while a [`Condvar`] has it.
+    guard: Option<shuttle::sync::MutexGuard<'a, T>>,
+}
+
+impl<T> Mutex<T> {
+    /// A lock that nobody holds.
+    pub fn new(value: T) -> Self {
+        Self(shuttle::sync::Mutex::new(value))
+    }
+
+    /// Waits for it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        MutexGuard { mutex: self, guard: Some(guard) }
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.guard.as_ref().expect("nobody uses a guard while a condition variable has it")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.guard.as_mut().expect("nobody uses a guard while a condition variable has it")
+    }
+}
+
+/// A condition variable.
+#[derive(Default)]
+pub struct Condvar(shuttle::sync::Condvar);
+
+/// How a wait with a time limit ended.
+pub struct WaitTimeoutResult(bool);
+
+impl WaitTimeoutResult {
+    /// Whether by its limit.
+    pub fn timed_out(&self) -> bool {
+        self.0
+    }
+}
+
+impl Condvar {
+    /// One that nobody waits for.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Waits to be notified.
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        let held = guard.guard.take().expect("a guard is whole between two waits");
+        guard.guard = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits to be notified, or for some time.
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> WaitTimeoutResult {
+        if timeout < FOREVER && thread_rng().r#gen() {
+            drop(guard.guard.take());
+            shuttle::thread::yield_now();
+            guard.guard = guard.mutex.lock().guard.take();
+            return WaitTimeoutResult(true);
+        }
+        self.wait(guard);
+        WaitTimeoutResult(false)
+    }
+
+    /// Wakes one who waits.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    /// Wakes all who wait.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// A lock for one writer or many readers.
+#[derive(Default)]
+pub struct RwLock<T>(shuttle::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// Waits for it, to read.
+    pub fn read(&self) -> shuttle::sync::RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for it, to write.
+    pub fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}

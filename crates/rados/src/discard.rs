@@ -1,0 +1,97 @@
+//! Doing away with an object whose header is damaged, so that nothing else can be done with it.
+//!
+//! Versions and fences must never go back, so a header stays: of a removed object, at a version above every one that
+//! the remains of the object show. Keys and attributes carry no versions, and a damaged header may show a version that
+//! never was, in either direction; hence the distance.
+
+use std::ffi::{CStr, CString};
+
+use nacre_object::limit::OFFSET_MAX;
+use nacre_object::{ErrorKind, ObjectId, StoreError};
+
+use crate::error::{Attempt, errno, failed, newer};
+use crate::name::object_name;
+use crate::native::HEADER;
+use crate::record::{Author, Header, NoHeader, Placed, Token};
+use crate::store::Inner;
+use crate::sys::{ReadStep, WriteStep, flag};
+
+/// How far above the versions of the remains the object goes on.
+const DISTANCE: u64 = 1 << 32;
+/// A version that no object comes near by being written; what a damaged header says above it is ignored.
+const CREDIBLE_MAX: u64 = 1 << 61;
+
+impl Inner {
+    /// See [`RadosStore::discard_damaged`](crate::RadosStore::discard_damaged).
+    pub(crate) async fn discard_damaged(&self, object: &ObjectId, token: Token) -> Result<bool, StoreError> {
+        let name = object_name(object);
+        let completed = self.pool.read(&name, &[ReadStep::Xattrs], 0).await;
+        if completed.code == -errno::ENOENT {
+            self.pool_is_there(object)?;
+            return Ok(false);
+        }
+        if completed.code < 0 {
+            return Err(failed(completed.code, Attempt::Read, &self.location, object));
+        }
+        let first = completed.answers.into_iter().next();
+        let attributes = first.map(|answer| answer.into_pairs().0).unwrap_or_default();
+        let Some((_, remains)) = attributes.into_iter().find(|(name, _)| name == HEADER.to_bytes()) else {
+            return Ok(false);
+        };
+        match Header::decode(&remains) {
+            Err(NoHeader::Damaged) => {}
+            Err(NoHeader::Newer(format)) => return Err(self.context(newer(format), object)),
+            Ok(_) => {
+                let error = StoreError::new(ErrorKind::Invalid, "its header is not damaged");
+                return Err(self.context(error, object));
+            }
+        }
+        let field = |at: usize| remains.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        let shown = field(8).filter(|version| *version < CREDIBLE_MAX).unwrap_or(0);
+        let version = shown.max(self.greatest_extent_version(object, &name).await?) + DISTANCE;
+        let fence = field(16).unwrap_or(0);
+        let header =
+            Header { version, floor: version, fence, author: Author::Token(token), ..Header::default() };
+        let record = header.encode();
+        let steps = [
+            WriteStep::IfXattr(HEADER, &remains),
+            WriteStep::AllBytes(&[]),
+            WriteStep::ClearOmap,
+            WriteStep::SetXattr(HEADER, &record),
+        ];
+        let completed = self.pool.write(&name, &steps, flag::FULL_TRY).await;
+        match -completed.code {
+            code if code <= 0 => Ok(true),
+            errno::ECANCELED | errno::ENOENT => {
+                let error = StoreError::new(ErrorKind::Busy, "somebody else mended or removed it meanwhile");
+                Err(self.context(error, object))
+            }
+            code => Err(failed(-code, Attempt::Write, &self.location, object)),
+        }
+    }
+
+    /// The greatest version in the index that can be read.
+    async fn greatest_extent_version(&self, object: &ObjectId, name: &CStr) -> Result<u64, StoreError> {
+        // Decodes every extent that is sound by itself.
+        let any = Header { version: OFFSET_MAX, tail: u32::MAX, ..Header::default() };
+        let (mut after, mut greatest) = (CString::default(), 0);
+        loop {
+            let step = ReadStep::OmapAfter { after: &after, prefix: c"x", limit: 512 };
+            let completed = self.pool.read(name, &[step], 0).await;
+            if completed.code < 0 {
+                return Err(failed(completed.code, Attempt::Read, &self.location, object));
+            }
+            let first = completed.answers.into_iter().next();
+            let (page, more) = first.map(|answer| answer.into_pairs()).unwrap_or_default();
+            for (key, value) in &page {
+                let version = Placed::decode(key, value, &any).map_or(0, |extent| extent.version);
+                greatest = greatest.max(Some(version).filter(|version| *version < CREDIBLE_MAX).unwrap_or(0));
+            }
+            match page.last() {
+                // Keys hold no zero byte: the conversion cannot fail.
+                Some((key, _)) if more => after = CString::new(&key[..]).unwrap_or_default(),
+                _ => return Ok(greatest),
+            }
+        }
+    }
+}

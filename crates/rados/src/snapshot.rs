@@ -1,0 +1,359 @@
+//! Transactions that write nothing, answered by RADOS' own reads alone: for users who may read and not call the class,
+//! for clusters without it, and for answers that one call may not make.
+//!
+//! The object's header is read first. Every operation that follows compares it, so that all of them show the object in
+//! the one state that the header stands for; if it changed meanwhile, everything begins anew.
+
+use std::ffi::{CStr, CString};
+
+use bytes::Bytes;
+use nacre_object::limit::{
+    EXTENTS_PER_READ_MAX, OFFSET_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX, REPLY_BYTES_MAX,
+};
+use nacre_object::{
+    Answer, ByteRange, Check, Done, ErrorKind, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
+    ObjectId, Outcome, RangeRead, Read, Refusal, StoreError, Transaction,
+};
+
+use crate::error::{Attempt, errno, failed};
+use crate::name::{extent_key, extent_prefix, keyed, unescaped};
+use crate::native::{self, HEADER};
+use crate::record::{ForkRecord, Header, Placed, decode_value};
+use crate::reply::{self, corrupt};
+use crate::store::Inner;
+use crate::sys::{self, ReadStep};
+
+/// How often a transaction is begun anew because somebody wrote the object meanwhile.
+const ATTEMPTS_MAX: u32 = 50;
+/// Entries of the omap that one operation asks for.
+const PAGE: u64 = 512;
+
+/// Why the reading of a state came to an end before its time.
+pub(crate) enum Stop {
+    /// The object is in another state by now.
+    Changed,
+    Failed(StoreError),
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Inner {
+    /// Answers a transaction without writes, from one state of the object.
+    pub(crate) async fn read_piecewise(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        transaction: &Transaction,
+    ) -> Result<Outcome, StoreError> {
+        for _ in 0..ATTEMPTS_MAX {
+            let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
+            let (header, _) = self.header(object, completed)?;
+            match (Snapshot { inner: self, object, name, header }).outcome(transaction).await {
+                Ok(outcome) => return Ok(outcome),
+                Err(Stop::Changed) => {}
+                Err(Stop::Failed(error)) => return Err(error),
+            }
+        }
+        let text =
+            "it is written all the time, and reading it takes several operations; try again when it is quiet";
+        Err(self.context(StoreError::new(ErrorKind::Busy, text), object))
+    }
+}
+
+/// One state of an object.
+pub(crate) struct Snapshot<'a> {
+    pub(crate) inner: &'a Inner,
+    pub(crate) object: &'a ObjectId,
+    pub(crate) name: &'a CStr,
+    pub(crate) header: Header,
+}
+
+impl Snapshot<'_> {
+    async fn outcome(&self, transaction: &Transaction) -> Result<Outcome, Stop> {
+        for (index, guard) in transaction.guards.iter().enumerate() {
+            if let Some(found) = self.violation(guard).await? {
+                let version = self.header.version;
+                return Ok(Outcome::Refused(Refusal { guard: index, found, version }));
+            }
+        }
+        let (mut answers, mut budget) = (Vec::with_capacity(transaction.reads.len()), REPLY_BYTES_MAX);
+        for (index, read) in transaction.reads.iter().enumerate() {
+            answers.push(self.answer(read, index == 0, &mut budget).await?);
+        }
+        let Header { version, exists, .. } = self.header;
+        Ok(Outcome::Done(Done { version, existed: exists, answers }))
+    }
+
+    /// What stands where a guard wants something else; `None` if it holds.
+    async fn violation(&self, guard: &Guard) -> Result<Option<Found>, Stop> {
+        let exists = self.header.exists;
+        Ok(match guard {
+            Guard::Exists => (!exists).then_some(Found::Object { exists }),
+            Guard::Absent => exists.then_some(Found::Object { exists }),
+            Guard::Fence { token } => (self.header.fence > *token).then_some(Found::Fence(self.header.fence)),
+            Guard::Key { key, check } => self.unless_passed(b'k', key, check).await?,
+            Guard::Attribute { name, check } => self.unless_passed(b'a', name, check).await?,
+            Guard::Region { fork, range, version } | Guard::Proposal { fork, range, version } => {
+                let found = self.range(fork, *range, Some(REFUSAL_BYTES_MAX)).await?;
+                let over = match guard {
+                    Guard::Region { .. } => found.version > *version,
+                    _ => found.version >= *version,
+                };
+                over.then_some(Found::Region(found))
+            }
+        })
+    }
+
+    async fn unless_passed(&self, letter: u8, name: &Key, check: &Check) -> Result<Option<Found>, Stop> {
+        let value = self.value(letter, name).await?;
+        Ok((!check.holds(value.as_deref())).then_some(Found::Value(value)))
+    }
+
+    async fn answer(&self, read: &Read, first: bool, budget: &mut usize) -> Result<Answer, Stop> {
+        Ok(match read {
+            Read::Range { fork, range, .. } => {
+                let found = self.range(fork, *range, Some(*budget)).await?;
+                *budget -= found.data.len();
+                Answer::Range(found)
+            }
+            Read::Extents { fork, range } => Answer::Range(self.range(fork, *range, None).await?),
+            Read::Stat => Answer::Stat(reply::stat(&self.header)),
+            Read::Forks { after, limit } => Answer::Forks(self.forks(after.as_ref(), *limit).await?),
+            Read::Key { key: name } | Read::Attribute { name } => {
+                let letter = if matches!(read, Read::Key { .. }) { b'k' } else { b'a' };
+                let value = self.value(letter, name).await?;
+                *budget = budget.saturating_sub(value.as_ref().map_or(0, Bytes::len));
+                Answer::Value(value)
+            }
+            Read::Keys { range, limit, values } => {
+                Answer::Keys(self.keys(b'k', range, *limit, *values, first, budget).await?)
+            }
+            Read::Attributes => {
+                Answer::Keys(self.keys(b'a', &KeyRange::all(), u32::MAX, true, first, budget).await?)
+            }
+        })
+    }
+
+    /// Runs steps of a read on the object in this state; their answers, without that of the comparison.
+    pub(crate) async fn read(&self, steps: Vec<ReadStep<'_>>) -> Result<Vec<sys::Answer>, Stop> {
+        if self.header == Header::default() {
+            // There was no object: there was nothing in it.
+            return Ok(Vec::new());
+        }
+        let record = self.header.encode();
+        let all = std::iter::once(ReadStep::IfXattr(HEADER, &record)).chain(steps).collect::<Vec<_>>();
+        let mut completed = self.inner.pool.read(self.name, &all, 0).await;
+        match -completed.code {
+            code if code <= 0 => Ok(completed.answers.split_off(1)),
+            errno::ENOENT => {
+                self.inner.pool_is_there(self.object)?;
+                Err(Stop::Changed)
+            }
+            errno::ECANCELED => Err(Stop::Changed),
+            code => Err(failed(-code, Attempt::Read, &self.inner.location, self.object).into()),
+        }
+    }
+
+    /// The entry of a key of the omap.
+    async fn entry(&self, key: &[u8]) -> Result<Option<Bytes>, Stop> {
+        let answers = self.read(vec![ReadStep::OmapKey(key)]).await?;
+        let pairs = answers.into_iter().next().map(|answer| answer.into_pairs().0).unwrap_or_default();
+        Ok(pairs.into_iter().next().map(|(_, value)| value))
+    }
+
+    /// Checks every entry of the omap, and the length of the byte stream. Gives the bytes looked at.
+    pub(crate) async fn check_all(&self) -> Result<u64, Stop> {
+        let (mut after, mut bytes) = (Vec::new(), 0);
+        loop {
+            let (page, more) = self.page(&after, b"").await?;
+            for (key, value) in &page {
+                bytes += (key.len() + value.len()) as u64;
+                let sound = match key.first() {
+                    Some(b'x') => Placed::decode(key, value, &self.header).is_some(),
+                    Some(b'f') => ForkRecord::decode(key, value).is_some(),
+                    Some(b'k' | b'a') => {
+                        key.get(1..).and_then(unescaped).is_some() && decode_value(value).is_some()
+                    }
+                    Some(b'g') => true,
+                    _ => false,
+                };
+                if !sound {
+                    return Err(self.corrupt(key));
+                }
+            }
+            match page.last() {
+                Some((key, _)) if more => after = key.to_vec(),
+                _ => break,
+            }
+        }
+        if !self.inner.has_bytes_up_to(self, self.header.tail).await? {
+            let text = format!("its byte stream is shorter than {} bytes", self.header.tail);
+            let error = StoreError::new(ErrorKind::Corrupt, text);
+            return Err(self.inner.context(error, self.object).into());
+        }
+        Ok(bytes)
+    }
+
+    /// The entries of the omap after a key that begin with a prefix, and whether there are more.
+    async fn page(&self, after: &[u8], prefix: &[u8]) -> Result<(Vec<(Bytes, Bytes)>, bool), Stop> {
+        // Keys hold no zero byte: the conversions cannot fail.
+        let after = CString::new(after).unwrap_or_default();
+        let prefix = CString::new(prefix).unwrap_or_default();
+        let step = ReadStep::OmapAfter { after: &after, prefix: &prefix, limit: PAGE };
+        let answers = self.read(vec![step]).await?;
+        Ok(answers.into_iter().next().map(|answer| answer.into_pairs()).unwrap_or_default())
+    }
+
+    /// The error for an entry that is not one of ours.
+    fn corrupt(&self, key: &[u8]) -> Stop {
+        Stop::Failed(self.inner.context(corrupt(key), self.object))
+    }
+
+    async fn value(&self, letter: u8, name: &Key) -> Result<Option<Bytes>, Stop> {
+        let key = keyed(Some(letter), name.as_bytes());
+        match self.entry(&key).await? {
+            None => Ok(None),
+            Some(stored) => decode_value(&stored).map(Some).ok_or_else(|| self.corrupt(&key)),
+        }
+    }
+
+    /// A range: its bytes up to a budget, or its extents alone.
+    async fn range(&self, fork: &Fork, range: ByteRange, budget: Option<usize>) -> Result<RangeRead, Stop> {
+        let fork_key = keyed(Some(b'f'), fork.as_bytes());
+        let record = match self.entry(&fork_key).await? {
+            None => ForkRecord::none(&fork_key),
+            Some(value) => ForkRecord::decode(&fork_key, &value).ok_or_else(|| self.corrupt(&fork_key))?,
+        };
+        let size = record.size.unwrap_or(0);
+        // A range of no bytes has none of the fork's.
+        let floor = if range.len > 0 { self.header.floor.max(record.base) } else { self.header.floor };
+        let entries = self.extents(&record, range).await?;
+        let mut found = native::range_read(floor, &entries, range, size);
+        let mut end = range.end();
+        if let Some(first_left_out) = found.extents.get(EXTENTS_PER_READ_MAX) {
+            end = first_left_out.range.offset;
+        }
+        if let Some(budget) = budget {
+            let wanted = end.min(size).saturating_sub(range.offset);
+            if wanted > budget as u64 {
+                end = range.offset + budget as u64;
+            }
+        }
+        found.next = (end < range.end()).then_some(end);
+        found.extents.retain(|extent| extent.range.offset < end);
+        if let Some(last) = found.extents.last_mut() {
+            last.range = ByteRange::from(last.range.offset..last.range.end().min(end));
+        }
+        if budget.is_some() {
+            let part = ByteRange::from(range.offset..end);
+            let length = end.min(size).saturating_sub(range.offset) as usize;
+            let segments = native::segments(&entries, part, size);
+            found.data = match &segments[..] {
+                [] => vec![0; length].into(),
+                _ => {
+                    let (inner, object, name) = (self.inner, self.object, self.name);
+                    let data = inner.read_segments(object, name, &self.header, &segments, length).await?;
+                    data.ok_or(Stop::Changed)?
+                }
+            };
+            if found.data.len() != length {
+                return Err(self.inner.missing_bytes(self.object, fork, part).into());
+            }
+        }
+        Ok(found)
+    }
+
+    /// The stored extents that share a byte with a range.
+    async fn extents(&self, record: &ForkRecord, range: ByteRange) -> Result<Vec<Placed>, Stop> {
+        let (mut entries, mut end) = (Vec::new(), 0);
+        if range.len == 0 {
+            return Ok(entries);
+        }
+        let prefix = extent_prefix(&record.stem);
+        let mut after = extent_key(&record.stem, range.offset);
+        loop {
+            let (page, more) = self.page(&after, &prefix).await?;
+            for (key, value) in &page {
+                let mut entry = Placed::decode(key, value, &self.header).filter(|entry| entry.start >= end);
+                let entry = entry.as_mut().ok_or_else(|| self.corrupt(key))?;
+                if entry.start >= range.end() {
+                    return Ok(entries);
+                }
+                end = entry.end.min(OFFSET_MAX);
+                entry.version = entry.version.max(record.base);
+                entries.push(*entry);
+            }
+            match page.last() {
+                Some((key, _)) if more => after = key.to_vec(),
+                _ => return Ok(entries),
+            }
+        }
+    }
+
+    async fn forks(&self, after: Option<&Fork>, limit: u32) -> Result<ForkPage, Stop> {
+        let limit = (limit as usize).min(PAGE_ENTRIES_MAX);
+        // A key that is just before the first fork's: "e" and the greatest byte.
+        let mut after = after.map_or(vec![b'e', 0xff], |fork| keyed(Some(b'f'), fork.as_bytes()));
+        let mut found = ForkPage { entries: Vec::new(), more: false };
+        loop {
+            let (page, more) = self.page(&after, b"f").await?;
+            for (key, value) in &page {
+                let record = ForkRecord::decode(key, value).ok_or_else(|| self.corrupt(key))?;
+                let Some(size) = record.size else { continue };
+                if found.entries.len() == limit {
+                    found.more = true;
+                    return Ok(found);
+                }
+                let name = key.get(1..).and_then(unescaped).and_then(|name| Fork::new(name).ok());
+                found.entries.push((name.ok_or_else(|| self.corrupt(key))?, size));
+            }
+            match page.last() {
+                Some((key, _)) if more => after = key.to_vec(),
+                _ => return Ok(found),
+            }
+        }
+    }
+
+    async fn keys(
+        &self,
+        letter: u8,
+        range: &KeyRange,
+        limit: u32,
+        values: bool,
+        first: bool,
+        budget: &mut usize,
+    ) -> Result<KeyPage, Stop> {
+        let limit = (limit as usize).min(PAGE_ENTRIES_MAX);
+        let prefix = keyed(Some(letter), &range.prefix);
+        // Names of keys have at least one byte, so that nothing equals the letter alone.
+        let mut after = keyed(Some(letter), range.after.as_deref().unwrap_or_default());
+        let before = range.before.as_ref().map(|before| keyed(Some(letter), before));
+        let mut found = KeyPage { entries: Vec::new(), more: false };
+        loop {
+            let (page, more) = self.page(&after, &prefix).await?;
+            for (key, stored) in &page {
+                if before.as_ref().is_some_and(|before| key[..] >= before[..]) {
+                    return Ok(found);
+                }
+                let name = key.get(1..).and_then(unescaped).and_then(|name| Key::new(name).ok());
+                let value = if values { decode_value(stored) } else { Some(Bytes::new()) };
+                let (name, value) = name.zip(value).ok_or_else(|| self.corrupt(key))?;
+                let bytes = name.as_bytes().len() + value.len();
+                if found.entries.len() == limit || bytes > *budget && !(first && found.entries.is_empty()) {
+                    found.more = true;
+                    return Ok(found);
+                }
+                *budget = budget.saturating_sub(bytes);
+                found.entries.push((name, value));
+            }
+            match page.last() {
+                Some((key, _)) if more => after = key.to_vec(),
+                _ => return Ok(found),
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Partial sums of directories: what was counted of them by this process, in this run, while the rest is counted elsewhere.
+//!
+//! A trie: each directory is a node that knows the one that it is in, its name, and a sum. A long path is stored once,
+//! whatever number of directories lies on it, and a node always comes after the one that it is in, so that going
+//! through the nodes backwards adds everything up. Written down, and sent, it is its nodes in order.
+
+use crate::report::Tally;
+use std::io;
+
+/// Bytes of nodes that are written or sent at once.
+const PORTION_BYTES: usize = 64 << 10;
+
+/// In the place of a parent: of a root.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Debug)]
+struct Node {
+    parent: u32,
+    /// Where its name ends; it begins where that of the node before ends. Of a root the number in four bytes.
+    name_end: u32,
+    tally: Tally,
+}
+
+/// The directories of which parts are counted.
+#[derive(Clone, Debug, Default)]
+pub struct Partial {
+    nodes: Vec<Node>,
+    names: Vec<u8>,
+    /// Nodes by parent and name, open addressing: numbers of nodes and one, or 0. A power of two of them.
+    table: Vec<u32>,
+}
+
+impl Partial {
+    /// The node of a root.
+    pub fn root(&mut self, root: u32) -> u32 {
+        self.intern(NONE, &root.to_le_bytes())
+    }
+
+    /// The node of a directory in another one.
+    pub fn child(&mut self, parent: u32, name: &[u8]) -> u32 {
+        self.intern(parent, name)
+    }
+
+    /// Adds to the sum of a node.
+    pub fn add(&mut self, node: u32, tally: &Tally) {
+        self.nodes[node as usize].tally.add(tally);
+    }
+
+    /// Forgets all sums; nodes keep their numbers.
+    pub fn clear_sums(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.tally = Tally::default());
+    }
+
+    /// There is no node.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    fn name(&self, node: u32) -> &[u8] {
+        let begin = node.checked_sub(1).map_or(0, |before| self.nodes[before as usize].name_end);
+        &self.names[begin as usize..self.nodes[node as usize].name_end as usize]
+    }
+
+    fn slot(&self, parent: u32, name: &[u8]) -> usize {
+        let hash = xxhash_rust::xxh3::xxh3_64_with_seed(name, parent.into());
+        let mask = self.table.len() - 1;
+        let mut slot = hash as usize & mask;
+        while let Some(node) = self.table[slot].checked_sub(1) {
+            if self.nodes[node as usize].parent == parent && self.name(node) == name {
+                break;
+            }
+            slot = (slot + 1) & mask;
+        }
+        slot
+    }
+
+    fn intern(&mut self, parent: u32, name: &[u8]) -> u32 {
+        if (self.nodes.len() + 1) * 4 > self.table.len() * 3 {
+            self.table = vec![0; (self.table.len() * 2).max(64)];
+            for node in 0..self.nodes.len() as u32 {
+                let slot = self.slot(self.nodes[node as usize].parent, self.name(node));
+                self.table[slot] = node + 1;
+            }
+        }
+        let slot = self.slot(parent, name);
+        if let Some(node) = self.table[slot].checked_sub(1) {
+            return node;
+        }
+        let node = self.nodes.len() as u32;
+        // Names of more than four billion bytes, or as many directories that changed hands, no walk has memory for.
+        assert!(
+            self.names.len() + name.len() <= u32::MAX as usize && node < NONE - 1,
+            "too many partial sums"
+        );
+        self.names.extend_from_slice(name);
+        self.nodes.push(Node { parent, name_end: self.names.len() as u32, tally: Tally::default() });
+        self.table[slot] = node + 1;
+        node
+    }
+
+    /// Shows all nodes in order, as bytes, in portions that are good for [`Received::add`].
+    pub fn send(&self, mut send: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for node in 0..self.nodes.len() as u32 {
+            let Node { parent, tally, .. } = &self.nodes[node as usize];
+            let record = (parent.wrapping_add(1), self.name(node), tally);
+            bytes = postcard::to_extend(&record, bytes).map_err(io::Error::other)?;
+            if bytes.len() >= PORTION_BYTES {
+                send(&bytes)?;
+                bytes.clear();
+            }
+        }
+        if bytes.is_empty() { Ok(()) } else { send(&bytes) }
+    }
+
+    /// Shows every directory with the sum of what is in and below it, the deepest of a path first: the root's number, levels
+    /// below it, the sum, and how to have its path below the root.
+    pub(crate) fn finish(mut self, mut show: impl FnMut(u32, u32, &Tally, &dyn Fn(&mut Vec<u8>))) {
+        let mut depths = vec![0_u32; self.nodes.len()];
+        let mut roots = vec![0_u32; self.nodes.len()];
+        for (node, Node { parent, .. }) in self.nodes.iter().enumerate() {
+            if let Some(parent) = self.nodes.get(*parent as usize).map(|_| *parent as usize) {
+                (depths[node], roots[node]) = (depths[parent] + 1, roots[parent]);
+            } else {
+                roots[node] =
+                    self.name(node as u32).first_chunk().map_or(0, |root| u32::from_le_bytes(*root));
+            }
+        }
+        for node in (0..self.nodes.len()).rev() {
+            let Node { parent, tally, .. } = self.nodes[node];
+            let path = |path: &mut Vec<u8>| self.write_path(node as u32, path);
+            show(roots[node], depths[node], &tally, &path);
+            if let Some(parent) = self.nodes.get_mut(parent as usize) {
+                parent.tally.add(&Tally { entries: 0, ..tally });
+            }
+        }
+    }
+
+    fn write_path(&self, node: u32, path: &mut Vec<u8>) {
+        let mut names = Vec::new();
+        let mut at = node;
+        while self.nodes[at as usize].parent != NONE {
+            names.push(self.name(at));
+            at = self.nodes[at as usize].parent;
+        }
+        for (number, name) in names.into_iter().rev().enumerate() {
+            if number > 0 {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+    }
+}
+
+/// Nodes that come from elsewhere, where they had other numbers.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// Their numbers here.
+    numbers: Vec<u32>,
+}
+
+impl Received {
+    /// Takes a portion in and adds its sums: false if it is not what [`Partial::send`] gives.
+    pub fn add(&mut self, partial: &mut Partial, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            let Ok(((parent, name, tally), rest)) = postcard::take_from_bytes::<(u32, &[u8], Tally)>(bytes)
+            else {
+                return false;
+            };
+            let node = match parent.checked_sub(1) {
+                None if name.len() == 4 => partial.intern(NONE, name),
+                Some(parent) if is_name(name) && (parent as usize) < self.numbers.len() => {
+                    partial.child(self.numbers[parent as usize], name)
+                }
+                _ => return false,
+            };
+            partial.add(node, &tally);
+            self.numbers.push(node);
+            bytes = rest;
+        }
+        true
+    }
+
+    /// The number here of a node that was sent.
+    pub fn number(&self, sent: u32) -> Option<u32> {
+        self.numbers.get(sent as usize).copied()
+    }
+}
+
+/// A name as a directory can hold it.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.contains(&0) && !name.contains(&b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn tally(entries: u64) -> Tally {
+        Tally { entries, apparent: entries * 10, allocated: entries * 100 }
+    }
+
+    type Sums = BTreeMap<(u32, Vec<u8>), (u32, Tally)>;
+
+    fn sums(partial: Partial) -> Sums {
+        let mut sums = Sums::new();
+        partial.finish(|root, depth, tally, path| {
+            let mut bytes = Vec::new();
+            path(&mut bytes);
+            assert!(sums.insert((root, bytes), (depth, *tally)).is_none());
+        });
+        sums
+    }
+
+    #[test]
+    fn sums_are_those_of_paths_wherever_they_were_counted() {
+        let mut naive: BTreeMap<(u32, Vec<u8>), Tally> = BTreeMap::new();
+        let mut parts: Vec<Partial> = vec![Partial::default(); 3];
+        let mut state = 1_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for _ in 0..3000 {
+            let (part, root) = (&mut parts[random(3) as usize], random(2) as u32);
+            let (mut node, mut path) = (part.root(root), Vec::new());
+            let counted = tally(random(5));
+            let mut ways = vec![path.clone()];
+            for _ in 0..random(6) {
+                let name = format!("{}", random(4)).into_bytes();
+                node = part.child(node, &name);
+                path = if path.is_empty() { name } else { [&path, &b"/"[..], &name].concat() };
+                ways.push(path.clone());
+            }
+            part.add(node, &counted);
+            for way in ways {
+                let entries = if way == path { counted.entries } else { 0 };
+                naive.entry((root, way)).or_default().add(&Tally { entries, ..counted });
+            }
+        }
+        let mut all = Partial::default();
+        for part in &parts {
+            let mut received = Received::default();
+            part.send(|bytes| {
+                assert!(received.add(&mut all, bytes));
+                Ok(())
+            })
+            .unwrap();
+        }
+        let sums = sums(all);
+        assert_eq!(sums.len(), naive.len());
+        for ((root, path), (depth, tally)) in sums {
+            let levels = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count();
+            assert_eq!((levels as u32, tally), (depth, naive[&(root, path)]));
+        }
+    }
+
+    #[test]
+    fn a_long_chain_takes_its_names_once() {
+        let mut partial = Partial::default();
+        let mut node = partial.root(0);
+        for _ in 0..100_000 {
+            node = partial.child(node, b"d");
+            partial.add(node, &tally(1));
+        }
+        let mut bytes = 0;
+        partial
+            .send(|portion| {
+                bytes += portion.len();
+                Ok(())
+            })
+            .unwrap();
+        assert!(bytes < 100_000 * 20, "{bytes}");
+        let mut whole = Tally::default();
+        partial.finish(|_, depth, tally, _| {
+            if depth == 0 {
+                whole = *tally;
+            }
+        });
+        assert_eq!(whole.apparent, 1_000_000);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let refused = |record: &(u32, &[u8], Tally)| {
+            let bytes = postcard::to_stdvec(record).unwrap();
+            !Received::default().add(&mut Partial::default(), &bytes)
+        };
+        assert!(refused(&(1, b"a", tally(1))), "there is no such node yet");
+        assert!(refused(&(0, b"a", tally(1))), "a root is a number");
+        let mut bytes = postcard::to_stdvec(&(0_u32, &[0_u8; 4][..], tally(1))).unwrap();
+        bytes.extend(postcard::to_stdvec(&(1_u32, &b".."[..], tally(1))).unwrap());
+        assert!(!Received::default().add(&mut Partial::default(), &bytes));
+        assert!(!Received::default().add(&mut Partial::default(), &[0xff; 7]));
+    }
+}

@@ -1,0 +1,485 @@
+//! Unix sockets of servers: where a user's own one is, how one comes to be, and who may be at its other end.
+//!
+//! Invariants: a socket is never more open than it is meant to be, not even for a moment; nothing that is not the socket
+//! of a server that is gone is ever removed or replaced; and a socket answers from the moment that it has its name, so
+//! that whoever finds one that does not answer knows that its server is gone.
+
+use std::fs::{self, DirBuilder, Metadata};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nacre_object::{ErrorKind, StoreError};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags};
+
+/// The mode of a socket that only its owner may use.
+pub const SOCKET_MODE_DEFAULT: u32 = 0o600;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+/// How often a listener tries again when the name of its socket changes hands under it.
+const ATTEMPTS_MAX: u32 = 8;
+/// The socket's name in its folder.
+const OWN_SOCKET: &str = "server.sock";
+
+/// Who may use a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// The mode of the file. Peers are not checked where it lets others than the owner in.
+    pub mode: u32,
+    /// The group of the file, instead of the process's own.
+    pub group: Option<u32>,
+}
+
+impl Default for SocketAccess {
+    fn default() -> Self {
+        Self { mode: SOCKET_MODE_DEFAULT, group: None }
+    }
+}
+
+impl SocketAccess {
+    /// Whether a peer of this user is let in: the mode of the file has let it come so far, but a socket that is meant for
+    /// its owner alone must not be opened to others by whoever changes that mode or passes it on.
+    pub(crate) fn admits(&self, user: u32) -> bool {
+        self.mode & 0o077 != 0 || is_self_or_root(user)
+    }
+}
+
+/// Whether a user is the one that this process runs as, or root, who may do anything anyway.
+pub(crate) fn is_self_or_root(user: u32) -> bool {
+    user == 0 || user == own_user()
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// A socket's file. Removed when this is dropped, unless something else has taken its place.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketFile {
+    fn at(path: &Path) -> io::Result<SocketFile> {
+        let metadata = fs::symlink_metadata(path)?;
+        Ok(SocketFile { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() })
+    }
+
+    fn is(&self, metadata: &Metadata) -> bool {
+        (self.device, self.inode) == (metadata.dev(), metadata.ino())
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|metadata| self.is(&metadata)) {
+            // Nobody can connect any more, whether the file goes or not.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Listens on a socket at a path, where there is nothing, or the socket of a server that is gone.
+pub(crate) fn listen(path: &Path, access: SocketAccess) -> io::Result<(UnixListener, SocketFile)> {
+    // The socket gets its name when it is complete: its mode is set, and it answers.
+    let (listener, mut file) = bind_aside(path)?;
+    if access.group.is_some() {
+        let group = access.group.map(Gid::from_raw);
+        rustix::fs::chownat(CWD, &file.path, None, group, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    if access.mode != SOCKET_MODE_DEFAULT {
+        fs::set_permissions(&file.path, fs::Permissions::from_mode(access.mode))?;
+    }
+    for _ in 0..ATTEMPTS_MAX {
+        let moved = rustix::fs::renameat_with(CWD, &file.path, CWD, path, RenameFlags::NOREPLACE);
+        let took = match moved {
+            Ok(()) => true,
+            Err(rustix::io::Errno::EXIST) => take_from_dead(&file.path, path)?,
+            Err(error) => return Err(error.into()),
+        };
+        if took {
+            file.path = path.to_owned();
+            return Ok((listener, file));
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// Has the socket `aside` take the name of one whose server is gone. False if the name has changed hands meanwhile.
+fn take_from_dead(aside: &Path, path: &Path) -> io::Result<bool> {
+    // Servers that are started together do this one after another, or they would exchange each other's sockets.
+    let _lock = Lock::take(path)?;
+    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if gone(&error) => return Ok(false),
+        found => found?,
+    };
+    match is_dead(path) {
+        Err(error) if gone(&error) => return Ok(false),
+        Err(error) => return Err(error),
+        Ok(false) => return Err(io::ErrorKind::AddrInUse.into()),
+        Ok(true) => {}
+    }
+    // Something else may have come there since. Removing it by its name could hit that; so the two names are
+    // exchanged, and what was taken away is looked at where nobody else touches it.
+    let exchange = || rustix::fs::renameat_with(CWD, aside, CWD, path, RenameFlags::EXCHANGE);
+    match exchange() {
+        Err(rustix::io::Errno::NOENT) => return Ok(false),
+        done => done?,
+    }
+    let taken = fs::symlink_metadata(aside)?;
+    if (taken.dev(), taken.ino()) != (found.dev(), found.ino()) {
+        exchange()?;
+        return Ok(false);
+    }
+    fs::remove_file(aside)?;
+    Ok(true)
+}
+
+/// A lock on a name in a folder, which is a file beside it for as long as it is held.
+struct Lock {
+    path: PathBuf,
+    _file: fs::File,
+}
+
+impl Lock {
+    fn take(path: &Path) -> io::Result<Lock> {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let path = path.with_file_name(format!(".{name}.lock"));
+        loop {
+            let file = fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .mode(0o600)
+                .custom_flags(OFlags::NOFOLLOW.bits() as i32)
+                .open(&path)?;
+            rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+            // Who held it before has removed the file: the lock on it is worth nothing any more.
+            let held = file.metadata()?;
+            match fs::symlink_metadata(&path) {
+                Ok(named) if (named.dev(), named.ino()) == (held.dev(), held.ino()) => {
+                    return Ok(Lock { path, _file: file });
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Before the lock goes, so that nobody else can hold the file that is removed.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Whether a path is a socket on which nobody listens. Anything but a socket is an error.
+fn is_dead(path: &Path) -> io::Result<bool> {
+    let kind = fs::symlink_metadata(path)?.file_type();
+    if !kind.is_socket() {
+        let what = match kind {
+            kind if kind.is_dir() => "a folder",
+            kind if kind.is_symlink() => "a symbolic link",
+            kind if kind.is_file() => "an ordinary file",
+            _ => "a special file",
+        };
+        let text = format!("there is {what} of that name; remove it, or listen somewhere else");
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    let probe = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    // A listener whose queue is full would keep a blocking probe waiting.
+    probe.set_nonblocking(true)?;
+    match probe.connect(&socket2::SockAddr::unix(path)?) {
+        Ok(()) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Listens on a socket beside `path`, under a name that nobody looks for.
+fn bind_aside(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let aside = path.with_file_name(format!(".nacre-{}-{number}", std::process::id()));
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+        // The file takes its mode from the socket when it is made: it is never open to others, whatever the umask.
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(SOCKET_MODE_DEFAULT))?;
+        match socket.bind(&socket2::SockAddr::unix(&aside)?) {
+            // A process of the same number was killed between two steps, some time ago.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => continue,
+            bound => bound?,
+        }
+        let file = SocketFile::at(&aside)?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        return Ok((UnixListener::from(OwnedFd::from(socket)), file));
+    }
+}
+
+/// A folder that may hold a user's sockets.
+struct Place {
+    /// A folder of the system, which must belong to the user; none where `folder` stands for itself.
+    base: Option<PathBuf>,
+    folder: PathBuf,
+}
+
+/// Where a user's sockets may be, in order.
+fn places(runtime: Option<PathBuf>, system: &Path, temporary: &Path, user: u32) -> Vec<Place> {
+    let below = |base: PathBuf| Place { folder: base.join("nacre"), base: Some(base) };
+    let mut places: Vec<Place> =
+        runtime.filter(|runtime| runtime.is_absolute()).into_iter().map(below).collect();
+    places.push(below(system.join(user.to_string())));
+    places.push(Place { base: None, folder: temporary.join(format!("nacre-{user}")) });
+    places
+}
+
+fn own_places() -> Vec<Place> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    places(runtime, Path::new("/run/user"), Path::new("/tmp"), own_user())
+}
+
+/// Checks that a folder is one, belongs to the user, and that others have no more rights in it than allowed.
+fn check_folder(folder: &Path, user: u32, forbidden: u32) -> Result<(), String> {
+    let metadata = fs::symlink_metadata(folder).map_err(|error| error.to_string())?;
+    let mode = metadata.mode() & 0o777;
+    match () {
+        _ if !metadata.is_dir() => Err("it is no folder".to_owned()),
+        _ if metadata.uid() != user => Err(format!("it belongs to user {}", metadata.uid())),
+        _ if mode & forbidden != 0 => Err(format!("others have rights in it (mode {mode:03o})")),
+        _ => Ok(()),
+    }
+}
+
+/// The path of the socket on which a user's own server listens: `$XDG_RUNTIME_DIR/nacre/server.sock` where there is such a
+/// folder of the user's, else the same below `/run/user/UID`, else `/tmp/nacre-UID/server.sock`. The last folder is
+/// made, with mode 0700.
+///
+/// # Errors
+///
+/// `Denied` if the folder is there but belongs to somebody else, or lets others in; `Io` if it cannot be made.
+pub fn own_socket_for_server() -> Result<PathBuf, StoreError> {
+    make_place(&own_places(), own_user())
+}
+
+fn make_place(places: &[Place], user: u32) -> Result<PathBuf, StoreError> {
+    let usable =
+        |place: &&Place| place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok());
+    let Some(Place { folder, .. }) = places.iter().find(usable) else {
+        return Err(StoreError::new(ErrorKind::Invalid, "there is no place for the socket"));
+    };
+    let shown = folder.display();
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            let text = format!("cannot make the folder {shown} for the server's socket: {error}");
+            return Err(StoreError::new(ErrorKind::Io, text));
+        }
+        _ => {}
+    }
+    check_folder(folder, user, 0o077).map_err(|why| {
+        let text = format!(
+            "the folder {shown}, for the server's socket, is not safe: {why}; remove it, or listen somewhere else \
+             with --listen unix:PATH"
+        );
+        StoreError::new(ErrorKind::Denied, text)
+    })?;
+    Ok(folder.join(OWN_SOCKET))
+}
+
+/// The path of the socket of this user's own server: of the places where it may listen, the first with a socket in a
+/// folder that is the user's alone; if there is none, where the server would listen if it were started now.
+pub fn own_socket() -> PathBuf {
+    find_place(&own_places(), own_user())
+}
+
+fn find_place(places: &[Place], user: u32) -> PathBuf {
+    let there = places.iter().find(|Place { folder, .. }| {
+        check_folder(folder, user, 0o022).is_ok()
+            && fs::symlink_metadata(folder.join(OWN_SOCKET)).is_ok_and(|found| found.file_type().is_socket())
+    });
+    let usable =
+        |place: &&Place| place.base.as_ref().is_none_or(|base| check_folder(base, user, 0o022).is_ok());
+    let place = there.or_else(|| places.iter().find(usable)).or(places.last());
+    place.map_or_else(|| PathBuf::from(OWN_SOCKET), |place| place.folder.join(OWN_SOCKET))
+}
+
+/// The number of a user, by name or number.
+pub fn user_number(text: &str) -> Option<u32> {
+    number(text, Path::new("/etc/passwd"))
+}
+
+/// The number of a group, by name or number.
+pub fn group_number(text: &str) -> Option<u32> {
+    number(text, Path::new("/etc/group"))
+}
+
+/// Looks a name up in a file whose lines are `NAME:…:NUMBER:…`.
+fn number(text: &str, file: &Path) -> Option<u32> {
+    if let Ok(number) = text.parse() {
+        return Some(number);
+    }
+    let lines = fs::read_to_string(file).ok()?;
+    let mut fields = lines.lines().map(|line| line.split(':'));
+    fields.find_map(|mut line| (line.next()? == text).then(|| line.nth(1)?.parse().ok())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o777
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_socket_has_its_mode_and_goes_with_its_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        for access in [0o600, 0o660, 0o666].map(|mode| SocketAccess { mode, group: None }) {
+            let (listener, file) = listen(&path, access).unwrap();
+            assert_eq!(mode(&path), access.mode);
+            assert_eq!(names(folder.path()), ["s"], "nothing is left beside it");
+            drop(listener);
+            drop(file);
+            assert!(!path.exists());
+        }
+        // The socket of another server that has taken the place stays.
+        let (listener, file) = listen(&path, SocketAccess::default()).unwrap();
+        drop(listener);
+        let (second, _second_file) = listen(&path, SocketAccess::default()).unwrap();
+        drop(file);
+        UnixStream::connect(&path).unwrap();
+        drop(second);
+    }
+
+    #[test]
+    fn only_a_dead_socket_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let access = SocketAccess::default();
+        let (alive, file) = listen(&path, access).unwrap();
+        assert_eq!(listen(&path, access).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        UnixStream::connect(&path).unwrap();
+        // Its server is killed: nobody removes the file.
+        std::mem::forget(file);
+        drop(alive);
+        let (_again, _file) = listen(&path, access).unwrap();
+        UnixStream::connect(&path).unwrap();
+
+        let victim = folder.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        let to_dead = folder.path().join("to-dead");
+        drop(UnixListener::bind(folder.path().join("dead")).unwrap());
+        std::os::unix::fs::symlink(folder.path().join("dead"), &to_dead).unwrap();
+        let inner = folder.path().join("folder");
+        fs::create_dir(&inner).unwrap();
+        let before = names(folder.path());
+        for (path, what) in [
+            (&victim, "an ordinary file"),
+            (&link, "a symbolic link"),
+            (&to_dead, "a symbolic link"),
+            (&inner, "a folder"),
+        ] {
+            let error = listen(path, access).unwrap_err();
+            assert!(error.to_string().contains(what), "{error}");
+        }
+        assert_eq!(names(folder.path()), before);
+        assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    }
+
+    /// Many servers try to take the place of one that was killed: one of them gets it, and answers.
+    #[test]
+    fn one_of_many_takes_the_place_of_a_dead_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        for _ in 0..50 {
+            drop(UnixListener::bind(&path).unwrap());
+            let won: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> =
+                    (0..8).map(|_| scope.spawn(|| listen(&path, SocketAccess::default()))).collect();
+                threads.into_iter().filter_map(|thread| thread.join().unwrap().ok()).collect()
+            });
+            assert_eq!(won.len(), 1);
+            UnixStream::connect(&path).unwrap();
+            drop(won);
+            assert_eq!(names(folder.path()), [] as [&str; 0]);
+        }
+    }
+
+    #[test]
+    fn a_users_own_socket_is_in_a_folder_that_is_the_users_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let user = own_user();
+        for name in ["runtime", "system", "tmp"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        let all = |runtime: Option<PathBuf>| places(runtime, &at("system"), &at("tmp"), user);
+        // Without a runtime folder of the user's, a folder among the temporary ones.
+        let last = at(&format!("tmp/nacre-{user}")).join(OWN_SOCKET);
+        assert_eq!(make_place(&all(None), user).unwrap(), last);
+        assert_eq!(mode(last.parent().unwrap()), 0o700);
+        assert_eq!(make_place(&all(Some("relative".into())), user).unwrap(), last);
+        let first = at("runtime/nacre").join(OWN_SOCKET);
+        assert_eq!(make_place(&all(Some(at("runtime"))), user).unwrap(), first);
+        assert_eq!(mode(first.parent().unwrap()), 0o700);
+        // Clients of another session find the server where it is.
+        assert_eq!(find_place(&all(Some(at("runtime"))), user), first);
+        let (_listener, _file) = listen(&last, SocketAccess::default()).unwrap();
+        assert_eq!(find_place(&all(Some(at("runtime"))), user), last);
+        // A runtime folder that others may change is nobody's.
+        fs::set_permissions(at("runtime"), fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(make_place(&all(Some(at("runtime"))), user).unwrap(), last);
+    }
+
+    #[test]
+    fn a_folder_that_somebody_else_made_first_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let user = own_user();
+        let all = places(None, Path::new("/nowhere"), folder.path(), user);
+        let squatted = folder.path().join(format!("nacre-{user}"));
+        // Another user's, as far as this one is asked.
+        fs::create_dir(&squatted).unwrap();
+        fs::set_permissions(&squatted, fs::Permissions::from_mode(0o700)).unwrap();
+        let others = [Place { base: None, folder: squatted.clone() }];
+        let error = make_place(&others, user + 1).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Denied);
+        assert!(error.message.contains(&format!("belongs to user {user}")), "{error}");
+        // The user's own, but open.
+        fs::set_permissions(&squatted, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(make_place(&all, user).unwrap_err().message.contains("mode 755"));
+        // A link to a folder that would do.
+        fs::remove_dir(&squatted).unwrap();
+        let target = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(target.path(), &squatted).unwrap();
+        assert!(make_place(&all, user).unwrap_err().message.contains("no folder"));
+    }
+
+    #[test]
+    fn users_and_groups_have_names_and_numbers() {
+        assert_eq!(user_number("root"), Some(0));
+        assert_eq!(user_number("4711"), Some(4711));
+        assert_eq!(group_number("root"), Some(0));
+        assert_eq!(group_number("no such group"), None);
+    }
+}
