@@ -355,7 +355,7 @@ impl Replay {
             }
             let Some(segment) = table.get(part.id) else { continue };
             let mut bytes = vec![part.bytes.slice(from.min(end)..end)];
-            if from == 0 && !SegmentHeader::decode(&part.bytes).is_some_and(|header| header.id == part.id) {
+            if from == 0 && SegmentHeader::decode(&part.bytes).is_none_or(|header| header.id != part.id) {
                 // It was torn off, and only the header of the next segment tells that this one is part of the log. That
                 // segment may be dropped.
                 let header = SegmentHeader {
