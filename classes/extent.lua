@@ -160,7 +160,7 @@ local function page(after, prefix, count)
   end
   local keys = {}
   for key in pairs(values) do keys[#keys + 1] = key end
-  spend(#keys << 6)
+  spend(#keys << 7)
   table.sort(keys)
   return keys, values, #keys < count and #keys < 64
 end

@@ -40,10 +40,8 @@ fn programs(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn every_program_that_is_started_is_installed_by_the_script() {
     let script = std::fs::read_to_string(root().join("scripts/install-deps")).unwrap();
-    let listed: Vec<&str> = script
-        .lines()
-        .filter_map(|line| line.strip_prefix("program:")?.split_whitespace().next())
-        .collect();
+    let listed: Vec<&str> =
+        script.lines().filter_map(|line| line.strip_prefix("program:")?.split_whitespace().next()).collect();
     let mut files = Vec::new();
     for folder in ["crates", "tests", "examples"] {
         sources(&root().join(folder), &mut files);

@@ -565,6 +565,57 @@ impl DiskFile for CachedFile {
 }
 
 #[test]
+fn an_opening_takes_no_segment_with_a_lost_header_for_an_unused_one() {
+    let disk = Arc::new(SimDisk::new(1, Faults::default()));
+    let store = open(&disk).unwrap();
+    for number in 0..6 {
+        put(&store, &format!("object-{number}"), 0, vec![number; 25_000]);
+    }
+    let original = copy(&disk);
+    drop(store);
+    let segments = |disk: &SimDisk| -> Vec<(String, u64)> {
+        disk.list().unwrap().into_iter().filter(|(name, _)| name.starts_with("segment-")).collect()
+    };
+    let used = |name: &str| original.bytes(name).unwrap()[..128].iter().any(|byte| *byte != 0);
+    let names: Vec<String> = segments(&original).into_iter().map(|(name, _)| name).collect();
+    let mut refused = 0;
+    for name in names.iter().filter(|name| used(name)) {
+        let disk = copy(&original);
+        zero(&disk, name, 0, 512);
+        match open(&disk) {
+            // The next segment's header names it, so that it is replayed all the same.
+            Ok(store) => {
+                for number in 0..6 {
+                    let found = get(&store, &format!("object-{number}"), 25_000);
+                    assert_eq!(found.unwrap(), vec![number; 25_000], "{name} was given up");
+                }
+            }
+            Err(error) => {
+                assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
+                assert_eq!(segments(&disk), segments(&original), "an opening that fails removes nothing");
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!(refused, 1, "nothing but its records tells that the newest of {names:?} was used");
+}
+
+#[test]
+fn a_superblock_of_another_store_gives_up_no_segment() {
+    let stranger = Arc::new(SimDisk::new(3, Faults::default()));
+    drop(open(&stranger).unwrap());
+    let disk = copy(&many_objects());
+    let superblock = stranger.bytes("nacre-store").unwrap();
+    disk.open("nacre-store").unwrap().write_at(0, &[superblock.into()]).unwrap();
+    for (name, _) in disk.list().unwrap().iter().filter(|(name, _)| name.starts_with("snapshot-")) {
+        disk.remove(name).unwrap();
+    }
+    let before = disk.list().unwrap();
+    assert!(open(&disk).is_err());
+    assert_eq!(disk.list().unwrap(), before);
+}
+
+#[test]
 fn a_scrub_notices_what_only_the_device_lost() {
     let original = many_objects();
     for index in 0.. {

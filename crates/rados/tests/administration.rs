@@ -384,7 +384,7 @@ fn objects_have_the_time_of_their_last_write() {
 fn what_is_too_much_for_one_call_is_refused_or_read_piece_by_piece() {
     let cluster = Cluster::shared();
     let store = cluster.open("purse");
-    let pieces = 20_000_u64;
+    let pieces = 10_000_u64;
     for part in 0..5 {
         let extents = (0..pieces).map(|piece| ((part * pieces + piece) * 4, vec![part as u8 + 1].into()));
         let extents = Write::Extents { fork: Fork::DEFAULT, extents: extents.collect() };

@@ -4,8 +4,8 @@ mod support;
 
 use std::sync::Arc;
 
-use nacre_object::testkit::conformance::{self, Effort};
 use nacre_object::testkit::MemoryStore;
+use nacre_object::testkit::conformance::{self, Effort};
 
 use nacre_wire::{Address, RemoteOptions, RemoteStore, ServeOptions, Server};
 
