@@ -253,7 +253,8 @@ fn read_log(
             if let Some(header) = &header
                 && header.store != superblock.store
             {
-                let text = format!("{path} belongs to another store than the superblock; nothing was changed");
+                let text =
+                    format!("{path} belongs to another store than the superblock; nothing was changed");
                 return Err(StoreError::new(ErrorKind::Corrupt, text));
             }
             let Some(header) = header.filter(|header| header.id == *id) else {

@@ -581,7 +581,7 @@ fn an_opening_takes_no_segment_with_a_lost_header_for_an_unused_one() {
     let mut refused = 0;
     for name in names.iter().filter(|name| used(name)) {
         let disk = copy(&original);
-        zero(&disk, name, 0, 512);
+        zero(&disk, name, 0, 128);
         match open(&disk) {
             // The next segment's header names it, so that it is replayed all the same.
             Ok(store) => {

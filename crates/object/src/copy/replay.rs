@@ -46,14 +46,18 @@ impl Copy<'_> {
         for (target, step) in steps {
             let mut staged = Vec::new();
             for (number, new) in step.replaced.iter().enumerate() {
-                let Some(rest) = self.stage(from, &mut state, number, new, target).await? else { return Ok(None) };
+                let Some(rest) = self.stage(from, &mut state, number, new, target).await? else {
+                    return Ok(None);
+                };
                 staged.push(rest);
                 marked = true;
             }
             // Keys that do not fit into the steps of extents take versions of their own.
             while !step.remove && state.version + 1 < target {
                 let room = (OPERATIONS_MAX - 8, TRANSACTION_BYTES_MAX);
-                let Some(changes) = state.pairs.next(self, from, room.0, room.1).await? else { return Ok(None) };
+                let Some(changes) = state.pairs.next(self, from, room.0, room.1).await? else {
+                    return Ok(None);
+                };
                 if changes.is_empty() {
                     break;
                 }
@@ -73,7 +77,9 @@ impl Copy<'_> {
             }
             if step.last {
                 let empty = from.forks.iter().filter(|(_, fork)| fork.size == Some(0));
-                writes.extend(empty.map(|(fork, _)| Write::Extents { fork: fork.clone(), extents: Vec::new() }));
+                writes.extend(
+                    empty.map(|(fork, _)| Write::Extents { fork: fork.clone(), extents: Vec::new() }),
+                );
                 if marked {
                     writes.push(Write::RemoveFork { fork: state.mark.clone() });
                 }
@@ -160,7 +166,9 @@ impl Copy<'_> {
         loop {
             let read = Transaction::new().read_range(fork.clone(), ByteRange::new(0, LABEL_BYTES));
             let read = read.read(Read::Extents { fork: fork.clone(), range: at });
-            let Outcome::Done(done) = self.destination.apply(self.object, read).await? else { return Ok(None) };
+            let Outcome::Done(done) = self.destination.apply(self.object, read).await? else {
+                return Ok(None);
+            };
             let [Answer::Range(head), Answer::Range(found)] = &done.answers[..] else { return Ok(None) };
             if head.data != label {
                 return Ok(None);
@@ -192,7 +200,9 @@ impl Copy<'_> {
                 // Elsewhere the object may change as it likes.
                 let read = Transaction::new().if_version(fork.clone(), *range, from.stat.version);
                 let read = read.read_range(fork.clone(), at);
-                let Outcome::Done(done) = self.source.apply(self.object, read).await? else { return Ok(None) };
+                let Outcome::Done(done) = self.source.apply(self.object, read).await? else {
+                    return Ok(None);
+                };
                 let Some(Answer::Range(found)) = done.answers.into_iter().next() else { return Ok(None) };
                 if found.data.is_empty() {
                     let text = format!("bytes of fork \"{fork}\" at {} are missing", at.offset);
@@ -225,7 +235,8 @@ impl Copy<'_> {
         if state.fence > 0 {
             writes.insert(0, Write::RaiseFence { token: std::mem::take(&mut state.fence) });
         }
-        let bytes: usize = writes.iter().filter(|write| matches!(write, Write::Extents { .. })).map(payload_bytes).sum();
+        let bytes: usize =
+            writes.iter().filter(|write| matches!(write, Write::Extents { .. })).map(payload_bytes).sum();
         let mut transaction = Transaction { writes, ..Transaction::default() };
         let range = ByteRange::new(0, 0);
         if version > state.version + 1 || transaction.writes.len() < OPERATIONS_MAX {
