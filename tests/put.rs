@@ -18,7 +18,9 @@ fn word(content: u32, index: u64) -> [u8; 8] {
 }
 
 fn content(content: u32, bytes: usize) -> Vec<u8> {
-    (0..bytes as u64 / 8).flat_map(|index| word(content, index)).collect()
+    let mut all = vec![0; bytes];
+    all.chunks_exact_mut(8).zip(0..).for_each(|(bytes, index)| bytes.copy_from_slice(&word(content, index)));
+    all
 }
 
 /// Checks, as bytes arrive, that all of them are of one content.
@@ -88,7 +90,7 @@ fn ended(mut child: Child) -> (i32, String) {
 
 #[test]
 fn a_put_that_is_killed_leaves_the_old_content_to_all_readers() {
-    let kills: u32 = std::env::var("NACRE_PUT_KILLS").map_or(8, |count| count.parse().unwrap());
+    let kills: u32 = std::env::var("NACRE_PUT_KILLS").map_or(5, |count| count.parse().unwrap());
     const BYTES: usize = 200 << 20;
     let mut random = Random::from_environment();
     let folder = harness::folder();

@@ -109,7 +109,10 @@ impl ForkArgs {
     pub fn own(&self) -> Result<Fork, Failure> {
         let fork = self.fork();
         if stage::is_reserved(&fork) {
-            let text = format!("names of forks that begin with \"{}\" are reserved; choose another one", stage::RESERVED);
+            let text = format!(
+                "names of forks that begin with \"{}\" are reserved; choose another one",
+                stage::RESERVED
+            );
             return Err(Failure::Usage(text));
         }
         Ok(fork)

@@ -117,6 +117,13 @@ pub async fn existing(object: &Object) -> Result<Stat, Failure> {
 pub async fn existing_fork(object: &Object) -> Result<(), Failure> {
     let stat = existing(object).await?;
     let fork = object.fork_name();
+    if object.is_incomplete_copy().await? {
+        return Err(Failure::Failed(format!(
+            "object \"{}\" of {} is a copy that is not complete; \"nacre copy-objects\" goes on with it",
+            object.id(),
+            object.store().name()
+        )));
+    }
     if stat.forks == 0 && *fork == Fork::DEFAULT && stat.keys + stat.attributes > 0 {
         return Ok(());
     }

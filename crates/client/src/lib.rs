@@ -62,8 +62,8 @@ pub use nacre_object::copy::Copied;
 pub use nacre_object::stage::{self, Staged};
 pub use nacre_object::{
     Answer, ByteRange, Check, Done, ErrorKind, Extent, ExtentKind, Fork, Found, Guard, Intent, Key, KeyPage,
-    KeyRange, Limits, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat, StoreError as Error,
-    Transaction, Write, limit,
+    KeyRange, Limits, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat,
+    StoreError as Error, Transaction, Write, limit,
 };
 pub use object::{Extents, Object, Updated, Written};
 pub use pager::{Keys, Objects};

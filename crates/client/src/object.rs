@@ -269,6 +269,18 @@ impl Object {
         }
     }
 
+    /// Whether a copy of the object to this store has begun and is not complete ([`nacre_object::copy`]): what it holds is
+    /// an earlier state, or a part of one.
+    pub async fn is_incomplete_copy(&self) -> Result<bool, StoreError> {
+        let mark = Fork::try_from(nacre_object::copy::MARK)?;
+        let after = Some(Fork::try_from(stage::RESERVED)?);
+        match self.ask(Read::Forks { after, limit: 64 }, "look at").await? {
+            // It stands before all other reserved names.
+            Answer::Forks(page) => Ok(page.entries.iter().any(|(fork, _)| *fork == mark)),
+            _ => Err(self.nonsense("look at")),
+        }
+    }
+
     /// The staged forks of the object: content of [`Object::put`]s that are under way, or whose writers died.
     pub async fn staged(&self) -> Result<Vec<Staged>, StoreError> {
         let staged = stage::staged(self.store(), &self.id).await;

@@ -6,7 +6,8 @@ use bytes::{Bytes, BytesMut};
 use nacre_object::limit::TRANSACTION_BYTES_MAX;
 use nacre_object::stage::{STAMP_BYTES, Stage};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Intent, ObjectStore, Outcome, RangeRead, Read, StoreError, Transaction, Write,
+    Answer, ByteRange, ErrorKind, Intent, ObjectStore, Outcome, RangeRead, Read, StoreError, Transaction,
+    Write,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -130,7 +131,9 @@ impl<'a> Upload<'a> {
         if bytes <= max {
             return Ok(());
         }
-        let text = format!("{have} {bytes} bytes, and this store holds at most {max} in one fork; nothing was changed");
+        let text = format!(
+            "{have} {bytes} bytes, and this store holds at most {max} in one fork; nothing was changed"
+        );
         Err(self.object.context(StoreError::new(ErrorKind::Invalid, text), STORE))
     }
 
@@ -171,7 +174,8 @@ impl<'a> Upload<'a> {
         let replaced = match self.staging.take() {
             None => {
                 let content = Write::Extents { fork: fork.clone(), extents: std::mem::take(&mut self.held) };
-                let transaction = Transaction::new().change(Write::Truncate { fork, size: 0 }).change(content);
+                let transaction =
+                    Transaction::new().change(Write::Truncate { fork, size: 0 }).change(content);
                 self.object.store().apply(self.object.id(), transaction).await.map(drop)
             }
             Some(mut staging) => match staging.settle(0).await {

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use nacre::{
-    ByteRange, ErrorKind, Fork, Limits, Object, ObjectId, ObjectStore, Outcome, Read, Reply, Store, Transaction,
+    ByteRange, ErrorKind, Fork, Limits, Object, ObjectId, ObjectStore, Outcome, Read, Reply, Store,
+    Transaction,
 };
 use nacre_object::testkit::MemoryStore;
 use tokio::io::{AsyncReadExt, repeat};
@@ -178,7 +179,8 @@ fn stages_of_the_dead_are_removed_by_the_next_put_and_those_of_the_living_are_no
         let idle: Vec<_> = object.staged().await.unwrap().into_iter().map(|stage| stage.idle).collect();
         assert!(idle[0].unwrap() >= 30 * hour && idle[0].unwrap() < 31 * hour, "{idle:?}");
         object.put(repeat(1).take(17 * MIB)).await.unwrap();
-        let names: Vec<_> = object.staged().await.unwrap().into_iter().map(|stage| stage.fork.to_string()).collect();
+        let names: Vec<_> =
+            object.staged().await.unwrap().into_iter().map(|stage| stage.fork.to_string()).collect();
         assert_eq!(names, [".nacre.staged.1", ".nacre.staged.3"]);
         object.remove_staged(hour).await.unwrap();
         assert_eq!(object.staged().await.unwrap().len(), 1);

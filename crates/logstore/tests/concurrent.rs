@@ -99,7 +99,13 @@ impl History {
 
     fn options(&self, committer: Committer) -> Options {
         let (segment_bytes, snapshot_bytes) = (64 << 10, 100 << 10);
-        Options { durability: self.durability, segment_bytes, snapshot_bytes, committer, ..Options::default() }
+        Options {
+            durability: self.durability,
+            segment_bytes,
+            snapshot_bytes,
+            committer,
+            ..Options::default()
+        }
     }
 
     /// How far each client was acknowledged.

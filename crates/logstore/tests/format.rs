@@ -232,7 +232,12 @@ fn heads_of_replacements_and_of_moves_with_sources_are_pinned() {
         source: Some((5, 4096)),
     };
     let bodies = [
-        (head, 0, Body::Transaction { object, version: 6, effects }, include_str!("golden/replacement-2.hex")),
+        (
+            head,
+            0,
+            Body::Transaction { object, version: 6, effects },
+            include_str!("golden/replacement-2.hex"),
+        ),
         (
             record::encode_moves(std::slice::from_ref(&moved)),
             2,

@@ -148,7 +148,8 @@ impl<'a> Stage<'a> {
     /// Those of the store, and [`ErrorKind::Busy`] where others claim each stage that this one chooses.
     pub async fn claim(store: &'a dyn ObjectStore, object: &'a ObjectId) -> Result<Stage<'a>, StoreError> {
         remove_staged(store, object, STALE_AFTER).await?;
-        let mut taken: Vec<Fork> = names(store, object, STAGED).await?.into_iter().map(|(fork, _)| fork).collect();
+        let mut taken: Vec<Fork> =
+            names(store, object, STAGED).await?.into_iter().map(|(fork, _)| fork).collect();
         for attempt in 0..CLAIMS_MAX as u64 {
             let token = RandomState::new().hash_one(attempt);
             let number = token % (NUMBERS + 2 * taken.len() as u64);
@@ -168,7 +169,16 @@ impl<'a> Stage<'a> {
                 Outcome::Done(Done { version, .. }) => {
                     let refreshed = std::time::Instant::now();
                     let over = false;
-                    return Ok(Stage { store, object, fork, token, stamp: version, newest: version, refreshed, over });
+                    return Ok(Stage {
+                        store,
+                        object,
+                        fork,
+                        token,
+                        stamp: version,
+                        newest: version,
+                        refreshed,
+                        over,
+                    });
                 }
                 Outcome::Refused(_) => taken.push(fork),
             }
@@ -243,8 +253,14 @@ impl<'a> Stage<'a> {
                 self.over = true;
                 Ok(done.version)
             }
-            Ok(Outcome::Refused(_)) => Err(taken_away()),
-            Err(error) => Err(error),
+            Ok(Outcome::Refused(_)) => {
+                self.abandon().await;
+                Err(taken_away())
+            }
+            Err(error) => {
+                self.abandon().await;
+                Err(error)
+            }
         }
     }
 

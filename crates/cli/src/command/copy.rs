@@ -11,6 +11,9 @@ use crate::{output, quantity};
 ///
 /// What the other store has already is not copied again: a copy that was interrupted goes on where it stopped, and a
 /// later one brings over only what changed since. So does a site grow from one machine to Ceph, and back.
+///
+/// Each object is copied as of one version, while others write. What could not be copied (damaged objects, those that
+/// change faster than they can be read) is listed, the rest is copied, and the exit code is 1.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The store to copy from
@@ -33,13 +36,32 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     drop(bar);
     destination.close()?;
     if session.json {
-        let json = json!({ "objects": copied.objects, "unchanged": copied.unchanged, "bytes": copied.bytes });
-        return Ok(output::line(&json.to_string())?);
+        let failed = copied.failed.iter();
+        let failed = failed.map(|(id, error)| json!({ "object": id.to_string(), "error": error.message }));
+        let json = json!({
+            "objects": copied.objects,
+            "unchanged": copied.unchanged,
+            "bytes": copied.bytes,
+            "failed": failed.collect::<Vec<_>>(),
+        });
+        output::line(&json.to_string())?;
+    } else {
+        output::line(&format!(
+            "{}, {} of them the same before; {} written",
+            quantity::count(copied.objects, "object"),
+            quantity::grouped(copied.unchanged),
+            quantity::size(copied.bytes)
+        ))?;
+        for (_, error) in &copied.failed {
+            output::complain(&format!("nacre: {error}"));
+        }
     }
-    Ok(output::line(&format!(
-        "{}, {} of them the same before; {} written",
-        quantity::count(copied.objects, "object"),
-        quantity::grouped(copied.unchanged),
-        quantity::size(copied.bytes)
-    ))?)
+    if copied.failed.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!(
+        "{} of {} not copied; a later run tries them again",
+        quantity::count(copied.failed.len() as u64, "object"),
+        source.name()
+    )))
 }

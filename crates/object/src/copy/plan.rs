@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::limit::OFFSET_MAX;
+use super::look::Look;
+use crate::limit::{OFFSET_MAX, TRANSACTION_BYTES_MAX};
 use crate::*;
 
 /// A fork but for its bytes.
@@ -23,51 +24,158 @@ pub(super) struct Step {
     pub(super) remove: bool,
     /// It is the object's own version.
     pub(super) last: bool,
+    /// Forks whose content took their place whole, and is more than one transaction holds.
+    pub(super) replaced: Vec<Replacement>,
     /// Changes of forks, before the data, in order.
     pub(super) changes: Vec<Write>,
     /// Ranges of forks whose bytes are copied.
     pub(super) data: BTreeMap<Fork, Vec<ByteRange>>,
 }
 
+/// A fork that takes its place whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Replacement {
+    /// The fork.
+    pub(super) fork: Fork,
+    /// Its size in bytes.
+    pub(super) size: u64,
+    /// Ranges of it whose bytes are copied.
+    pub(super) data: Vec<ByteRange>,
+}
+
 /// Gaps up to so many bytes between pieces of one version are written too if something newer goes over them anyhow:
 /// pieces that were one extent once become one again.
 const FILL_BYTES_MAX: u64 = 512;
 
+/// All that has to be written so that a copy becomes the original. `None` if it cannot be an earlier state of it.
+pub(super) fn steps(from: &Look, to: &Look) -> Option<BTreeMap<u64, Step>> {
+    let mut base = to.stat.version;
+    let mut steps: BTreeMap<u64, Step> = BTreeMap::new();
+    // Everything before the last removal is gone, in the copy as well. The removal may have been part of a
+    // transaction that made the object again, so its own version counts as missing.
+    let reset = from.floor > base;
+    if reset {
+        steps.entry(from.floor).or_default().remove = true;
+        base = from.floor - 1;
+    }
+    if from.stat.exists {
+        let replaced = replaced(from, base);
+        for (name, original) in &from.forks {
+            let copy = to.forks.get(name).filter(|_| !reset).cloned().unwrap_or_default();
+            let last = from.stat.version;
+            match replaced.get(name) {
+                None => fork(name, original, &copy, base, last, &mut steps)?,
+                Some(version) => {
+                    within(&copy.extents, &original.extents, base)?;
+                    let data = runs(&original.extents, ExtentKind::Data, version - 1);
+                    let data =
+                        data.into_iter().filter(|(_, written)| written == version).map(|(range, _)| range);
+                    let size = original.size.unwrap_or(0);
+                    let new = Replacement { fork: name.clone(), size, data: data.collect() };
+                    steps.entry(*version).or_default().replaced.push(new);
+                    // From there on it is written to like any other.
+                    let all = Extent { range: ByteRange::ALL, version: *version, kind: ExtentKind::Hole };
+                    let copy = ForkState { size: original.size, extents: vec![all] };
+                    changes(name, original, &copy, *version, &mut steps)?;
+                }
+            }
+        }
+        steps.entry(from.stat.version).or_default().last = true;
+    }
+    Some(steps)
+}
+
+/// The forks of which more carries one version than a transaction holds, with that version: they took another fork's
+/// place, so all of such a fork is at least as new.
+fn replaced(from: &Look, base: u64) -> BTreeMap<Fork, u64> {
+    let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut candidates = Vec::new();
+    for (name, fork) in &from.forks {
+        let least = oldest(fork, 0).filter(|least| fork.size.is_some() && *least > base);
+        let mut own = 0;
+        for (range, version) in runs(&fork.extents, ExtentKind::Data, base) {
+            *sums.entry(version).or_default() += range.len;
+            own += if Some(version) == least { range.len } else { 0 };
+        }
+        candidates.extend(least.map(|least| (own, name, least)));
+    }
+    // The largest first, until what is left fits.
+    candidates.sort();
+    let mut replaced = BTreeMap::new();
+    for (own, name, version) in candidates.into_iter().rev() {
+        let sum = sums.entry(version).or_default();
+        if own > 0 && *sum > TRANSACTION_BYTES_MAX as u64 {
+            *sum -= own;
+            replaced.insert(name.clone(), version);
+        }
+    }
+    replaced
+}
+
 /// Adds the steps that bring the copy of a fork, which has everything up to version `base`, to where the original is.
 /// `None` if the copy cannot be an earlier state of the original.
-pub(super) fn fork(
+fn fork(
+    name: &Fork,
+    original: &ForkState,
+    copy: &ForkState,
+    base: u64,
+    last: u64,
+    steps: &mut BTreeMap<u64, Step>,
+) -> Option<()> {
+    within(&copy.extents, &original.extents, base)?;
+    let old: Vec<Extent> = original.extents.iter().filter(|extent| extent.version <= base).copied().collect();
+    // Holes that the fork had before it came to be, and so before it could be copied: they come with its first new version.
+    let lacking = lacking(&old, &copy.extents)?;
+    if original.size.is_some() {
+        let newer = original.extents.iter().map(|extent| extent.version).filter(|version| *version > base);
+        let version = newer.min().unwrap_or(last);
+        let zero = |range| Write::Zero { fork: name.clone(), range };
+        steps.entry(version).or_default().changes.extend(lacking.into_iter().map(zero));
+    }
+    changes(name, original, copy, base, steps)
+}
+
+/// Adds the steps for what is newer than `base`.
+fn changes(
     name: &Fork,
     original: &ForkState,
     copy: &ForkState,
     base: u64,
     steps: &mut BTreeMap<u64, Step>,
 ) -> Option<()> {
-    within(&copy.extents, &original.extents, base)?;
-    let old: Vec<Extent> = original.extents.iter().filter(|extent| extent.version <= base).copied().collect();
-    within(&old, &copy.extents, u64::MAX)?;
     resize(name, original, copy, base, steps)?;
-    let newer: Vec<Extent> = original.extents.clone();
-    for (range, version) in runs(&newer, ExtentKind::Hole, base) {
+    for (range, version) in runs(&original.extents, ExtentKind::Hole, base) {
         steps.entry(version).or_default().changes.push(Write::Zero { fork: name.clone(), range });
     }
-    for (range, version) in runs(&newer, ExtentKind::Data, base) {
+    for (range, version) in runs(&original.extents, ExtentKind::Data, base) {
         steps.entry(version).or_default().data.entry(name.clone()).or_default().push(range);
     }
     Some(())
 }
 
-/// Checks that each of some extents is among others, or lies under something newer than `base` there; where `base` is
-/// the greatest number, under nothing.
-fn within(extents: &[Extent], others: &[Extent], base: u64) -> Option<()> {
-    let mut others = others.iter().peekable();
-    for extent in extents {
+/// Checks that each of the copy's extents is among the original's, or lies under something newer than `base` there. Holes
+/// may be of other versions.
+fn within(copy: &[Extent], original: &[Extent], base: u64) -> Option<()> {
+    let mut others = original.iter().peekable();
+    for extent in copy {
         let (mut at, end) = (extent.range.offset, extent.range.end());
         while at < end {
             while others.peek().is_some_and(|other| other.range.end() <= at) {
                 others.next();
             }
-            let other = others.peek().filter(|other| other.range.offset <= at)?;
-            let same = other.version == extent.version && other.kind == extent.kind;
+            let other = others.peek();
+            let Some(other) = other.filter(|other| other.range.offset <= at) else {
+                // A hole over what was never written, or so it seems: harmless.
+                let next = other.map_or(end, |other| other.range.offset);
+                if extent.kind == ExtentKind::Data {
+                    return None;
+                }
+                at = next.min(end);
+                continue;
+            };
+            // Which of two holes is newer is looked at by [`lacking`].
+            let hole = extent.kind == ExtentKind::Hole;
+            let same = extent.kind == other.kind && (other.version == extent.version || hole);
             if !same && other.version <= base {
                 return None;
             }
@@ -75,6 +183,37 @@ fn within(extents: &[Extent], others: &[Extent], base: u64) -> Option<()> {
         }
     }
     Some(())
+}
+
+/// The ranges of the original's old holes that the copy has nothing for, or an older hole. `None` if it lacks data.
+fn lacking(old: &[Extent], copy: &[Extent]) -> Option<Vec<ByteRange>> {
+    let mut ranges = Vec::new();
+    let mut others = copy.iter().peekable();
+    for extent in old {
+        let (mut at, end) = (extent.range.offset, extent.range.end());
+        while at < end {
+            while others.peek().is_some_and(|other| other.range.end() <= at) {
+                others.next();
+            }
+            let (next, found) = match others.peek() {
+                Some(other) if other.range.offset <= at => (other.range.end().min(end), Some(**other)),
+                Some(other) => (other.range.offset.min(end), None),
+                None => (end, None),
+            };
+            match (extent.kind, found) {
+                (kind, Some(other)) if other.kind == kind && other.version == extent.version => {}
+                (ExtentKind::Hole, Some(other)) if other.kind == ExtentKind::Hole => {
+                    if other.version < extent.version {
+                        ranges.push(ByteRange::from(at..next));
+                    }
+                }
+                (ExtentKind::Hole, None) => ranges.push(ByteRange::from(at..next)),
+                _ => return None,
+            }
+            at = next;
+        }
+    }
+    Some(ranges)
 }
 
 /// Makes the fork exist, or not, and gives it its size. Sizes cannot be set without painting holes, so that is done

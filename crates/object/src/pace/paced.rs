@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::pace::{Admission, Pacer, PacerLimits, RegionHash, RegionStatistics, Statistics, Waiter};
 use crate::{
-    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError,
-    Transaction,
+    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Outcome, Read, Reply,
+    StoreError, Transaction,
 };
 
 /// How a [`Paced`] store behaves.

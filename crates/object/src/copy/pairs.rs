@@ -1,0 +1,137 @@
+//! Keys and attributes: the changes that make those of the copy the same as the original's.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+
+use super::Copy;
+use super::look::{Look, behind};
+use crate::limit::PAGE_ENTRIES_MAX;
+use crate::*;
+
+/// Changes that wait to be written, before more of them are looked for.
+const WAITING_MAX: usize = 4096;
+
+/// Walks over the keys and then the attributes of both objects.
+pub(super) struct Pairs {
+    /// Whether the destination has nothing.
+    fresh: bool,
+    /// The original's keys that were read with the look at it, as far as they were not walked over.
+    held: Option<VecDeque<(Key, Bytes)>>,
+    after: Option<Bytes>,
+    keys_done: bool,
+    done: bool,
+    waiting: VecDeque<Write>,
+}
+
+impl Pairs {
+    pub(super) fn new(from: &Look, fresh: bool) -> Self {
+        let done = !from.stat.exists;
+        let held = from.keys.clone().map(VecDeque::from);
+        Self { fresh, held, after: None, keys_done: false, done, waiting: VecDeque::new() }
+    }
+
+    /// The next changes, as many as `operations` and `bytes` leave room for; none when there are none left. `None` if the
+    /// original changed.
+    pub(super) async fn next(
+        &mut self,
+        copy: &Copy<'_>,
+        from: &Look,
+        operations: usize,
+        bytes: usize,
+    ) -> Result<Option<Vec<Write>>, StoreError> {
+        while self.waiting.len() < WAITING_MAX && !self.done {
+            let Some(()) = self.fetch(copy, from).await? else { return Ok(None) };
+        }
+        let mut taken = 0;
+        let fits = |write: &&Write| {
+            taken += payload_bytes(write);
+            taken <= bytes
+        };
+        let count = self.waiting.iter().take(operations).take_while(fits).count();
+        Ok(Some(self.waiting.drain(..count).collect()))
+    }
+
+    /// Whether there are none left.
+    pub(super) async fn is_empty(
+        &mut self,
+        copy: &Copy<'_>,
+        from: &Look,
+    ) -> Result<Option<bool>, StoreError> {
+        while self.waiting.is_empty() && !self.done {
+            let Some(()) = self.fetch(copy, from).await? else { return Ok(None) };
+        }
+        Ok(Some(self.waiting.is_empty()))
+    }
+
+    /// Compares the next page.
+    async fn fetch(&mut self, copy: &Copy<'_>, from: &Look) -> Result<Option<()>, StoreError> {
+        let limit = PAGE_ENTRIES_MAX as u32;
+        let keys = |after: &Option<Bytes>, before: Option<Bytes>| {
+            let range = KeyRange { after: after.clone(), before, ..KeyRange::all() };
+            Transaction::new().read(Read::Keys { range, limit, values: true })
+        };
+        let (ours, more) = match (&mut self.held, self.keys_done) {
+            (_, true) => (from.attributes.clone(), false),
+            (Some(held), false) => {
+                let page = held.drain(..held.len().min(PAGE_ENTRIES_MAX)).collect();
+                (page, !held.is_empty())
+            }
+            (None, false) => match copy.source.apply(copy.object, keys(&self.after, None)).await? {
+                Outcome::Done(done) if done.version == from.stat.version => {
+                    let Some(Answer::Keys(page)) = done.answers.into_iter().next() else { return Ok(None) };
+                    (page.entries, page.more)
+                }
+                _ => return Ok(None),
+            },
+        };
+        // The destination's keys of the same stretch: up to the page's last key, or to the end.
+        let last = ours.last().filter(|_| more).map(|(key, _)| key.to_bytes());
+        let mut theirs: BTreeMap<Key, Bytes> = BTreeMap::new();
+        let mut after = self.after.clone();
+        let mut theirs_more = !self.fresh;
+        while theirs_more {
+            let read = match self.keys_done {
+                true => Transaction::new().read(Read::Attributes),
+                false => keys(&after, last.as_ref().map(behind)),
+            };
+            let Outcome::Done(done) = copy.destination.apply(copy.object, read).await? else {
+                return Ok(None);
+            };
+            let Some(Answer::Keys(page)) = done.answers.into_iter().next() else { return Ok(None) };
+            after = page.entries.last().map(|(key, _)| key.to_bytes());
+            theirs.extend(page.entries);
+            theirs_more = page.more && after.is_some() && !self.keys_done;
+        }
+        let attributes = self.keys_done;
+        let mut set = Vec::new();
+        for (key, value) in ours {
+            if theirs.remove(&key).is_none_or(|theirs| theirs != value) {
+                set.push(match attributes {
+                    false => Write::SetKey { key, value },
+                    true => Write::SetAttribute { name: key, value },
+                });
+            }
+        }
+        // Removals first, so that there are never too many attributes.
+        self.waiting.extend(theirs.into_keys().map(|key| match attributes {
+            false => Write::RemoveKey { key },
+            true => Write::RemoveAttribute { name: key },
+        }));
+        self.waiting.extend(set);
+        self.after = last;
+        if self.after.is_none() {
+            (self.keys_done, self.done) = (true, attributes);
+        }
+        Ok(Some(()))
+    }
+}
+
+/// The payload of a change.
+pub(super) fn payload_bytes(write: &Write) -> usize {
+    match write {
+        Write::SetKey { value, .. } | Write::SetAttribute { value, .. } => value.len(),
+        Write::Extents { extents, .. } => extents.iter().map(|(_, data)| data.len()).sum(),
+        _ => 0,
+    }
+}

@@ -1,0 +1,138 @@
+//! `copy-objects` as an online backup: of a server that is written to all the time, and of a store that is damaged.
+
+mod harness;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use harness::{Server, file, program, run_with};
+use nacre::{Fork, Key, Transaction, Write};
+use rustix::process::Signal;
+
+fn name(text: &str) -> Key {
+    Key::try_from(text).unwrap()
+}
+
+/// One number in four places of an object.
+fn numbered(number: u64) -> Transaction {
+    let text = format!("{number:012}");
+    Transaction::new()
+        .write(Fork::DEFAULT, 100_000, text.clone())
+        .write(Fork::try_from("side").unwrap(), 7, text.clone())
+        .change(Write::SetKey { key: name("number"), value: text.clone().into() })
+        .change(Write::SetAttribute { name: name("number"), value: text.into() })
+}
+
+/// The number that all four places of an object tell.
+fn number(object: &nacre::BlockingObject) -> u64 {
+    let key = object.key("number").unwrap().unwrap();
+    assert_eq!(object.attribute("number").unwrap().unwrap(), key);
+    assert_eq!(object.read(100_000..200_000).unwrap().data, key);
+    assert_eq!(object.fork("side").unwrap().read(7..100).unwrap().data, key);
+    std::str::from_utf8(&key).unwrap().parse().unwrap()
+}
+
+#[test]
+fn every_object_is_copied_as_of_one_version_while_all_are_written() {
+    const HOT: usize = 6;
+    let server = Server::in_memory();
+    let folder = harness::folder();
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    // One that took many transactions, and is written to in one place; one with many keys; some that are small.
+    let large: Vec<u8> = (0..40u32 << 20).map(|at| (at >> 9) as u8).collect();
+    store.object("large").unwrap().put(&large[..]).unwrap();
+    for batch in 0..25 {
+        let set =
+            (0..1000).map(|at| Write::SetKey { key: name(&format!("{batch}/{at}")), value: "value".into() });
+        let transaction = Transaction { writes: set.collect(), ..Transaction::new() };
+        store.apply(store.object("keys").unwrap().id(), transaction).unwrap();
+    }
+    let names: Vec<String> = ["large", "keys"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain((0..HOT).map(|hot| format!("hot {hot}")))
+        .collect();
+    for name in &names {
+        store.apply(store.object(name).unwrap().id(), numbered(0)).unwrap();
+    }
+    let (over, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let target = file(&folder.path().join("copy"));
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let (names, over, written) = (&names, &over, &written);
+            let store = nacre::open(&server.uri).unwrap().blocking();
+            scope.spawn(move || {
+                let mut count = 0;
+                while !over.load(Ordering::SeqCst) {
+                    count += 1;
+                    for name in names.iter().skip(writer).step_by(3) {
+                        store.apply(store.object(name).unwrap().id(), numbered(count)).unwrap();
+                        written.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+        let run = std::panic::catch_unwind(|| {
+            let mut last = vec![0; names.len()];
+            for _ in 0..3 {
+                let before = written.load(Ordering::SeqCst);
+                let mut copy = program();
+                copy.args(["copy-objects", &server.uri, &target, "--json"]);
+                let report = run_with(copy, b"").json();
+                assert_eq!(report["failed"], serde_json::json!([]));
+                assert_eq!(report["objects"], names.len());
+                assert!(written.load(Ordering::SeqCst) > before, "nothing was written meanwhile");
+                let copy = nacre::open(&target).unwrap().blocking();
+                for (name, last) in names.iter().zip(&mut last) {
+                    let found = number(&copy.object(name).unwrap());
+                    assert!(found >= *last, "{name} went back from {last} to {found}");
+                    *last = found;
+                }
+                assert_eq!(copy.object("keys").unwrap().stat().unwrap().keys, 25_001);
+                let mut back = Vec::new();
+                copy.object("large").unwrap().get(nacre::ByteRange::ALL, &mut back).unwrap();
+                back[100_000..100_012].copy_from_slice(&large[100_000..100_012]);
+                assert!(back == large);
+                copy.close().unwrap();
+            }
+        });
+        over.store(true, Ordering::SeqCst);
+        run.unwrap();
+    });
+}
+
+#[test]
+fn damaged_objects_are_listed_and_the_rest_is_copied() {
+    let folder = harness::folder();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    let server = Server::start(&file(&source), &["--segment-bytes", "1MiB"]);
+    for name in ["a", "b", "c"] {
+        server.run_with(["put", name], format!("content of {name}, ").repeat(500).as_bytes()).ok();
+    }
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let segment = source.join("segment-0000000001");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let needle = b"content of b, content of b, ";
+    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
+    bytes[at + 11] ^= 1;
+    std::fs::write(&segment, bytes).unwrap();
+    let copy = || {
+        let mut copy = program();
+        copy.args(["copy-objects", &file(&source), &file(&target)]);
+        run_with(copy, b"")
+    };
+    for _ in 0..2 {
+        let ended = copy();
+        assert_eq!(ended.code, 1, "{ended:?}");
+        let lines: Vec<&str> = ended.stderr.lines().collect();
+        assert!(lines[0].contains("copying object \"b\"") && lines[0].contains("checksum"), "{ended:?}");
+        assert!(lines[1].contains("1 object of") && lines[1].contains("not copied"), "{ended:?}");
+        assert_eq!(lines.len(), 2, "{ended:?}");
+        let store = nacre::open(&file(&target)).unwrap().blocking();
+        for name in ["a", "c"] {
+            let read = store.object(name).unwrap().read(0..1 << 20).unwrap();
+            assert_eq!(read.data, format!("content of {name}, ").repeat(500));
+        }
+        assert!(!store.object("b").unwrap().stat().unwrap().exists);
+        store.close().unwrap();
+    }
+}
