@@ -103,17 +103,18 @@ fn a_store_of_the_first_format_goes_on_in_the_newest() {
     let first = copy_of(&golden(1));
     let mut generator = history(|_, _| {});
     let store = LogStore::open(first.path(), options()).unwrap();
+    assert!(store.opened().replayed_records > 0, "{:?}", store.opened());
     for _ in 0..30 {
         let step = generator.step();
         let reply = store.apply(&step.object, step.transaction);
         store.turn().unwrap();
         assert_eq!(block_on(reply).is_ok(), step.expected.is_ok());
     }
-    // The process is killed. What it left is replayed from a snapshot and a segment of the first format on.
+    // The process is killed. What it left is a segment of the first format, one of the newest, and snapshots of that.
     let second = copy_of(first.path());
     std::mem::forget(store);
     let store = LogStore::open(second.path(), options()).unwrap();
-    assert!(store.opened().replayed_records > 30, "{:?}", store.opened());
+    assert!(store.opened().replayed_records > 0, "{:?}", store.opened());
     compare(&store, generator.model(), generator.objects()).unwrap();
     assert_eq!(store.scrub(|_| {}).unwrap().findings, []);
     let format = |name: &str| {
@@ -122,7 +123,11 @@ fn a_store_of_the_first_format_goes_on_in_the_newest() {
     };
     assert_eq!(format("nacre-store"), FORMAT_VERSION);
     assert_eq!(format("segment-0000000001"), 1);
-    assert_eq!(format("segment-0000000002"), FORMAT_VERSION);
+    let names =
+        std::fs::read_dir(second.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string());
+    let mut segments: Vec<String> = names.map(Result::unwrap).collect();
+    segments.retain(|name| name.starts_with("segment-") && name != "segment-0000000001");
+    assert!(segments.iter().any(|name| format(name) == FORMAT_VERSION), "{segments:?}");
     // What the cleaner moves out of the older segments is as it was.
     store.compact().unwrap();
     drop(store);

@@ -181,7 +181,7 @@ fn a_failed_sync_makes_the_store_read_only_and_says_so() {
     let faults = |operation| Faults { error_at: Some(operation), ..Faults::default() };
     // The operations of a commit are its write and its sync; which numbers those have is found by trying.
     let mut seen = 0;
-    for operation in 1..40 {
+    for operation in 1..120 {
         let disk = Arc::new(SimDisk::new(1, faults(operation)));
         let Ok(store) = LogStore::open_on(Arc::clone(&disk) as _, by_hand(Durability::Always)) else {
             continue;

@@ -34,8 +34,12 @@ fn put(store: &LogStore, object: &ObjectId, value: u8) {
 
 /// What a store holds after a loss of power: the first byte of the object, if it is there.
 fn after_crash(disk: &SimDisk, object: &ObjectId) -> Option<u8> {
-    let options =
-        Options { durability: Durability::None, committer: Committer::Caller, ..Options::default() };
+    let options = Options {
+        durability: Durability::None,
+        segment_bytes: 64 << 10,
+        committer: Committer::Caller,
+        ..Options::default()
+    };
     let store = LogStore::open_on(Arc::new(disk.after_crash(Faults::default())), options).unwrap();
     let read = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(0, 20_000));
     let outcome = block_on(store.apply(object, read));
