@@ -102,7 +102,8 @@ pub async fn copy_object(
     object: &ObjectId,
 ) -> Result<Copied, StoreError> {
     let mut copied = Copied { objects: 1, ..Copied::default() };
-    copied.unchanged = u64::from(copy_one(source, destination, object, &mut |bytes| copied.bytes += bytes).await?);
+    copied.unchanged =
+        u64::from(copy_one(source, destination, object, &mut |bytes| copied.bytes += bytes).await?);
     Ok(copied)
 }
 
@@ -123,7 +124,9 @@ async fn copy_one(
         let copy = Copy { source, destination, object, wrote: &mut *wrote };
         // Where there is nothing, the source changed meanwhile. What was brought over stands.
         let done = copy.run().await;
-        if let Some(unchanged) = done.map_err(|error| error.context(format_args!("copying object \"{object}\"")))? {
+        if let Some(unchanged) =
+            done.map_err(|error| error.context(format_args!("copying object \"{object}\"")))?
+        {
             return Ok(unchanged);
         }
     }
@@ -147,8 +150,12 @@ impl Copy<'_> {
     async fn run(mut self) -> Result<Option<bool>, StoreError> {
         // Forks that only one of the two has are looked at in the other as well.
         let Some(to) = Look::outline(self.destination, self.object, &[]).await? else { return Ok(None) };
-        let Some(mut from) = Look::whole(self.source, self.object, &to.names(), &[]).await? else { return Ok(None) };
-        let Some(to) = Look::outline(self.destination, self.object, &from.names()).await? else { return Ok(None) };
+        let Some(mut from) = Look::whole(self.source, self.object, &to.names(), &[]).await? else {
+            return Ok(None);
+        };
+        let Some(to) = Look::outline(self.destination, self.object, &from.names()).await? else {
+            return Ok(None);
+        };
         if from.stat.version == 0 || from.stat == to.stat && !to.marked {
             return Ok(Some(true));
         }

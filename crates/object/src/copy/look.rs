@@ -95,7 +95,26 @@ impl Look {
     pub(super) fn held(&self, fork: &Fork, range: ByteRange) -> Option<Bytes> {
         let (start, bytes) = self.bytes.get(fork)?.range(..=range.offset).next_back()?;
         let from = range.offset - start;
-        (from + range.len <= bytes.len() as u64).then(|| bytes.slice(from as usize..(from + range.len) as usize))
+        (from + range.len <= bytes.len() as u64)
+            .then(|| bytes.slice(from as usize..(from + range.len) as usize))
+    }
+
+    /// The parts of a range that are not newer than `version`.
+    pub(super) fn unchanged(&self, fork: &Fork, range: ByteRange, version: u64) -> Vec<ByteRange> {
+        let extents = self.forks.get(fork).map_or(&[][..], |fork| &fork.extents);
+        let first = extents.partition_point(|extent| extent.range.end() <= range.offset);
+        let within = extents[first..].iter().take_while(|extent| extent.range.offset < range.end());
+        let old = within.filter(|extent| extent.version <= version).map(|extent| {
+            ByteRange::from(extent.range.offset.max(range.offset)..extent.range.end().min(range.end()))
+        });
+        let mut parts: Vec<ByteRange> = Vec::new();
+        for part in old {
+            match parts.last_mut() {
+                Some(last) if last.end() == part.offset => last.len += part.len,
+                _ => parts.push(part),
+            }
+        }
+        parts
     }
 
     /// The ranges that steps read and that are not held: none if they are all held, or too long to be.
@@ -104,10 +123,15 @@ impl Look {
         let data = data.flat_map(|(fork, ranges)| ranges.iter().map(move |range| (fork, *range)));
         let replaced = steps.values().flat_map(|step| &step.replaced);
         let replaced = replaced.flat_map(|new| new.data.iter().map(|range| (&new.fork, *range)));
-        let needed: Vec<(Fork, ByteRange)> = data.chain(replaced).map(|(fork, range)| (fork.clone(), range)).collect();
+        let needed: Vec<(Fork, ByteRange)> =
+            data.chain(replaced).map(|(fork, range)| (fork.clone(), range)).collect();
         let bytes: u64 = needed.iter().map(|(_, range)| range.len).sum();
         let held = needed.iter().all(|(fork, range)| self.held(fork, *range).is_some());
-        if held || bytes > HELD_BYTES_MAX || needed.len() > EXTENT_READS_MAX / 2 { Vec::new() } else { needed }
+        if held || bytes > HELD_BYTES_MAX || needed.len() > EXTENT_READS_MAX / 2 {
+            Vec::new()
+        } else {
+            needed
+        }
     }
 
     async fn look(
@@ -146,7 +170,11 @@ enum Again {
 
 impl Cut {
     /// Finds out which forks there are.
-    async fn names(&mut self, store: &dyn ObjectStore, object: &ObjectId) -> Result<Option<Stat>, StoreError> {
+    async fn names(
+        &mut self,
+        store: &dyn ObjectStore,
+        object: &ObjectId,
+    ) -> Result<Option<Stat>, StoreError> {
         self.names.clear();
         loop {
             let page = Read::Forks { after: self.names.last().cloned(), limit: PAGE_ENTRIES_MAX as u32 };
@@ -249,7 +277,12 @@ impl Cut {
                 (Read::Range { fork, range, .. }, Answer::Range(found)) => {
                     look.bytes.entry(fork.clone()).or_default().insert(range.offset, found.data);
                 }
-                _ => return Err(StoreError::new(ErrorKind::Io, "the store's answer does not fit the question")),
+                _ => {
+                    return Err(StoreError::new(
+                        ErrorKind::Io,
+                        "the store's answer does not fit the question",
+                    ));
+                }
             }
         }
         if !sizes.iter().map(|(fork, _)| fork).eq(&self.names) {
@@ -293,13 +326,18 @@ impl Cut {
                 self.extents.insert(fork, starts);
             }
             Again::Keys => {
-                let (mut lasts, mut bytes, mut after): (Vec<Bytes>, u64, Option<Bytes>) = (Vec::new(), 0, None);
+                let (mut lasts, mut bytes, mut after): (Vec<Bytes>, u64, Option<Bytes>) =
+                    (Vec::new(), 0, None);
                 loop {
                     let range = KeyRange { after, ..KeyRange::all() };
                     let page = Read::Keys { range, limit: KEYS_PER_READ, values: true };
                     let answers = ask(store, object, &[page]).await?;
                     let Some([Answer::Keys(page)]) = answers.as_deref() else { break };
-                    bytes += page.entries.iter().map(|(key, value)| (key.as_bytes().len() + value.len()) as u64).sum::<u64>();
+                    bytes += page
+                        .entries
+                        .iter()
+                        .map(|(key, value)| (key.as_bytes().len() + value.len()) as u64)
+                        .sum::<u64>();
                     if bytes > HELD_BYTES_MAX {
                         self.keys = None;
                         return Ok(());
@@ -317,7 +355,11 @@ impl Cut {
 }
 
 /// Asks questions, in as few transactions as hold the answers. `None` unless all answers are of one version.
-async fn ask(store: &dyn ObjectStore, object: &ObjectId, reads: &[Read]) -> Result<Option<Vec<Answer>>, StoreError> {
+async fn ask(
+    store: &dyn ObjectStore,
+    object: &ObjectId,
+    reads: &[Read],
+) -> Result<Option<Vec<Answer>>, StoreError> {
     let mut all = Vec::with_capacity(reads.len());
     let mut version = None;
     let mut rest = reads;

@@ -53,7 +53,11 @@ impl Pairs {
     }
 
     /// Whether there are none left.
-    pub(super) async fn is_empty(&mut self, copy: &Copy<'_>, from: &Look) -> Result<Option<bool>, StoreError> {
+    pub(super) async fn is_empty(
+        &mut self,
+        copy: &Copy<'_>,
+        from: &Look,
+    ) -> Result<Option<bool>, StoreError> {
         while self.waiting.is_empty() && !self.done {
             let Some(()) = self.fetch(copy, from).await? else { return Ok(None) };
         }
@@ -73,15 +77,13 @@ impl Pairs {
                 let page = held.drain(..held.len().min(PAGE_ENTRIES_MAX)).collect();
                 (page, !held.is_empty())
             }
-            (None, false) => {
-                match copy.source.apply(copy.object, keys(&self.after, None)).await? {
-                    Outcome::Done(done) if done.version == from.stat.version => {
-                        let Some(Answer::Keys(page)) = done.answers.into_iter().next() else { return Ok(None) };
-                        (page.entries, page.more)
-                    }
-                    _ => return Ok(None),
+            (None, false) => match copy.source.apply(copy.object, keys(&self.after, None)).await? {
+                Outcome::Done(done) if done.version == from.stat.version => {
+                    let Some(Answer::Keys(page)) = done.answers.into_iter().next() else { return Ok(None) };
+                    (page.entries, page.more)
                 }
-            }
+                _ => return Ok(None),
+            },
         };
         // The destination's keys of the same stretch: up to the page's last key, or to the end.
         let last = ours.last().filter(|_| more).map(|(key, _)| key.to_bytes());
@@ -93,7 +95,9 @@ impl Pairs {
                 true => Transaction::new().read(Read::Attributes),
                 false => keys(&after, last.as_ref().map(behind)),
             };
-            let Outcome::Done(done) = copy.destination.apply(copy.object, read).await? else { return Ok(None) };
+            let Outcome::Done(done) = copy.destination.apply(copy.object, read).await? else {
+                return Ok(None);
+            };
             let Some(Answer::Keys(page)) = done.answers.into_iter().next() else { return Ok(None) };
             after = page.entries.last().map(|(key, _)| key.to_bytes());
             theirs.extend(page.entries);

@@ -68,7 +68,8 @@ pub(super) fn steps(from: &Look, to: &Look) -> Option<BTreeMap<u64, Step>> {
                 Some(version) => {
                     within(&copy.extents, &original.extents, base)?;
                     let data = runs(&original.extents, ExtentKind::Data, version - 1);
-                    let data = data.into_iter().filter(|(_, written)| written == version).map(|(range, _)| range);
+                    let data =
+                        data.into_iter().filter(|(_, written)| written == version).map(|(range, _)| range);
                     let size = original.size.unwrap_or(0);
                     let new = Replacement { fork: name.clone(), size, data: data.collect() };
                     steps.entry(*version).or_default().replaced.push(new);
