@@ -61,7 +61,8 @@ fn between_move_and_index(changes: Vec<Write>, expected: &[(&str, u8)]) {
     {
         let (store, object, pending, waits) = (store.clone(), object.clone(), pending.clone(), waits.clone());
         disk.set_hook(Arc::new(move |moment, operation, name: &str| {
-            let moves = (moment, operation) == (Moment::After, Operation::Write) && name.starts_with("segment-");
+            let moves =
+                (moment, operation) == (Moment::After, Operation::Write) && name.starts_with("segment-");
             if moves && waits.swap(false, Ordering::SeqCst) {
                 let transaction = Transaction { writes: changes.clone(), ..Transaction::new() };
                 pending.lock().unwrap().push(store.apply(&object, transaction));
@@ -124,11 +125,8 @@ fn a_fork_that_takes_anothers_place_while_it_is_moved_keeps_its_bytes() {
 
 #[test]
 fn twins_that_exchange_their_places_while_they_are_moved_keep_their_bytes() {
-    let exchange = vec![
-        replace(fork("t"), fork("s")),
-        replace(fork("s"), fork("u")),
-        replace(fork("u"), fork("t")),
-    ];
+    let exchange =
+        vec![replace(fork("t"), fork("s")), replace(fork("s"), fork("u")), replace(fork("u"), fork("t"))];
     between_move_and_index(exchange, &[("s", 2), ("u", 1)]);
     // One of them goes, and the other is called like it.
     between_move_and_index(vec![replace(fork("s"), fork("u"))], &[("s", 2)]);
