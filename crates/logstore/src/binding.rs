@@ -92,6 +92,33 @@ impl FrameBinding {
     }
 }
 
+/// What others may learn of a store's identity: it tells the store from others, and leaves 64 bits unknown of what records
+/// and frames are checked against, their magic numbers and the CRC of the identity.
+pub fn public_identity(store: &[u8; 16]) -> [u8; 16] {
+    let mut public = *store;
+    public.copy_within(8.., 0);
+    public
+}
+
 fn word(store: &[u8; 16], at: usize) -> u32 {
     u32::from_le_bytes([store[at], store[at + 1], store[at + 2], store[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_public_identity_does_not_tell_what_checksums_are_mixed_with() {
+        let (first, mut second) = ([7; 16], [7; 16]);
+        second[..8].copy_from_slice(b"differ!!");
+        assert_eq!(public_identity(&first), public_identity(&second));
+        let bindings = [&first, &second].map(|store| (Binding::new(2, store, 1), FrameBinding::new(store)));
+        assert_ne!(bindings[0].0.head_magic(), bindings[1].0.head_magic());
+        assert_ne!(bindings[0].0.mask(0), bindings[1].0.mask(0));
+        assert_ne!(bindings[0].1.magic(), bindings[1].1.magic());
+        assert_ne!(bindings[0].1.mask(0), bindings[1].1.mask(0));
+        second[8] += 1;
+        assert_ne!(public_identity(&first), public_identity(&second));
+    }
 }

@@ -246,9 +246,10 @@ impl LogStore {
         self.owner.opened
     }
 
-    /// The store's identity, of random bytes; zeros for one in memory.
+    /// Random bytes that tell the store from others, and that anybody may learn: of the identity in its files they leave
+    /// unknown what records are checked against. Zeros for a store in memory.
     pub fn identity(&self) -> [u8; 16] {
-        self.owner.engine.identity
+        binding::public_identity(&self.owner.engine.identity)
     }
 
     /// The store at a glance. Walks through the index.

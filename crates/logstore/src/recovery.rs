@@ -53,6 +53,8 @@ struct Replay {
     sequence: u64,
     /// The last record that is known to have been synced.
     synced: u64,
+    /// Of a segment without a header: the last record that one in it says was synced, and the segment's file.
+    headless: Option<(u64, String)>,
 }
 
 /// Opens the store on a disk, making one if the disk is empty.
@@ -245,11 +247,23 @@ fn read_log(
         let bytes = read(&segment)?;
         let from = if *id == start.segment { start.offset as usize } else { SEGMENT_HEAD_BYTES as usize };
         if *id > start.segment {
-            // A segment without a header of its own was made ready and never used.
-            let Some(header) = SegmentHeader::decode(&bytes) else { continue };
-            if header.id != *id || header.store != superblock.store {
-                continue;
+            // A segment without a header of its own was made ready and never used, or a crash tore its header off with
+            // what was first written to it. Records in it that were known to be synced say that it is damaged instead.
+            let header = SegmentHeader::decode(&bytes);
+            if let Some(header) = &header
+                && header.store != superblock.store
+            {
+                let text =
+                    format!("{path} belongs to another store than the superblock; nothing was changed");
+                return Err(StoreError::new(ErrorKind::Corrupt, text));
             }
+            let Some(header) = header.filter(|header| header.id == *id) else {
+                let synced = synced_by(Scan::new(bytes, segment.binding, SEGMENT_HEAD_BYTES as usize));
+                if synced > replay.headless.as_ref().map_or(0, |(most, _)| *most) {
+                    replay.headless = Some((synced, path));
+                }
+                continue;
+            };
             if header.format > FORMAT_VERSION {
                 return Err(newer(&path, header.format));
             }
@@ -288,15 +302,21 @@ fn read_log(
     Ok(replay)
 }
 
+/// The last record that any of these says was synced; 0 if none.
+fn synced_by<T: std::borrow::Borrow<Item>>(items: impl Iterator<Item = T>) -> u64 {
+    let synced = items.map(|item| match item.borrow() {
+        Item::Record { record, .. } => record.synced,
+        Item::Gap { .. } => 0,
+    });
+    synced.max().unwrap_or(0)
+}
+
 /// Finds where the log ends: before the first record that is missing or unsound and not known to have been synced.
 /// What stands behind it is taken out of the replay.
 fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result<(), StoreError> {
-    let synced = replay.items.iter().filter_map(|(_, item)| match item {
-        Item::Record { record, .. } => Some(record.synced),
-        Item::Gap { .. } => None,
-    });
+    let synced = synced_by(replay.items.iter().map(|(_, item)| item));
     // A snapshot is written when everything before its position is synced.
-    let synced = synced.max().unwrap_or(0).max(replay.sequence - 1);
+    let synced = synced.max(replay.sequence - 1);
     replay.synced = synced;
     replay.end = replay.parts.first().map(|part| (0, part.from));
     let mut sound_items = 0;
@@ -321,6 +341,16 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
         let path = disk.describe(&segment_name(replay.parts[part].id));
         let text = format!(
             "{path} is damaged at offset {offset} or behind: record {} of the log is missing there, and its copy too",
+            replay.sequence
+        );
+        return Err(StoreError::new(ErrorKind::Corrupt, text));
+    }
+    // Without this the records of a segment whose header the device lost would be taken for torn, and removed.
+    if let Some((synced, path)) = &replay.headless
+        && replay.sequence <= *synced
+    {
+        let text = format!(
+            "{path} has lost its header, and holds records of the log from {} on that were synced",
             replay.sequence
         );
         return Err(StoreError::new(ErrorKind::Corrupt, text));
@@ -355,7 +385,7 @@ impl Replay {
             }
             let Some(segment) = table.get(part.id) else { continue };
             let mut bytes = vec![part.bytes.slice(from.min(end)..end)];
-            if from == 0 && !SegmentHeader::decode(&part.bytes).is_some_and(|header| header.id == part.id) {
+            if from == 0 && SegmentHeader::decode(&part.bytes).is_none_or(|header| header.id != part.id) {
                 // It was torn off, and only the header of the next segment tells that this one is part of the log. That
                 // segment may be dropped.
                 let header = SegmentHeader {

@@ -52,14 +52,12 @@ impl Rows {
                     row.fill(hole);
                 }
             }
-            Write::ReplaceFork { fork, from } => {
-                if sizes.contains_key(from) {
-                    let mut row = std::mem::replace(self.row(from), vec![hole; SPAN]);
-                    for (taken, is_data, value) in &mut row {
-                        (*taken, *value) = (version, if *is_data { *value } else { 0 });
-                    }
-                    self.forks.insert(fork.clone(), row);
+            Write::ReplaceFork { fork, from } if sizes.contains_key(from) => {
+                let mut row = std::mem::replace(self.row(from), vec![hole; SPAN]);
+                for (taken, is_data, value) in &mut row {
+                    (*taken, *value) = (version, if *is_data { *value } else { 0 });
                 }
+                self.forks.insert(fork.clone(), row);
             }
             Write::Remove => *self = Self { floor: hole, ..Self::default() },
             _ => {}
