@@ -308,7 +308,9 @@ impl Cut {
         again: Again,
     ) -> Result<(), StoreError> {
         match again {
-            Again::Names => drop(self.names(store, object).await?),
+            Again::Names => {
+                self.names(store, object).await?;
+            }
             Again::Extents(fork) => {
                 let mut starts = Vec::new();
                 let mut start = 0;
