@@ -2,9 +2,11 @@
 
 mod harness;
 
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use harness::{Server, file, program, run_with};
+use harness::{Random, Server, file, program, run_with};
 use nacre::{Fork, Key, Transaction, Write};
 use rustix::process::Signal;
 
@@ -26,7 +28,7 @@ fn numbered(number: u64) -> Transaction {
 fn number(object: &nacre::BlockingObject) -> u64 {
     let key = object.key("number").unwrap().unwrap();
     assert_eq!(object.attribute("number").unwrap().unwrap(), key);
-    assert_eq!(object.read(100_000..200_000).unwrap().data, key);
+    assert_eq!(object.read(100_000..100_012).unwrap().data, key);
     assert_eq!(object.fork("side").unwrap().read(7..100).unwrap().data, key);
     std::str::from_utf8(&key).unwrap().parse().unwrap()
 }
@@ -135,4 +137,50 @@ fn damaged_objects_are_listed_and_the_rest_is_copied() {
         assert!(!store.object("b").unwrap().stat().unwrap().exists);
         store.close().unwrap();
     }
+}
+
+#[test]
+fn a_copy_that_is_killed_is_not_taken_for_whole_and_goes_on() {
+    let mut random = Random::from_environment();
+    let (source, folder) = (Server::in_memory(), harness::folder());
+    let content = |byte: u8| -> Vec<u8> { (0..48u32 << 20).map(|at| (at >> 10) as u8 ^ byte).collect() };
+    let object = nacre::open(&source.uri).unwrap().blocking().object("large").unwrap();
+    object.put(&content(0)[..]).unwrap();
+    let target = Server::start(&file(&folder.path().join("target")), &["--durability", "none"]);
+    let command = || {
+        let mut copy = program();
+        copy.args(["copy-objects", &source.uri, &target.uri]);
+        copy
+    };
+    let begun = Instant::now();
+    run_with(command(), b"").ok();
+    let takes = begun.elapsed();
+    let (mut stored, mut refused) = (0, 0);
+    for byte in 1..8 {
+        object.put(&content(byte)[..]).unwrap();
+        let mut copy = command().stdout(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_micros(random.below(takes.as_micros() as u64 * 2)));
+        copy.kill().unwrap();
+        copy.wait().unwrap();
+        let got = target.run(["get", "large"]);
+        match got.code {
+            0 => {
+                let found = got.stdout[0];
+                assert!(got.stdout == content(found), "what is given out is whole");
+                assert!([stored, byte].contains(&found));
+                stored = found;
+            }
+            _ => {
+                got.failed(1, &["is a copy that is not complete"]);
+                refused += 1;
+            }
+        }
+    }
+    println!("{refused} of 7 copies were found incomplete");
+    run_with(command(), b"").ok();
+    assert!(target.run(["get", "large"]).ok() == content(7));
+    assert_eq!(
+        target.run(["stat", "large", "--json"]).json(),
+        source.run(["stat", "large", "--json"]).json()
+    );
 }

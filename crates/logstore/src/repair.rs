@@ -15,7 +15,7 @@ use crate::binding::Binding;
 use crate::check::{self, read_device};
 use crate::disk::{Disk, DiskFile};
 use crate::record::Record;
-use crate::recovery;
+use crate::recovery::{self, payload_is_sound};
 use crate::salvage;
 use crate::scan::{Item, Scan};
 use crate::scrub::{Loss, ScrubProgress, ScrubReport};
@@ -189,6 +189,19 @@ const SECTOR_BYTES: usize = 4096;
 /// other.
 fn replace_unreadable(disk: &dyn Disk, repaired: &mut Vec<String>) -> Result<(), StoreError> {
     let files = disk.list().map_err(|error| io("list the store's files", &error))?;
+    // A repair that was killed between setting a file aside and putting its copy in its place.
+    for (copy, _) in &files {
+        let Some(name) = copy.strip_suffix(".tmp").filter(|name| parse_segment_name(name).is_some()) else {
+            continue;
+        };
+        if files.iter().all(|(other, _)| other != name) {
+            disk.rename(copy, name)
+                .and_then(|()| disk.sync_names())
+                .map_err(|error| io(&format!("rename {}", disk.describe(copy)), &error))?;
+            repaired.push(format!("{} was taken up as {name}", disk.describe(copy)));
+        }
+    }
+    let files = disk.list().map_err(|error| io("list the store's files", &error))?;
     for (name, size) in files {
         if name != SUPERBLOCK && parse_segment_name(&name).is_none() && parse_snapshot_name(&name).is_none() {
             continue;
@@ -262,10 +275,12 @@ struct Last {
     segment: u32,
     end: u64,
     sequence: u64,
+    /// Where the record before ended, if a crash may have torn this one: its payload is unsound.
+    torn_from: Option<u64>,
 }
 
 fn repair_segments(disk: &dyn Disk, survey: &Survey, repaired: &mut Vec<String>) -> Result<(), StoreError> {
-    let mut last = Last { segment: 0, end: 0, sequence: 0 };
+    let mut last = Last { segment: 0, end: 0, sequence: 0, torn_from: None };
     for found in &survey.segments {
         let segment = &found.segment;
         let path = disk.describe(&segment.name);
@@ -274,10 +289,11 @@ fn repair_segments(disk: &dyn Disk, survey: &Survey, repaired: &mut Vec<String>)
             read_device(&*segment.file, len).map_err(|error| io(&format!("read {path}"), &error))?;
         let mut writes: Vec<(u64, Bytes, String)> = Vec::new();
         let mut first = None;
-        let mut end = SEGMENT_HEAD_BYTES;
+        let (mut end, mut torn_from) = (SEGMENT_HEAD_BYTES, None);
         let mut sequence = 0;
         for item in Scan::new(bytes.clone(), segment.binding, SEGMENT_HEAD_BYTES as usize) {
             let Item::Record { at, record, healed } = item else { continue };
+            torn_from = (!payload_is_sound(&bytes, at, &record)).then_some(end);
             end = at as u64 + u64::from(record.record_bytes);
             first.get_or_insert(record.sequence);
             sequence = record.sequence;
@@ -287,14 +303,16 @@ fn repair_segments(disk: &dyn Disk, survey: &Survey, repaired: &mut Vec<String>)
         let sound = SegmentHeader::sound_copies(&bytes);
         let header = match found.header {
             Some(header) if sound < 2 => Some((header, "its sound copy")),
-            // What an opening cut off is not taken up again: its records' numbers were given to others.
-            None if first > last.sequence => {
+            // What an opening cut off is not taken up again: its records' numbers were given to others. Where it cut a torn
+            // record off, the next segment begins with that record's number.
+            None if first > last.sequence || first == last.sequence && last.torn_from.is_some() => {
+                let predecessor_end = last.torn_from.filter(|_| first == last.sequence).unwrap_or(last.end);
                 let header = SegmentHeader {
                     store: survey.superblock.store,
                     id: segment.id,
                     format: segment.binding.format(),
                     predecessor: last.segment,
-                    predecessor_end: last.end,
+                    predecessor_end,
                 };
                 Some((header, "the segments around it"))
             }
@@ -308,7 +326,7 @@ fn repair_segments(disk: &dyn Disk, survey: &Survey, repaired: &mut Vec<String>)
             write.map_err(|error| io(&format!("write {path}"), &error))?;
             repaired.push(format!("{path} at offset {offset}: {what}"));
         }
-        last = Last { segment: segment.id, end, sequence };
+        last = Last { segment: segment.id, end, sequence, torn_from };
     }
     Ok(())
 }

@@ -49,7 +49,8 @@ impl Inner {
         let field = |at: usize| remains.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         let shown = field(8).filter(|version| *version < CREDIBLE_MAX).unwrap_or(0);
         let version = shown.max(self.greatest_extent_version(object, &name).await?) + DISTANCE;
-        let fence = field(16).unwrap_or(0);
+        // A fence that damage raised would shut every writer out for ever.
+        let fence = field(16).filter(|fence| *fence < CREDIBLE_MAX).unwrap_or(0);
         let header =
             Header { version, floor: version, fence, author: Author::Token(token), ..Header::default() };
         let record = header.encode();

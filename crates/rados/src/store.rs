@@ -393,6 +393,8 @@ impl Inner {
                         return Err(error);
                     }
                     compacted = true;
+                    // What nobody swept counts as live, and would be moved with the rest. Whoever left it may be gone.
+                    self.sweep_all(name).await;
                     let completed = self.compact(name, NEEDED_COMPACTION_BYTES_MIN).await;
                     let output = completed.answers.into_iter().next().map(|answer| answer.into_bytes());
                     if completed.code < 0 || output.is_none_or(|output| output.is_empty()) {
@@ -503,6 +505,18 @@ impl Inner {
     fn sweep(&self, name: &CStr) -> Operation {
         let sections = Sections::default().with(Section::Index).with(Section::Sweep);
         self.tend(name, Routine { handler: "sweep", sections }, SWEPT_EXTENTS_MAX)
+    }
+
+    /// Has the OSD take all such extents out of the index, in calls of bounded length. A failure leaves the rest.
+    async fn sweep_all(&self, name: &CStr) {
+        loop {
+            let completed = self.sweep(name).await;
+            let output = completed.answers.into_iter().next().map(|answer| answer.into_bytes());
+            let changed = output.and_then(|output| Changed::decode(&output));
+            if completed.code < 0 || !changed.is_some_and(|changed| changed.unswept) {
+                return;
+            }
+        }
     }
 
     /// Starts a call that changes how an object is stored, and nothing of what it holds.

@@ -11,9 +11,10 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt,
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use nacre_object::{ErrorKind, StoreError};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags};
 
 /// The mode of a socket that only its owner may use.
 pub const SOCKET_MODE_DEFAULT: u32 = 0o600;
@@ -22,6 +23,9 @@ pub const SOCKET_MODE_DEFAULT: u32 = 0o600;
 const BACKLOG: i32 = 1024;
 /// How often a listener tries again when the name of its socket changes hands under it.
 const ATTEMPTS_MAX: u32 = 8;
+/// The longest that one server of this user keeps another waiting while it takes a dead socket's place.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 /// The socket's name in its folder.
 const OWN_SOCKET: &str = "server.sock";
 
@@ -159,9 +163,21 @@ impl Lock {
                 .mode(0o600)
                 .custom_flags(OFlags::NOFOLLOW.bits() as i32)
                 .open(&path)?;
-            rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
-            // Who held it before has removed the file: the lock on it is worth nothing any more.
             let held = file.metadata()?;
+            // In a folder that others write to, one of them could hold the lock for as long as it likes.
+            let user = rustix::process::geteuid().as_raw();
+            let since = Instant::now();
+            while let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                if error != rustix::io::Errno::WOULDBLOCK {
+                    return Err(error.into());
+                }
+                if held.uid() != user || since.elapsed() > LOCK_WAIT_MAX {
+                    let text = format!("another process holds {}; remove that file", path.display());
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+                }
+                std::thread::sleep(LOCK_RETRY);
+            }
+            // Who held it before has removed the file: the lock on it is worth nothing any more.
             match fs::symlink_metadata(&path) {
                 Ok(named) if (named.dev(), named.ino()) == (held.dev(), held.ino()) => {
                     return Ok(Lock { path, _file: file });

@@ -99,6 +99,24 @@ impl Look {
             .then(|| bytes.slice(from as usize..(from + range.len) as usize))
     }
 
+    /// The parts of a range that are not newer than `version`.
+    pub(super) fn unchanged(&self, fork: &Fork, range: ByteRange, version: u64) -> Vec<ByteRange> {
+        let extents = self.forks.get(fork).map_or(&[][..], |fork| &fork.extents);
+        let first = extents.partition_point(|extent| extent.range.end() <= range.offset);
+        let within = extents[first..].iter().take_while(|extent| extent.range.offset < range.end());
+        let old = within.filter(|extent| extent.version <= version).map(|extent| {
+            ByteRange::from(extent.range.offset.max(range.offset)..extent.range.end().min(range.end()))
+        });
+        let mut parts: Vec<ByteRange> = Vec::new();
+        for part in old {
+            match parts.last_mut() {
+                Some(last) if last.end() == part.offset => last.len += part.len,
+                _ => parts.push(part),
+            }
+        }
+        parts
+    }
+
     /// The ranges that steps read and that are not held: none if they are all held, or too long to be.
     pub(super) fn missing(&self, steps: &BTreeMap<u64, Step>) -> Vec<(Fork, ByteRange)> {
         let data = steps.values().flat_map(|step| &step.data);

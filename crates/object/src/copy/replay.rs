@@ -18,6 +18,9 @@ const LABEL_BYTES: u64 = 512;
 /// Payload of one transaction that stages: there must be few, for each takes a version.
 const STAGED_BYTES: u64 = TRANSACTION_BYTES_MAX as u64 - LABEL_BYTES;
 
+/// Ranges that one read is conditional on.
+const GUARDS_MAX: usize = 1000;
+
 /// How far the copy is.
 struct State {
     version: u64,
@@ -72,7 +75,7 @@ impl Copy<'_> {
             writes.extend(staged.into_iter().flatten());
             writes.extend(step.changes.iter().cloned());
             for (fork, ranges) in &step.data {
-                let Some(extents) = self.read(from, fork, ranges).await? else { return Ok(None) };
+                let Some(extents) = self.read(from, fork, ranges, target).await? else { return Ok(None) };
                 writes.push(Write::Extents { fork: fork.clone(), extents });
             }
             if step.last {
@@ -86,7 +89,8 @@ impl Copy<'_> {
             }
             let taken: usize = writes.iter().map(payload_bytes).sum();
             // Beside them stand a guard, a fence and a mark, where there are any.
-            let beside = writes.len() + 1 + usize::from(state.fence > 0) + usize::from(!step.last);
+            let guards = usize::from(target > state.version + 1);
+            let beside = writes.len() + guards + usize::from(state.fence > 0) + usize::from(!step.last);
             let room = (OPERATIONS_MAX.saturating_sub(beside), TRANSACTION_BYTES_MAX.saturating_sub(taken));
             let Some(changes) = state.pairs.next(self, from, room.0, room.1).await? else { return Ok(None) };
             writes.extend(changes);
@@ -135,7 +139,7 @@ impl Copy<'_> {
         let mut pieces = cut(left).into_iter().peekable();
         let mut last = Vec::new();
         while let Some(piece) = pieces.next() {
-            let Some(extents) = self.read(from, &new.fork, &piece).await? else { return Ok(None) };
+            let Some(extents) = self.read(from, &new.fork, &piece, target).await? else { return Ok(None) };
             let mut writes = std::mem::take(&mut begin);
             writes.push(Write::Extents { fork: fork.clone(), extents });
             if state.version + 1 < target {
@@ -151,7 +155,7 @@ impl Copy<'_> {
         last.splice(0..0, begin);
         last.push(Write::Zero { fork: fork.clone(), range: ByteRange::new(0, LABEL_BYTES) });
         let first: Vec<ByteRange> = new.data.iter().filter_map(|range| within_label(*range)).collect();
-        let Some(extents) = self.read(from, &new.fork, &first).await? else { return Ok(None) };
+        let Some(extents) = self.read(from, &new.fork, &first, target).await? else { return Ok(None) };
         if !extents.is_empty() {
             last.push(Write::Extents { fork: fork.clone(), extents });
         }
@@ -182,12 +186,14 @@ impl Copy<'_> {
         }
     }
 
-    /// The bytes of ranges of the original, as they were at the look. `None` if they changed since.
+    /// The bytes of ranges of the original, as far as they are not newer than `version`, as they were at the look. `None`
+    /// if they changed since.
     async fn read(
         &self,
         from: &Look,
         fork: &Fork,
         ranges: &[ByteRange],
+        version: u64,
     ) -> Result<Option<Vec<(u64, Bytes)>>, StoreError> {
         let mut extents = Vec::new();
         for range in ranges {
@@ -195,15 +201,25 @@ impl Copy<'_> {
                 extents.push((range.offset, data));
                 continue;
             }
+            // Elsewhere the object may change as it likes: also between these bytes, where something newer goes over them.
+            let mut guards = from.unchanged(fork, *range, version);
+            if guards.len() > GUARDS_MAX {
+                guards = vec![*range];
+            }
+            let region = |range| Guard::Region { fork: fork.clone(), range, version: from.stat.version };
+            let guards: Vec<Guard> = guards.into_iter().map(region).collect();
             let mut at = *range;
             while at.len > 0 {
-                // Elsewhere the object may change as it likes.
-                let read = Transaction::new().if_version(fork.clone(), *range, from.stat.version);
+                let read = Transaction { guards: guards.clone(), ..Transaction::new() };
                 let read = read.read_range(fork.clone(), at);
                 let Outcome::Done(done) = self.source.apply(self.object, read).await? else {
                     return Ok(None);
                 };
                 let Some(Answer::Range(found)) = done.answers.into_iter().next() else { return Ok(None) };
+                if found.data.is_empty() && done.version != from.stat.version {
+                    // Its end was cut off.
+                    return Ok(None);
+                }
                 if found.data.is_empty() {
                     let text = format!("bytes of fork \"{fork}\" at {} are missing", at.offset);
                     return Err(StoreError::new(ErrorKind::Corrupt, text));
@@ -239,6 +255,7 @@ impl Copy<'_> {
             writes.iter().filter(|write| matches!(write, Write::Extents { .. })).map(payload_bytes).sum();
         let mut transaction = Transaction { writes, ..Transaction::default() };
         let range = ByteRange::new(0, 0);
+        // The next version comes by itself, where there is no room to ask for it.
         if version > state.version + 1 || transaction.writes.len() < OPERATIONS_MAX {
             transaction.guards.push(Guard::Proposal { fork: Fork::DEFAULT, range, version });
         }
