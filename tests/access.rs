@@ -415,7 +415,12 @@ fn a_store_keeps_its_list_of_members() {
     }
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
     let server = Server::spawn(serve(&["--members", &two]));
-    assert!(server.log().contains("belong to other members"), "{}", server.log());
+    // The log is read by a thread of its own.
+    let since = std::time::Instant::now();
+    while !server.log().contains("belong to other members") {
+        assert!(since.elapsed().as_secs() < 30, "{}", server.log());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 
     let refused = |flags: &[&str]| {

@@ -314,10 +314,11 @@ fn what_is_made_meanwhile_goes_too_or_is_reported() {
     let (stop, made) = (AtomicBool::new(false), AtomicU64::new(0));
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Without end: the removal has to give up or to be faster.
-            let mut number = 0_u64;
-            while !stop.load(Ordering::Relaxed) {
-                number += 1;
+            // The removal has to give up or to be faster. A bound keeps what a failure leaves behind small.
+            for number in 1..1_000_000 {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
                 let leaf = root.join(format!("{}/leaf", number % 200));
                 if fs::write(leaf.join(format!("new {number}")), "").is_ok() {
                     made.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,8 @@
 //!   what the removal has passed cannot lead it out of its roots.
 //! - A directory goes when everything in it was visited. If it is not empty then, because entries were made or moved
 //!   there meanwhile, or because the file system passed some by while others were removed, what is left is walked once
-//!   more: up to [`ROUNDS_MAX`] times, so that nobody keeps the removal busy for ever.
+//!   more: up to [`ROUNDS_MAX`] times, and no longer once these rounds have removed more than the first one did. So the
+//!   removal ends even where entries are made faster than it can remove them.
 //! - A root is what it was when it was looked at first: another one that took its name meanwhile is not touched.
 
 use crate::control::Control;
@@ -24,6 +25,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How often what is left is walked.
 pub const ROUNDS_MAX: u32 = 10;
+
+/// Entries that the rounds after the first may remove in any case, however few the first one found.
+const LATER_MIN: u64 = 10_000;
 
 const ATTEMPTED: &str = "cannot remove";
 
@@ -154,10 +158,14 @@ impl Removal {
     /// Removes everything.
     pub fn run(&self) -> Removed {
         let faults = Faults::default();
-        for round in 1..=ROUNDS_MAX {
+        let mut first = None;
+        for _ in 0..ROUNDS_MAX {
+            // What changed in an earlier round may have settled.
             faults.clear();
-            let changed = self.round(&faults, round == ROUNDS_MAX);
-            if !changed || self.control.is_stopped() {
+            let changed = self.round(&faults);
+            let first = *first.get_or_insert_with(|| self.entries());
+            let outrun = self.entries() - first > first.max(LATER_MIN);
+            if !changed || outrun || self.control.is_stopped() {
                 break;
             }
         }
@@ -177,7 +185,7 @@ impl Removal {
     }
 
     /// Walks what there is and removes it: whether something changed meanwhile, so that another look is worth while.
-    fn round(&self, faults: &Faults, last: bool) -> bool {
+    fn round(&self, faults: &Faults) -> bool {
         let changed = AtomicBool::new(false);
         let options =
             Options { threads: self.threads, metadata: false, keep_open: true, ..Options::default() };
@@ -187,7 +195,6 @@ impl Removal {
             removal: self,
             faults,
             changed: &changed,
-            last,
             // Who cannot read a directory can still remove it if it is empty.
             unreadable: !rustix::process::geteuid().is_root(),
         };
@@ -289,7 +296,6 @@ struct Remover<'a> {
     removal: &'a Removal,
     faults: &'a Faults,
     changed: &'a AtomicBool,
-    last: bool,
     unreadable: bool,
 }
 
@@ -307,12 +313,10 @@ impl Remover<'_> {
         &self.removal.roots[number as usize]
     }
 
-    /// Something is not what it was. The next round looks again; the last one gives up.
-    fn has_changed(&self, path: impl FnOnce() -> Vec<u8>, errno: Errno) {
+    /// Something is not what it was. The next round looks again, and forgets this fault; after the last one it stands.
+    fn has_changed(&self, path: Vec<u8>, errno: Errno) {
         self.changed.store(true, Ordering::Relaxed);
-        if self.last {
-            self.faults.add(Fault::new(path(), ATTEMPTED, errno));
-        }
+        self.faults.add(Fault::new(path, ATTEMPTED, errno));
     }
 
     /// Removes a directory in which nothing is left: whether it is gone.
@@ -334,7 +338,7 @@ impl Remover<'_> {
             Err(Errno::NOENT) => {}
             // Something new is in it, or it is no directory any more, or the way to it is another one.
             Err(errno @ (Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::LOOP | Errno::STALE)) => {
-                self.has_changed(|| directory.path_bytes(), errno);
+                self.has_changed(directory.path_bytes(), errno);
                 return false;
             }
             Err(errno) => {
@@ -387,7 +391,7 @@ impl Visitor for Remover<'_> {
             Err(Errno::NOENT) => return Verdict::Pass,
             // It became a directory.
             Err(errno @ (Errno::ISDIR | Errno::STALE)) => {
-                self.has_changed(|| entry.path().into_os_string().into_encoded_bytes(), errno);
+                self.has_changed(entry.path().into_os_string().into_encoded_bytes(), errno);
             }
             Err(errno) => {
                 let mut path = Vec::new();
