@@ -182,7 +182,10 @@ fn check_blocks(server: &Server, generations: &[u64]) {
     for (index, generation) in generations.iter().enumerate() {
         let index = index as u64;
         let read = object.read(index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES).unwrap();
-        assert!(read.data == content(index << 32 | generation, BLOCK_BYTES), "block {index} is not the last one");
+        assert!(
+            read.data == content(index << 32 | generation, BLOCK_BYTES),
+            "block {index} is not the last one"
+        );
     }
 }
 

@@ -65,7 +65,7 @@ pub enum Moment {
 }
 
 /// A function that is called around operations, on the thread that makes them: to hold one open, or to let other threads
-/// run. The name is the one under which the file was opened or made.
+/// run. The name is the one that the file has then.
 pub type Hook = Arc<dyn Fn(Moment, Operation, &str) + Send + Sync>;
 
 /// A simulated disk.
@@ -381,6 +381,19 @@ impl SimDisk {
 }
 
 impl Shared {
+    /// Makes an operation on an open file, with the hook around it.
+    fn around_file<T>(
+        &self,
+        operation: Operation,
+        file: usize,
+        run: impl FnOnce(&mut State) -> io::Result<T>,
+    ) -> io::Result<T> {
+        // Files are renamed while they are open.
+        let name =
+            self.state.lock().names.iter().find(|(_, named)| **named == file).map(|(name, _)| name.clone());
+        self.around(operation, name.as_deref().unwrap_or_default(), run)
+    }
+
     /// Makes an operation, with the hook around it.
     fn around<T>(
         &self,
@@ -401,8 +414,8 @@ impl Shared {
         result
     }
 
-    fn file(self: &Arc<Self>, name: &str, file: usize) -> Arc<dyn DiskFile> {
-        Arc::new(SimFile { shared: Arc::clone(self), name: name.to_string(), file })
+    fn file(self: &Arc<Self>, file: usize) -> Arc<dyn DiskFile> {
+        Arc::new(SimFile { shared: Arc::clone(self), file })
     }
 }
 
@@ -411,7 +424,7 @@ impl Disk for SimDisk {
         let state = self.shared.state.lock();
         state.alive()?;
         let file = *state.names.get(name).ok_or(io::ErrorKind::NotFound)?;
-        Ok(self.shared.file(name, file))
+        Ok(self.shared.file(file))
     }
 
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
@@ -426,7 +439,7 @@ impl Disk for SimDisk {
             state.change(NameChange::Create(name.to_string(), file))?;
             Ok(file)
         })?;
-        Ok(self.shared.file(name, file))
+        Ok(self.shared.file(file))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -468,7 +481,6 @@ impl Disk for SimDisk {
 
 struct SimFile {
     shared: Arc<Shared>,
-    name: String,
     file: usize,
 }
 
@@ -484,7 +496,7 @@ impl DiskFile for SimFile {
     }
 
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()> {
-        self.shared.around(Operation::Write, &self.name, |state| {
+        self.shared.around_file(Operation::Write, self.file, |state| {
             state.alive()?;
             let end = offset + parts.iter().map(|part| part.len() as u64).sum::<u64>();
             let old_bytes = state.files[self.file].live.len() as u64;
@@ -505,7 +517,7 @@ impl DiskFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.shared.around(Operation::Sync, &self.name, |state| state.sync(self.file))
+        self.shared.around_file(Operation::Sync, self.file, |state| state.sync(self.file))
     }
 
     fn size(&self) -> io::Result<u64> {
@@ -515,7 +527,7 @@ impl DiskFile for SimFile {
     }
 
     fn set_size(&self, bytes: u64) -> io::Result<()> {
-        self.shared.around(Operation::SetSize, &self.name, |state| {
+        self.shared.around_file(Operation::SetSize, self.file, |state| {
             state.alive()?;
             let old_bytes = state.files[self.file].live.len() as u64;
             state.take_space(bytes.saturating_sub(old_bytes))?;
