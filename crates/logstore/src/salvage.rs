@@ -93,7 +93,9 @@ pub fn rebuild(
     }
     let next = log.records.last().map_or(1, |left| left.record.sequence + 1);
     let sequence = base.newest.map_or(next, |newest| next.max(newest.sequence));
+    // A position in segment 0 is that of a snapshot from before the first segment.
     if let Some(newest) = base.newest
+        && newest.position.segment > 0
         && table.get(newest.position.segment).is_none()
     {
         let path = disk.describe(&segment_name(newest.position.segment));

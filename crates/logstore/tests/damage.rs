@@ -93,6 +93,12 @@ fn victim(past: Past, seed: u64) -> Victim {
     let shape = Shape { objects: 6, span_bytes: 9000, extent_bytes_max: 6000, ..Shape::default() };
     let mut generator = Generator::new(seed, shape);
     let steps = if past == Past::Compacted { 160 } else { 60 };
+    // Where snapshots are taken away below, none of the log may have been freed: with so much that is live beside it, what
+    // is garbage is not worth cleaning. Its record is the only one of its segment.
+    let ballast = matches!(past, Past::NoSnapshot | Past::OneSnapshot).then(|| {
+        put(&store, "ballast", 0, vec![1; 400_000]);
+        store.info().segment_list[0].file.clone()
+    });
     for number in 0..steps {
         let step = generator.step();
         let reply = store.apply(&step.object, step.transaction);
@@ -120,7 +126,7 @@ fn victim(past: Past, seed: u64) -> Victim {
     }
     let mut files: Vec<(String, u64)> =
         store.info().segment_list.into_iter().map(|segment| (segment.file, segment.written_bytes)).collect();
-    files.retain(|(_, bytes)| *bytes > 0);
+    files.retain(|(name, bytes)| *bytes > 0 && ballast.as_ref() != Some(name));
     // What is not yet another process's must not change any more.
     let disk = disk.after_kill(Faults::default());
     // Every store has two snapshots as soon as it has anything. Earlier ones had not, nor has one that lost some: the log
