@@ -31,7 +31,7 @@ use crate::segment::{
     FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, parse_segment_name,
     segment_name,
 };
-use crate::snapshot::{self, Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
+use crate::snapshot::{self, KEPT, Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
 use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE};
 use crate::superblock::{self, Superblock};
 use crate::{Opened, Options, unproven};
@@ -85,6 +85,9 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     numbers.sort_unstable();
     let (loaded, mut state, damages) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
     unproven::rename_snapshots(&*disk, &numbers, &mut state)?;
+    // A crash may have undone the last renaming of one that was not kept any more.
+    let superfluous = state.snapshots.len().saturating_sub(KEPT);
+    state.snapshots.drain(..superfluous);
     let header = loaded.as_ref().map(|snapshot| snapshot.header);
     let start = header.map_or(Position { segment: 0, offset: 0 }, |header| header.position);
 

@@ -224,7 +224,7 @@ impl Engine {
                 )
             };
             let footprint = self.space.index.footprint();
-            let written = self.write_snapshot(position, sequence, work.snapshot_bytes_min).map_err(error);
+            let written = self.write_snapshot(work, position, sequence).map_err(error);
             let named = written.and_then(|bytes| {
                 // Nothing that the snapshot holds may be news to the log after a crash.
                 self.log.wait_blocking(self.log.last_batch())?;
@@ -259,7 +259,7 @@ impl Engine {
     }
 
     /// Has the file of a snapshot that is not kept any more be the next one's, and removes others, old and damaged ones.
-    fn retire_snapshots(&self, work: &CleanerState) {
+    pub(crate) fn retire_snapshots(&self, work: &CleanerState) {
         let files = self.disk.list().unwrap_or_default();
         let mut reserved = files.iter().any(|(name, _)| name == SNAPSHOT_RESERVE);
         for number in files.iter().filter_map(|(name, _)| parse_snapshot_name(name)) {
@@ -280,10 +280,10 @@ impl Engine {
     }
 
     /// Writes the index into the file that is in reserve for it; gives how long it became. The file stays as long as it
-    /// was, for a later snapshot that needs it, unless that is far too much and more than `file_bytes_min`.
-    fn write_snapshot(&self, position: Position, sequence: u64, file_bytes_min: u64) -> io::Result<u64> {
+    /// was, for a later snapshot that needs it, unless that is far too much and more than files are made at the moment.
+    fn write_snapshot(&self, work: &CleanerState, position: Position, sequence: u64) -> io::Result<u64> {
         let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence };
-        let file = self.begin_snapshot_file()?;
+        let file = self.begin_snapshot_file(work)?;
         let most = file.size()?.saturating_add(self.left_bytes());
         let mut frames = Frames::new(FrameBinding::new(&self.identity));
         frames.frame(FRAME_HEADER, &header.encode());
@@ -306,7 +306,7 @@ impl Engine {
         let items = frames.items;
         frames.write_to(&*file, most)?;
         let end = frames.offset + FRAME_HEAD_BYTES + size_of::<u64>() as u64;
-        let file_bytes = file.size()?.min(self.snapshot_file_bytes_max().max(file_bytes_min));
+        let file_bytes = file.size()?.min(self.snapshot_file_bytes_max().max(work.snapshot_bytes_min));
         let mut padding = file_bytes.saturating_sub(end);
         while padding >= FRAME_HEAD_BYTES {
             let frame = padding.min(PADDING_BYTES + FRAME_HEAD_BYTES);

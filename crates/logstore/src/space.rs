@@ -416,28 +416,28 @@ impl Engine {
         bytes: u64,
     ) -> Result<(), StoreError> {
         work.snapshot_bytes_min = bytes;
-        let mut result = self.extend_snapshot_reserve(bytes);
+        let mut result = self.extend_snapshot_reserve(work, bytes);
         // A snapshot takes the file that was made longer, and its predecessor's becomes the next to be.
         for _ in 0..KEPT {
             if self.space.snapshot_room_bytes.load(Ordering::Relaxed) >= bytes {
                 break;
             }
-            let next = |()| self.snapshot(work).and_then(|()| self.extend_snapshot_reserve(bytes));
+            let next = |()| self.snapshot(work).and_then(|()| self.extend_snapshot_reserve(work, bytes));
             result = result.and_then(next);
         }
         work.snapshot_bytes_min = 0;
         result
     }
 
-    fn extend_snapshot_reserve(&self, bytes: u64) -> Result<(), StoreError> {
-        let result = self.extend_snapshot_file(bytes);
+    fn extend_snapshot_reserve(&self, work: &CleanerState, bytes: u64) -> Result<(), StoreError> {
+        let result = self.extend_snapshot_file(work, bytes);
         // If it cannot be put back, the next attempt begins with that.
         let _ = self.return_snapshot_file(SNAPSHOT_BEGUN);
         self.count_snapshots();
         result
     }
 
-    fn extend_snapshot_file(&self, bytes: u64) -> Result<(), StoreError> {
+    fn extend_snapshot_file(&self, work: &CleanerState, bytes: u64) -> Result<(), StoreError> {
         let failed = |error: io::Error| self.cannot_make(SNAPSHOT_RESERVE, bytes, &error);
         let opened = match self.disk.open(SNAPSHOT_RESERVE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.open(SNAPSHOT_BEGUN),
@@ -454,16 +454,25 @@ impl Engine {
         if !self.may_take(bytes - old_bytes) {
             return Err(self.out_of_space(bytes - old_bytes));
         }
-        self.begin_snapshot_file().and_then(|file| file.set_size(bytes)).map_err(failed)
+        self.begin_snapshot_file(work).and_then(|file| file.set_size(bytes)).map_err(failed)
     }
 
     /// The file that the next snapshot is written into, under a name that is durable: until then a crash may still find it
     /// under the name of the snapshot that it was.
-    pub(crate) fn begin_snapshot_file(&self) -> io::Result<Arc<dyn DiskFile>> {
+    pub(crate) fn begin_snapshot_file(&self, work: &CleanerState) -> io::Result<Arc<dyn DiskFile>> {
         // One that could not be put back before need not have that name for certain.
         self.return_snapshot_file(SNAPSHOT_BEGUN)?;
         let failures = self.name_failures();
-        let begun = match self.disk.open(SNAPSHOT_RESERVE) {
+        let reserved = match self.disk.open(SNAPSHOT_RESERVE) {
+            // The file may still have the name of the snapshot that it was: a crash undid its last renaming. On a full
+            // volume there is no other one to be had.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.retire_snapshots(work);
+                self.disk.open(SNAPSHOT_RESERVE)
+            }
+            opened => opened,
+        };
+        let begun = match reserved {
             Ok(file) => self.disk.rename(SNAPSHOT_RESERVE, SNAPSHOT_BEGUN).map(|()| file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.create(SNAPSHOT_BEGUN, 0),
             Err(error) => Err(error),
