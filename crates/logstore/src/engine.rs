@@ -4,6 +4,16 @@
 //! section in which it takes its place in the log; so the order in the log is the order of effects. Nobody is told of
 //! an effect before the log has it: every reply waits for the batch that holds the newest change of the object it
 //! speaks of (its *gate*).
+//!
+//! Locks are taken in this order, and none is waited for by whoever holds a later one:
+//! 1. the maintenance's work (`Maintenance::work`), for one step of it;
+//! 2. the pool of files (`Space::pool`), for as long as it takes to make, rename or lengthen one;
+//! 3. names that are made durable (`Space::name_failures`); or a shard, one at a time, and inside of that the ordered
+//!    names (`Engine::names`);
+//! 4. those who wait for room (`Maintenance::requests`);
+//! 5. the table of segments, the log's tail: while these are held nothing else is waited for.
+//!
+//! The committing thread takes the log's tail alone, so whoever waits for a batch may hold any of the others but that.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;

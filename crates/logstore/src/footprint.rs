@@ -176,6 +176,11 @@ impl IndexCounters {
         self.last_bytes_max.store(begun.snapshot_bytes.max(0) as u64, Ordering::Relaxed);
     }
 
+    /// Has the next estimate be the most that is possible: a snapshot turned out to be larger than its file.
+    pub fn underestimated(&self) {
+        self.last_bytes.store(0, Ordering::Relaxed);
+    }
+
     /// How large a snapshot that is taken now will be: an estimate from above, out of the last one's size and what has
     /// come since. `segments` is their number.
     pub fn snapshot_bytes(&self, segments: u64) -> u64 {
@@ -184,7 +189,7 @@ impl IndexCounters {
         let likely = match last {
             0 => most,
             // Numbers may have become longer in place.
-            _ => last + last / 16 + most.saturating_sub(self.last_bytes_max.load(Ordering::Relaxed)),
+            _ => last + last / 8 + most.saturating_sub(self.last_bytes_max.load(Ordering::Relaxed)),
         };
         /// The header, the end, and what stands around the last frame. Frames before it are at least 4 KiB long.
         const FIXED_BYTES: u64 = 512;

@@ -408,10 +408,20 @@ impl Options {
         }
         let io =
             |error| StoreError::new(ErrorKind::Io, format!("cannot look at the store's volume: {error}"));
-        let own_bytes: u64 = disk.list().map_err(io)?.iter().map(|(_, bytes)| *bytes).sum();
+        let files = disk.list().map_err(io)?;
+        let own_bytes: u64 = files.iter().map(|(_, bytes)| *bytes).sum();
         let volume_bytes = disk.volume().map_err(io)?.map(|volume| volume.available_bytes + own_bytes);
         let capacity_bytes = self.capacity_bytes.unwrap_or(u64::MAX).min(volume_bytes.unwrap_or(u64::MAX));
-        Ok(Self { segment_bytes: self.segment_bytes_for(capacity_bytes), ..self })
+        let suitable = self.segment_bytes_for(capacity_bytes);
+        // What is in reserve is given back where segments have another size now, and on a full volume somebody else may
+        // take it. So the size stays until it is far from what suits, and with somebody who only looks in any case.
+        let spares = files.iter().filter(|(name, _)| space::parse_spare_name(name).is_some());
+        let kept = spares.filter_map(|(_, bytes)| u32::try_from(*bytes).ok()).max();
+        let kept = kept.filter(|kept| {
+            (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(kept)
+                && (!self.create || (suitable / 4..=suitable.saturating_mul(4)).contains(kept))
+        });
+        Ok(Self { segment_bytes: kept.unwrap_or(suitable), ..self })
     }
 
     fn validate(&self) -> Result<(), StoreError> {

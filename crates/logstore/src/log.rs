@@ -25,7 +25,7 @@ use nacre_object::{ErrorKind, StoreError};
 use crate::Durability;
 use crate::record::{self, Stamp};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
-use crate::sync::{AtomicU64, Condvar, Instant, Mutex, block_on};
+use crate::sync::{AtomicU64, Condvar, Instant, Mutex, MutexGuard, block_on};
 
 /// After this long without a new batch, a mark proves that the last one was synced.
 const MARK_AFTER: Duration = Duration::from_millis(20);
@@ -263,10 +263,17 @@ impl Log {
 
     /// Goes on to the segment that is ready, so that the one before it can be cleaned; `false` if none is.
     pub fn leave_segment(&self) -> bool {
+        let mut head = record::encode_mark();
+        let record_bytes = record::record_bytes(head.len(), 0) as u64;
         let mut tail = self.tail.lock();
+        if tail.closing || self.failure.get().is_some() {
+            return false;
+        }
         let Some(segment) = tail.ready.take() else { return false };
         self.roll(&mut tail, segment);
-        true
+        // The segment's header is written with its first record. Without one here, a snapshot could name a position in
+        // the segment, and be valid, before the header is on the device.
+        self.place(tail, &mut head, &[], record_bytes, true).is_ok()
     }
 
     /// Where the next record will stand, and the last batch that has records: everything before is in the index once
@@ -328,6 +335,19 @@ impl Log {
             self.roll(&mut tail, segment);
             rolled = true;
         }
+        self.place(tail, head, payload, record_bytes, rolled)
+    }
+
+    /// Gives a record that fits its place in the segment that is written to, and in the open batch.
+    fn place(
+        &self,
+        mut tail: MutexGuard<'_, Tail>,
+        head: &mut Vec<u8>,
+        payload: &[Bytes],
+        record_bytes: u64,
+        rolled: bool,
+    ) -> Result<Appended, Refused> {
+        let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
         let Some(segment) = tail.segment.clone() else {
             return Err(Refused::NeedsSegment(record_bytes));
         };

@@ -270,7 +270,10 @@ impl Engine {
             return Ok(Step::Again);
         }
         // Nothing can be cleaned, so the cleaner needs no room: it is better used for less.
-        if wanted.purpose == Purpose::Shrink && self.log.has_room(wanted.record_bytes, Purpose::Clean) {
+        if wanted.purpose == Purpose::Shrink
+            && self.index_has_room(wanted)
+            && self.log.has_room(wanted.record_bytes, Purpose::Clean)
+        {
             return Ok(Step::Room(Purpose::Clean));
         }
         Err(self.refuse(wanted))

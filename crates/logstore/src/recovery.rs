@@ -10,6 +10,7 @@
 //! Without a sound snapshot the log is replayed from its beginning, which is there for as long as there were never two
 //! snapshots at a time: nothing is freed before (see [`CleanerState::pins`]).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -487,7 +488,7 @@ impl Engine {
         // Moves were counted while they were replayed, transactions were not: count all of it anew.
         self.table.reset_live();
         let (mut footprint, mut version_max) = (Footprint::default(), 0);
-        let mut names = self.names.write();
+        let mut names = BTreeSet::new();
         for shard in &self.shards {
             for (id, node) in shard.lock().iter() {
                 if node.exists {
@@ -508,7 +509,7 @@ impl Engine {
             }
         }
         opened.objects = names.len() as u64;
-        drop(names);
+        *self.names.write() = names;
         self.space.index.reset(footprint, version_max);
         let mut pool = self.space.pool.lock();
         // What a crash tore off goes from its end, so that no remainder goes on from what is gone. Files are kept in reserve

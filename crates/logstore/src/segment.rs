@@ -16,6 +16,7 @@ use bytes::Bytes;
 use crate::binding::Binding;
 use crate::codec::crc32c;
 use crate::disk::DiskFile;
+use crate::space::BLOCK_BYTES;
 use crate::sync::{AtomicBool, AtomicI64, AtomicU64, RwLock};
 
 /// Where a segment's records begin: behind two copies of its header.
@@ -72,6 +73,11 @@ impl Segment {
         }
     }
 
+    /// What its file takes, in bytes.
+    fn file_bytes(&self) -> u64 {
+        self.capacity.next_multiple_of(BLOCK_BYTES)
+    }
+
     /// Bytes that the index refers to.
     pub fn live_bytes(&self) -> u64 {
         // While an update is under way the count may be off by its size, and so dip below zero.
@@ -90,10 +96,12 @@ impl Segment {
         live_bytes == 0
     }
 
-    /// Bytes of log that it would take to move what is live, if that was measured and holds still.
+    /// Bytes of log that it would take to move what is live, if that was measured and still holds. It does when hardly
+    /// anything has become garbage since: were it measured again then, writers would make it stale for ever.
     pub fn move_bytes(&self) -> Option<u64> {
-        let known = self.move_live_bytes.load(Ordering::Relaxed) == self.live_bytes();
-        known.then(|| self.move_bytes.load(Ordering::Relaxed))
+        let measured = self.move_live_bytes.load(Ordering::Relaxed);
+        let gone = measured.checked_sub(self.live_bytes())?;
+        (measured != u64::MAX && gone <= measured / 16).then(|| self.move_bytes.load(Ordering::Relaxed))
     }
 
     /// Remembers what was measured when so many bytes were live.
@@ -189,14 +197,14 @@ pub struct SegmentTable {
 impl SegmentTable {
     /// Adds one.
     pub fn insert(&self, segment: Arc<Segment>) {
-        self.capacity_bytes.fetch_add(segment.capacity, Ordering::Relaxed);
+        self.capacity_bytes.fetch_add(segment.file_bytes(), Ordering::Relaxed);
         self.segments.write().insert(segment.id, segment);
     }
 
     /// Takes one out.
     pub fn remove(&self, id: u32) -> Option<Arc<Segment>> {
         let segment = self.segments.write().remove(&id)?;
-        self.capacity_bytes.fetch_sub(segment.capacity, Ordering::Relaxed);
+        self.capacity_bytes.fetch_sub(segment.file_bytes(), Ordering::Relaxed);
         Some(segment)
     }
 
@@ -259,7 +267,7 @@ impl SegmentTable {
         bytes.max().unwrap_or(0)
     }
 
-    /// Sizes of all segments together.
+    /// What the files of all segments take together, in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes.load(Ordering::Relaxed)
     }

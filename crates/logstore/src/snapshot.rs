@@ -109,13 +109,15 @@ impl Frames {
         self.out[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Writes out what was gathered, if the file becomes no longer than `most` by it.
-    fn write_to(&mut self, file: &dyn DiskFile, most: u64) -> io::Result<()> {
+    /// Where the file has to end for what was gathered.
+    fn end(&self) -> u64 {
+        self.offset + self.out.len() as u64
+    }
+
+    /// Writes out what was gathered.
+    fn write_to(&mut self, file: &dyn DiskFile) -> io::Result<()> {
         let bytes = Bytes::from(std::mem::take(&mut self.out));
         let len = bytes.len() as u64;
-        if self.offset.saturating_add(len) > most {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
         if len > 0 {
             file.write_at(self.offset, &[bytes])?;
         }
@@ -225,6 +227,9 @@ impl Engine {
             };
             let footprint = self.space.index.footprint();
             let written = self.write_snapshot(work, position, sequence).map_err(error);
+            if written.as_ref().is_err_and(|error| error.kind == ErrorKind::OutOfSpace) {
+                self.space.index.underestimated();
+            }
             let named = written.and_then(|bytes| {
                 // Nothing that the snapshot holds may be news to the log after a crash.
                 self.log.wait_blocking(self.log.last_batch())?;
@@ -284,7 +289,12 @@ impl Engine {
     fn write_snapshot(&self, work: &CleanerState, position: Position, sequence: u64) -> io::Result<u64> {
         let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence };
         let file = self.begin_snapshot_file(work)?;
-        let most = file.size()?.saturating_add(self.left_bytes());
+        let write = |frames: &mut Frames| {
+            self.extend_file_of_snapshot(&*file, frames.end())?;
+            frames.write_to(&*file)
+        };
+        // Made so long at once, if that can be had, rather than bit by bit.
+        let _ = self.extend_file_of_snapshot(&*file, self.snapshot_bytes_likely());
         let mut frames = Frames::new(FrameBinding::new(&self.identity));
         frames.frame(FRAME_HEADER, &header.encode());
         for segment in self.table.all().iter().filter(|segment| segment.sealed.load(Ordering::Acquire)) {
@@ -300,22 +310,22 @@ impl Engine {
                 frames.node(id, node);
             }
             drop(shard);
-            frames.write_to(&*file, most)?;
+            write(&mut frames)?;
         }
         frames.flush();
         let items = frames.items;
-        frames.write_to(&*file, most)?;
+        write(&mut frames)?;
         let end = frames.offset + FRAME_HEAD_BYTES + size_of::<u64>() as u64;
         let file_bytes = file.size()?.min(self.snapshot_file_bytes_max().max(work.snapshot_bytes_min));
         let mut padding = file_bytes.saturating_sub(end);
         while padding >= FRAME_HEAD_BYTES {
             let frame = padding.min(PADDING_BYTES + FRAME_HEAD_BYTES);
             frames.frame(FRAME_PADDING, &vec![0; (frame - FRAME_HEAD_BYTES) as usize]);
-            frames.write_to(&*file, most)?;
+            write(&mut frames)?;
             padding -= frame;
         }
         frames.frame(FRAME_END, &items.to_le_bytes());
-        frames.write_to(&*file, most)?;
+        write(&mut frames)?;
         // A remainder that is no frame goes.
         if file.size()? > frames.offset {
             file.set_size(frames.offset)?;

@@ -39,8 +39,14 @@ pub const SNAPSHOT_BEGUN: &str = "reserve-snapshot-begun";
 const SEGMENTS_PER_CAPACITY: u64 = 256;
 /// The smallest capacity: the reserve has to fit several times over.
 pub const CAPACITY_BYTES_MIN: u64 = 1 << 20;
+/// File systems give files space in blocks of this, or smaller ones that fit into it.
+pub const BLOCK_BYTES: u64 = 4096;
 /// What the superblock's file takes.
-const SUPERBLOCK_FILE_BYTES: u64 = 4096;
+const SUPERBLOCK_FILE_BYTES: u64 = BLOCK_BYTES;
+/// What a file's name takes in the folder, with room to spare.
+const NAME_BYTES: u64 = 64;
+/// Files that are neither segments nor spare ones, and some for what is under way.
+const OTHER_FILES: u64 = 16;
 /// What the snapshot's file has beyond the estimate for transactions that shrink, which are not held up by it.
 const SNAPSHOT_SLACK_BYTES: u64 = 4096;
 
@@ -171,10 +177,13 @@ impl Engine {
         u64::from(self.options.segment_bytes)
     }
 
-    /// What all files of the store take, in bytes.
+    /// What all files of the store take, and their folder, in bytes.
     pub(crate) fn taken_bytes(&self) -> u64 {
-        let files = self.table.capacity_bytes() + self.space.spare_bytes();
-        files + self.space.snapshot_file_bytes() + SUPERBLOCK_FILE_BYTES
+        let spare_bytes = self.space.spare_bytes();
+        let files = self.table.len() as u64 + spare_bytes / self.segment_bytes() + OTHER_FILES;
+        let folder_bytes = (files * NAME_BYTES).next_multiple_of(BLOCK_BYTES);
+        let log_bytes = self.table.capacity_bytes() + spare_bytes;
+        log_bytes + self.space.snapshot_file_bytes() + SUPERBLOCK_FILE_BYTES + folder_bytes
     }
 
     /// What is kept for whom.
@@ -244,8 +253,9 @@ impl Engine {
 
     /// Whether the files of snapshots will do when the index has grown.
     pub(crate) fn index_has_room(&self, wanted: &Wanted) -> bool {
-        // A removal never makes the index grow by anything worth counting, and the last resort is not counted.
-        if !self.persistent || wanted.growth_bytes == 0 || wanted.purpose == Purpose::Clean {
+        // What removes objects, forks and keys never makes the index grow. What cuts extents may, and has a little room
+        // for it, even as a last resort: beyond that no snapshot could be taken, and nothing be freed, ever again.
+        if !self.persistent || wanted.growth_bytes == 0 {
             return true;
         }
         self.snapshot_room_wanted(wanted) <= self.space.snapshot_room_bytes.load(Ordering::Relaxed)
@@ -253,8 +263,12 @@ impl Engine {
 
     fn snapshot_room_wanted(&self, wanted: &Wanted) -> u64 {
         let slack_bytes = if wanted.purpose == Purpose::Write { SNAPSHOT_SLACK_BYTES } else { 0 };
-        let segments = self.space.segments.load(Ordering::Relaxed);
-        self.space.index.snapshot_bytes(segments) + wanted.growth_bytes + slack_bytes
+        self.snapshot_bytes_likely() + wanted.growth_bytes + slack_bytes
+    }
+
+    /// How long a snapshot that is taken now will be.
+    pub(crate) fn snapshot_bytes_likely(&self) -> u64 {
+        self.space.index.snapshot_bytes(self.space.segments.load(Ordering::Relaxed))
     }
 
     /// Whether there is so little space left that nothing is made larger than it has to be.
@@ -300,8 +314,8 @@ impl Engine {
                 bytes => (self.log.has_segment(bytes), self.log.has_room(bytes, wanted.purpose)),
             };
             if !there {
-                let capacity = self.segment_bytes().max(SEGMENT_HEAD_BYTES + wanted.record_bytes);
-                self.add_segment(&mut pool, capacity)?;
+                let needed = (SEGMENT_HEAD_BYTES + wanted.record_bytes).next_multiple_of(BLOCK_BYTES);
+                self.add_segment(&mut pool, self.segment_bytes().max(needed))?;
             } else if !enough {
                 self.add_spare(&mut pool)?;
             } else {
@@ -426,7 +440,12 @@ impl Engine {
             result = result.and_then(next);
         }
         work.snapshot_bytes_min = 0;
-        result
+        result?;
+        // Whoever is told that there is room now looks for it again, and must not come back for ever.
+        match self.space.snapshot_room_bytes.load(Ordering::Relaxed) < bytes {
+            true => Err(self.out_of_space(bytes)),
+            false => Ok(()),
+        }
     }
 
     fn extend_snapshot_reserve(&self, work: &CleanerState, bytes: u64) -> Result<(), StoreError> {
@@ -451,10 +470,26 @@ impl Engine {
         if old_bytes >= bytes {
             return Ok(());
         }
-        if !self.may_take(bytes - old_bytes) {
-            return Err(self.out_of_space(bytes - old_bytes));
+        self.begin_snapshot_file(work)
+            .and_then(|file| self.extend_file_of_snapshot(&*file, bytes))
+            .map_err(failed)
+    }
+
+    /// Makes a snapshot's file so long, if it is shorter, within the capacity.
+    pub(crate) fn extend_file_of_snapshot(&self, file: &dyn DiskFile, bytes: u64) -> io::Result<()> {
+        let old_bytes = file.size()?;
+        if old_bytes >= bytes {
+            return Ok(());
         }
-        self.begin_snapshot_file(work).and_then(|file| file.set_size(bytes)).map_err(failed)
+        // Held from the look at what is left until it is taken, so that no segment takes the same bytes.
+        let _pool = self.space.pool.lock();
+        let more_bytes = bytes.next_multiple_of(BLOCK_BYTES) - old_bytes.next_multiple_of(BLOCK_BYTES);
+        if !self.may_take(more_bytes) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        file.set_size(bytes)?;
+        self.space.snapshot_file_bytes.fetch_add(more_bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The file that the next snapshot is written into, under a name that is durable: until then a crash may still find it
@@ -528,7 +563,8 @@ impl Engine {
 
     /// Counts what snapshots take, after they have changed.
     pub(crate) fn count_snapshots(&self) {
-        let files = self.disk.list().unwrap_or_default();
+        // Where that cannot be found out, it is as it was.
+        let Ok(files) = self.disk.list() else { return };
         let mut snapshots: Vec<(u64, u64)> =
             files.iter().filter_map(|(name, bytes)| Some((parse_snapshot_name(name)?, *bytes))).collect();
         snapshots.sort_unstable();
@@ -536,8 +572,9 @@ impl Engine {
             .iter()
             .find(|(name, _)| name == SNAPSHOT_RESERVE || name == SNAPSHOT_BEGUN)
             .map_or(0, |(_, bytes)| *bytes);
-        let sum: u64 = snapshots.iter().map(|(_, bytes)| *bytes).sum();
-        self.space.snapshot_file_bytes.store(sum + reserve_bytes, Ordering::Relaxed);
+        let sizes = snapshots.iter().map(|(_, bytes)| *bytes).chain([reserve_bytes]);
+        let sum = sizes.map(|bytes| bytes.next_multiple_of(BLOCK_BYTES)).sum();
+        self.space.snapshot_file_bytes.store(sum, Ordering::Relaxed);
         // The next snapshots are written into the file in reserve and into those that are kept now, by turns.
         let kept = snapshots.iter().rev().take(KEPT).map(|(_, bytes)| *bytes);
         let least = kept.min().filter(|_| snapshots.len() >= KEPT).unwrap_or(0);

@@ -12,8 +12,7 @@ mod primitives {
     pub use std::time::Instant;
 
     pub use futures::executor::block_on;
-    use parking_lot::MutexGuard;
-    pub use parking_lot::{Condvar, Mutex, RwLock};
+    pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
     pub use std::thread::sleep as pause;
 
     /// Gives a lock to whoever has waited for it the longest, rather than to whoever takes it next.
@@ -32,6 +31,6 @@ mod primitives {
 mod primitives;
 
 pub use primitives::{
-    AtomicBool, AtomicI64, AtomicU64, Condvar, Instant, JoinHandle, Mutex, RwLock, block_on, pause, spawn,
-    unlock_fair,
+    AtomicBool, AtomicI64, AtomicU64, Condvar, Instant, JoinHandle, Mutex, MutexGuard, RwLock, block_on,
+    pause, spawn, unlock_fair,
 };
