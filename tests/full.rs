@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use harness::{Random, Server, file};
-use nacre::{ErrorKind, Fork, Transaction};
+use nacre::{ErrorKind, Fork, Outcome, StoreError, Transaction};
 
 const MIB: u64 = 1 << 20;
 
@@ -153,6 +153,11 @@ fn overwrite(server: &Server, blocks: u64, writes: u64, random: &mut Random, gen
     let object = store.object("blocks").unwrap();
     let first = generations.is_empty();
     generations.resize(blocks as usize, 0);
+    let done = |result: Result<Outcome, StoreError>| {
+        if let Err(error) = result {
+            panic!("{error}\n{}", server.run(["info", "--json"]).json()[0]["report"]);
+        }
+    };
     futures::executor::block_on(async {
         let mut under_way: VecDeque<(u64, _)> = VecDeque::new();
         for step in 0..writes {
@@ -166,11 +171,11 @@ fn overwrite(server: &Server, blocks: u64, writes: u64, random: &mut Random, gen
             let write = Transaction::new().write(Fork::DEFAULT, index * BLOCK_BYTES, data);
             under_way.push_back((index, store.apply(object.id(), write)));
             if under_way.len() == DEPTH {
-                under_way.pop_front().unwrap().1.await.unwrap();
+                done(under_way.pop_front().unwrap().1.await);
             }
         }
         for (_, reply) in under_way {
-            reply.await.unwrap();
+            done(reply.await);
         }
     });
 }

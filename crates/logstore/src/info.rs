@@ -13,6 +13,8 @@ use crate::extent_map::Place;
 #[cfg(feature = "sim")]
 use crate::footprint::Footprint;
 use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment};
+#[cfg(feature = "sim")]
+use crate::space::BLOCK_BYTES;
 
 /// A store at a glance. Counters begin at the opening of the store.
 #[derive(Clone, Debug, Serialize)]
@@ -154,6 +156,14 @@ impl Engine {
         }
         assert!(live.is_empty(), "the index refers to segments that are gone: {live:?}");
         assert_eq!(self.space.index.footprint(), footprint, "what the index takes");
+    }
+
+    /// See [`crate::LogStore::check_files`].
+    #[cfg(feature = "sim")]
+    pub(crate) fn check_files(&self) {
+        let files = self.disk.list().expect("a disk of a test lists its files");
+        let found: u64 = files.iter().map(|(_, bytes)| bytes.next_multiple_of(BLOCK_BYTES)).sum();
+        assert_eq!(self.file_bytes(), found, "what is taken, and what {files:?} take");
     }
 }
 

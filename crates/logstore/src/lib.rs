@@ -310,6 +310,17 @@ impl LogStore {
         self.owner.engine.check_counts();
     }
 
+    /// Checks what is counted of the store's files against the files themselves. For tests; nobody must write meanwhile, and
+    /// no file may have been lost to an I/O error since the store was opened.
+    ///
+    /// # Panics
+    ///
+    /// If something is counted wrongly.
+    #[cfg(feature = "sim")]
+    pub fn check_files(&self) {
+        self.owner.engine.check_files();
+    }
+
     /// Commits the open batch, and takes a snapshot if one is due, in a store whose [`Committer`] is the caller.
     pub fn turn(&self) -> Result<(), StoreError> {
         let engine = &self.owner.engine;

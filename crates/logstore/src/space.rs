@@ -177,13 +177,17 @@ impl Engine {
         u64::from(self.options.segment_bytes)
     }
 
-    /// What all files of the store take, and their folder, in bytes.
+    /// What all files of the store take, in bytes.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let log_bytes = self.table.capacity_bytes() + self.space.spare_bytes();
+        log_bytes + self.space.snapshot_file_bytes() + SUPERBLOCK_FILE_BYTES
+    }
+
+    /// What they take with their folder, in bytes.
     pub(crate) fn taken_bytes(&self) -> u64 {
-        let spare_bytes = self.space.spare_bytes();
-        let files = self.table.len() as u64 + spare_bytes / self.segment_bytes() + OTHER_FILES;
-        let folder_bytes = (files * NAME_BYTES).next_multiple_of(BLOCK_BYTES);
-        let log_bytes = self.table.capacity_bytes() + spare_bytes;
-        log_bytes + self.space.snapshot_file_bytes() + SUPERBLOCK_FILE_BYTES + folder_bytes
+        let spares = self.space.spare_bytes() / self.segment_bytes();
+        let files = self.table.len() as u64 + spares + OTHER_FILES;
+        self.file_bytes() + (files * NAME_BYTES).next_multiple_of(BLOCK_BYTES)
     }
 
     /// What is kept for whom.

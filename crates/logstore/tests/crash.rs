@@ -343,6 +343,9 @@ fn run(seed: u64) {
         if let Ok(store) = LogStore::open_on(Arc::clone(&disk) as _, options) {
             history.run(&store, &disk, steps);
             store.check_counts();
+            if matches!(trouble, Trouble::Kill | Trouble::FullDisk) {
+                store.check_files();
+            }
             if rng.random_bool(0.3) {
                 let acknowledged = history.acknowledged();
                 if store.close().is_ok() {
