@@ -138,7 +138,7 @@ impl ObjectStore for Store {
         self.objects.list(after, limit)
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> Reply<Limits> {
         self.objects.limits()
     }
 }

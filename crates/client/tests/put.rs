@@ -37,8 +37,8 @@ impl ObjectStore for Small {
         self.inner.list(after, limit)
     }
 
-    fn limits(&self) -> Limits {
-        Limits { fork_bytes_max: self.fork_bytes_max }
+    fn limits(&self) -> Reply<Limits> {
+        Reply::ready(Ok(Limits { fork_bytes_max: self.fork_bytes_max }))
     }
 }
 

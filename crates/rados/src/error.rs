@@ -14,6 +14,7 @@ pub(crate) mod errno {
     pub(crate) const EFBIG: i32 = 27;
     pub(crate) const ENOSPC: i32 = 28;
     pub(crate) const ERANGE: i32 = 34;
+    pub(crate) const ENODATA: i32 = 61;
     pub(crate) const EOVERFLOW: i32 = 75;
     pub(crate) const EOPNOTSUPP: i32 = 95;
     pub(crate) const ENOTCONN: i32 = 107;
