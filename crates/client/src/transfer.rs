@@ -136,7 +136,7 @@ impl<'a> Upload<'a> {
             return Ok(());
         }
         let text = format!(
-            "{have} {bytes} bytes, and this store holds at most {max} in one fork; nothing was changed"
+            "{have} {bytes} bytes, and this store holds at most {max} in one fork; its content is as it was"
         );
         Err(self.object.context(StoreError::new(ErrorKind::Invalid, text), STORE))
     }
@@ -196,7 +196,11 @@ impl<'a> Upload<'a> {
 
     /// Cleans up behind a failure; gives what it was given.
     pub(crate) async fn end(self, result: Result<u64, StoreError>) -> Result<u64, StoreError> {
-        if let Some(staging) = self.staging {
+        if let Some(mut staging) = self.staging {
+            // What is under way still counts: whether the object is nothing but this stage depends on it.
+            for reply in staging.under_way {
+                let _ = staging.stage.wrote(reply.await);
+            }
             staging.stage.abandon().await;
         }
         result

@@ -632,6 +632,14 @@ impl Inner {
             Ok(Ok(Some(ids))) => Ok(ids),
             Ok(Ok(None)) => Err(pool_gone().context(format_args!("listing pool \"{}\"", self.location.pool))),
             Ok(Err(code)) => {
+                if matches!(-code, errno::EPERM | errno::EACCES) {
+                    let Location { id, pool, .. } = &self.location;
+                    let text = format!(
+                        "listing pool \"{pool}\": client.{id} may not do that: it needs at least the capabilities mon \
+                         'allow r' and osd 'allow r pool={pool}', with the namespace if they name one"
+                    );
+                    return Err(StoreError::new(ErrorKind::Denied, text));
+                }
                 let why = std::io::Error::from_raw_os_error(-code);
                 let text = format!("listing pool \"{}\": {why}", self.location.pool);
                 Err(StoreError::new(ErrorKind::Unavailable, text))

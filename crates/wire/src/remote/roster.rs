@@ -207,7 +207,8 @@ pub(super) fn changed(known: &Known, theirs: &Membership) -> StoreError {
         return invalid(text.to_owned());
     }
     invalid(format!(
-        "the store has the members {} now, and had {} when it was opened; open it again",
+        "it has the members {}, and this store was opened with the members {}: either the list was changed since, then open \
+         the store again, or the servers named are not those of one store",
         theirs.members(),
         known.members
     ))
