@@ -346,6 +346,14 @@ impl Engine {
         let mut batch_bytes = 0;
         self.visit_live(segment, |pieces| {
             for live in pieces {
+                // A record that does not fit behind the last one leaves what is there unused. Where little is gained, that
+                // could be more than the gain; so one that fits is closed before it would not.
+                let tail_bytes = self.log.room().tail_bytes;
+                let fits = |bytes: u64| bytes + 2 * HEAD_BYTES_MIN as u64 <= tail_bytes;
+                if fits(batch_bytes) && !fits(batch_bytes + live.move_bytes()) && !batch.is_empty() {
+                    batch_bytes = 0;
+                    self.relocate(segment, std::mem::take(&mut batch))?;
+                }
                 batch_bytes += live.move_bytes();
                 batch.push(live);
                 if batch_bytes >= self.move_bytes_max() {

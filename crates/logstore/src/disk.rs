@@ -15,6 +15,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use serde::Serialize;
 
+use crate::space::is_full;
 use crate::superblock::{self, SUPERBLOCK};
 
 /// A flat folder of files.
@@ -34,6 +35,10 @@ pub trait Disk: Send + Sync + 'static {
     /// How much room there is for files, if it is known.
     fn volume(&self) -> io::Result<Option<Volume>> {
         Ok(None)
+    }
+    /// Bytes of files that the disk keeps for itself, and does not list.
+    fn own_bytes(&self) -> u64 {
+        0
     }
     /// What to call a file in a message to a person.
     fn describe(&self, name: &str) -> String {
@@ -85,6 +90,13 @@ pub trait DiskFile: Send + Sync {
     fn set_size(&self, bytes: u64) -> io::Result<()>;
 }
 
+/// A file whose space the folder's own entries take where the volume has none left. Giving a file another name can make a
+/// folder larger by a block; without one to be had, nothing on a full volume could be renamed, and so nothing be freed.
+const NAMES_RESERVE: &str = "reserve-names";
+/// Its size, and what is taken of it at a time.
+const NAMES_RESERVE_BYTES: u64 = 16 << 10;
+const NAMES_STEP_BYTES: u64 = 4 << 10;
+
 /// A folder of the file system.
 pub struct FolderDisk {
     folder: PathBuf,
@@ -118,6 +130,28 @@ impl FolderDisk {
             );
         }
         Ok(Self { folder: folder.to_path_buf(), handle })
+    }
+
+    /// Makes what is kept for names as large as it should be, if there is room.
+    fn keep_names_reserve(&self) {
+        let path = self.folder.join(NAMES_RESERVE);
+        if fs::metadata(&path).is_ok_and(|metadata| metadata.len() >= NAMES_RESERVE_BYTES) {
+            return;
+        }
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        if let Err(error) = file.and_then(|file| reserve(&file, NAMES_RESERVE_BYTES)) {
+            tracing::debug!("cannot keep {}: {error}", path.display());
+        }
+    }
+
+    /// Gives some of it back to the volume; false if nothing is left.
+    fn give_names_reserve(&self) -> io::Result<bool> {
+        let file = OpenOptions::new().write(true).open(self.folder.join(NAMES_RESERVE))?;
+        let Some(left) = file.metadata()?.len().checked_sub(NAMES_STEP_BYTES) else { return Ok(false) };
+        file.set_len(left)?;
+        // File systems give space out again only when it is certain that it is free.
+        file.sync_all()?;
+        Ok(true)
     }
 }
 
@@ -185,22 +219,39 @@ impl Disk for FolderDisk {
             let _ = fs::remove_file(&path);
             return Err(error);
         }
+        self.keep_names_reserve();
         Ok(Arc::new(FolderFile::new(file)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.folder.join(from), self.folder.join(to))
+        loop {
+            match fs::rename(self.folder.join(from), self.folder.join(to)) {
+                Err(error) if is_full(&error) => match self.give_names_reserve() {
+                    Ok(true) => {}
+                    _ => return Err(error),
+                },
+                result => return result,
+            }
+        }
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.folder.join(name))
+        fs::remove_file(self.folder.join(name))?;
+        self.keep_names_reserve();
+        Ok(())
+    }
+
+    fn own_bytes(&self) -> u64 {
+        NAMES_RESERVE_BYTES
     }
 
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
         let mut files = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            if let Ok(name) = entry.file_name().into_string() {
+            if let Ok(name) = entry.file_name().into_string()
+                && name != NAMES_RESERVE
+            {
                 files.push((name, entry.metadata()?.len()));
             }
         }

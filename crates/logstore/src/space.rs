@@ -197,7 +197,7 @@ impl Engine {
     pub(crate) fn taken_bytes(&self) -> u64 {
         let spares = self.space.spare_bytes() / self.segment_bytes();
         let files = self.table.len() as u64 + spares + OTHER_FILES;
-        self.file_bytes() + (files * NAME_BYTES).next_multiple_of(BLOCK_BYTES)
+        self.file_bytes() + self.disk.own_bytes() + (files * NAME_BYTES).next_multiple_of(BLOCK_BYTES)
     }
 
     /// What is kept for whom.
@@ -236,12 +236,13 @@ impl Engine {
         self.log.set_reserve(Reserve { spare_bytes: reserve.spare_bytes - held_room, ..reserve });
     }
 
-    /// Whether there are freed segments that somebody is still reading. Those whose readers are gone are spare files
-    /// afterwards.
+    /// Whether there were freed segments that somebody was still reading. Those whose readers are gone are spare files
+    /// afterwards, so that looking for room again may find it.
     pub(crate) fn has_held_segments(&self) -> bool {
         let mut pool = self.space.pool.lock();
+        let had = !pool.held.is_empty();
         self.settle_reserve(&mut pool);
-        !pool.held.is_empty()
+        had
     }
 
     /// A segment to go on to when the one that is written to is full, with what has to be kept beside it, and room for
@@ -357,6 +358,11 @@ impl Engine {
         let file = match pool.spares.pop_if(|_| capacity == self.segment_bytes()) {
             Some(spare) => match self.disk.rename(&spare.name, &name) {
                 Ok(()) => Ok(spare.file),
+                // It has its old name: on a full volume no other file would be had in its place.
+                Err(error) if is_full(&error) => {
+                    pool.spares.push(spare);
+                    Err(self.cannot_make(&name, capacity, &error))
+                }
                 Err(error) => {
                     // Whichever name it has now: it is given up.
                     let _ = self.disk.remove(&spare.name);
