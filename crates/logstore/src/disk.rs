@@ -90,6 +90,8 @@ pub struct FolderDisk {
     folder: PathBuf,
     /// Kept open for its lock, and to sync the folder's names.
     handle: File,
+    /// Whether files are opened for writing too.
+    is_writable: bool,
 }
 
 impl FolderDisk {
@@ -104,6 +106,19 @@ impl FolderDisk {
         if create {
             create_folder(folder)?;
         }
+        Self::lock(folder, create, true)
+    }
+
+    /// Opens the folder of a store to look at it, and locks it. Files are opened for reading only.
+    ///
+    /// # Errors
+    ///
+    /// As [`FolderDisk::open`] where no store is to be made.
+    pub fn open_to_read(folder: &Path) -> io::Result<Self> {
+        Self::lock(folder, false, false)
+    }
+
+    fn lock(folder: &Path, create: bool, is_writable: bool) -> io::Result<Self> {
         let handle = File::open(folder).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => io::Error::new(error.kind(), "there is no such folder"),
             _ => error,
@@ -117,7 +132,7 @@ impl FolderDisk {
                 folder.display()
             );
         }
-        Ok(Self { folder: folder.to_path_buf(), handle })
+        Ok(Self { folder: folder.to_path_buf(), handle, is_writable })
     }
 }
 
@@ -172,7 +187,7 @@ fn check_contents(folder: &Path, create: bool) -> io::Result<()> {
 
 impl Disk for FolderDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(self.folder.join(name))?;
+        let file = OpenOptions::new().read(true).write(self.is_writable).open(self.folder.join(name))?;
         Ok(Arc::new(FolderFile::new(file)))
     }
 

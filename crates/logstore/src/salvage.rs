@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use nacre_object::{ByteRange, ErrorKind, ObjectId, StoreError};
+use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::Options;
 use crate::binding::Binding;
@@ -151,9 +151,9 @@ pub fn rebuild(
             "objects that a damaged piece of the index named, and the log that is left does not".into();
         lost.push(Loss { object: UNKNOWN.into(), what });
     }
-    let dangling = engine.dangling(lost);
+    let dangling = engine.dangling();
     for (id, end) in &dangling {
-        // Reads of it fail their checksums.
+        // Reads of it fail their checksums, and the scrub that follows says what is lost.
         engine.table.insert(add_segment(&**disk, *id, *end, header(&store, *id, log.end))?);
         let path = disk.describe(&segment_name(*id));
         repaired.push(format!("{path}, which is missing, was replaced by one without data"));
@@ -306,11 +306,11 @@ impl Engine {
     }
 
     /// The segments that the index refers to and that are not there, with how long they must have been.
-    fn dangling(&self, lost: &mut Vec<Loss>) -> BTreeMap<u32, u64> {
+    fn dangling(&self) -> BTreeMap<u32, u64> {
         let mut missing: BTreeMap<u32, u64> = BTreeMap::new();
         for shard in &self.shards {
-            for (id, node) in shard.lock().iter() {
-                for (name, fork) in &node.forks {
+            for node in shard.lock().values() {
+                for fork in node.forks.values() {
                     for entry in fork.map.iter() {
                         let Place::Data { chunk, .. } = entry.place() else { continue };
                         if self.table.get(chunk.segment).is_some() {
@@ -318,7 +318,6 @@ impl Engine {
                         }
                         let end = missing.entry(chunk.segment).or_default();
                         *end = (*end).max(u64::from(chunk.offset) + u64::from(chunk.len));
-                        lost.push(Loss::bytes(id, name, ByteRange::new(entry.start(), entry.len())));
                     }
                 }
             }
