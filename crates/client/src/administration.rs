@@ -166,8 +166,8 @@ fn offline(
         let report = serde_json::to_value(at).unwrap_or(Value::Null);
         progress(Report { place: place.clone(), report });
     };
-    let report = work(path, &mut report)
-        .map_err(|error| error.context(format_args!("{method} of {uri} failed")))?;
+    let report =
+        work(path, &mut report).map_err(|error| error.context(format_args!("{method} of {uri} failed")))?;
     let report = serde_json::to_value(report)
         .map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))?;
     Ok(Report { place, report })

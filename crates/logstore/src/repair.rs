@@ -121,10 +121,7 @@ fn io(what: &str, error: &std::io::Error) -> StoreError {
 
 /// Checks all files as they are, and changes none: what has to be mended to open the store is mended in a view of the
 /// disk.
-pub fn scrub(
-    disk: &Arc<dyn Disk>,
-    progress: impl FnMut(ScrubProgress),
-) -> Result<ScrubReport, StoreError> {
+pub fn scrub(disk: &Arc<dyn Disk>, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
     let options = Options { committer: Committer::Caller, create: false, ..Options::default() };
     let options = options.with_segments(&**disk)?;
     match recovery::open(view(disk)?, options.clone()) {

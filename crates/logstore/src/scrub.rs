@@ -177,7 +177,11 @@ impl Engine {
     }
 
     /// Goes from what is live to the device, object by object.
-    fn find_losses(&self, checked: &BTreeMap<u32, Checked>, report: &mut ScrubReport) -> Result<(), StoreError> {
+    fn find_losses(
+        &self,
+        checked: &BTreeMap<u32, Checked>,
+        report: &mut ScrubReport,
+    ) -> Result<(), StoreError> {
         let mut absences = BTreeMap::new();
         let mut last: Option<ObjectId> = None;
         loop {
@@ -359,5 +363,48 @@ impl Loss {
             false => format!("fork \"{fork}\""),
         };
         Self { object: object.to_string(), what: format!("bytes {} to {last} of {fork}", range.offset) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LogStore, Options};
+    use nacre_object::{ObjectStore, Transaction, Write};
+
+    #[test]
+    fn a_step_is_bounded_and_steps_leave_nothing_out() {
+        let store = LogStore::memory(Options::default());
+        let object = ObjectId::try_from("object").unwrap();
+        let apply = |transaction| futures::executor::block_on(store.apply(&object, transaction)).unwrap();
+        // Extents that do not touch each other, and forks of hardly any.
+        for round in 0..5 {
+            let extents = (0..1000).map(|index| ((round * 1000 + index) * 3, "xy".into())).collect();
+            apply(Transaction::new().change(Write::Extents { fork: Fork::DEFAULT, extents }));
+        }
+        for number in 0..3000 {
+            let fork = Fork::try_from(format!("fork-{number:04}").as_str()).unwrap();
+            apply(Transaction::new().write(fork, 7, "z"));
+        }
+        let engine = &store.owner.engine;
+        let all = |segment: Arc<Segment>| {
+            let (from, to, finding) = (0, u64::MAX, 0);
+            let suspects = vec![Suspect { from, to, finding, object: None, is_record: true }];
+            (segment.id, Checked { end: u64::MAX, sealed: true, suspects })
+        };
+        let checked: BTreeMap<u32, Checked> = engine.table.all().into_iter().map(all).collect();
+        let mut cursor = Some((Fork::DEFAULT, 0));
+        let mut found = Vec::new();
+        while let Some(from) = cursor {
+            let (doubts, _, next) = engine.doubts(&object, &from, &checked);
+            assert!(doubts.len() <= STEP_ENTRIES + 1, "{} at once", doubts.len());
+            found.extend(doubts.iter().map(|doubt| (doubt.fork.clone(), doubt.entry.start())));
+            assert!(doubts.iter().all(Doubt::is_readable));
+            cursor = next;
+        }
+        let mut expected: Vec<(Fork, u64)> = (0..5000).map(|index| (Fork::DEFAULT, index * 3)).collect();
+        let fork = |number| Fork::try_from(format!("fork-{number:04}").as_str()).unwrap();
+        expected.extend((0..3000).map(|number| (fork(number), 7)));
+        assert!(found == expected, "{} of {} were seen", found.len(), expected.len());
     }
 }

@@ -234,7 +234,8 @@ fn print_scrub(reports: &[Report], damaged: usize) -> Result<(), Failure> {
         quantity::count(sum("files"), "file"),
         reports.iter().find_map(source).unwrap_or("from the device"),
         match damaged {
-            0 if reports.iter().any(|part| unopened(part).is_some()) => "the store cannot be opened".to_owned(),
+            0 if reports.iter().any(|part| unopened(part).is_some()) =>
+                "the store cannot be opened".to_owned(),
             0 => "no damage found".to_owned(),
             _ => quantity::count(damaged as u64, "damaged piece"),
         }
