@@ -356,8 +356,10 @@ local function check_guards(count)
       if not passes(check, operand, value and sub(value, 6)) then
         refuse(value and pack("<Bs4", 1, value) or "\0")
       end
-    else
+    elseif tag == 5 then
       if math.ult(take("<i8"), header.fence) then refuse("") end
+    else
+      if take("<i8") ~= header.version then refuse("") end
     end
   end
   return proposal

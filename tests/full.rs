@@ -6,11 +6,12 @@
 mod harness;
 
 use std::collections::VecDeque;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use harness::{Random, Server, file};
-use nacre::{ErrorKind, Fork, Outcome, StoreError, Transaction};
+use nacre::{ErrorKind, Fork, Key, Outcome, Transaction, Write};
 
 const MIB: u64 = 1 << 20;
 
@@ -153,7 +154,7 @@ fn overwrite(server: &Server, blocks: u64, writes: u64, random: &mut Random, gen
     let object = store.object("blocks").unwrap();
     let first = generations.is_empty();
     generations.resize(blocks as usize, 0);
-    let done = |result: Result<Outcome, StoreError>| {
+    let done = |result: Result<Outcome, nacre_object::StoreError>| {
         if let Err(error) = result {
             panic!("{error}\n{}", server.run(["info", "--json"]).json()[0]["report"]);
         }
@@ -222,6 +223,61 @@ fn a_store_works_at_nine_tenths_of_its_volume() {
     check_blocks(&server, &generations);
 }
 
+/// Bytes that a folder takes of its file system, itself included, as `du` finds them.
+fn taken(path: &Path) -> u64 {
+    let files = std::fs::read_dir(path).unwrap().filter_map(|entry| entry.ok()?.metadata().ok());
+    files.chain([std::fs::metadata(path).unwrap()]).map(|metadata| metadata.blocks() * 512).sum()
+}
+
+#[test]
+fn a_capacity_is_a_bound_for_small_objects_and_for_keys_too() {
+    let capacity = 8 * MIB;
+    for keys in [false, true] {
+        let folder = harness::folder();
+        let flags = ["--capacity", "8MiB", "--durability", "none"];
+        let server = Server::start(&file(folder.path()), &flags);
+        let store = nacre::open(&server.uri).unwrap();
+        let write = |number: u64| {
+            // The data is a tenth of what is kept of it.
+            let data = content(number, 100);
+            match keys {
+                true => {
+                    let key = Key::try_from(format!("key-{number:08}").as_str()).unwrap();
+                    let set = Write::SetKey { key, value: data.into() };
+                    store.apply(store.object("keys").unwrap().id(), Transaction::new().change(set))
+                }
+                false => {
+                    let write = Transaction::new().write(Fork::DEFAULT, 0, data);
+                    store.apply(store.object(&format!("object-{number:08}")).unwrap().id(), write)
+                }
+            }
+        };
+        let error = futures::executor::block_on(async {
+            for number in (0..).step_by(64) {
+                let replies: Vec<_> = (number..number + 64).map(write).collect();
+                assert!(taken(folder.path()) <= capacity, "{} bytes", taken(folder.path()));
+                for reply in replies {
+                    if let Err(error) = reply.await {
+                        return error;
+                    }
+                }
+            }
+            unreachable!("a capacity has an end");
+        });
+        assert_eq!(error.kind, ErrorKind::OutOfSpace, "{error}");
+        let found = taken(folder.path());
+        assert!(found <= capacity && found > capacity * 6 / 10, "{found} bytes, keys: {keys}");
+        for number in 0..if keys { 1 } else { 500 } {
+            let name = if keys { "keys".to_owned() } else { format!("object-{number:08}") };
+            let remove = Transaction::new().change(Write::Remove);
+            futures::executor::block_on(store.apply(store.object(&name).unwrap().id(), remove)).unwrap();
+        }
+        server.run(["compact"]).ok();
+        assert!(taken(folder.path()) <= capacity, "{} bytes, keys: {keys}", taken(folder.path()));
+        futures::executor::block_on(write(0)).unwrap();
+    }
+}
+
 #[test]
 fn a_capacity_is_a_bound_and_can_be_filled() {
     let folder = harness::folder();
@@ -231,10 +287,6 @@ fn a_capacity_is_a_bound_and_can_be_filled() {
     let server = Server::start(&file(folder.path()), &flags);
     let blocks = capacity / 10 * 9 / BLOCK_BYTES;
     let mut generations = Vec::new();
-    let taken = |path: &Path| {
-        let files = std::fs::read_dir(path).unwrap().filter_map(|entry| entry.ok()?.metadata().ok());
-        files.map(|metadata| metadata.len()).sum::<u64>()
-    };
     for _ in 0..1 + rounds() {
         overwrite(&server, blocks, blocks, &mut random, &mut generations);
         assert!(taken(folder.path()) <= capacity, "{} bytes of files", taken(folder.path()));

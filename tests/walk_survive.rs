@@ -198,14 +198,14 @@ fn nobody_goes_on_with_something_else() {
     assert_eq!(summary["total"]["entries"], find(&[root, "-name", "*1", "-print0"]).len());
 }
 
-/// Lists until the reader has something, interrupts it then, and gives all that it printed. It has more to print than a pipe
-/// and its buffers hold, so that it does not end before.
+/// Lists until the reader has more than the root's own line, which is printed before anything is walked; interrupts it then,
+/// and gives all that it printed. It has more to print than a pipe and its buffers hold, so that it does not end before.
 fn interrupted(words: &[&str]) -> Option<Vec<u8>> {
     use std::io::Read;
     let mut child = command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let stderr = drain(child.stderr.take().unwrap());
     let mut stdout = child.stdout.take().unwrap();
-    let mut printed = vec![0; 1];
+    let mut printed = vec![0; 8192];
     stdout.read_exact(&mut printed).unwrap();
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     stdout.read_to_end(&mut printed).unwrap();

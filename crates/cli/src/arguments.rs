@@ -119,14 +119,23 @@ impl ForkArgs {
     }
 }
 
+/// Reads a count that must not be zero.
+pub fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("it is not a count".to_owned()),
+    }
+}
+
 /// A byte range.
 #[derive(Args, Clone, Debug)]
 pub struct RangeArgs {
     /// Where the range begins
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    #[arg(long, allow_negative_numbers = true, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
     pub offset: u64,
     /// How long the range is [default: to the end]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, allow_negative_numbers = true, value_name = "SIZE", value_parser = parse_size)]
     pub length: Option<u64>,
 }
 

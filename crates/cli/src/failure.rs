@@ -77,12 +77,16 @@ impl From<Error> for Failure {
                 "\"nacre scrub\" lists all that is damaged, \"nacre rm --force\" does away with it"
             }
             ErrorKind::Denied | ErrorKind::Closed | ErrorKind::ReadOnly if on_ceph => "",
+            // It is there, and says itself what is the matter.
+            ErrorKind::Unavailable if error.message.contains("as many connections as it may") => {
+                "try again later, or start it with a greater --connections-max"
+            }
             ErrorKind::Unavailable => {
                 "start the server with \"nacre serve\", or name another store with --store or NACRE_STORE"
             }
             ErrorKind::Unknown => "it may or may not have taken effect: read the object to find out",
-            ErrorKind::Denied if error.message.contains("key") => {
-                "give the cluster's key file with --key or NACRE_KEY"
+            ErrorKind::Denied if error.message.contains("asks for the cluster's key") => {
+                "give the key file with --key or NACRE_KEY"
             }
             ErrorKind::OutOfSpace => "make room, then try again",
             ErrorKind::ReadOnly => "see the server's log, put the disk right, and start the server again",

@@ -188,7 +188,7 @@ impl BlockingObject {
 
     /// See [`Object::put_sized`].
     pub fn put_sized(&self, mut source: impl io::Read, bytes: Option<u64>) -> Result<u64, StoreError> {
-        let mut upload = Upload::new(&self.object, bytes)?;
+        let mut upload = block_on(Upload::new(&self.object, bytes))?;
         let mut stored = || loop {
             let mut piece = BytesMut::zeroed(PIECE_BYTES);
             let mut filled = 0;

@@ -22,8 +22,9 @@ pub struct Store {
 impl Store {
     /// Opens the store at a place: [`open`](crate::open), with the place already parsed.
     pub fn open(uri: &Uri) -> Result<Store, StoreError> {
-        let opened = Opened::open(uri).map_err(|error| error.context(format_args!("cannot open {uri}")))?;
-        Ok(Store { objects: opened.objects(), opened, name: uri.to_string().into() })
+        let name = uri.name();
+        let opened = Opened::open(uri).map_err(|error| error.context(format_args!("cannot open {name}")))?;
+        Ok(Store { objects: opened.objects(), opened, name: name.into() })
     }
 
     /// A handle on an engine of the caller's own, with a name for it in messages.
@@ -138,7 +139,7 @@ impl ObjectStore for Store {
         self.objects.list(after, limit)
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> Reply<Limits> {
         self.objects.limits()
     }
 }

@@ -50,7 +50,7 @@ impl Object {
         mut source: impl AsyncRead + Unpin,
         bytes: Option<u64>,
     ) -> Result<u64, StoreError> {
-        let mut upload = Upload::new(self, bytes)?;
+        let mut upload = Upload::new(self, bytes).await?;
         let stored = async {
             loop {
                 let mut piece = BytesMut::with_capacity(PIECE_BYTES);
@@ -103,6 +103,8 @@ pub(crate) fn target_error(error: std::io::Error) -> StoreError {
 /// A stream on its way into an object.
 pub(crate) struct Upload<'a> {
     object: &'a Object,
+    /// Bytes that the store holds in one fork.
+    bytes_max: u64,
     /// Where the next piece goes.
     offset: u64,
     /// The pieces, as long as one transaction holds them all.
@@ -120,19 +122,21 @@ struct Staging<'a> {
 
 impl<'a> Upload<'a> {
     /// Begins with a stream that is thought to be so long; an error if that is too long for the store.
-    pub(crate) fn new(object: &'a Object, bytes: Option<u64>) -> Result<Self, StoreError> {
-        let upload = Self { object, offset: 0, held: Vec::new(), staging: None };
+    pub(crate) async fn new(object: &'a Object, bytes: Option<u64>) -> Result<Self, StoreError> {
+        let limits = object.store().limits().await.map_err(|error| object.context(error, STORE))?;
+        let upload =
+            Self { object, bytes_max: limits.fork_bytes_max, offset: 0, held: Vec::new(), staging: None };
         upload.fits(bytes.unwrap_or(0), "the content has")?;
         Ok(upload)
     }
 
     fn fits(&self, bytes: u64, have: &str) -> Result<(), StoreError> {
-        let max = self.object.store().limits().fork_bytes_max;
+        let max = self.bytes_max;
         if bytes <= max {
             return Ok(());
         }
         let text = format!(
-            "{have} {bytes} bytes, and this store holds at most {max} in one fork; nothing was changed"
+            "{have} {bytes} bytes, and this store holds at most {max} in one fork; its content is as it was"
         );
         Err(self.object.context(StoreError::new(ErrorKind::Invalid, text), STORE))
     }
@@ -192,7 +196,11 @@ impl<'a> Upload<'a> {
 
     /// Cleans up behind a failure; gives what it was given.
     pub(crate) async fn end(self, result: Result<u64, StoreError>) -> Result<u64, StoreError> {
-        if let Some(staging) = self.staging {
+        if let Some(mut staging) = self.staging {
+            // What is under way still counts: whether the object is nothing but this stage depends on it.
+            for reply in staging.under_way {
+                let _ = staging.stage.wrote(reply.await);
+            }
             staging.stage.abandon().await;
         }
         result

@@ -90,6 +90,10 @@ impl FromStr for Uri {
             if path.is_empty() {
                 return Err(about("the path is missing; write file:PATH".to_owned()));
             }
+            if path.starts_with("//") && !path.starts_with("///") {
+                let why = "a folder is on this machine: write file:PATH or file:///PATH";
+                return Err(about(why.to_owned()));
+            }
             Engine::Folder(path.into())
         } else if place == "unix:" {
             Engine::Servers(vec![Address::Unix(nacre_wire::socket::own_socket())])
@@ -113,6 +117,14 @@ impl FromStr for Uri {
             options.set(&engine, name, value).map_err(|error| about(error.message))?;
         }
         Ok(Uri { engine, options })
+    }
+}
+
+impl Uri {
+    /// How messages name the store: the uri, without what says only whether to make it.
+    pub(crate) fn name(&self) -> String {
+        let options = Options { create: None, ..self.options.clone() };
+        Uri { engine: self.engine.clone(), options }.to_string()
     }
 }
 

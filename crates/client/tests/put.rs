@@ -8,9 +8,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use nacre::{
-    ByteRange, ErrorKind, Fork, Limits, Object, ObjectId, ObjectStore, Outcome, Read, Reply, Store,
-    Transaction,
+    ByteRange, ErrorKind, Fork, Guard, Key, Limits, Object, ObjectId, ObjectStore, Outcome, Read, Reply,
+    Store, Transaction, Write,
 };
+use nacre_object::stage::Stage;
 use nacre_object::testkit::MemoryStore;
 use tokio::io::{AsyncReadExt, repeat};
 
@@ -37,8 +38,8 @@ impl ObjectStore for Small {
         self.inner.list(after, limit)
     }
 
-    fn limits(&self) -> Limits {
-        Limits { fork_bytes_max: self.fork_bytes_max }
+    fn limits(&self) -> Reply<Limits> {
+        Reply::ready(Ok(Limits { fork_bytes_max: self.fork_bytes_max }))
     }
 }
 
@@ -157,6 +158,45 @@ fn a_put_that_fails_or_is_given_up_leaves_the_old_content_alone() {
         }
         assert_eq!(all_forks(&object).await, [(Fork::DEFAULT, 3)]);
         assert_eq!(object.read(0..9).await.unwrap().data, "old");
+    });
+}
+
+#[test]
+fn an_object_that_came_to_be_with_a_put_that_failed_goes_with_it() {
+    run(async {
+        let (engine, _) = small(1000);
+        let store = Store::from_engine(engine.clone(), "small");
+        let object = store.object("new").unwrap();
+        for mib in [1, 17, 40] {
+            object.put(Failing(mib * MIB)).await.unwrap_err();
+            assert!(!object.stat().await.unwrap().exists, "{mib} MiB");
+        }
+        // Also where the store refuses it half-way.
+        let (narrow, long) = small(30);
+        long.put(repeat(1).take(40 * MIB)).await.unwrap_err();
+        assert!(!long.stat().await.unwrap().exists);
+        drop(narrow);
+        // A writer that was killed: whoever removes the stage later removes the object too.
+        let stage = Stage::claim(&engine, object.id()).await.unwrap();
+        let more = Transaction::new().write(stage.fork().clone(), 64, "more");
+        engine.apply(object.id(), more).await.unwrap();
+        std::mem::forget(stage);
+        object.remove_staged(Duration::ZERO).await.unwrap();
+        assert!(!object.stat().await.unwrap().exists);
+        // What somebody else has made of the object meanwhile stays, even if it is still empty.
+        for change in [Write::Create, Write::SetKey { key: Key::try_from("k").unwrap(), value: "v".into() }] {
+            let stage = Stage::claim(&engine, object.id()).await.unwrap();
+            engine.apply(object.id(), Transaction::new().change(change.clone())).await.unwrap();
+            stage.abandon().await;
+            assert!(object.stat().await.unwrap().exists, "{change:?}");
+            assert_eq!(all_forks(&object).await, []);
+            let stage = Stage::claim(&engine, object.id()).await.unwrap();
+            stage.abandon().await;
+            assert!(object.stat().await.unwrap().exists, "it was there before");
+            let version = object.stat().await.unwrap().version;
+            let remove = Transaction::new().guard(Guard::Version { version }).change(Write::Remove);
+            engine.apply(object.id(), remove).await.unwrap();
+        }
     });
 }
 

@@ -159,7 +159,10 @@ impl Node {
         match guard {
             Guard::Exists if self.exists => None,
             Guard::Absent if !self.exists => None,
-            Guard::Exists | Guard::Absent => Some((Found::Object { exists: self.exists }, None)),
+            Guard::Version { version } if self.version == *version => None,
+            Guard::Exists | Guard::Absent | Guard::Version { .. } => {
+                Some((Found::Object { exists: self.exists }, None))
+            }
             Guard::Region { fork, range, version } => {
                 if self.region_version(fork, *range) <= *version {
                     None

@@ -99,6 +99,16 @@ pub struct Wanted {
     pub purpose: Purpose,
 }
 
+impl Pool {
+    /// Goes on to the next number, unless there was no space for a file of this one: on a full volume that is found again
+    /// and again, and numbers are to last, and to stay short.
+    fn took_number<T>(&mut self, made: &Result<T, StoreError>) {
+        if made.as_ref().err().is_none_or(|error| error.kind != ErrorKind::OutOfSpace) {
+            self.next_segment += 1;
+        }
+    }
+}
+
 impl Space {
     /// Nothing but a bound.
     pub fn new(capacity_bytes: Option<u64>) -> Self {
@@ -342,7 +352,6 @@ impl Engine {
     /// Makes a segment of a size and hands it to the log.
     pub(crate) fn add_segment(&self, pool: &mut Pool, capacity: u64) -> Result<(), StoreError> {
         let id = pool.next_segment;
-        pool.next_segment += 1;
         let name = segment_name(id);
         let failures = self.name_failures();
         let file = match pool.spares.pop_if(|_| capacity == self.segment_bytes()) {
@@ -357,6 +366,7 @@ impl Engine {
             },
             None => self.create(&name, capacity),
         };
+        pool.took_number(&file);
         // The name is durable before anything is written under it that somebody may be told of.
         let named = file.and_then(|file| match self.sync_names(failures) {
             Ok(()) => Ok(file),
@@ -380,8 +390,9 @@ impl Engine {
 
     fn add_spare(&self, pool: &mut Pool) -> Result<(), StoreError> {
         let name = spare_name(pool.next_segment);
-        pool.next_segment += 1;
-        let file = self.create(&name, self.segment_bytes())?;
+        let file = self.create(&name, self.segment_bytes());
+        pool.took_number(&file);
+        let file = file?;
         pool.spares.push(Spare { name, file });
         self.settle_reserve(pool);
         Ok(())

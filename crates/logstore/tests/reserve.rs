@@ -249,6 +249,25 @@ fn numbers_that_grow_in_place_leave_removals_room() {
     store.check_files();
 }
 
+#[test]
+fn a_full_disk_does_not_use_up_the_numbers_of_segments() {
+    let disk = Arc::new(SimDisk::new(1, sized(4 << 20)));
+    let store = open(&disk, options());
+    fill(&store, 8000);
+    let newest = |disk: &SimDisk| files(disk, "segment-").pop().unwrap().0;
+    let before = newest(&disk);
+    for _ in 0..1000 {
+        assert!(write(&store, "more", 0, vec![0; 50_000]).is_err());
+    }
+    remove(&store, "object-0").unwrap();
+    for number in 1..20 {
+        write(&store, &format!("object-{number}"), 0, vec![0; 8000]).unwrap();
+    }
+    let number = |name: &str| name.strip_prefix("segment-").unwrap().parse::<u32>().unwrap();
+    let (before, after) = (number(&before), number(&newest(&disk)));
+    assert!(after - before < 100, "segment {before} is followed by {after}");
+}
+
 /// A disk that lets one walk through a segment pass at a time.
 struct SteppedDisk {
     disk: SimDisk,

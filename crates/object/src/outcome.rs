@@ -38,7 +38,7 @@ pub struct Refusal {
 /// What stood where a guard wanted something else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// For `Exists` and `Absent`: whether the object exists.
+    /// For `Exists`, `Absent` and `Version`: whether the object exists. Its version is the refusal's.
     Object {
         /// Whether it does.
         exists: bool,

@@ -29,6 +29,8 @@ pub const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
 pub const REFRESH_AFTER: Duration = Duration::from_secs(600);
 
 const MAGIC: [u8; 8] = *b"NACRSTAG";
+/// Where in a stamp a 1 says that the object came to be with the stage.
+const CREATED_AT: usize = 24;
 /// Numbers of stages that writers choose from where there are none; with each one there is, two more.
 const NUMBERS: u64 = 8;
 /// How often a writer tries to claim a stage.
@@ -50,6 +52,8 @@ pub struct Staged {
     pub idle: Option<Duration>,
     /// The version of its stamp.
     version: u64,
+    /// The version of the object, if it came to be with this stage and nothing else of it was written since.
+    alone: Option<u64>,
 }
 
 /// The staged forks of an object.
@@ -61,9 +65,13 @@ pub async fn staged(store: &dyn ObjectStore, object: &ObjectId) -> Result<Vec<St
     let mut found = Vec::new();
     for (fork, bytes) in names(store, object, STAGED).await? {
         let range = ByteRange::new(0, STAMP_BYTES as u64);
-        let read = Transaction::new().read_range(fork.clone(), range);
-        let Some(Answer::Range(read)) = answer(store, object, read).await? else { continue };
-        found.push(Staged { fork, bytes, idle: idle(&read.data), version: read.version });
+        let whole = Read::Extents { fork: fork.clone(), range: ByteRange::ALL };
+        let read = Transaction::new().read_range(fork.clone(), range).read(whole);
+        let Outcome::Done(done) = store.apply(object, read).await? else { continue };
+        let [Answer::Range(read), Answer::Range(whole)] = &done.answers[..] else { continue };
+        let alone = has_created(&read.data) && whole.version == done.version;
+        let alone = alone.then_some(done.version);
+        found.push(Staged { fork, bytes, idle: idle(&read.data), version: read.version, alone });
     }
     Ok(found)
 }
@@ -85,7 +93,12 @@ pub async fn remove_staged(
         if !idle.is_zero() && stage.idle.is_none_or(|found| found < idle) {
             continue;
         }
-        if let Outcome::Done(_) = store.apply(object, removal(&stage.fork, stage.version)).await? {
+        let gone = match stage.alone {
+            Some(version) => matches!(store.apply(object, undoing(version)).await?, Outcome::Done(_)),
+            None => false,
+        };
+        if gone || matches!(store.apply(object, removal(&stage.fork, stage.version)).await?, Outcome::Done(_))
+        {
             removed.push(stage);
         }
     }
@@ -132,6 +145,8 @@ pub struct Stage<'a> {
     object: &'a ObjectId,
     fork: Fork,
     token: u64,
+    /// Whether the object came to be with this stage.
+    created: bool,
     /// The version of the stamp.
     stamp: u64,
     /// The greatest version that a write of this stage got.
@@ -158,13 +173,19 @@ impl<'a> Stage<'a> {
                 continue;
             }
             let look = Read::Extents { fork: fork.clone(), range: ByteRange::ALL };
-            let found = answer(store, object, Transaction::new().read(look)).await?;
-            let Some(Answer::Range(RangeRead { version, size: 0, .. })) = found else {
+            let Outcome::Done(found) = store.apply(object, Transaction::new().read(look)).await? else {
+                continue;
+            };
+            let Some(Answer::Range(RangeRead { version, size: 0, .. })) = found.answers.first() else {
                 taken.push(fork);
                 continue;
             };
-            let claim = Transaction::new().if_version(fork.clone(), ByteRange::ALL, version);
-            let claim = claim.write(fork.clone(), 0, stamp(token));
+            let mut claim = Transaction::new().if_version(fork.clone(), ByteRange::ALL, *version);
+            let created = !found.existed;
+            if created {
+                claim = claim.guard(Guard::Absent);
+            }
+            let claim = claim.write(fork.clone(), 0, stamp(token, created));
             match store.apply(object, claim).await? {
                 Outcome::Done(Done { version, .. }) => {
                     let refreshed = std::time::Instant::now();
@@ -174,12 +195,15 @@ impl<'a> Stage<'a> {
                         object,
                         fork,
                         token,
+                        created,
                         stamp: version,
                         newest: version,
                         refreshed,
                         over,
                     });
                 }
+                // Somebody else made the object meanwhile.
+                Outcome::Refused(refusal) if refusal.guard > 0 => {}
                 Outcome::Refused(_) => taken.push(fork),
             }
         }
@@ -229,7 +253,7 @@ impl<'a> Stage<'a> {
     ///
     /// As those of [`Stage::wrote`].
     pub async fn refresh(&mut self) -> Result<(), StoreError> {
-        let stamp = self.guarded().write(self.fork.clone(), 0, stamp(self.token));
+        let stamp = self.guarded().write(self.fork.clone(), 0, stamp(self.token, self.created));
         let reply = self.store.apply(self.object, stamp).await;
         self.stamp = self.wrote(reply)?;
         self.refreshed = std::time::Instant::now();
@@ -264,9 +288,15 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Removes the stage, if it is still there.
+    /// Removes the stage, if it is still there; and the object, if it came to be with the stage and nothing else was
+    /// written to it. For that, all writes must have been noted.
     pub async fn abandon(mut self) {
         self.over = true;
+        if self.created
+            && let Ok(Outcome::Done(_)) = self.store.apply(self.object, undoing(self.newest)).await
+        {
+            return;
+        }
         // What cannot be removed now is found later: by its age, or by a person.
         let _ = self.store.apply(self.object, removal(&self.fork, self.newest)).await;
     }
@@ -280,15 +310,24 @@ impl<'a> Stage<'a> {
 impl Drop for Stage<'_> {
     fn drop(&mut self) {
         if !self.over {
+            if self.created {
+                drop(self.store.apply(self.object, undoing(self.newest)));
+            }
             drop(self.store.apply(self.object, removal(&self.fork, self.newest)));
         }
     }
 }
 
+/// Removes an object that is still at a version.
+fn undoing(version: u64) -> Transaction {
+    let guarded = Transaction::new().guard(Guard::Exists).guard(Guard::Version { version });
+    guarded.change(Write::Remove)
+}
+
 /// Removes a stage whose stamp is not newer than `version`.
 fn removal(fork: &Fork, version: u64) -> Transaction {
     let range = ByteRange::new(0, STAMP_BYTES as u64);
-    let guarded = Transaction::new().if_version(fork.clone(), range, version);
+    let guarded = Transaction::new().guard(Guard::Exists).if_version(fork.clone(), range, version);
     guarded.change(Write::RemoveFork { fork: fork.clone() })
 }
 
@@ -298,13 +337,18 @@ fn taken_away() -> StoreError {
     StoreError::new(ErrorKind::Busy, text)
 }
 
-fn stamp(token: u64) -> Bytes {
+fn stamp(token: u64, created: bool) -> Bytes {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64;
     let mut stamp = vec![0; STAMP_BYTES];
     stamp[..8].copy_from_slice(&MAGIC);
     stamp[8..16].copy_from_slice(&now.to_le_bytes());
     stamp[16..24].copy_from_slice(&token.to_le_bytes());
+    stamp[CREATED_AT] = u8::from(created);
     stamp.into()
+}
+
+fn has_created(stamp: &[u8]) -> bool {
+    stamp.starts_with(&MAGIC) && stamp.get(CREATED_AT) == Some(&1)
 }
 
 fn idle(stamp: &[u8]) -> Option<Duration> {

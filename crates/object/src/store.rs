@@ -23,15 +23,15 @@ pub trait ObjectStore: Send + Sync + 'static {
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>>;
 
     /// What this store holds less of than the model allows. A store in front of another one passes on that one's.
-    fn limits(&self) -> Limits {
-        Limits::default()
+    fn limits(&self) -> Reply<Limits> {
+        Reply::ready(Ok(Limits::default()))
     }
 }
 
 /// What one store holds less of than the model allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that one fork of an object may hold, from its beginning to its end.
+    /// Bytes that one fork of an object may hold, holes not counted.
     pub fork_bytes_max: u64,
 }
 
@@ -83,7 +83,7 @@ impl<S: ObjectStore + ?Sized> ObjectStore for std::sync::Arc<S> {
         (**self).list(after, limit)
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> Reply<Limits> {
         (**self).limits()
     }
 }

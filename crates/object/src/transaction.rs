@@ -70,6 +70,12 @@ pub enum Guard {
         /// What its value must be.
         check: Check,
     },
+    /// The object's version is `version`: nothing of it has changed since it had that one. An object that never was has
+    /// version 0, and one that was removed keeps its version.
+    Version {
+        /// The version.
+        version: u64,
+    },
     /// The object has seen no fencing token greater than `token`.
     Fence {
         /// The caller's token.
@@ -363,7 +369,7 @@ impl Guard {
     /// Checks the guard, and counts its payload bytes.
     fn validate(&self) -> Result<usize, StoreError> {
         match self {
-            Guard::Exists | Guard::Absent | Guard::Fence { .. } => Ok(0),
+            Guard::Exists | Guard::Absent | Guard::Version { .. } | Guard::Fence { .. } => Ok(0),
             Guard::Region { range, .. } => range.validate().map(|()| 0),
             Guard::Proposal { range, version, .. } => {
                 range.validate()?;

@@ -9,11 +9,13 @@ use crate::uri::Location;
 pub(crate) mod errno {
     pub(crate) const EPERM: i32 = 1;
     pub(crate) const ENOENT: i32 = 2;
+    pub(crate) const EIO: i32 = 5;
     pub(crate) const EACCES: i32 = 13;
     pub(crate) const EEXIST: i32 = 17;
     pub(crate) const EFBIG: i32 = 27;
     pub(crate) const ENOSPC: i32 = 28;
     pub(crate) const ERANGE: i32 = 34;
+    pub(crate) const ENODATA: i32 = 61;
     pub(crate) const EOVERFLOW: i32 = 75;
     pub(crate) const EOPNOTSUPP: i32 = 95;
     pub(crate) const ENOTCONN: i32 = 107;
@@ -96,8 +98,9 @@ pub(crate) fn call_failed(code: i32, attempt: Attempt, location: &Location, obje
         errno::EPERM | errno::EACCES => StoreError::new(
             ErrorKind::Unsupported,
             format!(
-                "object \"{object}\" in pool \"{pool}\": the OSDs do not run Lua for client.{}: {LUA_SETTINGS}; or, \
-                 without the second setting, give the user the capability that docs/ceph.md shows",
+                "object \"{object}\" in pool \"{pool}\": client.{} may not call the class lua there: either the user \
+                 needs the capability osd 'allow rwx pool={pool}', with the namespace if it names one, or the OSDs do not \
+                 run Lua: {LUA_SETTINGS} (docs/ceph.md shows both, and what does without the second setting)",
                 location.id
             ),
         ),
@@ -132,9 +135,15 @@ pub(crate) fn not_opened(step: Step, code: i32, location: &Location) -> StoreErr
     let (pool, id) = (&location.pool, &location.id);
     let (kind, why) = match (step, -code) {
         (Step::Create, _) => (ErrorKind::Io, format!("librados could not be set up: {}", system(code))),
-        (Step::Conf, errno::ENOENT) => {
-            (ErrorKind::Unavailable, format!("there is no configuration file {conf}"))
-        }
+        (Step::Conf, errno::ENOENT) => (
+            ErrorKind::Invalid,
+            match &location.conf {
+                Some(conf) => format!("there is no configuration file {conf}"),
+                None => "there is no configuration file where Ceph looks for one (/etc/ceph/ceph.conf, or $CEPH_CONF); \
+                         name it with conf=FILE"
+                    .to_owned(),
+            },
+        ),
         (Step::Conf, _) => (ErrorKind::Invalid, format!("{conf} could not be read: {}", system(code))),
         (Step::Setting, _) => (ErrorKind::Invalid, format!("librados refused a setting: {}", system(code))),
         (Step::Connect, errno::ENOENT | errno::EOPNOTSUPP) => (
@@ -143,6 +152,11 @@ pub(crate) fn not_opened(step: Step, code: i32, location: &Location) -> StoreErr
         ),
         (Step::Connect, errno::EPERM | errno::EACCES) => {
             (ErrorKind::Denied, format!("the cluster does not accept the key of client.{id}"))
+        }
+        // What librados says of a keyring that cannot be parsed.
+        (Step::Connect, errno::EIO) if location.keyring.is_some() => {
+            let keyring = location.keyring.as_deref().unwrap_or_default();
+            (ErrorKind::Denied, format!("the keyring {keyring} cannot be used: it is none, or it is damaged"))
         }
         (Step::Connect, errno::ETIMEDOUT) => (
             ErrorKind::Unavailable,

@@ -16,6 +16,7 @@
 mod discard;
 mod error;
 mod known;
+mod limit;
 mod name;
 mod native;
 pub mod raw;

@@ -82,6 +82,7 @@ pub(crate) fn plan(transaction: &Transaction, known: &Known, token: Token) -> Op
         };
         let holds = match guard {
             Guard::Exists => true,
+            Guard::Version { version } => before.version == *version,
             Guard::Fence { token } => before.fence <= *token,
             Guard::Region { fork, range, version } => within(fork, range) && extent.version <= *version,
             Guard::Proposal { fork, range, version } => {

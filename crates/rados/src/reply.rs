@@ -35,7 +35,9 @@ pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<
             let header = text.header()?;
             let index = text.u32()? as usize;
             let found = match transaction.guards.get(index)? {
-                Guard::Exists | Guard::Absent => Found::Object { exists: header.exists },
+                Guard::Exists | Guard::Absent | Guard::Version { .. } => {
+                    Found::Object { exists: header.exists }
+                }
                 Guard::Region { .. } | Guard::Proposal { .. } => Found::Region(text.range()?),
                 Guard::Key { key: name, .. } | Guard::Attribute { name, .. } => match text.value(name)? {
                     Ok(value) => Found::Value(value),

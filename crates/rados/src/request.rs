@@ -121,6 +121,10 @@ impl Encoder {
                 });
                 self.bytes(check.operand());
             }
+            Guard::Version { version } => {
+                self.u8(6);
+                self.u64(*version);
+            }
             Guard::Fence { token } => {
                 self.u8(5);
                 self.u64(*token);

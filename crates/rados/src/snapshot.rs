@@ -94,6 +94,9 @@ impl Snapshot<'_> {
         Ok(match guard {
             Guard::Exists => (!exists).then_some(Found::Object { exists }),
             Guard::Absent => exists.then_some(Found::Object { exists }),
+            Guard::Version { version } => {
+                (self.header.version != *version).then_some(Found::Object { exists })
+            }
             Guard::Fence { token } => (self.header.fence > *token).then_some(Found::Fence(self.header.fence)),
             Guard::Key { key, check } => self.unless_passed(b'k', key, check).await?,
             Guard::Attribute { name, check } => self.unless_passed(b'a', name, check).await?,

@@ -12,12 +12,15 @@ use bytes::Bytes;
 
 use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
 use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
-use nacre_object::{Answer, Done, ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_object::{
+    Answer, Done, ErrorKind, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction,
+};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::error::{Attempt, call_failed, errno, failed, newer, no_library, not_opened, pool_gone};
 use crate::known::{Knowledge, Known};
+use crate::limit::object_bytes_max;
 use crate::name::{object_id, object_name};
 use crate::native;
 use crate::record::{Author, Changed, Token};
@@ -66,6 +69,8 @@ pub(crate) struct Inner {
     chunks: RwLock<HashMap<Routine, Bytes>>,
     /// Whether the OSDs are too different for that.
     by_text: AtomicBool,
+    /// Bytes that the OSDs let one object have, once somebody wanted to know.
+    object_bytes_max: OnceCell<u64>,
 }
 
 /// Makes the tokens of changes: 64 random bits of this connection, and a count.
@@ -152,6 +157,10 @@ impl ObjectStore for RadosStore {
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         self.0.list(after, limit)
     }
+
+    fn limits(&self) -> Reply<Limits> {
+        self.0.limits()
+    }
 }
 
 impl Engine {
@@ -172,6 +181,15 @@ impl ObjectStore for Engine {
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         let (engine, after) = (self.clone(), after.cloned());
         started(async move { engine.connected().await?.list(after, limit.min(PAGE_ENTRIES_MAX)).await })
+    }
+
+    fn limits(&self) -> Reply<Limits> {
+        let engine = self.clone();
+        started(async move {
+            let inner = engine.connected().await?;
+            let fork_bytes_max = *inner.object_bytes_max.get_or_init(|| object_bytes_max(&inner.pool)).await;
+            Ok(Limits { fork_bytes_max })
+        })
     }
 }
 
@@ -248,8 +266,16 @@ impl Inner {
         let pool = connect(location.clone()).await?;
         tracing::debug!(pool = location.pool, fsid = pool.fsid(), "connected to Ceph");
         let (knowledge, tokens) = (Knowledge::new(), Tokens::new());
-        let (chunks, by_text) = (RwLock::default(), AtomicBool::new(false));
-        Ok(Self { pool, location, knowledge, tokens, calls_denied: AtomicBool::new(false), chunks, by_text })
+        Ok(Self {
+            pool,
+            location,
+            knowledge,
+            tokens,
+            calls_denied: AtomicBool::new(false),
+            chunks: RwLock::default(),
+            by_text: AtomicBool::new(false),
+            object_bytes_max: OnceCell::new(),
+        })
     }
 
     async fn apply(&self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
@@ -606,6 +632,14 @@ impl Inner {
             Ok(Ok(Some(ids))) => Ok(ids),
             Ok(Ok(None)) => Err(pool_gone().context(format_args!("listing pool \"{}\"", self.location.pool))),
             Ok(Err(code)) => {
+                if matches!(-code, errno::EPERM | errno::EACCES) {
+                    let Location { id, pool, .. } = &self.location;
+                    let text = format!(
+                        "listing pool \"{pool}\": client.{id} may not do that: it needs at least the capabilities mon \
+                         'allow r' and osd 'allow r pool={pool}', with the namespace if they name one"
+                    );
+                    return Err(StoreError::new(ErrorKind::Denied, text));
+                }
                 let why = std::io::Error::from_raw_os_error(-code);
                 let text = format!("listing pool \"{}\": {why}", self.location.pool);
                 Err(StoreError::new(ErrorKind::Unavailable, text))

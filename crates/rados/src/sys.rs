@@ -51,6 +51,7 @@ library! {
     rados_create2: fn(*mut Raw, *const c_char, *const c_char, u64) -> c_int;
     rados_conf_read_file: fn(Raw, *const c_char) -> c_int;
     rados_conf_set: fn(Raw, *const c_char, *const c_char) -> c_int;
+    rados_conf_get: fn(Raw, *const c_char, *mut c_char, usize) -> c_int;
     rados_connect: fn(Raw) -> c_int;
     rados_shutdown: fn(Raw);
     rados_cluster_fsid: fn(Raw, *mut c_char, usize) -> c_int;
@@ -74,6 +75,7 @@ library! {
     rados_write_op_setxattr: fn(Raw, *const c_char, *const c_char, usize);
     rados_write_op_write: fn(Raw, *const c_char, usize, u64);
     rados_write_op_write_full: fn(Raw, *const c_char, usize);
+    rados_write_op_zero: fn(Raw, u64, u64);
     rados_write_op_remove: fn(Raw);
     rados_write_op_omap_clear: fn(Raw);
     rados_write_op_omap_set2: fn(Raw, *const *const c_char, *const *const c_char, *const usize, *const usize, usize);
@@ -288,6 +290,20 @@ impl Pool {
         }
     }
 
+    /// A setting that is a number, as this client has it.
+    pub(crate) fn setting(&self, name: &CStr) -> Option<u64> {
+        let mut value = [0_u8; 64];
+        // SAFETY: the buffer is as long as we say.
+        let code = unsafe {
+            let (buffer, length) = (value.as_mut_ptr().cast(), value.len());
+            (self.0.library.rados_conf_get)(self.0.cluster, name.as_ptr(), buffer, length)
+        };
+        if code < 0 {
+            return None;
+        }
+        CStr::from_bytes_until_nul(&value).ok()?.to_str().ok()?.parse().ok()
+    }
+
     /// Whether the pool is there, as far as this client knows. It knows better once an operation came back with ENOENT,
     /// for librados asks the monitors before it says that of a pool.
     pub(crate) fn exists(&self) -> bool {
@@ -492,6 +508,8 @@ pub(crate) enum WriteStep<'a> {
     Bytes { offset: u64, data: &'a [u8] },
     /// Replaces all bytes.
     AllBytes(&'a [u8]),
+    /// Makes a byte zero, if the object is there and that long.
+    Zero { offset: u64 },
     /// Sets a key of the omap.
     SetOmap(&'a [u8], &'a [u8]),
     /// Removes all keys of the omap.
@@ -522,6 +540,7 @@ impl WriteStep<'_> {
                 WriteStep::AllBytes(data) => {
                     (library.rados_write_op_write_full)(op, data.as_ptr().cast(), data.len());
                 }
+                WriteStep::Zero { offset } => (library.rados_write_op_zero)(op, *offset, 1),
                 WriteStep::SetOmap(key, value) => {
                     let (keys, key_len) = (key.as_ptr().cast(), key.len());
                     let (values, value_len) = (value.as_ptr().cast(), value.len());

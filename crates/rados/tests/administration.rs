@@ -3,9 +3,7 @@
 
 mod cluster;
 
-use std::process::{Command, Stdio};
-
-use cluster::{Cluster, open};
+use cluster::{Cluster, open, wait_until};
 use nacre_object::testkit::block_on;
 use nacre_object::{
     Answer, ByteRange, Check, ErrorKind, Fork, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read,
@@ -162,26 +160,9 @@ fn a_client_that_is_shut_out_is_told_so() {
 fn damaged_values_are_noticed_and_named() {
     let cluster = Cluster::shared();
     let uri = cluster.uri("damage");
-    let namespace = uri.split("ns=").nth(1).unwrap();
     let (natively, by_calls) = (open(&uri), open(&format!("{uri}&native=off")));
     let key = Key::try_from("colour").unwrap();
-    let rados = |arguments: &[&str], input: &[u8]| {
-        use std::io::Write as _;
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/ceph");
-        let mut process = Command::new(script)
-            .args(["rados", "--dir"])
-            .arg(cluster.dir())
-            .args(["--", "-p", "nacre", "-N", namespace])
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        process.stdin.take().unwrap().write_all(input).unwrap();
-        let output = process.wait_with_output().unwrap();
-        assert!(output.status.success(), "rados {arguments:?}");
-        output.stdout
-    };
+    let rados = |arguments: &[&str], input: &[u8]| cluster.rados_in(&uri, arguments, input);
     // What is damaged, the key that holds it, and a read that needs it.
     let cases: [(&str, &str, Read); 4] = [
         (
@@ -278,7 +259,10 @@ fn damaged_values_are_noticed_and_named() {
 #[test]
 fn objects_that_pass_the_limit_are_refused_whole() {
     let cluster = Cluster::shared();
-    let store = cluster.open("limit");
+    let uri = cluster.uri("limit");
+    let store = open(&uri);
+    let limit = |store: &RadosStore| block_on(store.limits()).unwrap().fork_bytes_max;
+    assert_eq!(limit(&store), 128 << 20);
     // Stock OSDs keep up to 128 MiB in one object.
     let piece = vec![7_u8; 16 << 20];
     let mut written = 0_u64;
@@ -299,6 +283,11 @@ fn objects_that_pass_the_limit_are_refused_whole() {
     let nacre_object::Answer::Range(found) = &done.answers[0] else { unreachable!("a range was asked for") };
     assert_eq!((&found.data[..], found.size), (&[7; 4][..], written));
     apply(&store, "large", Transaction::new().change(Write::Remove)).unwrap();
+    // What the OSDs have set counts, not what this client has; and whoever must not write is bounded by nothing.
+    cluster.ceph(&["config", "set", "osd", "osd_max_object_size", "100000001"]);
+    wait_until("the OSDs have the new setting", || limit(&open(&uri)) == 100_000_001);
+    cluster.ceph(&["config", "rm", "osd", "osd_max_object_size"]);
+    wait_until("the OSDs have the default again", || limit(&open(&uri)) == 128 << 20);
 }
 
 #[test]

@@ -213,7 +213,8 @@ pub(crate) async fn introduce(
         Some(Status::KeyNeeded) => return Err(denied("it asks for the cluster's key, and none was given")),
         Some(Status::NoKey) => {
             return Err(denied(
-                "a key was given, but this server has none, so it cannot prove that it is the right one",
+                "a key was given, but this server has none, so it cannot prove that it is the right one; without the key it \
+                 answers",
             ));
         }
         Some(Status::WrongKey) => return Err(denied("the key that was given is not this server's")),

@@ -57,8 +57,11 @@ impl ClusterKey {
     /// Reads the key from a file. A file that others than its owner may read is refused: it is no secret.
     pub fn load(path: &Path) -> Result<ClusterKey, StoreError> {
         let about = |kind, why: String| StoreError::new(kind, format!("key file {}: {why}", path.display()));
-        let mode = std::fs::metadata(path).map_err(|error| about(ErrorKind::Io, error.to_string()))?;
-        let mode = mode.permissions().mode() & 0o777;
+        let metadata = std::fs::metadata(path).map_err(|error| about(ErrorKind::Io, error.to_string()))?;
+        if !metadata.is_file() {
+            return Err(about(ErrorKind::Invalid, "it is no file".to_owned()));
+        }
+        let mode = metadata.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
             let why = format!("others than its owner may read it (mode {mode:03o}); run chmod 600 on it");
             return Err(about(ErrorKind::Denied, why));
@@ -103,6 +106,8 @@ mod tests {
 
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
         assert_eq!(ClusterKey::load(&path).unwrap_err().kind, ErrorKind::Denied);
+        let error = ClusterKey::load(folder.path()).unwrap_err().message;
+        assert!(error.contains("no file") && !error.contains("chmod"), "{error}");
         let short = folder.path().join("short");
         std::fs::write(&short, "00").unwrap();
         std::fs::set_permissions(&short, std::fs::Permissions::from_mode(0o600)).unwrap();

@@ -30,6 +30,7 @@ mod code {
     pub(super) const GUARD_KEY: u8 = 5;
     pub(super) const GUARD_ATTRIBUTE: u8 = 6;
     pub(super) const GUARD_FENCE: u8 = 7;
+    pub(super) const GUARD_VERSION: u8 = 8;
 
     pub(super) const CHECK_PRESENT: u8 = 0;
     pub(super) const CHECK_ABSENT: u8 = 1;
@@ -211,6 +212,10 @@ fn put_guard(outbox: &mut Outbox, guard: &Guard) {
         }
         Guard::Key { key, check } => put_check(outbox, code::GUARD_KEY, key, check),
         Guard::Attribute { name, check } => put_check(outbox, code::GUARD_ATTRIBUTE, name, check),
+        Guard::Version { version } => {
+            put_operation(outbox, code::GUARD_VERSION, 0, &[]);
+            outbox.u64(*version);
+        }
         Guard::Fence { token } => {
             put_operation(outbox, code::GUARD_FENCE, 0, &[]);
             outbox.u64(*token);
@@ -290,6 +295,7 @@ fn get_guard(cursor: &mut Cursor<'_>) -> Result<Guard, WireError> {
             Guard::Proposal { fork: Fork::new(name)?, range: get_range(cursor)?, version: cursor.u64()? }
         }
         code::GUARD_FENCE => Guard::Fence { token: cursor.u64()? },
+        code::GUARD_VERSION => Guard::Version { version: cursor.u64()? },
         _ => return Err(WireError::Malformed("unknown guard")),
     })
 }

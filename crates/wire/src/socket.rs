@@ -82,6 +82,8 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        // Nobody listens on it any more, so another server may be taking its place: not between the look and the removal.
+        let Ok(_lock) = Lock::take(&self.path) else { return };
         if fs::symlink_metadata(&self.path).is_ok_and(|metadata| self.is(&metadata)) {
             // Nobody can connect any more, whether the file goes or not.
             let _ = fs::remove_file(&self.path);
@@ -421,6 +423,33 @@ mod tests {
         }
         assert_eq!(names(folder.path()), before);
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
+    }
+
+    /// A server that stops while another takes its place does not remove the other's socket.
+    #[test]
+    fn the_socket_of_a_successor_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let mut server = listen(&path, SocketAccess::default()).unwrap();
+        for _ in 0..500 {
+            let (listener, file) = server;
+            server = std::thread::scope(|scope| {
+                let stopping = scope.spawn(move || {
+                    drop(listener);
+                    drop(file);
+                });
+                let next = loop {
+                    match listen(&path, SocketAccess::default()) {
+                        Ok(next) => break next,
+                        // The other one still listens.
+                        Err(error) => assert_eq!(error.kind(), io::ErrorKind::AddrInUse),
+                    }
+                };
+                stopping.join().unwrap();
+                next
+            });
+            UnixStream::connect(&path).unwrap();
+        }
     }
 
     /// Many servers try to take the place of one that was killed: one of them gets it, and answers.

@@ -42,6 +42,7 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
             Guard::Key { key: key.clone(), check: Check::Greater(value.clone()) },
             Guard::Key { key: key.clone(), check: Check::GreaterOrEqual(value.clone()) },
             Guard::Fence { token: 9 },
+            Guard::Version { version: 10 },
         ],
         reads: vec![
             Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look },
@@ -179,13 +180,14 @@ impl Maker {
     fn guard(&mut self) -> Guard {
         let (fork, range, version) =
             (self.fork(), self.range(), self.0.random_range(0..=limit::PROPOSAL_MAX));
-        match self.0.random_range(0..7) {
+        match self.0.random_range(0..8) {
             0 => Guard::Exists,
             1 => Guard::Absent,
             2 => Guard::Region { fork, range, version },
             3 => Guard::Proposal { fork, range, version },
             4 => Guard::Key { key: self.key(), check: self.check() },
             5 => Guard::Attribute { name: self.key(), check: self.check() },
+            6 => Guard::Version { version: self.0.random() },
             _ => Guard::Fence { token: self.0.random() },
         }
     }

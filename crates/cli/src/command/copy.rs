@@ -1,5 +1,6 @@
 //! `nacre copy-objects`: from one store to another, versions and all.
 
+use nacre::{Engine, Uri};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -22,8 +23,20 @@ pub struct Args {
     destination: String,
 }
 
+/// Whether two uris name one folder, which one process opens once.
+fn same_folder(source: &str, destination: &str) -> bool {
+    let folder = |uri: &str| match uri.parse().ok()? {
+        Uri { engine: Engine::Folder(path), .. } => std::fs::canonicalize(path).ok(),
+        _ => None,
+    };
+    folder(source).is_some_and(|source| Some(source) == folder(destination))
+}
+
 /// Runs `nacre copy-objects`.
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    if same_folder(&args.source, &args.destination) {
+        return Err(Failure::Usage(format!("{} cannot be copied to itself", args.source)));
+    }
     let source = session.open_at(&args.source, Purpose::Use)?;
     let destination = session.open_at(&args.destination, Purpose::Fill)?;
     let mut bar = Bar::bytes(None);

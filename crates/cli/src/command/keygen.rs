@@ -7,7 +7,7 @@ use nacre_wire::ClusterKey;
 use crate::failure::Failure;
 use crate::output;
 
-/// Make a cluster key, which servers on other addresses than loopback ones need
+/// Make a cluster key, which servers that listen on TCP need
 ///
 /// Give the file to servers and clients alike, with --key or NACRE_KEY. Only its owner may read it.
 #[derive(clap::Args, Debug)]

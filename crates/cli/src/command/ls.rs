@@ -20,7 +20,7 @@ pub struct Args {
     #[arg(long, value_name = "OBJECT", value_parser = name::object())]
     after: Option<ObjectId>,
     /// At most so many
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, allow_negative_numbers = true, value_name = "COUNT")]
     limit: Option<u64>,
     /// Show version, size, forks, keys and attributes too
     #[arg(long, short)]

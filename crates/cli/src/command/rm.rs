@@ -28,7 +28,14 @@ pub struct Args {
     #[arg(long, conflicts_with = "fork")]
     staged: bool,
     /// Only those whose writers have not got on for so many seconds
-    #[arg(long, value_name = "SECONDS", requires = "staged", default_value = "0", hide_default_value = true)]
+    #[arg(
+        long,
+        allow_negative_numbers = true,
+        value_name = "SECONDS",
+        requires = "staged",
+        default_value = "0",
+        hide_default_value = true
+    )]
     idle: u64,
 }
 

@@ -97,7 +97,7 @@ struct Settings {
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
     /// Connections that may be open at once [default: 10000]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = crate::arguments::at_least_one)]
     connections_max: Option<usize>,
     /// Memory that all connections together may hold
     #[arg(long, value_name = "SIZE")]

@@ -95,8 +95,12 @@ pub async fn get(session: &Session, args: GetArgs) -> Result<(), Failure> {
     let file = tokio::fs::File::create(&partial)
         .await
         .map_err(Failure::io(format!("make the file {}", partial.display())))?;
+    let signalled = nacre_daemon::signalled()?;
     let done = async {
-        copy(&object, range, file).await?;
+        tokio::select! {
+            copied = copy(&object, range, file) => copied?,
+            () = signalled => return Err(Failure::Failed("interrupted".to_owned())),
+        }
         if let Some(metadata) = metadata {
             std::fs::set_permissions(&partial, metadata.permissions())
                 .map_err(Failure::io(format!("keep the permissions of {shown}")))?;

@@ -243,7 +243,7 @@ impl<S: ObjectStore> ObjectStore for Paced<S> {
         self.shared.store.list(after, limit)
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> Reply<Limits> {
         self.shared.store.limits()
     }
 }

@@ -248,7 +248,7 @@ impl Generator {
 
     fn guard(&mut self, object: &ObjectId, state: &ObjectState) -> Guard {
         let miss = self.percent(self.shape.miss_percent);
-        match self.rng.random_range(0..16) {
+        match self.rng.random_range(0..17) {
             0 if state.exists() != miss => Guard::Exists,
             0 => Guard::Absent,
             1..=7 => {
@@ -279,6 +279,11 @@ impl Generator {
                 let name = self.key(self.shape.attributes);
                 let check = self.check(state.attributes().get(&name), miss);
                 Guard::Attribute { name, check }
+            }
+            15 => {
+                let version = state.version();
+                let other = if self.percent(50) { version + 1 } else { version.saturating_sub(1) };
+                Guard::Version { version: if miss { other } else { version } }
             }
             _ if miss => Guard::Fence { token: state.fence().saturating_sub(1) },
             _ => Guard::Fence { token: state.fence() + self.rng.random_range(0..3) },

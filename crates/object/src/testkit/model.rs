@@ -166,6 +166,7 @@ impl ObjectState {
         let (holds, found) = match guard {
             Guard::Exists => (self.exists, Found::Object { exists: self.exists }),
             Guard::Absent => (!self.exists, Found::Object { exists: self.exists }),
+            Guard::Version { version } => (self.version == *version, Found::Object { exists: self.exists }),
             Guard::Region { fork, range, version } => {
                 if self.region_version(fork, *range) <= *version {
                     return None;

@@ -82,6 +82,22 @@ fn wrong_guards() {
             }),
         ),
         (
+            "versions are not checked",
+            guards(|guard| {
+                if matches!(guard, Guard::Version { .. }) {
+                    *guard = HOLDS
+                }
+            }),
+        ),
+        (
+            "an object may be newer than a version",
+            guards(|guard| {
+                if let Guard::Version { version } = guard {
+                    *guard = Guard::Region { fork: Fork::DEFAULT, range: ByteRange::ALL, version: *version };
+                }
+            }),
+        ),
+        (
             "fences are not checked",
             guards(|guard| {
                 if matches!(guard, Guard::Fence { .. }) {

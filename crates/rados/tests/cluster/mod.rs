@@ -3,8 +3,9 @@
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,23 @@ impl Cluster {
     /// The same, where it prints bytes.
     pub fn rados_bytes(&self, arguments: &[&str]) -> Vec<u8> {
         script(&self.dir, "rados", &[&["--"], arguments].concat()).stdout
+    }
+
+    /// Runs Ceph's own `rados` as the administrator, on a uri's namespace and with something on its standard input.
+    pub fn rados_in(&self, uri: &str, arguments: &[&str], input: &[u8]) -> Vec<u8> {
+        let mut process = Command::new(path())
+            .args(["rados", "--dir"])
+            .arg(&self.dir)
+            .args(["--", "-p", "nacre", "-N", namespace(uri)])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        process.stdin.take().unwrap().write_all(input).unwrap();
+        let output = process.wait_with_output().unwrap();
+        assert!(output.status.success(), "rados {arguments:?}");
+        output.stdout
     }
 
     /// What `ceph osd map` says of an object.
@@ -144,9 +162,12 @@ pub fn open(uri: &str) -> RadosStore {
     block_on(RadosStore::open(uri)).unwrap()
 }
 
+fn path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ceph")
+}
+
 fn run(dir: &Path, command: &str, arguments: &[&str]) -> Output {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ceph");
-    let mut process = Command::new(script);
+    let mut process = Command::new(path());
     process.arg(command).arg("--dir").arg(dir).args(arguments);
     process.output().expect("scripts/ceph, which needs bash")
 }

@@ -147,11 +147,29 @@ fn conclude(
     match (failure, found) {
         (None, Some(found)) => {
             let members = found.members().clone();
+            if let Some(name) = astray(given, &members) {
+                let text = format!(
+                    "the servers at {} name the member {name}, which leads to this client's own machine: a member's name \
+                     must lead to it from everywhere",
+                    given.iter().map(Address::to_string).collect::<Vec<_>>().join(",")
+                );
+                return Some(Err(invalid(text)));
+            }
             Some(Ok(Known { proof: Proof::of(&members), members, contacts }))
         }
         (Some(error), _) => Some(Err(error)),
         (None, None) => None,
     }
+}
+
+/// A member that would be looked for on the client's own machine, though no server of the store was named there: servers
+/// elsewhere do not lead clients to what listens for this machine alone.
+fn astray<'a>(given: &[Address], members: &'a Members) -> Option<&'a str> {
+    if given.iter().any(Address::is_local) {
+        return None;
+    }
+    let local = |name: &&String| name.parse().is_ok_and(|address: Address| address.is_local());
+    members.names().iter().find(local).map(String::as_str)
 }
 
 /// The error for servers that are no one store's.
@@ -189,7 +207,8 @@ pub(super) fn changed(known: &Known, theirs: &Membership) -> StoreError {
         return invalid(text.to_owned());
     }
     invalid(format!(
-        "the store has the members {} now, and had {} when it was opened; open it again",
+        "it has the members {}, and this store was opened with the members {}: either the list was changed since, then open \
+         the store again, or the servers named are not those of one store",
         theirs.members(),
         known.members
     ))
@@ -241,6 +260,19 @@ mod tests {
         let denied = Some(Err(StoreError::new(ErrorKind::Denied, "no")));
         assert_eq!(error("a:1 b:1", &[lost(), denied.clone()]).kind, ErrorKind::Denied);
         assert_eq!(error("a:1 b:1", &[denied, member(1, "b:1")]).kind, ErrorKind::Denied);
+    }
+
+    #[test]
+    fn servers_elsewhere_name_no_place_on_this_machine() {
+        for name in ["unix:/run/agent", "127.0.0.1:22", "[::1]:22", "localhost:22"] {
+            let names = ["a:1", name].map(str::to_owned);
+            let answer = Membership::new(Members::new(1, names).unwrap(), "a:1").unwrap();
+            let answer = [Some(Ok(answer))];
+            let text = error("a:1", &answer).message;
+            assert!(text.contains(name), "{text}");
+            // Where the client itself named a place on this machine, others may be there too.
+            assert!(conclude(&addresses("localhost:1"), &answer).unwrap().is_ok());
+        }
     }
 
     #[test]

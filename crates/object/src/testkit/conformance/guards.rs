@@ -15,6 +15,7 @@ pub(super) const CASES: &[Case] = &[
     ("guards/refused region", refused_region),
     ("guards/refused region is cut", refused_region_is_cut),
     ("guards/checks of keys and attributes", checks),
+    ("guards/version", version),
     ("guards/fence", fence),
 ];
 
@@ -47,6 +48,7 @@ fn first_failing(t: &Trial<'_>) -> Result<(), Failure> {
         Guard::Proposal { fork: D, range: span(4, 8), version: 1 },
         Guard::Key { key: key("k"), check: Check::Equal("1".into()) },
         Guard::Attribute { name: key("k"), check: Check::Equal("2".into()) },
+        Guard::Version { version: 1 },
         Guard::Fence { token: 5 },
     ];
     let region =
@@ -61,6 +63,8 @@ fn first_failing(t: &Trial<'_>) -> Result<(), Failure> {
             Found::Value(Some("2".into())),
         ),
         (Guard::Key { key: key("none"), check: Check::Present }, Found::Value(None)),
+        (Guard::Version { version: 0 }, Found::Object { exists: true }),
+        (Guard::Version { version: 2 }, Found::Object { exists: true }),
         (Guard::Fence { token: 4 }, Found::Fence(5)),
     ];
     for (guard, found) in &failing {
@@ -226,6 +230,45 @@ fn checks(t: &Trial<'_>) -> Result<(), Failure> {
     t.done(&a, tx().change(Write::SetKey { key: key("only"), value: "v".into() }))?;
     t.done(&a, tx().guard(Guard::Attribute { name: key("only"), check: Check::Absent }))?;
     t.refused(&a, tx().guard(Guard::Key { key: key("only"), check: Check::Absent }))?;
+    Ok(())
+}
+
+fn version(t: &Trial<'_>) -> Result<(), Failure> {
+    let a = t.object("a");
+    let at = |version| tx().guard(Guard::Version { version });
+    t.done(&a, at(0))?;
+    let refusal = t.refused(&a, at(1).write(D, 0, "x"))?;
+    let expected = Refusal { guard: 0, found: Found::Object { exists: false }, version: 0 };
+    same!(refusal, expected, "an object that never was has version 0");
+    t.done(&a, at(0).write(D, 0, "0123"))?;
+    // Whatever is changed, wherever it is: the object is another version.
+    let changes = [
+        tx().write(D, 0, "0123"),
+        tx().write(D, 100, "far"),
+        tx().write(fork("other"), 0, "y"),
+        tx().change(Write::SetKey { key: key("k"), value: "1".into() }),
+        tx().change(Write::RemoveKey { key: key("k") }),
+        tx().change(Write::SetAttribute { name: key("k"), value: "1".into() }),
+        tx().change(Write::RaiseFence { token: 1 }),
+        tx().change(Write::RemoveFork { fork: fork("other") }),
+    ];
+    for (change, version) in changes.into_iter().zip(1..) {
+        t.done(&a, change)?;
+        let refusal = t.refused(&a, at(version).write(D, 0, "lost"))?;
+        let expected = Refusal { guard: 0, found: Found::Object { exists: true }, version: version + 1 };
+        same!(refusal, expected, "the object has changed");
+        t.done(&a, at(version + 1).read(Read::Stat))?;
+        same!(t.stat(&a)?.version, version + 1, "reading changes nothing");
+    }
+    // A version is proposed, and holds from then on.
+    let proposal = Guard::Proposal { fork: D, range: span(0, 4), version: 1000 };
+    t.done(&a, at(9).guard(proposal).write(D, 0, "4567"))?;
+    t.done(&a, at(1000).write(D, 0, "89ab"))?;
+    t.done(&a, at(1001).change(Write::Remove))?;
+    let refusal = t.refused(&a, at(1001).write(D, 0, "back"))?;
+    let expected = Refusal { guard: 0, found: Found::Object { exists: false }, version: 1002 };
+    same!(refusal, expected, "a removal is a change, and its version stays");
+    t.done(&a, at(1002).write(D, 0, "new"))?;
     Ok(())
 }
 

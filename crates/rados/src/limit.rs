@@ -1,0 +1,49 @@
+//! The number of bytes that OSDs let one object have: their setting `osd_max_object_size`.
+//!
+//! A client does not see the settings of OSDs, only its own of the same name, which is the same where the cluster's
+//! configuration is shared. So OSDs are asked: an operation that would make one byte zero and then fails in any case,
+//! because an attribute is compared to what it never is, fails with EFBIG before that if the byte lies too far out. It
+//! changes nothing, and names an object that is not there.
+
+use std::ffi::CStr;
+
+use crate::error::errno;
+use crate::sys::{Pool, WriteStep, flag};
+
+const SETTING: &CStr = c"osd_max_object_size";
+/// No object of Nacre has this name, for it does not begin like one.
+const PROBE: &CStr = c"nacre-probe";
+/// The most that BlueStore keeps in one object, whatever is set.
+const HARD_MAX: u64 = (1 << 32) - 1;
+
+/// Bytes that one object of a pool may have. What cannot be found out does not bound anything.
+pub(crate) async fn object_bytes_max(pool: &Pool) -> u64 {
+    let Some(set) = pool.setting(SETTING) else { return HARD_MAX };
+    match (fits(pool, set.saturating_sub(1)).await, fits(pool, set).await) {
+        (Some(true), Some(false)) => return set,
+        (None, _) | (_, None) => return HARD_MAX,
+        _ => {}
+    }
+    // The OSDs have another setting than this client: bytes below `low` fit, the one at `high` does not.
+    let (mut low, mut high) = (0, HARD_MAX);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match fits(pool, middle).await {
+            Some(true) => low = middle + 1,
+            Some(false) => high = middle,
+            None => return HARD_MAX,
+        }
+    }
+    low
+}
+
+/// Whether an object may have a byte at an offset. `None` where no OSD says, because this user must not write or none
+/// can be reached.
+async fn fits(pool: &Pool, offset: u64) -> Option<bool> {
+    let steps = [WriteStep::Zero { offset }, WriteStep::IfXattr(c"nacre", b"never")];
+    match -pool.write(PROBE, &steps, flag::FULL_TRY).await.code {
+        errno::EFBIG => Some(false),
+        errno::ECANCELED | errno::ENOENT | errno::ENODATA => Some(true),
+        _ => None,
+    }
+}

@@ -1,0 +1,137 @@
+//! The commands on a pool of a Ceph cluster: what users store, list, remove, check and copy there, and what they are
+//! told where that cannot be.
+
+#[path = "../crates/rados/tests/cluster/mod.rs"]
+mod cluster;
+mod harness;
+
+use std::fs;
+
+use cluster::Cluster;
+use harness::{Ended, program, run_with};
+
+/// Runs a command on a store, with something on its standard input.
+#[track_caller]
+fn nacre_with(uri: &str, words: &[&str], input: &[u8]) -> Ended {
+    let mut command = program();
+    command.args(["--store", uri]).args(words);
+    run_with(command, input)
+}
+
+#[track_caller]
+fn nacre(uri: &str, words: &[&str]) -> Ended {
+    nacre_with(uri, words, b"")
+}
+
+fn content(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|place| (place * 7 + place / 251) as u8).collect()
+}
+
+/// Changes one bit of an object's header.
+fn damage(cluster: &Cluster, uri: &str, object: &str) {
+    let name = format!("nacre.{object}");
+    let mut header = cluster.rados_in(uri, &["getxattr", &name, "nacre"], b"");
+    header[9] ^= 4;
+    cluster.rados_in(uri, &["setxattr", &name, "nacre"], &header);
+}
+
+#[test]
+fn objects_are_stored_listed_read_and_removed() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("tour");
+    assert_eq!(nacre(&uri, &["ls"]).text(), "");
+    // In one transaction, and staged.
+    for (name, bytes) in [("short", 5), ("a b%c/é", 3 << 20), ("long", 40 << 20)] {
+        let content = content(bytes);
+        nacre_with(&uri, &["put", name, "-"], &content).ok();
+        assert_eq!(nacre(&uri, &["get", name, "-"]).ok(), content, "{name}");
+    }
+    assert_eq!(nacre(&uri, &["ls"]).text(), "a b%c/é\nlong\nshort");
+    // Replaced by something shorter, whole.
+    nacre_with(&uri, &["put", "long", "-"], b"brief").ok();
+    assert_eq!(nacre(&uri, &["get", "long", "-"]).ok(), b"brief");
+    assert_eq!(nacre(&uri, &["ls", "--staged"]).text(), "");
+    // Keys, with a condition that one of two wins.
+    nacre(&uri, &["keys", "set", "job", "owner", "a", "--if-absent"]).ok();
+    nacre(&uri, &["keys", "set", "job", "owner", "b", "--if-absent"]).failed(3, &["owner"]);
+    assert_eq!(nacre(&uri, &["keys", "get", "job", "owner"]).text(), "a");
+    nacre(&uri, &["rm", "short", "long"]).ok();
+    assert_eq!(nacre(&uri, &["ls"]).text(), "a b%c/é\njob");
+    nacre(&uri, &["get", "short", "-"]).failed(1, &["short"]);
+    nacre(&uri, &["rm", "short"]).failed(1, &["short"]);
+    assert!(nacre(&uri, &["scrub"]).text().contains("no damage"));
+}
+
+#[test]
+fn content_longer_than_an_object_is_refused_before_anything_is_written() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("limit");
+    let folder = harness::folder();
+    let file = folder.path().join("content");
+    fs::File::create(&file).unwrap().set_len((128 << 20) + 1).unwrap();
+    let file = file.to_str().unwrap();
+    nacre(&uri, &["put", "new", file]).failed(1, &["134217729", "134217728", "its content is as it was"]);
+    nacre_with(&uri, &["put", "old", "-"], b"content").ok();
+    nacre(&uri, &["put", "old", file]).failed(1, &["134217728"]);
+    // Of a stream it shows only after a while.
+    let stream = vec![7; 140 << 20];
+    nacre_with(&uri, &["put", "streamed", "-"], &stream)
+        .failed(1, &["134217728", "its content is as it was"]);
+    assert_eq!(nacre(&uri, &["ls"]).text(), "old");
+    assert_eq!(nacre(&uri, &["get", "old", "-"]).ok(), b"content");
+    // RADOS holds nothing of the file; of the stream it holds the version that it came to.
+    let names = String::from_utf8(cluster.rados_in(&uri, &["ls"], b"")).unwrap();
+    let mut names: Vec<&str> = names.lines().collect();
+    names.sort_unstable();
+    assert_eq!(names, ["nacre.old", "nacre.streamed"]);
+}
+
+#[test]
+fn a_damaged_object_is_told_and_stops_nothing_else() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("damage");
+    for name in ["first", "second", "third"] {
+        nacre_with(&uri, &["put", name, "-"], name.as_bytes()).ok();
+    }
+    damage(&cluster, &uri, "second");
+    assert_eq!(nacre(&uri, &["ls"]).text(), "first\nsecond\nthird");
+    nacre(&uri, &["get", "second", "-"]).failed(1, &["second"]);
+    let scrubbed = nacre(&uri, &["scrub"]);
+    assert_eq!(scrubbed.code, 1, "{scrubbed:?}");
+    let shown = format!("{scrubbed:?}");
+    assert!(shown.contains("second") && !shown.contains("third"), "{shown}");
+    // A copy takes what is sound, and says what is not.
+    let folder = harness::folder();
+    let copy = format!("file:{}", folder.path().join("copy").display());
+    let copied = nacre(&uri, &["copy-objects", &uri, &copy]);
+    assert_eq!(copied.code, 1, "{copied:?}");
+    assert!(format!("{copied:?}").contains("second"), "{copied:?}");
+    assert_eq!(nacre(&copy, &["ls"]).text(), "first\nthird");
+    assert_eq!(nacre(&copy, &["get", "third", "-"]).ok(), b"third");
+    // Removing it takes a word.
+    nacre(&uri, &["rm", "second"]).failed(1, &["second", "--force"]);
+    nacre(&uri, &["rm", "--force", "second"]).ok();
+    assert_eq!(nacre(&uri, &["ls"]).text(), "first\nthird");
+    nacre_with(&uri, &["put", "second", "-"], b"again").ok();
+    assert_eq!(nacre(&uri, &["get", "second", "-"]).ok(), b"again");
+}
+
+#[test]
+fn concurrent_updates_of_few_objects_are_all_counted() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("rmw");
+    let words = "bench rmw --way optimistic --clients 3 --concurrency 8 --objects 8 --blocks 4 --warm-up 0s --window 3s \
+                 --repeat 1";
+    let result = nacre(&uri, &words.split(' ').collect::<Vec<_>>());
+    assert_eq!(result.code, 0, "{result:?}");
+}
+
+#[test]
+fn a_place_that_is_no_pool_is_told() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("wrong");
+    let missing = uri.replace("rados://nacre", "rados://no-such-pool");
+    nacre(&missing, &["ls"]).failed(1, &["no-such-pool"]);
+    let no_conf = "rados://nacre?conf=/nonexistent/ceph.conf";
+    nacre(no_conf, &["ls"]).failed(1, &["/nonexistent/ceph.conf"]);
+}
