@@ -79,6 +79,15 @@ impl Base {
         file.write_all_at(&vec![0; len], offset).unwrap();
     }
 
+    /// What is left when the process that has the store open is killed.
+    fn killed(&self) -> Self {
+        let killed = Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        for (path, (bytes, _)) in self.files() {
+            fs::write(killed.path().join(name_of(&path)), bytes).unwrap();
+        }
+        killed
+    }
+
     /// Everything that anybody can see of the folder.
     fn files(&self) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
         let entries = fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap());
@@ -235,6 +244,13 @@ fn a_segment_that_was_cut_short_costs_what_lay_behind() {
     let error = get(&store, "c", ByteRange::new(0, 3)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
     assert!(error.message.contains("ends"), "{error}");
+    // The log goes on behind it, also where the index was not written down since.
+    put(&store, "later", vec![5; 5000]);
+    let killed = base.killed();
+    let again = killed.open();
+    assert_eq!(get(&again, "later", ByteRange::new(0, 5000)).unwrap(), vec![5; 5000]);
+    assert_eq!(unreadable(&again), unreadable(&store));
+    drop(again);
     close(store);
     check_losses(&base, &["b", "c"]);
 }
@@ -268,10 +284,7 @@ fn a_scrub_of_a_folder_changes_nothing() {
     // The files of a process that was killed, with a file that it did not come to finish.
     let store = base.open();
     put(&store, "later", vec![3; 100_000]);
-    let killed = Base { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
-    base.files().into_iter().for_each(|(path, (bytes, _))| {
-        fs::write(killed.path().join(name_of(&path)), bytes).unwrap();
-    });
+    let killed = base.killed();
     fs::write(killed.path().join("nacre-store.tmp"), "unfinished").unwrap();
     close(store);
     let before = killed.files();
