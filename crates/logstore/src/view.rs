@@ -242,7 +242,7 @@ mod tests {
     fn writing_what_is_there_takes_no_memory() {
         let disk = Arc::new(MemoryDisk::default());
         let bytes = Bytes::from(vec![7; 200_000]);
-        disk.create("file", 200_000).unwrap().write_at(0, &[bytes.clone()]).unwrap();
+        disk.create("file", 200_000).unwrap().write_at(0, std::slice::from_ref(&bytes)).unwrap();
         let file = ViewFile::new(Some(disk.open("file").unwrap()), 200_000);
         file.write_at(0, &[bytes.slice(..70_000), bytes.slice(70_000..)]).unwrap();
         assert!(file.changes.lock().pieces.is_empty());
