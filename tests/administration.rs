@@ -230,3 +230,88 @@ fn damage_is_found_named_and_contained() {
     server.run_with(["put", "damaged"], b"again").ok();
     assert_eq!(server.run(["read", "damaged"]).ok(), b"again");
 }
+
+/// A command on the store in a folder that no server has.
+fn on(folder: &Path, words: &[&str], input: &[u8]) -> harness::Ended {
+    let mut command = program();
+    command.args(["--store", &file(folder)]).args(words);
+    run_with(command, input)
+}
+
+/// The names and contents of a folder's files.
+fn contents(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = paths.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn what_is_lost_is_told_until_it_is_written_again() {
+    let folder = harness::folder();
+    let run = |words: &[&str]| on(folder.path(), words, b"");
+    on(folder.path(), &["put", "a"], b"the quick brown fox").ok();
+    run(&["keys", "set", "a", "k", "v"]).ok();
+    run(&["put", "other"]).ok();
+    // Others may hold what was moved on from them.
+    let info = run(&["info", "--json"]).json();
+    let segments = info[0]["report"]["segment_list"].as_array().unwrap();
+    let live = segments.iter().find(|segment| segment["live_bytes"] == 19).unwrap();
+    let segment = Path::new(live["file"].as_str().unwrap());
+    fs::remove_file(segment).unwrap();
+    let name = segment.file_name().unwrap().to_str().unwrap();
+
+    let before = contents(folder.path());
+    let told = run(&["scrub"]).failed(1, &[name, "missing", "nacre scrub --repair"]);
+    assert!(contents(folder.path()) == before, "a scrub changes nothing");
+    let row = told.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{told}"));
+    assert!(row.contains("missing") && row.trim_end().ends_with(" a"), "{told}");
+    assert!(told.contains("lost of a: bytes 0 to 18 of the default fork"), "{told}");
+    assert!(!told.contains("no damage found"), "{told}");
+
+    for words in [&["scrub", "--repair"][..], &["scrub"], &["scrub"]] {
+        let told = run(words).failed(1, &["1 damaged piece", "have to be written again"]);
+        assert!(told.contains("lost of a: bytes 0 to 18 of the default fork"), "{words:?}: {told}");
+    }
+    run(&["read", "a"]).failed(1, &["\"a\"", name, "nacre scrub"]);
+    on(folder.path(), &["put", "a"], b"again").ok();
+    assert!(run(&["scrub"]).text().ends_with("no damage found"));
+    assert_eq!(run(&["read", "a"]).ok(), b"again");
+}
+
+#[test]
+fn a_scrub_of_a_healthy_folder_changes_nothing() {
+    let folder = harness::folder();
+    on(folder.path(), &["put", "a"], b"the quick brown fox").ok();
+    let before = contents(folder.path());
+    assert!(on(folder.path(), &["scrub"], b"").text().ends_with("no damage found"));
+    assert!(contents(folder.path()) == before);
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_neither_checked_nor_repaired() {
+    let folder = harness::folder();
+    let missing = folder.path().join("nosuch");
+    for words in [&["scrub"][..], &["scrub", "--repair"]] {
+        on(&missing, words, b"").failed(1, &["nosuch", "there is no such folder"]);
+    }
+    assert!(!missing.exists());
+    let mut command = program();
+    command.args(["--store", "unix:/nowhere", "scrub", "--repair"]);
+    run_with(command, b"").failed(2, &["stop its server, and name the folder"]);
+}
+
+#[test]
+fn where_nothing_was_written_nothing_was_amplified() {
+    let server = Server::in_memory();
+    server.run(["keys", "set", "a", "k", "v"]).ok();
+    assert_eq!(
+        server.run(["info", "--json"]).json()[0]["report"]["write_amplification"],
+        serde_json::Value::Null
+    );
+    let text = server.run(["info"]).text();
+    let line = text.lines().find(|line| line.starts_with("write amplification")).unwrap();
+    assert!(line.ends_with(" -"), "{line}");
+    server.run(["write", "a", "x"]).ok();
+    assert!(server.run(["info", "--json"]).json()[0]["report"]["write_amplification"].is_f64());
+}

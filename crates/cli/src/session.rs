@@ -57,12 +57,11 @@ impl Session {
         self.open_at(&self.uri, Purpose::Fill)
     }
 
-    /// The store's folder, if it is in one that is there, as a uri.
+    /// The store's folder, if it is in one, as a uri.
     pub fn folder(&self) -> Result<Option<nacre::Uri>, Failure> {
         let uri: nacre::Uri =
             self.uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
-        let is_there = matches!(&uri.engine, nacre::Engine::Folder(path) if path.exists());
-        Ok(is_there.then_some(uri))
+        Ok(matches!(&uri.engine, nacre::Engine::Folder(_)).then_some(uri))
     }
 
     /// Opens a store that the command line names otherwise than by `--store`.

@@ -137,7 +137,7 @@ impl Store {
 ///
 /// `Busy` if a process has it open, `Corrupt` if nothing in the folder says which store it is.
 pub fn scrub_folder(uri: &Uri, progress: impl FnMut(Report)) -> Result<Report, StoreError> {
-    offline(uri, progress, |path, progress| LogStore::scrub_closed(path, progress))
+    offline("scrub", uri, progress, |path, progress| LogStore::scrub_closed(path, progress))
 }
 
 /// Repairs the files of a store in a folder that no process has open, so that it opens, as far as that can be done; says
@@ -148,10 +148,11 @@ pub fn scrub_folder(uri: &Uri, progress: impl FnMut(Report)) -> Result<Report, S
 /// As [`scrub_folder`]; and `Io` or `OutOfSpace` if a file cannot be read or written.
 pub fn repair_folder(uri: &Uri, progress: impl FnMut(Report)) -> Result<Report, StoreError> {
     let options = crate::engine::log_options(&uri.options);
-    offline(uri, progress, |path, progress| LogStore::repair(path, options, progress))
+    offline("repair", uri, progress, |path, progress| LogStore::repair(path, options, progress))
 }
 
 fn offline(
+    method: &str,
     uri: &Uri,
     mut progress: impl FnMut(Report),
     work: impl FnOnce(&std::path::Path, &mut dyn FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError>,
@@ -166,7 +167,7 @@ fn offline(
         progress(Report { place: place.clone(), report });
     };
     let report =
-        work(path, &mut report).map_err(|error| error.context(format_args!("scrub of {uri} failed")))?;
+        work(path, &mut report).map_err(|error| error.context(format_args!("{method} of {uri} failed")))?;
     let report = serde_json::to_value(report)
         .map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))?;
     Ok(Report { place, report })

@@ -1,32 +1,33 @@
 //! Checking the files of a store one by one, from what the device holds.
 //!
-//! None of it needs the index: a store that is open is checked with it, so that what is damaged can be told from
-//! garbage, and one that cannot be opened is checked without.
+//! None of it needs the index, which tells what is damaged from garbage ([`crate::scrub`]): a store that cannot be opened is
+//! checked too.
 
 use bytes::Bytes;
-use nacre_object::{ByteRange, Fork, ObjectId};
+use nacre_object::ObjectId;
 
 use crate::codec::crc32c;
 use crate::disk::{Disk, DiskFile, Source};
+use crate::engine::owned;
 use crate::record::{self, Body, Effect, Found, Record};
 use crate::scan::{Item, Scan};
-use crate::scrub::{Finding, Loss, ScrubReport};
+use crate::scrub::{Finding, ScrubReport};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
 use crate::snapshot::{decode_snapshot, snapshot_name};
 use crate::superblock::{SUPERBLOCK, Superblock};
 
-/// A chunk of payload that fails its checksum.
-pub struct DamagedChunk<'a> {
-    /// Its object.
-    pub object: &'a ObjectId,
-    /// The fork that it was written to.
-    pub fork: &'a Fork,
-    /// The bytes of the fork that it was written as.
-    pub range: ByteRange,
-    /// The segment that it lies in.
-    pub segment: u32,
-    /// Its offset there.
-    pub offset: u32,
+/// A piece of a segment that is damaged, so that what the index refers to in it has to be looked at.
+pub struct Suspect {
+    /// Where it begins in the segment.
+    pub from: u64,
+    /// Where it ends.
+    pub to: u64,
+    /// The finding about it: its index in the report.
+    pub finding: usize,
+    /// What is left of a record there says that it is of this object.
+    pub object: Option<ObjectId>,
+    /// Whether it is a record that is lost, and not a chunk of one's payload.
+    pub is_record: bool,
 }
 
 /// Reads all of a file as the device has it.
@@ -74,26 +75,28 @@ fn whole(disk: &dyn Disk, name: &str, report: &mut ScrubReport) -> Option<Bytes>
     }
 }
 
-/// Checks a segment up to where its records end, or, where that is not known, up to the last of them. `lost` says which
-/// bytes of objects are lost with a chunk.
+/// Checks a segment up to where its records end, or, where that is not known, up to the last of them. Gives the pieces
+/// of it that may be lost, in ascending order.
 pub fn segment(
     disk: &dyn Disk,
     segment: &Segment,
     end: Option<u64>,
     has_header: bool,
     report: &mut ScrubReport,
-    lost: &dyn Fn(&DamagedChunk<'_>) -> Vec<Loss>,
-) {
+) -> Vec<Suspect> {
+    let mut suspects = Vec::new();
     let path = disk.describe(&segment.name);
     report.files += 1;
-    let bytes = match read_device(&*segment.file, end.unwrap_or(segment.capacity)) {
+    let len = end.unwrap_or(segment.capacity).min(segment.capacity);
+    let bytes = match read_device(&*segment.file, len) {
         Ok((bytes, source)) => {
             report.count(bytes.len() as u64, source);
             bytes
         }
         Err(error) => {
-            report.add(&path, 0, end.unwrap_or(segment.capacity), format!("cannot be read: {error}"));
-            return;
+            report.add(&path, 0, len, format!("cannot be read: {error}"));
+            suspects.push(report.suspect(0, len, None, true));
+            return suspects;
         }
     };
     let mut items: Vec<Item> =
@@ -103,7 +106,7 @@ pub fn segment(
     }
     if items.is_empty() && end.is_none() {
         // It was made ready, and never used.
-        return;
+        return suspects;
     }
     let sound = SegmentHeader::sound_copies(&bytes);
     if has_header && sound < 2 {
@@ -114,19 +117,19 @@ pub fn segment(
         match item {
             Item::Gap { at, len } => {
                 report.add(&path, at as u64, len as u64, "records, heads and tails both".into());
-                if let Some(object) = record::damaged_object(&bytes[at..at + len]) {
-                    report.blame(object.to_string());
-                }
+                let object = record::damaged_object(&bytes[at..at + len]);
+                suspects.push(report.suspect(at as u64, len as u64, object, true));
             }
             Item::Record { at, record, healed } => {
                 if healed {
                     let what = "a record's head (its tail is sound)".into();
                     report.add(&path, at as u64, u64::from(record.head_bytes), what);
                 }
-                check_record(segment, &path, &bytes, at, &record, report, lost);
+                check_record(segment, &path, &bytes, at, &record, report, &mut suspects);
             }
         }
     }
+    suspects
 }
 
 fn check_record(
@@ -136,34 +139,28 @@ fn check_record(
     at: usize,
     record: &Record,
     report: &mut ScrubReport,
-    lost: &dyn Fn(&DamagedChunk<'_>) -> Vec<Loss>,
+    suspects: &mut Vec<Suspect>,
 ) {
     let mut offset = at + record.head_bytes as usize;
-    let mut check = |object: &ObjectId, fork: &Fork, start: u64, len: u32, crc: u32| {
-        let chunk = &bytes[offset..offset + len as usize];
-        if crc32c(chunk) != crc {
-            report.add(path, offset as u64, u64::from(len), "a chunk of payload".into());
-            let range = ByteRange::new(start, u64::from(len));
-            let chunk = DamagedChunk { object, fork, range, segment: segment.id, offset: offset as u32 };
-            let losses = lost(&chunk);
-            if !losses.is_empty() {
-                report.blame(object.to_string());
-                report.lost.extend(losses);
-            }
+    let mut check = |object: &ObjectId, len: u32, crc: u32| {
+        if crc32c(&bytes[offset..offset + len as usize]) != crc {
+            let (from, len) = (offset as u64, u64::from(len));
+            report.add(path, from, len, "a chunk of payload".into());
+            suspects.push(report.suspect(from, len, Some(owned(object)), false));
         }
         offset += len as usize;
     };
     match &record.body {
         Body::Transaction { object, effects, .. } => {
             for effect in effects {
-                if let Effect::Chunk { fork, offset, len, crc } = effect {
-                    check(object, fork, *offset, *len, *crc);
+                if let Effect::Chunk { len, crc, .. } = effect {
+                    check(object, *len, *crc);
                 }
             }
         }
         Body::Moves(moves) => {
             for moved in moves {
-                check(&moved.object, &moved.fork, moved.start, moved.len, moved.crc);
+                check(&moved.object, moved.len, moved.crc);
             }
         }
         Body::Mark => {}
@@ -190,13 +187,20 @@ impl ScrubReport {
         self.findings.push(Finding { file: file.to_string(), offset, bytes, what, objects: Vec::new() });
     }
 
-    /// Names an object that the last finding concerns.
-    fn blame(&mut self, object: String) {
-        if let Some(finding) = self.findings.last_mut()
-            && !finding.objects.contains(&object)
-        {
-            finding.objects.push(object);
+    /// Names an object that a finding concerns. Objects come one after another.
+    pub(crate) fn blame(&mut self, finding: usize, object: &ObjectId) {
+        if let Some(finding) = self.findings.get_mut(finding) {
+            let object = object.to_string();
+            if finding.objects.last() != Some(&object) {
+                finding.objects.push(object);
+            }
         }
+    }
+
+    /// What the last finding is about.
+    fn suspect(&self, from: u64, len: u64, object: Option<ObjectId>, is_record: bool) -> Suspect {
+        let finding = self.findings.len().saturating_sub(1);
+        Suspect { from, to: from + len, finding, object, is_record }
     }
 
     fn count(&mut self, bytes: u64, source: Source) {

@@ -102,6 +102,8 @@ pub struct FolderDisk {
     folder: PathBuf,
     /// Kept open for its lock, and to sync the folder's names.
     handle: File,
+    /// Whether files are opened for writing too.
+    is_writable: bool,
 }
 
 impl FolderDisk {
@@ -116,6 +118,19 @@ impl FolderDisk {
         if create {
             create_folder(folder)?;
         }
+        Self::lock(folder, create, true)
+    }
+
+    /// Opens the folder of a store to look at it, and locks it. Files are opened for reading only.
+    ///
+    /// # Errors
+    ///
+    /// As [`FolderDisk::open`] where no store is to be made.
+    pub fn open_to_read(folder: &Path) -> io::Result<Self> {
+        Self::lock(folder, false, false)
+    }
+
+    fn lock(folder: &Path, create: bool, is_writable: bool) -> io::Result<Self> {
         let handle = File::open(folder).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => io::Error::new(error.kind(), "there is no such folder"),
             _ => error,
@@ -129,7 +144,7 @@ impl FolderDisk {
                 folder.display()
             );
         }
-        Ok(Self { folder: folder.to_path_buf(), handle })
+        Ok(Self { folder: folder.to_path_buf(), handle, is_writable })
     }
 
     /// Makes what is kept for names as large as it should be, if there is room.
@@ -206,7 +221,7 @@ fn check_contents(folder: &Path, create: bool) -> io::Result<()> {
 
 impl Disk for FolderDisk {
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(self.folder.join(name))?;
+        let file = OpenOptions::new().read(true).write(self.is_writable).open(self.folder.join(name))?;
         Ok(Arc::new(FolderFile::new(file)))
     }
 

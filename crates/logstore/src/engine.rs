@@ -440,6 +440,12 @@ pub(crate) fn read_chunk(
         segment.file.read_at(u64::from(offset), buffer).map(|()| true)
     };
     let there = result.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::UnexpectedEof {
+            let len = buffer.len();
+            let text =
+                format!("{} is damaged: it ends before the {len} bytes at offset {offset} do", segment.name);
+            return StoreError::new(ErrorKind::Corrupt, text);
+        }
         let text =
             format!("cannot read {} bytes at offset {offset} of {}: {error}", buffer.len(), segment.name);
         StoreError::new(ErrorKind::Io, text)

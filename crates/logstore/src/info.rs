@@ -55,8 +55,8 @@ pub struct Info {
     pub log_bytes: u64,
     /// Bytes that the cleaner moved.
     pub moved_bytes: u64,
-    /// Bytes of log written for each byte of payload.
-    pub write_amplification: f64,
+    /// Bytes of log written for each byte of payload; `None` where transactions wrote none.
+    pub write_amplification: Option<f64>,
     /// Segments cleaned.
     pub segments_cleaned: u64,
     /// Batches committed.
@@ -122,7 +122,7 @@ impl Engine {
             user_bytes,
             log_bytes,
             moved_bytes: counters.moved_bytes.load(Ordering::Relaxed),
-            write_amplification: log_bytes as f64 / user_bytes.max(1) as f64,
+            write_amplification: (user_bytes > 0).then(|| log_bytes as f64 / user_bytes as f64),
             segments_cleaned: counters.cleaned.load(Ordering::Relaxed),
             batches: self.log.counters.batches.load(Ordering::Relaxed),
             records: self.log.counters.records.load(Ordering::Relaxed),

@@ -51,6 +51,7 @@ mod space;
 mod superblock;
 mod sync;
 mod unproven;
+mod view;
 
 use std::fmt;
 use std::path::Path;
@@ -167,13 +168,15 @@ impl LogStore {
         Self::open_on(Arc::new(open_folder(path, options.create)?), options)
     }
 
-    /// Checks the files of a store that nobody has open, whether it can be opened or not; changes nothing.
+    /// Checks the files of a store that nobody has open, whether it can be opened or not; changes nothing, and needs no
+    /// right to. Memory is taken as by opening the store.
     ///
     /// # Errors
     ///
     /// `Busy` if a process has it open, `Corrupt` if the folder holds nothing that says which store it is.
     pub fn scrub_closed(path: &Path, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
-        repair::scrub(&open_folder(path, false)?, progress)
+        let disk = FolderDisk::open_to_read(path).map_err(|error| unopened(path, &error))?;
+        repair::scrub(&(Arc::new(disk) as Arc<dyn Disk>), progress)
     }
 
     /// Repairs the files of a store that nobody has open, so that it opens, as far as that can be done; then checks
@@ -192,10 +195,10 @@ impl LogStore {
 
     /// See [`LogStore::scrub_closed`].
     pub fn scrub_closed_on(
-        disk: &dyn Disk,
+        disk: Arc<dyn Disk>,
         progress: impl FnMut(ScrubProgress),
     ) -> Result<ScrubReport, StoreError> {
-        repair::scrub(disk, progress)
+        repair::scrub(&disk, progress)
     }
 
     /// See [`LogStore::repair`].
@@ -339,13 +342,17 @@ impl LogStore {
 }
 
 fn open_folder(path: &Path, create: bool) -> Result<FolderDisk, StoreError> {
-    FolderDisk::open(path, create).map_err(|error| match error.kind() {
+    FolderDisk::open(path, create).map_err(|error| unopened(path, &error))
+}
+
+fn unopened(path: &Path, error: &std::io::Error) -> StoreError {
+    match error.kind() {
         std::io::ErrorKind::WouldBlock => {
             let text = format!("{} is open in another process; stop that one first", path.display());
             StoreError::new(ErrorKind::Busy, text)
         }
         _ => StoreError::new(ErrorKind::Io, format!("cannot open the folder {}: {error}", path.display())),
-    })
+    }
 }
 
 fn spawn_maintenance(engine: &Arc<Engine>) -> std::io::Result<JoinHandle<()>> {

@@ -396,7 +396,9 @@ impl Replay {
                 }
             }
             let Some(segment) = table.get(part.id) else { continue };
-            let mut bytes = vec![part.bytes.slice(from.min(end)..end)];
+            // A segment that was cut short ends before the snapshot's position; what was lost of it is for its readers to find.
+            let there = part.bytes.len();
+            let mut bytes = vec![part.bytes.slice(from.min(end).min(there)..end.min(there))];
             if from == 0 && SegmentHeader::decode(&part.bytes).is_none_or(|header| header.id != part.id) {
                 // It was torn off, and only the header of the next segment tells that this one is part of the log. That
                 // segment may be dropped.

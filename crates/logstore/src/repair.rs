@@ -18,10 +18,11 @@ use crate::record::Record;
 use crate::recovery::{self, payload_is_sound};
 use crate::salvage;
 use crate::scan::{Item, Scan};
-use crate::scrub::{Loss, ScrubProgress, ScrubReport};
+use crate::scrub::{ScrubProgress, ScrubReport};
 use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, parse_segment_name};
 use crate::snapshot::{KEPT, decode_snapshot, parse_snapshot_name, snapshot_name};
 use crate::superblock::{SUPERBLOCK, Superblock};
+use crate::view::View;
 use crate::{Committer, LogStore, Options};
 
 /// The files of a store, and what they say of themselves.
@@ -118,23 +119,89 @@ fn io(what: &str, error: &std::io::Error) -> StoreError {
     StoreError::new(ErrorKind::Io, format!("cannot {what}: {error}"))
 }
 
-/// Checks all files. What of it the index refers to is not known: every object is named that may be concerned.
-pub fn scrub(disk: &dyn Disk, mut progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
-    let survey = Survey::new(disk)?;
-    let mut report = ScrubReport::default();
-    check::superblock(disk, &mut report);
+/// Checks all files as they are, and changes none: what has to be mended to open the store is mended in a view of the
+/// disk.
+pub fn scrub(disk: &Arc<dyn Disk>, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
+    let options = Options { committer: Committer::Caller, create: false, ..Options::default() };
+    let options = options.with_segments(&**disk)?;
+    match recovery::open(view(disk)?, options.clone()) {
+        Ok((engine, _)) => {
+            let mut report = ScrubReport::default();
+            check::superblock(&**disk, &mut report);
+            engine.scrub_snapshots(&**disk, &mut report);
+            engine.scrub_segments(&mut report, progress)?;
+            Ok(report)
+        }
+        Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Io) => {
+            scrub_unopened(disk, options, error, progress)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn view(disk: &Arc<dyn Disk>) -> Result<Arc<dyn Disk>, StoreError> {
+    let view = View::new(Arc::clone(disk)).map_err(|error| io("list the store's files", &error))?;
+    Ok(Arc::new(view))
+}
+
+/// Checks all files of a store that cannot be opened. What is lost is what a repair would lose: one of a view of the disk.
+fn scrub_unopened(
+    disk: &Arc<dyn Disk>,
+    options: Options,
+    why: StoreError,
+    mut progress: impl FnMut(ScrubProgress),
+) -> Result<ScrubReport, StoreError> {
+    let survey = Survey::new(&**disk)?;
+    let mut report = ScrubReport { unopened: Some(why.message), ..ScrubReport::default() };
+    check::superblock(&**disk, &mut report);
     for number in &survey.snapshots {
-        check::snapshot(disk, *number, &survey.superblock.store, &mut report);
+        check::snapshot(&**disk, *number, &survey.superblock.store, &mut report);
     }
     let total_bytes = survey.segments.iter().map(|found| found.segment.capacity).sum();
     let mut state = ScrubProgress { bytes: 0, total_bytes };
+    let mut suspects = Vec::new();
     for found in &survey.segments {
-        let lost = |chunk: &check::DamagedChunk<'_>| vec![Loss::bytes(chunk.object, chunk.fork, chunk.range)];
-        check::segment(disk, &found.segment, found.end, true, &mut report, &lost);
+        suspects.extend(check::segment(&**disk, &found.segment, found.end, true, &mut report));
         state.bytes += found.segment.capacity;
         progress(state);
     }
+    drop(survey);
+    let repaired = repair(view(disk)?, options, |_| {});
+    // Which chunks are live only the repaired store knows; without one, whatever may be lost is named.
+    for suspect in suspects.iter().filter(|suspect| suspect.is_record || repaired.is_err()) {
+        if let Some(object) = &suspect.object {
+            report.blame(suspect.finding, object);
+        }
+    }
+    match repaired {
+        Ok(repaired) => take_losses(&**disk, repaired, &mut report),
+        Err(error) => tracing::warn!("what is lost is not known: {error}"),
+    }
     Ok(report)
+}
+
+/// Adds to a report on files as they are what the one on the repaired ones says is lost.
+fn take_losses(disk: &dyn Disk, repaired: ScrubReport, report: &mut ScrubReport) {
+    let present: Vec<String> =
+        disk.list().unwrap_or_default().iter().map(|(name, _)| disk.describe(name)).collect();
+    for mut finding in repaired.findings.into_iter().filter(|finding| !finding.objects.is_empty()) {
+        let (from, to) = (finding.offset, finding.offset + finding.bytes);
+        let same = report.findings.iter_mut().find(|known| {
+            known.file == finding.file && known.offset < to && from < known.offset + known.bytes
+        });
+        if !present.contains(&finding.file) {
+            finding.what = "the file is missing, and objects have data in it".into();
+            (finding.offset, finding.bytes) = (0, to);
+        }
+        match same {
+            Some(known) => {
+                finding.objects.retain(|object| !known.objects.contains(object));
+                known.objects.append(&mut finding.objects);
+            }
+            None => report.findings.push(finding),
+        }
+    }
+    report.lost = repaired.lost;
 }
 
 /// Repairs what can be repaired, so that the store opens; then scrubs it, and says what is lost.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use nacre_object::{ByteRange, ErrorKind, ObjectId, StoreError};
+use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::Options;
 use crate::binding::Binding;
@@ -20,10 +20,10 @@ use crate::engine::Engine;
 use crate::extent_map::Place;
 use crate::log::Log;
 use crate::node::Node;
-use crate::record::{self, Body, Record};
+use crate::record::{self, Body, Found, Record};
 use crate::recovery::payload_is_sound;
 use crate::remains::salvage_snapshot;
-use crate::repair::{Survey, set_aside};
+use crate::repair::{Survey, SurveyedSegment, set_aside};
 use crate::scan::{Item, Scan};
 use crate::scrub::Loss;
 use crate::segment::{
@@ -151,9 +151,9 @@ pub fn rebuild(
             "objects that a damaged piece of the index named, and the log that is left does not".into();
         lost.push(Loss { object: UNKNOWN.into(), what });
     }
-    let dangling = engine.dangling(lost);
+    let dangling = engine.dangling();
     for (id, end) in &dangling {
-        // Reads of it fail their checksums.
+        // Reads of it fail their checksums, and the scrub that follows says what is lost.
         engine.table.insert(add_segment(&**disk, *id, *end, header(&store, *id, log.end))?);
         let path = disk.describe(&segment_name(*id));
         repaired.push(format!("{path}, which is missing, was replaced by one without data"));
@@ -202,9 +202,8 @@ fn gather(snapshots: &[(u64, Bytes)], store: &[u8; 16]) -> Base {
 fn read_log(disk: &dyn Disk, survey: &Survey) -> Result<LeftLog, StoreError> {
     let mut log = LeftLog::default();
     let mut synced = 0;
-    let mut segments: BTreeMap<u32, Bytes> = BTreeMap::new();
     let mut named: Vec<(usize, ObjectId)> = Vec::new();
-    let mut chain: Vec<&crate::repair::SurveyedSegment> = Vec::new();
+    let mut chain: Vec<&SurveyedSegment> = Vec::new();
     for found in &survey.segments {
         // What an opening cut off stands between a segment and its predecessor.
         if let Some(header) = found.header {
@@ -212,17 +211,23 @@ fn read_log(disk: &dyn Disk, survey: &Survey) -> Result<LeftLog, StoreError> {
         }
         chain.push(found);
     }
-    for found in chain {
+    // One segment at a time is in memory; of those before only the heads of their records.
+    let read = |found: &SurveyedSegment| {
         let segment = &found.segment;
-        let len = found.end.unwrap_or(segment.capacity);
-        let (bytes, _) = read_device(&*segment.file, len).map_err(|error| {
+        let bytes = read_device(&*segment.file, found.end.unwrap_or(segment.capacity));
+        bytes.map(|(bytes, _)| bytes).map_err(|error| {
             let path = disk.describe(&segment.name);
             StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}"))
-        })?;
+        })
+    };
+    for found in &chain {
+        let segment = &found.segment;
+        let bytes = read(found)?;
         for item in Scan::new(bytes.clone(), segment.binding, SEGMENT_HEAD_BYTES as usize) {
             match item {
-                Item::Record { at, record, .. } => {
+                Item::Record { at, record, healed } => {
                     synced = synced.max(record.synced);
+                    let record = detached(&bytes, segment.binding, at, record, healed);
                     log.records.push(Left { segment: segment.id, at, record });
                 }
                 Item::Gap { at, len } => {
@@ -231,18 +236,23 @@ fn read_log(disk: &dyn Disk, survey: &Survey) -> Result<LeftLog, StoreError> {
                 }
             }
         }
-        segments.insert(segment.id, bytes);
     }
     // What is behind the last record that is known to have been synced may be torn, as at any opening.
     let mut next = None;
     let mut kept = 0;
+    let mut loaded: Option<(u32, Bytes)> = None;
     for (index, left) in log.records.iter().enumerate() {
         let record = &left.record;
         let follows = next.is_none_or(|next| next == record.sequence || next <= synced);
-        let is_sound =
-            || segments.get(&left.segment).is_some_and(|bytes| payload_is_sound(bytes, left.at, record));
-        if record.sequence > synced && !(follows && is_sound()) {
-            break;
+        if record.sequence > synced {
+            if loaded.as_ref().is_none_or(|(segment, _)| *segment != left.segment) {
+                let found = chain.iter().find(|found| found.segment.id == left.segment);
+                loaded = found.map(|found| read(found)).transpose()?.map(|bytes| (left.segment, bytes));
+            }
+            let is_sound = loaded.as_ref().is_some_and(|(_, bytes)| payload_is_sound(bytes, left.at, record));
+            if !(follows && is_sound) {
+                break;
+            }
         }
         if let Some(next) = next
             && next < record.sequence
@@ -261,6 +271,18 @@ fn read_log(disk: &dyn Disk, survey: &Survey) -> Result<LeftLog, StoreError> {
     }
     log.records.truncate(kept);
     Ok(log)
+}
+
+/// A record that shares no memory with its segment: decoded again from a copy of its head, or of its tail if that stood in.
+fn detached(bytes: &Bytes, binding: Binding, at: usize, record: Record, healed: bool) -> Record {
+    let head_bytes = record.head_bytes as usize;
+    let from = if healed { at + record.record_bytes as usize - head_bytes } else { at };
+    let copy = Bytes::copy_from_slice(&bytes[from..from + head_bytes]);
+    let Some(Found::Head(copy) | Found::Tail(copy, _)) = record::decode(&copy, binding, from as u64) else {
+        debug_assert!(false, "what was sound in its segment is sound in a copy");
+        return record;
+    };
+    copy
 }
 
 fn header(store: &[u8; 16], id: u32, end: Option<(u32, u64)>) -> SegmentHeader {
@@ -306,11 +328,11 @@ impl Engine {
     }
 
     /// The segments that the index refers to and that are not there, with how long they must have been.
-    fn dangling(&self, lost: &mut Vec<Loss>) -> BTreeMap<u32, u64> {
+    fn dangling(&self) -> BTreeMap<u32, u64> {
         let mut missing: BTreeMap<u32, u64> = BTreeMap::new();
         for shard in &self.shards {
-            for (id, node) in shard.lock().iter() {
-                for (name, fork) in &node.forks {
+            for node in shard.lock().values() {
+                for fork in node.forks.values() {
                     for entry in fork.map.iter() {
                         let Place::Data { chunk, .. } = entry.place() else { continue };
                         if self.table.get(chunk.segment).is_some() {
@@ -318,7 +340,6 @@ impl Engine {
                         }
                         let end = missing.entry(chunk.segment).or_default();
                         *end = (*end).max(u64::from(chunk.offset) + u64::from(chunk.len));
-                        lost.push(Loss::bytes(id, name, ByteRange::new(entry.start(), entry.len())));
                     }
                 }
             }

@@ -205,7 +205,7 @@ fn a_flipped_bit_costs_at_most_what_it_belonged_to() {
                 // The same by a repair of files that nobody has opened since.
                 let disk = copy(&victim.disk);
                 disk.flip(file, at, bit);
-                let closed = LogStore::scrub_closed_on(&*disk, |_| {}).unwrap();
+                let closed = LogStore::scrub_closed_on(Arc::clone(&disk) as _, |_| {}).unwrap();
                 assert!(closed.findings.iter().any(|finding| finding.file == *file), "{context}");
                 let report = repair(&disk);
                 let mut blamed: Vec<&String> = report.lost.iter().map(|loss| &loss.object).collect();
@@ -242,7 +242,7 @@ fn a_flipped_bit_in_both_snapshots_costs_nothing() {
         assert_eq!(error.kind, ErrorKind::Corrupt);
         assert!(error.message.contains("every snapshot of the index is damaged (snapshot-"), "{error}");
         assert!(error.message.contains("cannot be replayed from its beginning"), "{error}");
-        let report = LogStore::scrub_closed_on(&*disk, |_| {}).unwrap();
+        let report = LogStore::scrub_closed_on(Arc::clone(&disk) as _, |_| {}).unwrap();
         for (name, _) in &snapshots {
             assert!(report.findings.iter().any(|finding| finding.file == *name), "{report:?}");
         }
@@ -448,7 +448,7 @@ fn a_record_that_is_lost_with_its_copy_is_named_and_costs_no_other() {
     disk.flip(&segment, tail + 16, 1);
     let error = open(&disk).err().unwrap();
     assert!(error.message.contains("record 2 of the log is missing there, and its copy too"), "{error}");
-    let report = LogStore::scrub_closed_on(&*disk, |_| {}).unwrap();
+    let report = LogStore::scrub_closed_on(Arc::clone(&disk) as _, |_| {}).unwrap();
     assert!(
         report.findings.iter().any(|finding| finding.offset == head && finding.objects == ["victim"]),
         "{report:?}"

@@ -100,7 +100,8 @@ fn the_log_names_no_segment_without_a_header() {
         apply(&store, "object-0", Transaction::new().change(Write::RemoveKey { key: key.clone() })).unwrap();
         if files(&disk, "snapshot-") != snapshots {
             left += 1;
-            let found = LogStore::scrub_closed_on(&disk.after_kill(Faults::default()), |_| {}).unwrap();
+            let found =
+                LogStore::scrub_closed_on(Arc::new(disk.after_kill(Faults::default())), |_| {}).unwrap();
             assert_eq!(found.findings, [], "what a process that is killed here leaves is undamaged");
         }
     }

@@ -22,7 +22,7 @@ pub struct InfoArgs {
 
 /// Have a store read and check every byte that it wrote, from the device; the exit code is 1 if it finds damage
 ///
-/// A store in a folder is checked even if it is damaged so that it cannot be opened.
+/// A store in a folder is checked even if it is damaged so that it cannot be opened, and nothing in the folder is changed.
 #[derive(clap::Args, Debug)]
 pub struct ScrubArgs {
     /// Repair what can be repaired, and say what is lost: of a store in a folder (--store file:FOLDER) that no server
@@ -134,34 +134,56 @@ pub async fn scrub(session: &Session, args: ScrubArgs) -> Result<(), Failure> {
                         \"nacre scrub --repair --store file:nacre-data\"";
             return Err(Failure::Usage(text.into()));
         }
-        Some(uri) => match nacre::Store::open(&uri) {
-            Ok(store) => store.scrub(progress).await?,
-            Err(error) if error.kind == nacre::ErrorKind::Corrupt => {
-                let mut part = nacre::scrub_folder(&uri, progress)?;
-                part.report["unopened"] = error.message.into();
-                vec![part]
-            }
-            Err(error) => return Err(error.into()),
-        },
+        Some(uri) => vec![nacre::scrub_folder(&uri, progress)?],
         None => session.open()?.scrub(progress).await?,
     };
     let damaged: usize = reports.iter().map(|part| list(part, "findings").len()).sum();
-    let unopened = reports.iter().find_map(|part| part.report.get("unopened")?.as_str());
+    let losses: usize = reports.iter().map(|part| list(part, "lost").len()).sum();
+    let named = |part: &Report| list(part, "findings").iter().any(|finding| !is_empty(&finding["objects"]));
+    let is_lost = losses > 0 || reports.iter().any(named);
+    let unopened = reports.iter().find_map(unopened);
     if session.json {
         print_json(&reports)?;
     } else {
         print_scrub(&reports, damaged)?;
     }
     match unopened {
-        None if damaged == 0 => Ok(()),
+        None if damaged == 0 && !is_lost => Ok(()),
         None => Err(Failure::Failed(format!(
-            "the scrub of {} found {}; undamaged objects stay readable, those named have to be written again",
+            "the scrub of {} found {}; {}",
             session.uri(),
-            quantity::count(damaged as u64, "damaged piece")
+            match damaged {
+                0 => "that something is lost".to_owned(),
+                _ => quantity::count(damaged as u64, "damaged piece"),
+            },
+            match is_lost {
+                true => "undamaged objects stay readable, those named have to be written again",
+                false => "no object has lost anything by it",
+            }
         ))),
         Some(why) => Err(Failure::Failed(format!(
             "{why}; \"nacre scrub --repair\" repairs what can be repaired, and keeps what it does not need"
         ))),
+    }
+}
+
+/// Why the part cannot be opened, if it cannot.
+fn unopened(part: &Report) -> Option<&str> {
+    part.report.get("unopened")?.as_str()
+}
+
+fn is_empty(list: &Value) -> bool {
+    list.as_array().is_none_or(Vec::is_empty)
+}
+
+/// Names that are shown of a list; `--json` gives all of them.
+const NAMES_SHOWN: usize = 20;
+
+fn names(list: &[Value]) -> String {
+    let shown = list.iter().take(NAMES_SHOWN).filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
+    match list.len().saturating_sub(NAMES_SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 
@@ -176,8 +198,11 @@ fn print_scrub(reports: &[Report], damaged: usize) -> Result<(), Failure> {
         for finding in list(part, "findings") {
             let cell = |name: &str| match &finding[name] {
                 Value::String(text) => text.clone(),
-                Value::Array(list) if list.is_empty() => "none lost".to_owned(),
-                Value::Array(list) => list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
+                Value::Array(list) if list.is_empty() => match unopened(part) {
+                    Some(_) => "none known".to_owned(),
+                    None => "none lost".to_owned(),
+                },
+                Value::Array(list) => names(list),
                 other => other.to_string(),
             };
             let cells = ["file", "offset", "bytes", "what", "objects"].map(cell);
@@ -209,6 +234,8 @@ fn print_scrub(reports: &[Report], damaged: usize) -> Result<(), Failure> {
         quantity::count(sum("files"), "file"),
         reports.iter().find_map(source).unwrap_or("from the device"),
         match damaged {
+            0 if reports.iter().any(|part| unopened(part).is_some()) =>
+                "the store cannot be opened".to_owned(),
             0 => "no damage found".to_owned(),
             _ => quantity::count(damaged as u64, "damaged piece"),
         }
