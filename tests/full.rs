@@ -86,7 +86,7 @@ fn content(seed: u64, bytes: u64) -> Vec<u8> {
 fn fill(server: &Server, from: u64, object_bytes: u64) -> u64 {
     let store = nacre::open(&server.uri).unwrap().blocking();
     for number in from.. {
-        let object = store.object(&format!("object-{number:06}")).unwrap();
+        let object = store.object(format!("object-{number:06}")).unwrap();
         let Err(error) = object.write(0, content(number, object_bytes)) else { continue };
         assert_eq!(error.kind, ErrorKind::OutOfSpace, "{error}");
         for part in ["the store is full", "live data", "remove objects or give the store more room"] {
@@ -100,7 +100,7 @@ fn fill(server: &Server, from: u64, object_bytes: u64) -> u64 {
 fn check(server: &Server, numbers: impl Iterator<Item = u64>, object_bytes: u64) {
     let store = nacre::open(&server.uri).unwrap().blocking();
     for number in numbers {
-        let object = store.object(&format!("object-{number:06}")).unwrap();
+        let object = store.object(format!("object-{number:06}")).unwrap();
         let read = object.read(0..object_bytes).unwrap();
         assert!(read.data == content(number, object_bytes), "object {number} is not what was written");
     }
@@ -248,7 +248,7 @@ fn a_capacity_is_a_bound_for_small_objects_and_for_keys_too() {
                 }
                 false => {
                     let write = Transaction::new().write(Fork::DEFAULT, 0, data);
-                    store.apply(store.object(&format!("object-{number:08}")).unwrap().id(), write)
+                    store.apply(store.object(format!("object-{number:08}")).unwrap().id(), write)
                 }
             }
         };
@@ -314,7 +314,7 @@ fn garbage_is_found_before_a_write_is_refused() {
     let server = Server::start(&volume.store(), &[]);
     let store = nacre::open(&server.uri).unwrap().blocking();
     let put = |number: u64, seed: u64| {
-        store.object(&format!("object-{number:06}")).unwrap().write(0, content(seed, MIB))
+        store.object(format!("object-{number:06}")).unwrap().write(0, content(seed, MIB))
     };
     for number in 0..200 {
         put(number, number).unwrap();

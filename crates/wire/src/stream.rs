@@ -35,7 +35,9 @@ impl Address {
             Address::Tcp(address) => {
                 let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
                 let host = host.trim_start_matches('[').trim_end_matches(']');
-                host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+                // An IPv4 address may be written as an IPv6 one.
+                let is_loopback = |ip: std::net::IpAddr| ip.to_canonical().is_loopback();
+                host == "localhost" || host.parse().is_ok_and(is_loopback)
             }
         }
     }

@@ -42,7 +42,6 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
             Guard::Key { key: key.clone(), check: Check::Greater(value.clone()) },
             Guard::Key { key: key.clone(), check: Check::GreaterOrEqual(value.clone()) },
             Guard::Fence { token: 9 },
-            Guard::Version { version: 10 },
         ],
         reads: vec![
             Read::Range { fork: Fork::DEFAULT, range, intent: Intent::Look },
@@ -75,6 +74,7 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
             Write::Remove,
         ],
     };
+    let at_version = Transaction::new().guard(Guard::Version { version: 10 });
     let replacement =
         Transaction::new().change(Write::ReplaceFork { fork: Fork::DEFAULT, from: fork.clone() });
     let read = RangeRead {
@@ -122,6 +122,10 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
         (
             "apply_replacement",
             bytes_of(|out| assert!(request::put_apply(out, 7, &object, &replacement).is_ok())),
+        ),
+        (
+            "apply_at_version",
+            bytes_of(|out| assert!(request::put_apply(out, 8, &object, &at_version).is_ok())),
         ),
     ]
 }

@@ -57,6 +57,8 @@ pub struct Shape {
     /// Changes that replace one fork by another. Where it is 0, histories are those that seeds gave before there was
     /// such a change.
     pub replace_percent: u32,
+    /// Guards of objects' versions. Without them, histories are those that seeds gave before there were any.
+    pub version_guards: bool,
 }
 
 impl Default for Shape {
@@ -78,6 +80,7 @@ impl Default for Shape {
             far_percent: 5,
             remove_percent: 3,
             replace_percent: 5,
+            version_guards: true,
         }
     }
 }
@@ -248,7 +251,7 @@ impl Generator {
 
     fn guard(&mut self, object: &ObjectId, state: &ObjectState) -> Guard {
         let miss = self.percent(self.shape.miss_percent);
-        match self.rng.random_range(0..17) {
+        match self.rng.random_range(0..if self.shape.version_guards { 17 } else { 16 }) {
             0 if state.exists() != miss => Guard::Exists,
             0 => Guard::Absent,
             1..=7 => {
@@ -280,7 +283,7 @@ impl Generator {
                 let check = self.check(state.attributes().get(&name), miss);
                 Guard::Attribute { name, check }
             }
-            15 => {
+            16 => {
                 let version = state.version();
                 let other = if self.percent(50) { version + 1 } else { version.saturating_sub(1) };
                 Guard::Version { version: if miss { other } else { version } }
