@@ -206,8 +206,10 @@ impl Engine {
         let largest_bytes = self.table.largest_bytes().max(segment_bytes);
         Reserve {
             spare_bytes: self.space.spare_bytes() / segment_bytes * (segment_bytes - SEGMENT_HEAD_BYTES),
-            // A record of moves is up to a quarter of a segment long, and that much may stay unused at the end of each.
-            clean_bytes: largest_bytes + largest_bytes / 4 + segment_bytes / 2,
+            // A record of moves is up to a quarter of a segment long, and that much may stay unused at the end of each. What
+            // is left of the segment that is written to counts as room until the store is opened again: the log then goes
+            // on in another one, so one more is kept.
+            clean_bytes: largest_bytes + largest_bytes / 4 + segment_bytes / 2 + segment_bytes,
             shrink_bytes: segment_bytes / 8,
         }
     }
