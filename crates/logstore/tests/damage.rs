@@ -90,13 +90,19 @@ struct Victim {
 fn victim(past: Past, seed: u64) -> Victim {
     let disk = Arc::new(SimDisk::new(seed, Faults::default()));
     let store = open(&disk).unwrap();
-    let shape = Shape { objects: 6, span_bytes: 9000, extent_bytes_max: 6000, ..Shape::default() };
+    let shape = Shape {
+        objects: 6,
+        span_bytes: 9000,
+        extent_bytes_max: 6000,
+        version_guards: false,
+        ..Shape::default()
+    };
     let mut generator = Generator::new(seed, shape);
     let steps = if past == Past::Compacted { 160 } else { 60 };
     // Where snapshots are taken away below, none of the log may have been freed: with so much that is live beside it, what
     // is garbage is not worth cleaning. Its record is the only one of its segment.
     let ballast = matches!(past, Past::NoSnapshot | Past::OneSnapshot).then(|| {
-        put(&store, "ballast", 0, vec![1; 400_000]);
+        put(&store, "ballast", 0, vec![1; 800_000]);
         store.info().segment_list[0].file.clone()
     });
     for number in 0..steps {
@@ -170,7 +176,8 @@ fn a_flipped_bit_costs_at_most_what_it_belonged_to() {
     for format in 1..=2 {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/format-{format}"));
         let disk = disk_of(&folder);
-        let mut generator = Generator::new(1, Shape { replace_percent: 0, version_guards: false, ..Shape::default() });
+        let mut generator =
+            Generator::new(1, Shape { replace_percent: 0, version_guards: false, ..Shape::default() });
         (0..80).for_each(|_| drop(generator.step()));
         let mut files = disk.list().unwrap();
         // Behind the last records nothing is written, and the last record itself is not proven to have been synced.

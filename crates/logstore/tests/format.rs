@@ -54,7 +54,8 @@ fn history_with(
     replace_percent: u32,
     mut each: impl FnMut(usize, nacre_object::testkit::history::Step),
 ) -> Generator {
-    let mut generator = Generator::new(1, Shape { replace_percent, version_guards: false, ..Shape::default() });
+    let mut generator =
+        Generator::new(1, Shape { replace_percent, version_guards: false, ..Shape::default() });
     for number in 0..80 {
         let step = generator.step();
         each(number, step);
