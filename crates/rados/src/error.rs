@@ -56,7 +56,8 @@ pub(crate) fn failed(code: i32, attempt: Attempt, location: &Location, object: &
         errno::EDQUOT => (ErrorKind::OutOfSpace, "the pool has reached its quota".into()),
         errno::EFBIG => (
             ErrorKind::OutOfSpace,
-            "the object would hold more bytes than osd_max_object_size allows (128 MiB unless set otherwise)"
+            "the object would hold more bytes than osd_max_object_size allows (128 MiB unless set otherwise); what writers \
+             left in staged forks counts (nacre ls --staged, nacre rm --staged)"
                 .into(),
         ),
         // An earlier sending of a write may have been applied before the client was shut out.

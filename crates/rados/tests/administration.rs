@@ -61,7 +61,7 @@ fn what_cannot_be_opened_says_why() {
     );
     assert_says(&opened(&uri.replace("id=nacre", "id=nobody")), ErrorKind::Denied, &["client.nobody", "key"]);
     let nowhere = opened("rados://nacre?conf=/nowhere/ceph.conf");
-    assert_says(&nowhere, ErrorKind::Unavailable, &["/nowhere/ceph.conf"]);
+    assert_says(&nowhere, ErrorKind::Invalid, &["/nowhere/ceph.conf"]);
     // Nobody listens at the monitor's address.
     let conf = cluster.dir().join("unreachable.conf");
     std::fs::write(&conf, "[global]\nmon_host = [v2:127.0.0.1:9]\nauth_client_required = none\n").unwrap();
