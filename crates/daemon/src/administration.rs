@@ -4,7 +4,7 @@ use bytes::Bytes;
 use nacre_logstore::LogStore;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, Reply, StoreError};
-use nacre_wire::server::{Admin, Progress};
+use nacre_remote::{Admin, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::oneshot;

@@ -12,7 +12,7 @@ use axum::response::{Html, IntoResponse};
 use axum::routing::get;
 use nacre_object::pace::PaceTotals;
 use nacre_object::{ErrorKind, StoreError};
-use nacre_wire::server::{Ending, Operation};
+use nacre_remote::{Ending, Operation};
 use tokio::sync::oneshot;
 
 use crate::metrics::{self, Sources};
@@ -112,7 +112,7 @@ async fn page(State(sources): State<Arc<Sources>>) -> Html<String> {
     row("requests in flight", stats.in_flight.get().to_string());
     for (operation, kind) in Operation::ALL {
         let counts =
-            Ending::ALL.map(|(ending, name)| format!("{} {name}", stats.requests(operation, ending)));
+            Ending::ALL.map(|(ending, name)| format!("{} {name}", sources.requests.get(operation, ending)));
         row(&kind.replace('_', " "), counts.join(", "));
     }
     let totals = sources.store.totals();

@@ -28,7 +28,8 @@ use std::time::Instant;
 use nacre_logstore::LogStore;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, StoreError};
-use nacre_wire::{Address, ClusterKey, ServeOptions, Server};
+use nacre_remote::{AdminService, Requests, StoreService};
+use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
 
 use crate::administration::Administration;
 use crate::http::Http;
@@ -58,19 +59,24 @@ impl Daemon {
         };
         let membership = membership::settle(options, &listen, &store)?;
         let paced = Paced::new(store.clone(), options.pace_options());
+        let requests = Arc::new(Requests::default());
+        let administration = Arc::new(Administration::new(paced.clone()));
+        let services = Services::new()
+            .with(StoreService::new(Arc::new(paced.clone()), membership, requests.clone()))
+            .with(AdminService::new(administration, requests.clone()));
         let serve = ServeOptions {
             listen,
             threads: options.threads,
             key,
             open: options.open,
             socket,
-            membership: Some(membership),
             limits: options.limits(),
-            admin: Some(Arc::new(Administration::new(paced.clone()))),
+            services,
         };
-        let server = Server::start(Arc::new(paced.clone()), serve)?;
+        let server = Server::start(serve)?;
         let sources = Arc::new(Sources {
             stats: server.stats().clone(),
+            requests,
             store: paced,
             addresses: server.addresses().iter().map(Address::to_string).collect(),
             data: options.data.as_ref().map_or("memory".to_owned(), |path| path.display().to_string()),

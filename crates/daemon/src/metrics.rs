@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use nacre_logstore::LogStore;
 use nacre_object::pace::Paced;
-use nacre_wire::server::{Ending, Operation, Stats, latency_bound};
+use nacre_remote::{Ending, Operation, Requests};
+use nacre_rpc::server::{Stats, latency_bound};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -18,6 +19,7 @@ use prometheus_client::registry::Registry;
 /// Where metrics and the status page come from.
 pub(crate) struct Sources {
     pub(crate) stats: Arc<Stats>,
+    pub(crate) requests: Arc<Requests>,
     pub(crate) store: Paced<LogStore>,
     pub(crate) addresses: Vec<String>,
     pub(crate) data: String,
@@ -85,7 +87,7 @@ impl Sources {
             for (ending, outcome) in Ending::ALL {
                 let labels = [("kind", kind), ("outcome", outcome)];
                 let metric = family.encode_family(&labels)?;
-                ConstCounter::new(self.stats.requests(operation, ending)).encode(metric)?;
+                ConstCounter::new(self.requests.get(operation, ending)).encode(metric)?;
             }
         }
         let help = "Time from when a request was read until its reply was ready";

@@ -6,8 +6,8 @@ use std::time::Duration;
 use nacre_logstore::Durability;
 use nacre_object::pace::PaceOptions;
 use nacre_object::{ErrorKind, StoreError};
-use nacre_wire::socket::{self, SOCKET_MODE_DEFAULT};
-use nacre_wire::{Address, ServerLimits, SocketAccess};
+use nacre_rpc::socket::{self, SOCKET_MODE_DEFAULT};
+use nacre_rpc::{Address, ServerLimits, SocketAccess};
 use serde::{Deserialize, Serialize};
 
 /// Where metrics are served by default.
@@ -20,7 +20,7 @@ pub struct ServerOptions {
     /// The folder that holds the store; without one it is in memory, and gone when the server ends.
     pub data: Option<PathBuf>,
     /// Addresses to serve clients on: `unix:PATH`, or `HOST:PORT`, which needs `key` or `open`. None stands for the socket of
-    /// the user that the server runs as: see [`nacre_wire::socket::own_socket_for_server`].
+    /// the user that the server runs as: see [`nacre_rpc::socket::own_socket_for_server`].
     pub listen: Vec<String>,
     /// Mode of the Unix sockets, in octal digits. Only the server's own user and root are served on one that lets nobody
     /// else in.

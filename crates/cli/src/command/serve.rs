@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use nacre::ErrorKind;
 use nacre_daemon::{Daemon, ServerOptions};
-use nacre_wire::Address;
+use nacre_rpc::Address;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
@@ -102,7 +102,7 @@ struct Settings {
     /// Memory that all connections together may hold
     #[arg(long, value_name = "SIZE")]
     held_bytes_max: Option<Size>,
-    /// What to log on standard error: error, warn, info, debug, trace, or a filter such as nacre_wire=debug [default:
+    /// What to log on standard error: error, warn, info, debug, trace, or a filter such as nacre_rpc=debug [default:
     /// info]
     #[arg(long, value_name = "LEVEL")]
     log: Option<String>,
