@@ -13,7 +13,7 @@ use crate::record::{self, Body, Effect, Found, Record};
 use crate::scan::{Item, Scan};
 use crate::scrub::{Finding, ScrubReport};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
-use crate::snapshot::{decode_snapshot, snapshot_name};
+use crate::snapshot::{check_snapshot, snapshot_name};
 use crate::superblock::{SUPERBLOCK, Superblock};
 
 /// A piece of a segment that is damaged, so that what the index refers to in it has to be looked at.
@@ -52,11 +52,24 @@ pub fn superblock(disk: &dyn Disk, report: &mut ScrubReport) {
 /// Checks a snapshot of the index.
 pub fn snapshot(disk: &dyn Disk, number: u64, store: &[u8; 16], report: &mut ScrubReport) {
     let name = snapshot_name(number);
-    if let Some(bytes) = whole(disk, &name, report)
-        && let Err(damage) = decode_snapshot(bytes, store)
-    {
-        let what = "a frame of the index (another snapshot or the log stands in)".into();
-        report.add(&disk.describe(&name), damage.offset, 0, what);
+    report.files += 1;
+    let checked = disk.open(&name).and_then(|file| {
+        let len = file.size()?;
+        check_snapshot(len, store, |offset, len| {
+            let mut bytes = vec![0; len as usize];
+            let source = file.read_device(offset, &mut bytes)?;
+            report.count(0, source);
+            Ok(bytes.into())
+        })
+        .inspect(|_| report.bytes += len)
+    });
+    match checked {
+        Ok(Ok(())) => {}
+        Ok(Err(damage)) => {
+            let what = "a frame of the index (another snapshot or the log stands in)".into();
+            report.add(&disk.describe(&name), damage.offset, 0, what);
+        }
+        Err(error) => report.add(&disk.describe(&name), 0, 0, format!("cannot be read: {error}")),
     }
 }
 

@@ -19,7 +19,7 @@ use nacre_object::{ErrorKind, Fork, ObjectId, StoreError};
 use crate::codec::crc32c;
 use crate::engine::{Engine, owned, read_chunk};
 use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
-use crate::footprint::Footprint;
+use crate::footprint::{EXTENT_BYTES_MAX, Footprint};
 use crate::log::{Position, Purpose, Refused, Room};
 use crate::record::{self, Body, Effect, Found, HEAD_BYTES_MIN, Moved, Record};
 use crate::scan::{Item, Scan};
@@ -220,7 +220,8 @@ impl Engine {
             let candidates = self.table.all().into_iter().filter(|segment| {
                 segment.id < newest
                     && segment.sealed.load(Ordering::Acquire)
-                    && !segment.damaged.load(Ordering::Relaxed)
+                    // What is damaged cannot be moved, but it can be freed when nothing refers to it any more.
+                    && (!segment.damaged.load(Ordering::Relaxed) || segment.live_bytes() == 0)
                     && (pinned_too || !work.pins(segment.id))
                     && !put_off.contains(&segment.id)
             });
@@ -306,11 +307,13 @@ impl Engine {
             renamed = self.replacements.load(Ordering::SeqCst) != replacements;
         }
         // What took the last reference away may be on its way to the disk only; were it lost, the index would refer
-        // to the segment again.
+        // to the segment again. So it is asked first whether there is none: a reference that goes away while this waits may
+        // not be covered by the sync.
+        let is_free = segment.is_free();
         self.log.wait_blocking(self.log.last_batch())?;
         self.log.sync()?;
-        if !segment.is_free() {
-            if renamed {
+        if !is_free {
+            if renamed || segment.is_free() {
                 return Ok(false);
             }
             // Damage hides some of it from the cleaner, not from readers: the segment stays.
@@ -380,9 +383,15 @@ impl Engine {
     ) -> Result<(), StoreError> {
         // Objects whose forks may hold pieces of this segment that were written under other forks' names.
         let mut replaced: HashSet<ObjectId> = HashSet::new();
-        let piece_bytes_max = self.options.segment_bytes / 8;
+        let piece_bytes_max = self.chunk_bytes() as u32;
         let mut visit = |pieces: Vec<Live>| {
-            visit(pieces.into_iter().flat_map(|live| live.cut(piece_bytes_max)).collect())
+            let more: u32 = pieces.iter().map(|live| live.len.div_ceil(piece_bytes_max) - 1).sum();
+            let growth_bytes = u64::from(more) * EXTENT_BYTES_MAX as u64;
+            // Only what was written when segments were larger is longer than a piece.
+            match self.index_has_room(&Wanted { record_bytes: 0, growth_bytes, purpose: Purpose::Clean }) {
+                true => visit(pieces.into_iter().flat_map(|live| live.cut(piece_bytes_max)).collect()),
+                false => visit(pieces),
+            }
         };
         self.visit_chunks(segment, |object, fork, start, len, chunk_offset| {
             visit(self.collect_live(segment.id, chunk_offset, (object, fork, start, len), &mut replaced))

@@ -210,7 +210,7 @@ fn check_contents(folder: &Path, create: bool) -> io::Result<()> {
             return Ok(());
         }
         // File systems begin with the one; a store that was not finished, with the other.
-        if shown != "lost+found" && !superblock::is_temporary(&shown) {
+        if shown != "lost+found" && shown != NAMES_RESERVE && !superblock::is_temporary(&shown) {
             stranger = Some(shown.into_owned());
         }
     }

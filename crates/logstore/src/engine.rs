@@ -150,7 +150,7 @@ impl Engine {
         if let Err(error) = transaction.validate() {
             return Reply::ready(Err(error));
         }
-        let mut work = Work::new(object, transaction);
+        let mut work = Work::new(object, transaction, self.chunk_bytes());
         loop {
             match self.attempt(&mut work) {
                 Err(error) => return Reply::ready(Err(error)),
@@ -212,10 +212,9 @@ impl Engine {
         let version = work.proposal().max(node.version + 1);
         work.head.truncate(work.head_bytes);
         record::put_version(&mut work.head, version);
-        let wanted = work.wanted();
-        if !self.index_has_room(&wanted) {
-            return Ok(Attempt::NeedsRoom(wanted));
-        }
+        let mut wanted = work.wanted();
+        wanted.growth_bytes += Footprint::removal_growth_bytes(&work.object, &work.effects, node);
+        let Some(_growth) = self.reserve_growth(&wanted) else { return Ok(Attempt::NeedsRoom(wanted)) };
         let appended = match self.log.append(&mut work.head, &work.payload, work.purpose) {
             Ok(appended) => appended,
             Err(Refused::NeedsSegment(_)) => return Ok(Attempt::NeedsRoom(wanted)),
@@ -317,6 +316,12 @@ impl Engine {
         })
     }
 
+    /// The most bytes that a chunk is made of: an eighth of a segment, so that a record of moves fits into any, and the
+    /// cleaner never has to cut what the index counts as one piece.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        record::CHUNK_BYTES_MAX.min(self.options.segment_bytes as usize / 8)
+    }
+
     /// Whether commits are made by whoever appends.
     pub(crate) fn commits_by_caller(&self) -> bool {
         self.options.committer == Committer::Caller
@@ -324,9 +329,9 @@ impl Engine {
 }
 
 impl Work {
-    fn new(object: &ObjectId, transaction: Transaction) -> Self {
+    fn new(object: &ObjectId, transaction: Transaction, chunk_bytes: usize) -> Self {
         let Transaction { guards, reads, writes } = transaction;
-        let (effects, payload) = Effect::from_writes(writes);
+        let (effects, payload) = Effect::from_writes(writes, chunk_bytes);
         let head = if effects.is_empty() { Vec::new() } else { record::encode_transaction(object, &effects) };
         let head_bytes = head.len();
         let growth_bytes = Footprint::growth_bytes(object, &effects);

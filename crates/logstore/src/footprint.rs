@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use nacre_object::{Fork, Key, ObjectId};
 
 use crate::extent_map::ExtentMap;
+use crate::node::Node;
 use crate::record::Effect;
 use crate::sync::{AtomicI64, AtomicU64};
 
 /// A piece of an extent in a snapshot, at most: its kind, seven numbers, a checksum.
-const EXTENT_BYTES_MAX: i64 = 42;
+pub const EXTENT_BYTES_MAX: i64 = 42;
 /// What stands around an object's id, a fork's name, and a key and its value, at most.
 const OBJECT_BYTES_MAX: i64 = 40;
 const FORK_BYTES_MAX: i64 = 28;
@@ -79,6 +80,22 @@ impl Footprint {
         });
         let object = if removes { 0 } else { Self::of_object(object).snapshot_bytes };
         (grown + object) as u64
+    }
+}
+
+impl Footprint {
+    /// Bytes by which a transaction can make snapshots longer by what it removes: a removed object that never was leaves a
+    /// tombstone, a removed fork that never held anything a hole. Without these in the account, removals alone could make the
+    /// index longer than its files, and then nothing could ever be freed. `node` is the object as it stands before.
+    pub fn removal_growth_bytes(object: &ObjectId, effects: &[Effect], node: &Node) -> u64 {
+        let is_empty = |fork: &Fork| node.forks.get(fork).is_some_and(|fork| fork.map.is_empty());
+        let holes = effects.iter().filter(|effect| match effect {
+            Effect::RemoveFork { fork } => is_empty(fork),
+            _ => false,
+        });
+        let holes_bytes = holes.count() as i64 * EXTENT_BYTES_MAX;
+        let object_bytes = if node.version == 0 { Self::of_object(object).snapshot_bytes } else { 0 };
+        (holes_bytes + object_bytes) as u64
     }
 }
 

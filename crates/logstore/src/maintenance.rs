@@ -128,6 +128,15 @@ impl Maintenance {
     }
 }
 
+/// Closes the maintenance when its thread ends, also by a panic: nobody may wait for a thread that is gone.
+struct Closed<'a>(&'a Maintenance);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 fn closed() -> StoreError {
     StoreError::new(ErrorKind::Closed, "the store is closed")
 }
@@ -160,6 +169,7 @@ impl Engine {
     /// The maintenance thread's work, until [`Maintenance::close`].
     pub(crate) fn maintain(self: &Arc<Self>) {
         let maintenance = &self.maintenance;
+        let _closed = Closed(maintenance);
         loop {
             let mut requests = maintenance.requests.lock();
             while !requests.nudged && requests.waiting.is_empty() && !requests.closing {

@@ -170,8 +170,9 @@ impl Body {
 }
 
 impl Effect {
-    /// Splits a transaction's writes into effects, and their payload into chunks, with its checksums.
-    pub fn from_writes(writes: Vec<Write>) -> (Vec<Effect>, Vec<Bytes>) {
+    /// Splits a transaction's writes into effects, and their payload into chunks of at most `chunk_bytes` bytes, with their
+    /// checksums.
+    pub fn from_writes(writes: Vec<Write>, chunk_bytes: usize) -> (Vec<Effect>, Vec<Bytes>) {
         let mut effects = Vec::with_capacity(writes.len());
         let mut payload = Vec::new();
         for write in writes {
@@ -182,7 +183,7 @@ impl Effect {
                         effects.push(Effect::Chunk { fork: fork.clone(), offset: 0, len: 0, crc: 0 });
                     }
                     for (start, data) in extents {
-                        chunks(&fork, start, &data, &mut effects);
+                        chunks(&fork, start, &data, chunk_bytes, &mut effects);
                         if !data.is_empty() {
                             payload.push(data);
                         }
@@ -223,12 +224,12 @@ impl Effect {
     }
 }
 
-fn chunks(fork: &Fork, start: u64, data: &[u8], effects: &mut Vec<Effect>) {
+fn chunks(fork: &Fork, start: u64, data: &[u8], chunk_bytes: usize, effects: &mut Vec<Effect>) {
     if data.is_empty() {
         effects.push(Effect::Chunk { fork: fork.clone(), offset: start, len: 0, crc: 0 });
     }
     let mut offset = start;
-    for chunk in data.chunks(CHUNK_BYTES_MAX) {
+    for chunk in data.chunks(chunk_bytes) {
         let len = chunk.len() as u32;
         effects.push(Effect::Chunk { fork: fork.clone(), offset, len, crc: crc32c(chunk) });
         offset += u64::from(len);

@@ -155,7 +155,7 @@ mod tests {
             let object = ObjectId::try_from("object").unwrap();
             let write =
                 Write::Extents { fork: Fork::DEFAULT, extents: vec![(3, vec![sequence as u8; 21].into())] };
-            let (effects, payload) = Effect::from_writes(vec![write]);
+            let (effects, payload) = Effect::from_writes(vec![write], record::CHUNK_BYTES_MAX);
             let mut head = record::encode_transaction(&object, &effects);
             record::put_version(&mut head, sequence);
             let stamp =

@@ -25,6 +25,9 @@ pub const SEGMENT_HEAD_BYTES: u64 = 2 * HEADER_BYTES as u64;
 /// lesser ones are read.
 pub const FORMAT_VERSION: u32 = 2;
 
+/// The greatest number of a segment. A file with a greater one in its name is not a store's.
+pub const SEGMENT_NUMBER_MAX: u32 = u32::MAX - (1 << 16);
+
 const HEADER_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"NACRESEG";
 
@@ -120,7 +123,7 @@ pub fn segment_name(id: u32) -> String {
 pub fn parse_segment_name(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("segment-")?;
     let id = digits.parse().ok()?;
-    (segment_name(id) == name).then_some(id)
+    (segment_name(id) == name && id <= SEGMENT_NUMBER_MAX).then_some(id)
 }
 
 /// What stands at the beginning of a segment, twice.

@@ -29,6 +29,8 @@ use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE, is_full};
 
 /// Snapshots kept.
 pub const KEPT: usize = 2;
+/// The greatest number of a snapshot. A file with a greater one in its name is not a store's.
+const SNAPSHOT_NUMBER_MAX: u64 = u64::MAX >> 1;
 /// A frame is closed when it has grown to this: so much is lost where a frame is lost in all snapshots.
 const FRAME_BYTES: usize = 4 << 10;
 /// No frame is longer: the largest value of a key, and room for what stands around it.
@@ -61,7 +63,7 @@ pub fn snapshot_name(number: u64) -> String {
 /// The number in the name of a snapshot's file.
 pub fn parse_snapshot_name(name: &str) -> Option<u64> {
     let number = name.strip_prefix("snapshot-")?.parse().ok()?;
-    (snapshot_name(number) == name).then_some(number)
+    (snapshot_name(number) == name && number <= SNAPSHOT_NUMBER_MAX).then_some(number)
 }
 
 /// Whether a file of this name is a snapshot that an earlier program did not complete.
@@ -213,6 +215,7 @@ impl Engine {
 
     /// Takes a snapshot. Blocks; transactions go on.
     pub(crate) fn snapshot(self: &Arc<Self>, work: &mut CleanerState) -> Result<(), StoreError> {
+        let since_bytes = self.log.since_snapshot_bytes();
         let (position, sequence) = self.log.begin_snapshot();
         let number = work.snapshots.last().map_or(1, |(number, _)| number + 1);
         if self.persistent {
@@ -242,6 +245,8 @@ impl Engine {
                 })
             });
             let bytes = named.inspect_err(|_| {
+                // A replay would still begin at the snapshot before.
+                self.log.count_replayed(since_bytes);
                 // What was written stays in reserve; if it cannot be put there, the next snapshot tries again.
                 let _ = self.return_snapshot_file(SNAPSHOT_BEGUN);
                 self.count_snapshots();
@@ -400,6 +405,64 @@ pub fn decode_snapshot(bytes: Bytes, store: &[u8; 16]) -> Result<Snapshot, Damag
     }
 }
 
+/// Bytes of a snapshot that are read at a time to check it.
+const CHECK_BYTES: u64 = 1 << 20;
+
+/// Checks a snapshot of `len` bytes as [`decode_snapshot`] does, without holding more of it than a frame and what is read at
+/// a time. `read` returns that many bytes from an offset on.
+///
+/// # Errors
+///
+/// Those of `read`.
+pub fn check_snapshot(
+    len: u64,
+    store: &[u8; 16],
+    mut read: impl FnMut(u64, u64) -> io::Result<Bytes>,
+) -> io::Result<Result<(), Damage>> {
+    let binding = FrameBinding::new(store);
+    let mut loader = Loader::default();
+    let mut is_format_1 = None;
+    let (mut begin, mut window) = (0, Bytes::new());
+    let mut offset = 0;
+    while offset < len {
+        let held = window.slice(((offset - begin) as usize).min(window.len())..);
+        if (held.len() as u64) < frame_bytes(&held).min(len - offset) {
+            window = read(offset, frame_bytes(&held).max(CHECK_BYTES).min(len - offset))?;
+            begin = offset;
+            // The frame may turn out to be longer.
+            if frame_bytes(&window) <= window.len() as u64 || window.len() as u64 == len - offset {
+                continue;
+            }
+            window = read(offset, frame_bytes(&window).min(len - offset))?;
+        }
+        let at = (offset - begin) as usize;
+        // A first frame that is sound in neither format is damaged, in whichever it is.
+        let is_format_1 = *is_format_1.get_or_insert_with(|| {
+            decode_frame(&window, at, binding).is_none() && decode_frame_1(&window, at).is_some()
+        });
+        let frame = match is_format_1 {
+            true => decode_frame_1(&window, at),
+            false => decode_frame_of(&window, at, begin, binding),
+        };
+        let Some((kind, body, next)) = frame else { return Ok(Err(Damage { offset })) };
+        let next = begin + next as u64;
+        if loader.frame(kind, body).is_none() || loader.ended && next != len {
+            return Ok(Err(Damage { offset }));
+        }
+        loader.forget();
+        offset = next;
+    }
+    Ok(if loader.header.is_some() && loader.ended { Ok(()) } else { Err(Damage { offset }) })
+}
+
+/// Returns how long the frame is, in either format, whose beginning is given; its head alone where that is not whole.
+fn frame_bytes(bytes: &[u8]) -> u64 {
+    let word =
+        |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_le_bytes(*word));
+    let longest = [word(0), word(8)].into_iter().filter(|len| *len as usize <= FRAME_BYTES_MAX).max();
+    FRAME_HEAD_BYTES + u64::from(longest.unwrap_or(0))
+}
+
 /// Decodes the body of a frame of items alone; gives the objects that begin in it.
 #[cfg(feature = "sim")]
 pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
@@ -413,13 +476,23 @@ pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
 
 /// Decodes a frame; gives its kind, its body, and where the next one begins.
 pub(crate) fn decode_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<(u8, Bytes, usize)> {
+    decode_frame_of(bytes, at, 0, binding)
+}
+
+/// Decodes a frame in a part of a snapshot that begins at `begin`.
+fn decode_frame_of(
+    bytes: &Bytes,
+    at: usize,
+    begin: u64,
+    binding: FrameBinding,
+) -> Option<(u8, Bytes, usize)> {
     let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
     let len = word(at + 8)? as usize;
     if word(at)? != binding.magic() || len == 0 || len > FRAME_BYTES_MAX {
         return None;
     }
     let end = at + 12 + len;
-    if crc32c(bytes.get(at + 8..end)?) ^ binding.mask(at as u64) != word(at + 4)? {
+    if crc32c(bytes.get(at + 8..end)?) ^ binding.mask(begin + at as u64) != word(at + 4)? {
         return None;
     }
     Some((bytes[at + 12], bytes.slice(at + 13..end), end))
@@ -505,6 +578,15 @@ impl Loader {
         if let (Some(name), Some((_, node))) = (self.fork.take(), self.objects.last_mut()) {
             node.forks.insert(name, std::mem::take(&mut self.entries));
         }
+    }
+
+    /// Forgets what the frames so far held, but for what the next one goes on from.
+    fn forget(&mut self) {
+        if let Some((id, _)) = self.objects.pop() {
+            self.objects.clear();
+            self.objects.push((id, Node::default()));
+        }
+        self.entries = ForkNode::default();
     }
 
     fn item(&mut self, reader: &mut Reader) -> Option<()> {

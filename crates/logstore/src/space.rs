@@ -26,7 +26,7 @@ use crate::disk::DiskFile;
 use crate::engine::Engine;
 use crate::footprint::IndexCounters;
 use crate::log::{Purpose, Reserve};
-use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, segment_name};
+use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, SEGMENT_NUMBER_MAX, Segment, segment_name};
 use crate::snapshot::{KEPT, parse_snapshot_name};
 use crate::sync::{AtomicU64, Mutex};
 
@@ -55,6 +55,9 @@ const FILE_RECORDS_BYTES: u64 = (2 + KEPT as u64 + 1) * BLOCK_BYTES;
 /// What the snapshot's file has beyond the estimate for transactions that shrink, which are not held up by it.
 const SNAPSHOT_SLACK_BYTES: u64 = 4096;
 
+/// Growth of the index by a transaction that is not counted before it has happened.
+const GROWTH_UNCOUNTED_BYTES: u64 = SNAPSHOT_SLACK_BYTES / 16;
+
 /// The space of one store.
 pub struct Space {
     /// The most that all files of the store may take.
@@ -73,8 +76,24 @@ pub struct Space {
     snapshot_file_bytes: AtomicU64,
     /// How long each snapshot can become without new space, however many are taken.
     snapshot_room_bytes: AtomicU64,
+    /// Growth of the index that transactions have room for, and have not counted yet.
+    growth_bytes: AtomicU64,
     /// Transactions that were refused for want of space.
     refused: AtomicU64,
+}
+
+/// Room in the files of snapshots, kept until the index has grown.
+pub(crate) struct Growth<'a> {
+    all_bytes: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl Drop for Growth<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.all_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Files of the log that are not in use.
@@ -105,6 +124,15 @@ pub struct Wanted {
 }
 
 impl Pool {
+    /// The number of the next file.
+    fn number(&self) -> Result<u32, StoreError> {
+        if self.next_segment > SEGMENT_NUMBER_MAX {
+            let text = "the numbers of segments are used up; copy the store's objects to a new one";
+            return Err(StoreError::new(ErrorKind::Io, text));
+        }
+        Ok(self.next_segment)
+    }
+
     /// Goes on to the next number, unless there was no space for a file of this one: on a full volume that is found again
     /// and again, and numbers are to last, and to stay short.
     fn took_number<T>(&mut self, made: &Result<T, StoreError>) {
@@ -126,6 +154,7 @@ impl Space {
             spare_bytes: AtomicU64::new(0),
             snapshot_file_bytes: AtomicU64::new(0),
             snapshot_room_bytes: AtomicU64::new(0),
+            growth_bytes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
     }
@@ -165,7 +194,7 @@ fn spare_name(number: u32) -> String {
 /// The number in the name of a spare file.
 pub fn parse_spare_name(name: &str) -> Option<u32> {
     let number = name.strip_prefix("reserve-")?.parse().ok()?;
-    (spare_name(number) == name).then_some(number)
+    (spare_name(number) == name && number <= SEGMENT_NUMBER_MAX).then_some(number)
 }
 
 impl Engine {
@@ -283,6 +312,17 @@ impl Engine {
         self.snapshot_room_wanted(wanted) <= self.space.snapshot_room_bytes.load(Ordering::Relaxed)
     }
 
+    /// Keeps room for the index to grow as wanted; `None` if there is too little.
+    pub(crate) fn reserve_growth(&self, wanted: &Wanted) -> Option<Growth<'_>> {
+        // Small ones find room in the slack, as many as threads can have under way: they need not be told of each other.
+        let bytes = if wanted.growth_bytes > GROWTH_UNCOUNTED_BYTES { wanted.growth_bytes } else { 0 };
+        let all_bytes = &self.space.growth_bytes;
+        let before = if bytes > 0 { all_bytes.fetch_add(bytes, Ordering::Relaxed) } else { 0 };
+        let growth = Growth { all_bytes, bytes };
+        let growth_bytes = if wanted.growth_bytes > 0 { wanted.growth_bytes + before } else { 0 };
+        self.index_has_room(&Wanted { growth_bytes, ..*wanted }).then_some(growth)
+    }
+
     fn snapshot_room_wanted(&self, wanted: &Wanted) -> u64 {
         let slack_bytes = if wanted.purpose == Purpose::Write { SNAPSHOT_SLACK_BYTES } else { 0 };
         self.snapshot_bytes_likely() + wanted.growth_bytes + slack_bytes
@@ -359,7 +399,7 @@ impl Engine {
 
     /// Makes a segment of a size and hands it to the log.
     pub(crate) fn add_segment(&self, pool: &mut Pool, capacity: u64) -> Result<(), StoreError> {
-        let id = pool.next_segment;
+        let id = pool.number()?;
         let name = segment_name(id);
         let failures = self.name_failures();
         let file = match pool.spares.pop_if(|_| capacity == self.segment_bytes()) {
@@ -402,7 +442,7 @@ impl Engine {
     }
 
     fn add_spare(&self, pool: &mut Pool) -> Result<(), StoreError> {
-        let name = spare_name(pool.next_segment);
+        let name = spare_name(pool.number()?);
         let file = self.create(&name, self.segment_bytes());
         pool.took_number(&file);
         let file = file?;

@@ -483,7 +483,7 @@ fn files_of_no_store_are_not_repaired() {
 fn forgery(segment: u32, payload_at: u64, sequence: u64) -> Vec<u8> {
     let throne = ObjectId::try_from("throne").unwrap();
     let write = Write::Extents { fork: Fork::DEFAULT, extents: vec![(0, Bytes::from("usurper!"))] };
-    let (effects, data) = Effect::from_writes(vec![write]);
+    let (effects, data) = Effect::from_writes(vec![write], record::CHUNK_BYTES_MAX);
     let mut out = Vec::new();
     for format in [1, 2] {
         for sequence in sequence..sequence + 3 {
@@ -770,7 +770,7 @@ fn a_scrub_notices_a_block_that_a_real_device_lost() {
     assert_eq!(report.source, Source::Device);
     assert_eq!(report.findings.len(), 1, "{report:?}");
     assert_eq!(report.findings[0].objects, ["victim"]);
-    assert_eq!(report.lost[0].what, "bytes 0 to 29999 of the default fork");
+    assert_eq!(report.lost[0].what, "bytes 8192 to 16383 of the default fork");
 }
 
 /// A disk with a sector that cannot be read, wherever its file is renamed to.

@@ -172,19 +172,22 @@ fn heads_of_records_are_pinned() {
     let object = ObjectId::try_from("o").unwrap();
     let fork = Fork::try_from("f").unwrap();
     let key = Key::try_from("k").unwrap();
-    let (effects, payload) = Effect::from_writes(vec![
-        Write::Create,
-        Write::Extents { fork: fork.clone(), extents: vec![(300, "abc".into()), (0, "d".into())] },
-        Write::Zero { fork: fork.clone(), range: ByteRange::new(1, 2) },
-        Write::Truncate { fork: fork.clone(), size: 5 },
-        Write::RemoveFork { fork },
-        Write::SetKey { key: key.clone(), value: "v".into() },
-        Write::RemoveKey { key: key.clone() },
-        Write::SetAttribute { name: key.clone(), value: "w".into() },
-        Write::RemoveAttribute { name: key },
-        Write::RaiseFence { token: 4 },
-        Write::Remove,
-    ]);
+    let (effects, payload) = Effect::from_writes(
+        vec![
+            Write::Create,
+            Write::Extents { fork: fork.clone(), extents: vec![(300, "abc".into()), (0, "d".into())] },
+            Write::Zero { fork: fork.clone(), range: ByteRange::new(1, 2) },
+            Write::Truncate { fork: fork.clone(), size: 5 },
+            Write::RemoveFork { fork },
+            Write::SetKey { key: key.clone(), value: "v".into() },
+            Write::RemoveKey { key: key.clone() },
+            Write::SetAttribute { name: key.clone(), value: "w".into() },
+            Write::RemoveAttribute { name: key },
+            Write::RaiseFence { token: 4 },
+            Write::Remove,
+        ],
+        record::CHUNK_BYTES_MAX,
+    );
     assert_eq!(payload, ["abc", "d"]);
     let moved = Moved {
         object: object.clone(),
@@ -225,7 +228,7 @@ fn heads_of_records_are_pinned() {
 fn heads_of_replacements_and_of_moves_with_sources_are_pinned() {
     let object = ObjectId::try_from("o").unwrap();
     let replace = Write::ReplaceFork { fork: Fork::DEFAULT, from: Fork::try_from("f").unwrap() };
-    let (effects, _) = Effect::from_writes(vec![replace]);
+    let (effects, _) = Effect::from_writes(vec![replace], record::CHUNK_BYTES_MAX);
     let mut head = record::encode_transaction(&object, &effects);
     record::put_version(&mut head, 6);
     let moved = Moved {
