@@ -27,7 +27,7 @@
 //! # }
 //! ```
 //!
-//! Without an async runtime, [`Store::blocking`] gives the same calls:
+//! Without an async runtime, [`Store::blocking`] gives the same calls without `await`:
 //!
 //! ```
 //! let store = nacre::open("mem:")?.blocking();
@@ -42,8 +42,8 @@
 //! # Ok::<(), nacre::Error>(())
 //! ```
 //!
-//! What the object-level calls do not cover, [`Store::apply`] does: any [`Transaction`] of guards, reads and writes
-//! on one object, applied wholly or not at all.
+//! [`Store::apply`] covers what the object-level calls do not: any [`Transaction`] of guards, reads and writes on one
+//! object, applied wholly or not at all.
 
 #![forbid(unsafe_code)]
 
