@@ -90,7 +90,7 @@ pub trait DiskFile: Send + Sync {
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()>;
     /// Makes all that was written durable.
     fn sync(&self) -> io::Result<()>;
-    /// The file's size in bytes.
+    /// Returns the file's size in bytes.
     fn size(&self) -> io::Result<u64>;
     /// Truncates the file to `bytes`, or extends it with the space reserved, and makes that durable.
     fn set_size(&self, bytes: u64) -> io::Result<()>;

@@ -146,7 +146,7 @@ impl Engine {
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
-    /// See [`nacre_object::ObjectStore::apply`].
+    /// Applies a transaction to one object. See [`nacre_object::ObjectStore::apply`].
     pub fn apply(self: &Arc<Self>, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         if let Err(error) = transaction.validate() {
             return Reply::ready(Err(error));
@@ -301,7 +301,7 @@ impl Engine {
         result.map_err(|error| unread(error, wrote))
     }
 
-    /// See [`nacre_object::ObjectStore::list`].
+    /// Lists objects that exist. See [`nacre_object::ObjectStore::list`].
     pub fn list(self: &Arc<Self>, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
@@ -336,7 +336,7 @@ impl Work {
         Self { object, guards, reads, effects, payload, head, head_bytes, growth_bytes, purpose }
     }
 
-    /// Returns the room that the transaction needs. Its record is complete but for the head's checksum.
+    /// Returns the room that the transaction needs. Its record is complete except for the head's checksum.
     fn wanted(&self) -> Wanted {
         let payload_bytes = self.payload.iter().map(Bytes::len).sum();
         Wanted {

@@ -159,7 +159,7 @@ impl Engine {
         assert_eq!(self.space.index.footprint(), footprint, "what the index takes");
     }
 
-    /// See [`crate::LogStore::check_files`].
+    /// Checks the counters of the files. See [`crate::LogStore::check_files`].
     #[cfg(feature = "sim")]
     pub(crate) fn check_files(&self) {
         let files = self.disk.list().expect("a disk of a test lists its files");

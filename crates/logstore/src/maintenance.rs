@@ -136,7 +136,7 @@ fn closed() -> StoreError {
 
 /// The bounds of the work on room for one waiter.
 struct Turn {
-    /// True if nobody waits for the room yet. Such work is put off while another thread does work of its kind, such as
+    /// True if the room has no waiter yet. Such work is put off while another thread does work of its kind, such as
     /// a compaction that waits for the disk: a writer that needs a segment meanwhile must find this thread free.
     is_ahead: bool,
     /// The number from which on segments were made meanwhile: they are not cleaned in the same turn, so that it ends.
@@ -253,7 +253,7 @@ impl Engine {
     }
 
     /// Does one step towards the wanted room: within the bound on garbage takes what space there is, beyond it cleans
-    /// first, and when there is no more space cleans whatever gains anything.
+    /// first, and when there is no more space cleans any segment that gains anything.
     ///
     /// # Errors
     ///

@@ -40,62 +40,62 @@ pub enum Effect {
         /// CRC-32C of its bytes.
         crc: u32,
     },
-    /// See [`Write::Zero`].
+    /// A range is made to read as zeros. See [`Write::Zero`].
     Zero {
         /// The fork.
         fork: Fork,
         /// The range.
         range: ByteRange,
     },
-    /// See [`Write::Truncate`].
+    /// The size of a fork is set. See [`Write::Truncate`].
     Truncate {
         /// The fork.
         fork: Fork,
         /// The new size in bytes.
         size: u64,
     },
-    /// See [`Write::RemoveFork`].
+    /// A fork is removed. See [`Write::RemoveFork`].
     RemoveFork {
         /// The fork.
         fork: Fork,
     },
-    /// See [`Write::ReplaceFork`].
+    /// A fork is replaced with another. See [`Write::ReplaceFork`].
     ReplaceFork {
         /// The fork whose content is replaced.
         fork: Fork,
         /// The fork whose content is taken.
         from: Fork,
     },
-    /// See [`Write::SetKey`].
+    /// A key is set. See [`Write::SetKey`].
     SetKey {
         /// The key.
         key: Key,
         /// Its value.
         value: Bytes,
     },
-    /// See [`Write::RemoveKey`].
+    /// A key is removed. See [`Write::RemoveKey`].
     RemoveKey {
         /// The key.
         key: Key,
     },
-    /// See [`Write::SetAttribute`].
+    /// An attribute is set. See [`Write::SetAttribute`].
     SetAttribute {
         /// Its name.
         name: Key,
         /// Its value.
         value: Bytes,
     },
-    /// See [`Write::RemoveAttribute`].
+    /// An attribute is removed. See [`Write::RemoveAttribute`].
     RemoveAttribute {
         /// Its name.
         name: Key,
     },
-    /// See [`Write::RaiseFence`].
+    /// The fence is raised. See [`Write::RaiseFence`].
     RaiseFence {
         /// The fencing token.
         token: u64,
     },
-    /// See [`Write::Remove`].
+    /// The object is removed. See [`Write::Remove`].
     Remove,
 }
 

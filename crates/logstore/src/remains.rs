@@ -83,9 +83,9 @@ fn items_said(bytes: &Bytes, binding: FrameBinding) -> Option<u64> {
 /// The layout of a snapshot's frames.
 #[derive(Clone, Copy)]
 enum Layout {
-    /// In format 1.
+    /// The layout of format 1.
     One,
-    /// In format 2.
+    /// The layout of format 2.
     Two(FrameBinding),
 }
 

@@ -41,11 +41,11 @@ pub struct Faults {
 pub enum Operation {
     /// [`Disk::create`].
     Create,
-    /// [`Disk::rename`]; the hook is told the new name.
+    /// [`Disk::rename`]; the hook gets the new name.
     Rename,
     /// [`Disk::remove`].
     Remove,
-    /// [`Disk::sync_names`]; the hook is told no name.
+    /// [`Disk::sync_names`]; the hook gets an empty name.
     SyncNames,
     /// [`DiskFile::write_at`].
     Write,

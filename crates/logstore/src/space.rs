@@ -100,7 +100,7 @@ struct Spare {
 /// Room that a waiter wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Length of the record; 0 for just a segment to go on to.
+    /// The length of the record in bytes; 0 for just a segment to continue in.
     pub record_bytes: u64,
     /// Bytes by which snapshots may become longer.
     pub growth_bytes: u64,

@@ -13,7 +13,7 @@
 //!   replayed.
 //! - *Snapshots* have been synced before they get their names, but a name is proven by nothing. Each gets a new one.
 //! - *Segments* are used only after their names were synced by the process that used them, the *superblock* likewise. A
-//!   superblock with nothing beside it may come from an opening that failed there, and is written again.
+//!   superblock without other files may come from an opening that failed there, and is written again.
 //! - *Removals* are not proven either. A torn segment that came back would cut the log of its successor; its header is
 //!   cleared before it becomes a file in reserve, and then it goes on from nothing.
 //! - *Files in reserve* get a name that is synced before anything is written to them: as segments, or as the next snapshot.

@@ -163,7 +163,7 @@ fn what_took_anothers_place_long_ago_is_moved_and_its_segments_are_freed() {
     }
 }
 
-/// Random histories by one thread while another cleans and takes snapshots all the time.
+/// Tests random histories by one thread while another cleans and takes snapshots all the time.
 #[test]
 fn histories_under_a_cleaner_that_never_rests() {
     let seeds: u64 = std::env::var("NACRE_HISTORIES").map_or(12, |count| count.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Scrubs from the index to the device: everything that cannot be read is named, object by object, and nothing else is.
+//! Scrubs that go from the index to the device: everything that cannot be read is named, object by object, and nothing else is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -115,7 +115,7 @@ fn is_of_the_store(kind: ErrorKind) -> bool {
     matches!(kind, OutOfSpace | ReadOnly | Unavailable | Unknown | Denied | Closed)
 }
 
-/// Copies one object; returns true if there was nothing to do. `wrote` is told of the bytes of each transaction.
+/// Copies one object; returns true if there was nothing to do. `wrote` gets the bytes of each transaction.
 async fn copy_one(
     source: &dyn ObjectStore,
     destination: &dyn ObjectStore,

@@ -48,7 +48,7 @@ impl ErrorKind {
         Self::Busy,
     ];
 
-    /// The code that stands for this kind on the wire.
+    /// Returns the code that stands for this kind on the wire.
     pub fn code(self) -> u8 {
         self as u8
     }
@@ -58,7 +58,7 @@ impl ErrorKind {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// True if the very same request may succeed later, and repeating it can do no harm.
+    /// Returns whether the same request may succeed later, and repeating it can do no harm.
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::Unavailable | Self::Busy | Self::OutOfSpace)
     }

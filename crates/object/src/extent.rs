@@ -16,7 +16,7 @@ impl ByteRange {
     /// The range of everything that a fork can hold.
     pub const ALL: ByteRange = ByteRange { offset: 0, len: OFFSET_MAX };
 
-    /// The `len` bytes from `offset` on.
+    /// Creates the range of the `len` bytes from `offset` on.
     pub const fn new(offset: u64, len: u64) -> Self {
         Self { offset, len }
     }

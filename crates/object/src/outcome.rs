@@ -55,15 +55,15 @@ pub enum Found {
 /// The answer to one read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// To `Range` and `Extents`.
+    /// The answer to `Range` and `Extents`.
     Range(RangeRead),
-    /// To `Stat`.
+    /// The answer to `Stat`.
     Stat(Stat),
-    /// To `Forks`.
+    /// The answer to `Forks`.
     Forks(ForkPage),
-    /// To `Key` and `Attribute`: the value, or `None` if there is none.
+    /// The answer to `Key` and `Attribute`: the value, or `None` if there is none.
     Value(Option<Bytes>),
-    /// To `Keys` and `Attributes`.
+    /// The answer to `Keys` and `Attributes`.
     Keys(KeyPage),
 }
 

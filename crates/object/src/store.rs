@@ -36,7 +36,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// The model's own limits.
+    /// Returns the model's own limits.
     fn default() -> Self {
         Self { fork_bytes_max: OFFSET_MAX }
     }

@@ -138,10 +138,10 @@ impl Check {
 /// The use that the caller intends for what it reads: a hint to the master, never a promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Intent {
-    /// Look at it.
+    /// To look at it.
     #[default]
     Look,
-    /// Write the same region soon, on condition that it did not change. Where many do so to one region, the master
+    /// To write the same region soon, on condition that it did not change. Where many do so to one region, the master
     /// may let them read one after another, so that most of their writes succeed.
     Update,
 }

@@ -227,7 +227,7 @@ impl Drop for Connected {
 }
 
 impl Pool {
-    /// Connects. Blocks until the monitors answered or `client_mount_timeout` passed.
+    /// Connects to a pool. Blocks until the monitors answered or `client_mount_timeout` passed.
     pub(crate) fn connect(connection: &Connection<'_>) -> Result<Pool, (Step, c_int)> {
         let library = Library::get().map_err(|_| (Step::Create, 0))?;
         let mut cluster = ptr::null_mut();

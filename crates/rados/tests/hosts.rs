@@ -80,7 +80,7 @@ impl Drop for Hosts {
     }
 }
 
-/// Counts, as the client on one of the hosts. Not a test by itself.
+/// Runs the client of one of the hosts, which counts. Not a test by itself.
 #[test]
 fn client_on_a_host() {
     let Ok(uri) = std::env::var("NACRE_TEST_HOST") else { return };

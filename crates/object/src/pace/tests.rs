@@ -172,7 +172,7 @@ fn full_tables_and_queues_delay_nobody() {
     pacer.check();
 }
 
-/// Random events on a few regions: no waiter is granted twice, out of order, or after leaving; and once no more
+/// Tests random events on a few regions: no waiter is granted twice, out of order, or after leaving; and once no more
 /// requests arrive, every waiter that stayed is granted.
 #[test]
 fn no_wake_up_is_lost_whatever_happens() {

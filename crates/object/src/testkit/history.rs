@@ -63,7 +63,7 @@ pub struct Shape {
 }
 
 impl Default for Shape {
-    /// Small objects in which everything overlaps.
+    /// Returns a shape of small objects in which everything overlaps.
     fn default() -> Self {
         Self {
             objects: 3,

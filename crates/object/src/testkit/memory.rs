@@ -10,7 +10,7 @@ use crate::{ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 pub struct MemoryStore(Mutex<Model>);
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }

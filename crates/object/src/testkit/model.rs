@@ -18,7 +18,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }

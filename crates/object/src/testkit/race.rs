@@ -238,7 +238,7 @@ impl Race {
         self.compare(of, object, block, version, content)
     }
 
-    /// Takes in what a reply shows of a block, and returns its count. Gives its count.
+    /// Takes in what a reply shows of a block, and returns its count.
     fn look(&self, object: usize, block: u64, found: &RangeRead) -> Result<u64, String> {
         let mut seen = self.seen();
         seen.totals.reads += 1;

@@ -14,7 +14,7 @@ use crate::*;
 pub struct Failure(String);
 
 impl Failure {
-    /// Creates a failure for the reason that a sentence gives.
+    /// Creates a failure with a sentence as its reason.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -67,7 +67,7 @@ macro_rules! same {
 
 pub(super) use {ensure, same};
 
-/// The debug text of a value, cut where it gets long.
+/// Returns the debug text of a value, cut where it gets long.
 pub(in crate::testkit) fn brief(value: &(impl fmt::Debug + ?Sized)) -> String {
     const CHARS_MAX: usize = 1500;
 
@@ -258,37 +258,37 @@ pub(super) fn range_of(answer: Answer) -> Result<RangeRead, Failure> {
     }
 }
 
-/// A fork of a case.
+/// Returns a fork of a case.
 pub(super) fn fork(name: &str) -> Fork {
     Fork::try_from(name).expect("names in cases are short")
 }
 
-/// A key of a case.
+/// Returns a key of a case.
 pub(super) fn key(name: &str) -> Key {
     Key::try_from(name).expect("names in cases are short, and not empty")
 }
 
-/// A range from a first byte to one past the last.
+/// Returns the range from a first byte to one past the last.
 pub(super) fn span(start: u64, end: u64) -> ByteRange {
     ByteRange::from(start..end)
 }
 
-/// An extent of data.
+/// Returns an extent of data.
 pub(super) fn data(start: u64, end: u64, version: u64) -> Extent {
     Extent { range: span(start, end), version, kind: ExtentKind::Data }
 }
 
-/// A hole.
+/// Returns a hole.
 pub(super) fn hole(start: u64, end: u64, version: u64) -> Extent {
     Extent { range: span(start, end), version, kind: ExtentKind::Hole }
 }
 
-/// An empty transaction.
+/// Returns an empty transaction.
 pub(super) fn tx() -> Transaction {
     Transaction::new()
 }
 
-/// Bytes that differ from place to place, and from seed to seed.
+/// Returns bytes that differ from place to place, and from seed to seed.
 pub(super) fn pattern(len: usize, seed: u64) -> Bytes {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
