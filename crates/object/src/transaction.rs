@@ -171,7 +171,7 @@ pub enum Read {
     Forks {
         /// The fork after which the page begins; `None` for the first page.
         after: Option<Fork>,
-        /// The maximum number of forks, at most [`PAGE_ENTRIES_MAX`].
+        /// The maximum number of forks; greater values count as [`PAGE_ENTRIES_MAX`].
         limit: u32,
     },
     /// The value of one key.
@@ -183,7 +183,7 @@ pub enum Read {
     Keys {
         /// The range of keys.
         range: KeyRange,
-        /// The maximum number of keys, at most [`PAGE_ENTRIES_MAX`].
+        /// The maximum number of keys; greater values count as [`PAGE_ENTRIES_MAX`].
         limit: u32,
         /// True if the values are to be given too.
         values: bool,

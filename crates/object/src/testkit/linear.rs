@@ -287,7 +287,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Places the next answered transaction.
+    /// Places the next answered transaction; the error says why it cannot be placed there.
     fn advance(&self, node: &mut Node, operation: usize) -> Result<(), String> {
         let record = &self.history[operation];
         let text = || brief(&record.transaction);
