@@ -30,7 +30,7 @@ struct Shared<W> {
 struct State<W> {
     queued: VecDeque<W>,
     assigned: Option<W>,
-    /// Whether an assigned unit is in work.
+    /// True while an assigned unit is in work.
     in_hand: bool,
     working: usize,
     closed: bool,

@@ -29,7 +29,7 @@ pub const PATIENCE: u32 = 64;
 /// The assignment of ranks to nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// All ranks, those of one node together, nodes by network number, ranks of a node in order.
+    /// All ranks, grouped by node, nodes ordered by network number, ranks of a node in order.
     sorted: Vec<u32>,
     /// The index of each rank in `sorted`.
     position: Vec<u32>,

@@ -15,7 +15,7 @@ pub struct Limits {
     pub ranks_max: u32,
     /// The maximum number of nodes of the tree.
     pub nodes_max: u32,
-    /// The inverse share of histories that are stopped before their end; with 0, none is.
+    /// The number of histories of which one is stopped before its end; with 0, none is.
     pub stop_one_in: u64,
     /// The rules of termination detection.
     pub token_rule: token::Rule,

@@ -17,8 +17,8 @@ pub struct Shape {
     pub files_mean: u64,
     /// The maximum number of subdirectories of a directory that has any (at least 2).
     pub fan_out_max: u64,
-    /// The inverse share of flat directories among those with 1,000 or more entries below them: a flat one holds them
-    /// all itself, as files. With 0, none is flat.
+    /// The number of directories, among those with at least 1,000 entries below them, of which one is flat: it holds
+    /// them all itself, as files. With 0, none is flat.
     pub flat_one_in: u64,
     /// The maximum number of files in a flat directory.
     pub flat_max: u64,
