@@ -23,7 +23,7 @@ pub enum Keep {
     Volatile,
     /// On disk; every write is durable before it is acknowledged.
     Always,
-    /// On disk, without syncs by the server.
+    /// On disk; synced when the system chooses.
     None,
 }
 

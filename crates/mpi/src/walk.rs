@@ -198,7 +198,7 @@ impl Rank<'_> {
         self.args.walk.resume.is_some()
     }
 
-    /// Loads the checkpoint on rank 0, if there is one, and returns its units.
+    /// Loads the checkpoint on rank 0, if the walk is resumed, and returns its units.
     fn load(&self, plan: &mut Plan, counted: &mut Counted) -> Result<Option<Vec<Unit>>, CommandError> {
         let flags = &self.args.walk;
         let Some(file) = flags.resume.as_ref().or(flags.checkpoint.as_ref()) else { return Ok(None) };
@@ -244,8 +244,8 @@ impl Rank<'_> {
         Ok(plan)
     }
 
-    /// Returns the result if all ranks succeeded; otherwise each failed rank prints its error, and all return the same
-    /// exit code.
+    /// Returns the result if all ranks succeeded; otherwise one of the failed ranks prints its error, and all return
+    /// the greatest exit code.
     fn agree<T>(&self, done: Result<T, CommandError>) -> Result<T, i32> {
         let code = match &done {
             Ok(_) => 0,

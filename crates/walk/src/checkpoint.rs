@@ -138,7 +138,7 @@ pub fn load(path: &Path, links: &mut HardLinks, partial: &mut Partial) -> Result
 /// Writes a checkpoint's bytes.
 ///
 /// # Errors
-/// The writer's.
+/// If the writer fails, or a part is too large for a frame.
 pub fn write(writer: &mut impl Write, saved: &Saved<'_>) -> io::Result<()> {
     let Saved { head, report, partial, begun, units, links } = saved;
     writer.write_all(&MAGIC)?;

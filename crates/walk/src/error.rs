@@ -19,7 +19,7 @@ pub enum Operation {
     Loop,
 }
 
-/// An entry that could not be visited, or a directory that could not be read. The walk goes on without it.
+/// An entry that could not be visited, or a directory that could not be read. The walk continues without it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WalkError {
     /// The path; bytes, because not all names are UTF-8.

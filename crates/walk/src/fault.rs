@@ -32,7 +32,7 @@ impl From<&'static str> for Cause {
     }
 }
 
-/// An operation that failed on one path. The rest goes on without it.
+/// An operation that failed on one path. The rest continues without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The path; bytes, because not all names are UTF-8.

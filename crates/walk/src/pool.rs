@@ -466,7 +466,7 @@ impl<S: Send + Sync> Queue<S> {
         self.idle.notify_all();
     }
 
-    /// Waits for work, or for a call to assist that is not in `calls`.
+    /// Waits for work, or until the number of calls to assist differs from `calls`.
     pub(crate) fn wait(&self, thread: usize, calls: usize) -> Found<S> {
         let mut lock = self.lock.lock();
         self.sleepers.fetch_add(1, Ordering::Relaxed);

@@ -56,9 +56,9 @@ pub(crate) struct Connection {
 
 /// A reply.
 enum Answer {
-    /// `+OK`, `:1` and the like.
+    /// A one-line reply, such as `+OK` or `:1`.
     Line,
-    /// A value, or none.
+    /// A value, or nil.
     Value(Option<Bytes>),
     /// An array of the given number of replies, which follow, or nil.
     Array(Option<usize>),

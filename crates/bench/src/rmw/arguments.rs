@@ -139,7 +139,7 @@ pub enum FigureName {
     /// Longest run of failures of each of 512 blocks.
     #[value(name = "5")]
     Five,
-    /// All of them.
+    /// All figures.
     All,
 }
 
@@ -154,7 +154,7 @@ pub(crate) struct Measure {
 /// A selection of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Peers {
-    /// All of them.
+    /// All peers.
     All,
     /// None, even if other flags name them.
     None,

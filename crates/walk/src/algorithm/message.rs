@@ -6,7 +6,7 @@ pub const HEADER_BYTES: u64 = 8;
 /// The colour of a rank, or of the token (section IV-A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Colour {
-    /// No work was sent to a lower rank.
+    /// No work was sent back to a rank that the token may have passed.
     White,
     /// Work went back to a rank that the token may have passed already.
     Black,
@@ -52,8 +52,9 @@ pub enum Message<W> {
     Stop,
     /// Downwards through the tree of ranks: from now on no rank requests or gives work.
     Halt(Ending),
-    /// Upwards: the ranks of this subtree have no request open. Carries the numbers of unanswered messages that they
-    /// sent and received; the numbers of several such messages add up.
+    /// Upwards: the ranks of this subtree have no request open. Carries the numbers of messages that they sent and
+    /// received, of those that the ending counts ([`Message::is_counted`]); the numbers of several such messages add
+    /// up.
     Drained {
         /// The number of messages sent.
         sent: u64,

@@ -84,7 +84,7 @@ pub struct Args {
     /// Entries at these levels below their root: 2, 1..3, ..3 or 2..; deeper ones are not even looked at
     #[arg(long, help_heading = "Filters", value_name = "MIN..MAX")]
     pub depth: Option<Depths>,
-    /// Neither report nor enter what has a name like this, or, with a slash in it, a path
+    /// Neither report nor enter entries with a name like this, or, with a slash in it, a path
     #[arg(long, help_heading = "Filters", value_name = "GLOB")]
     pub prune: Vec<String>,
     /// Like --prune, for the patterns in this file, which are written as in .gitignore

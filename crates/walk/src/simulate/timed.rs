@@ -459,7 +459,7 @@ impl<'a> Simulation<'a> {
         self.at(listed_ns, Event::Listed { rank, entries: end - begin, uncovered });
     }
 
-    /// CP: calls `lstat` for one entry, and lists all of it if it is a directory.
+    /// Calls `lstat` for one entry of CP, and lists all of it if it is a directory.
     fn begin_entry(&mut self, now_ns: u64, rank: u32, piece: Piece) {
         let Piece::Directory { directory, .. } = piece else {
             return self.look(now_ns, rank, piece.count(), Vec::new());
