@@ -4,14 +4,14 @@
 //! The ranks form a tree: rank `r` has the children `4r + 1 … 4r + 4`. Three waves run through it.
 //!
 //! 1. *Halt*, downwards. A rank that has received it sends no requests, gives nothing (it refuses all requests), and
-//!   forwards no token. Work that still arrives is put into its queue.
+//!    forwards no token. Work that still arrives is put into its queue.
 //! 2. *Drained*, upwards, from a rank once it has no request of its own open and all its children have sent the same.
-//!   Work is only sent in answer to a request, so no work is in flight to any rank of that subtree, and none will be.
-//!   The message also carries the numbers of counted messages ([`Message::is_counted`]) that the subtree sent and
-//!   received. A token, or a message to rank 0, may still be in flight to such a rank; when it arrives, the rank sends
-//!   a further *drained* for it, which the ranks above pass on.
+//!    Work is only sent in answer to a request, so no work is in flight to any rank of that subtree, and none will be.
+//!    The message also carries the numbers of counted messages ([`Message::is_counted`]) that the subtree sent and
+//!    received. A token, or a message to rank 0, may still be in flight to such a rank; when it arrives, the rank sends
+//!    a further *drained* for it, which the ranks above pass on.
 //! 3. *Exit*, downwards, as soon as rank 0 has heard of all ranks and the counts sent and received are equal. Then no
-//!   message at all is in flight: a rank that receives *exit* forwards it and may close its end.
+//!    message at all is in flight: a rank that receives *exit* forwards it and may close its end.
 //!
 //! That costs three messages for each rank, and time proportional to the logarithm of their number. The paper's
 //! programs have a termination sentinel in place of the first wave and do not mention the other two; without them a

@@ -14,7 +14,7 @@
 //! 1. Rank 2 asks rank 0 for work, and rank 0 gives it a directory. That message is slow.
 //! 2. Rank 0 works off what it kept, becomes idle, and sends a white token to rank 1, which is idle and forwards it to rank 2.
 //! 3. Rank 2 has an empty queue, so it forwards the white token to rank 0, which ends the walk. The directory arrives
-//!   later.
+//!    later.
 //!
 //! No rank became black, because the work went to a higher rank. Blackening every sender would not help: work that goes
 //! *down* does blacken its sender, but when it is slower than a whole round of the token, that one round comes back
