@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 use crate::channel::Channel;
-use crate::client::Greeting;
 use crate::client::link::{Link, unreachable_server};
-use crate::control;
+use crate::client::{Greeting, nonsense};
+use crate::control::{self, Beginning, SessionKey};
 use crate::frame::Kind;
 use crate::handshake;
 use crate::inbox::Inbox;
@@ -156,8 +156,21 @@ async fn connect(link: &Link) -> Result<Channel, StoreError> {
     };
     let channel = tokio::time::timeout(timeout, introduced).await.map_err(late)??;
     let mut greeting = Greeting { channel, timeout };
+    begin(&mut greeting).await?;
     link.greeter.greet(&mut greeting).await?;
     Ok(greeting.channel)
+}
+
+/// Begins a session.
+async fn begin(greeting: &mut Greeting) -> Result<(), StoreError> {
+    let beginning = Beginning { features: 0, kept: false, session: SessionKey::NONE };
+    let frame =
+        greeting.ask(|outbox, id| control::put_beginning(outbox, Kind::BEGIN, id, &beginning)).await?;
+    if frame.kind != Kind::BEGUN {
+        return Err(nonsense("it did not begin a session"));
+    }
+    control::get_beginning(&frame.body).map_err(nonsense)?;
+    Ok(())
 }
 
 /// Whether a connection is wanted; false when none will be any more.
@@ -301,7 +314,7 @@ impl<'a> Connection<'a> {
                 let error = control::get_failure(&frame).map_err(io::Error::other)?;
                 return Err(io::Error::other(error));
             }
-            if !state.deliver(frame, &mut self.wakers) {
+            if !state.deliver(frame, &mut self.wakers).map_err(io::Error::other)? {
                 return Err(io::Error::other("the server sent a reply that belongs to no request"));
             }
         }

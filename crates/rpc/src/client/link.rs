@@ -20,7 +20,10 @@ use slab::Slab;
 
 use crate::client::drive::{self, Host};
 use crate::client::{Greeter, LinkOptions};
-use crate::frame::{Frame, Kind};
+use crate::control;
+use crate::error::WireError;
+use crate::frame::{Frame, Kind, flag};
+use crate::limit::{EVENT_OVERHEAD_BYTES, WINDOW_BYTES};
 use crate::outbox::Outbox;
 use crate::stream::Address;
 
@@ -62,20 +65,36 @@ pub(super) struct State {
     failures: u32,
     /// Set while the server takes no more requests on the connection, but still answers earlier ones.
     leaving: bool,
+    /// Bytes of events that were consumed and of which the server has not been told.
+    consumed: usize,
 }
 
 struct Call {
     generation: u32,
     start: u64,
     stage: Stage,
-    /// The kind of messages that may precede the end of the reply, and the latest one.
-    part_kind: Option<Kind>,
-    part: Option<Bytes>,
+    /// What is to be done when nobody waits any more.
+    manner: Manner,
+    /// Parts of the reply, ahead of its end.
+    parts: VecDeque<Bytes>,
+    /// The reply that confirmed a subscription, until its caller has taken it.
+    reply: Option<Frame>,
+}
+
+/// What kind of call it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Manner {
+    /// The service that learns when nobody waits for the reply any more.
+    pub(super) cancels: Option<u8>,
+    /// Whether events follow the reply.
+    pub(super) subscribes: bool,
+    /// Whether only the latest part of the reply matters.
+    pub(super) latest: bool,
 }
 
 impl Call {
     fn is_open(&self) -> bool {
-        matches!(self.stage, Stage::Waiting(_) | Stage::Abandoned)
+        matches!(self.stage, Stage::Waiting(_) | Stage::Abandoned | Stage::Subscribed(_))
     }
 }
 
@@ -88,7 +107,55 @@ enum Stage {
     Replied(Frame),
     /// The reply will not come.
     Lost(Loss),
+    /// Events come.
+    Subscribed(Box<Events>),
 }
+
+/// The events of a subscription that wait for their subscriber.
+#[derive(Default)]
+struct Events {
+    queue: VecDeque<Event>,
+    /// The number of the latest one.
+    sequence: u64,
+    waker: Option<Waker>,
+    /// Set when there will be no more, with the error that is the reason.
+    ended: Option<Option<StoreError>>,
+}
+
+/// What a subscription gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An event.
+    Pushed(Bytes),
+    /// So many events were dropped here, because the subscriber was too slow.
+    Missed(u64),
+}
+
+impl Event {
+    /// What it takes of the window.
+    fn cost(&self) -> usize {
+        match self {
+            Event::Pushed(payload) => EVENT_OVERHEAD_BYTES + payload.len(),
+            Event::Missed(_) => 0,
+        }
+    }
+}
+
+impl Events {
+    fn push(&mut self, frame: &Frame, sequence: u64, payload: Bytes) {
+        let last = if frame.flags & flag::GAP != 0 { sequence } else { sequence.saturating_sub(1) };
+        if last > self.sequence {
+            self.queue.push_back(Event::Missed(last - self.sequence));
+        }
+        self.sequence = sequence;
+        if frame.flags & flag::GAP == 0 {
+            self.queue.push_back(Event::Pushed(payload));
+        }
+    }
+}
+
+/// The end of a reply, and the parts of it that were not taken before.
+pub(super) type Answer = (Frame, VecDeque<Bytes>);
 
 /// Why there will be no reply.
 pub(super) enum Loss {
@@ -136,6 +203,7 @@ impl Link {
             failure: None,
             failures: 0,
             leaving: false,
+            consumed: 0,
         };
         Arc::new(Link { address, greeter: Box::new(greeter), options, host, state: Mutex::new(state) })
     }
@@ -174,7 +242,7 @@ impl Link {
     pub(super) fn submit(
         self: &Arc<Link>,
         waker: Option<&Waker>,
-        part_kind: Option<Kind>,
+        manner: Manner,
         encode: impl FnOnce(&mut Outbox, u64) -> Result<(), StoreError>,
     ) -> Result<Submitted, StoreError> {
         let mut state = self.state.lock();
@@ -204,19 +272,17 @@ impl Link {
         let index = state.calls.vacant_key();
         encode(&mut state.outbox, u64::from(generation) << 32 | index as u64)?;
         let stage = Stage::Waiting(waker.cloned());
-        state.calls.insert(Call { generation, start, stage, part_kind, part: None });
-        if !state.told {
-            state.told = true;
-            if let Some(driver) = state.driver.take() {
-                drop(state);
-                driver.wake();
-            }
+        state.calls.insert(Call { generation, start, stage, manner, parts: VecDeque::new(), reply: None });
+        let driver = state.tell();
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
         }
         Ok(Submitted::Yes(Ticket { index: index as u32, generation }))
     }
 
     /// The reply to a call, if it has come. A call is over once it gave its reply.
-    pub(super) fn poll_call(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Frame, Loss>> {
+    pub(super) fn poll_call(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, Loss>> {
         let mut state = self.state.lock();
         // A call stays in its place until this function or `abandon` takes it out.
         let call = &mut state.calls[ticket.index as usize];
@@ -228,28 +294,94 @@ impl Link {
             }
             return Poll::Pending;
         }
-        match state.calls.remove(ticket.index as usize).stage {
-            Stage::Replied(frame) => Poll::Ready(Ok(frame)),
+        let call = state.calls.remove(ticket.index as usize);
+        match call.stage {
+            Stage::Replied(frame) => Poll::Ready(Ok((frame, call.parts))),
             Stage::Lost(loss) => Poll::Ready(Err(loss)),
             // Excluded above, and by abandoned calls having no ticket any more.
-            Stage::Waiting(_) | Stage::Abandoned => unreachable!("a call without a caller was polled"),
+            Stage::Waiting(_) | Stage::Abandoned | Stage::Subscribed(_) => {
+                unreachable!("a call without a caller was polled")
+            }
         }
     }
 
-    /// The latest part of the reply to a call.
-    pub(super) fn take_part(&self, ticket: Ticket) -> Option<Bytes> {
+    /// The reply to a call that subscribes, if it has come; if it is one, the call goes on as a subscription.
+    pub(super) fn poll_subscribed(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, Loss>> {
         let mut state = self.state.lock();
-        state.calls.get_mut(ticket.index as usize).and_then(|call| call.part.take())
+        let call = &mut state.calls[ticket.index as usize];
+        if let Stage::Subscribed(events) = &mut call.stage
+            && let Some(reply) = call.reply.take()
+        {
+            events.waker = Some(waker.clone());
+            return Poll::Ready(Ok((reply, std::mem::take(&mut call.parts))));
+        }
+        drop(state);
+        self.poll_call(ticket, waker)
     }
 
-    /// Says that nobody waits for a call any more.
+    /// The next event of a subscription; `None` once it has ended.
+    pub(super) fn poll_event(
+        &self,
+        ticket: Ticket,
+        waker: &Waker,
+    ) -> Poll<Option<Result<Event, StoreError>>> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let Stage::Subscribed(events) = &mut state.calls[ticket.index as usize].stage else {
+            unreachable!("a subscription stays one until it is abandoned")
+        };
+        if let Some(event) = events.queue.pop_front() {
+            if let Some(driver) = state.consume(event.cost()) {
+                driver.wake();
+            }
+            return Poll::Ready(Some(Ok(event)));
+        }
+        match events.ended.as_mut() {
+            None => {
+                events.waker = Some(waker.clone());
+                Poll::Pending
+            }
+            // The error is told once.
+            Some(error) => Poll::Ready(error.take().map(Err)),
+        }
+    }
+
+    /// The next part of the reply to a call.
+    pub(super) fn take_part(&self, ticket: Ticket) -> Option<Bytes> {
+        let mut state = self.state.lock();
+        state.calls.get_mut(ticket.index as usize).and_then(|call| call.parts.pop_front())
+    }
+
+    /// Says that nobody waits for a call any more, or wants the events of a subscription.
     pub(super) fn abandon(&self, ticket: Ticket) {
         let mut state = self.state.lock();
         let call = &mut state.calls[ticket.index as usize];
-        if matches!(call.stage, Stage::Waiting(_)) {
-            call.stage = Stage::Abandoned;
-        } else {
+        let cancels = call.manner.cancels;
+        let mut unread = 0;
+        let (over, tell) = match &mut call.stage {
+            Stage::Waiting(_) => (false, true),
+            // The server believes that the caller has it.
+            Stage::Replied(frame) => (true, frame.kind != Kind::ERROR),
+            Stage::Subscribed(events) => {
+                unread = events.queue.iter().map(Event::cost).sum();
+                (events.ended.is_some(), events.ended.is_none())
+            }
+            Stage::Lost(_) | Stage::Abandoned => (true, false),
+        };
+        call.stage = Stage::Abandoned;
+        call.parts.clear();
+        if over {
             state.calls.remove(ticket.index as usize);
+        }
+        let mut driver = if unread > 0 { state.consume(unread) } else { None };
+        if tell && let Some(service) = cancels {
+            let id = ticket.id();
+            control::put_cancel(&mut state.outbox, service, id);
+            driver = driver.or(state.tell());
+        }
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
         }
     }
 
@@ -287,7 +419,30 @@ impl Link {
     }
 }
 
+impl Ticket {
+    fn id(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+}
+
 impl State {
+    /// Gives the driver that is to be woken because there is something to send.
+    fn tell(&mut self) -> Option<Waker> {
+        if std::mem::replace(&mut self.told, true) { None } else { self.driver.take() }
+    }
+
+    /// Notes that bytes of events were consumed, and tells the server from time to time. Gives the driver that is to be
+    /// woken then.
+    fn consume(&mut self, bytes: usize) -> Option<Waker> {
+        self.consumed += bytes;
+        if self.consumed < WINDOW_BYTES / 4 {
+            return None;
+        }
+        // A window is far below 4 GiB.
+        control::put_window(&mut self.outbox, std::mem::take(&mut self.consumed) as u32);
+        self.tell()
+    }
+
     /// Whether no call waits for its reply.
     pub(super) fn is_quiet(&self) -> bool {
         !self.calls.iter().any(|(_, call)| call.is_open())
@@ -310,35 +465,81 @@ impl State {
         wakers.extend(self.waiting.drain(..));
     }
 
-    /// Gives a reply to its caller. False if the reply belongs to no call.
-    pub(super) fn deliver(&mut self, frame: Frame, wakers: &mut Vec<Waker>) -> bool {
+    /// Gives a reply or an event to its caller. False if it is a reply that belongs to no call.
+    pub(super) fn deliver(&mut self, frame: Frame, wakers: &mut Vec<Waker>) -> Result<bool, WireError> {
         let (index, generation) = (frame.id as u32 as usize, (frame.id >> 32) as u32);
-        let Some(call) = self.calls.get_mut(index) else { return false };
-        if call.generation != generation {
-            return false;
+        let event = matches!(frame.kind, Kind::EVENT | Kind::END);
+        let call = self.calls.get_mut(index).filter(|call| call.generation == generation);
+        // Who has just unsubscribed may still be sent events.
+        let Some(call) = call else { return Ok(event) };
+        if event {
+            self.deliver_event(index, &frame, wakers)?;
+            return Ok(true);
         }
-        if Some(frame.kind) == call.part_kind {
+        if frame.flags & flag::MORE != 0 {
             if let Stage::Waiting(waker) = &mut call.stage {
                 wakers.extend(waker.take());
+                if call.manner.latest {
+                    call.parts.clear();
+                }
+                call.parts.push_back(frame.body);
             }
-            call.part = Some(frame.body);
-            return true;
+            return Ok(true);
         }
+        let subscribed = call.manner.subscribes && frame.kind != Kind::ERROR;
         match &mut call.stage {
             Stage::Waiting(waker) => {
                 wakers.extend(waker.take());
-                call.stage = Stage::Replied(frame);
+                if subscribed {
+                    call.reply = Some(frame);
+                    call.stage = Stage::Subscribed(Box::default());
+                } else {
+                    call.stage = Stage::Replied(frame);
+                }
             }
+            // The end of the events is still to come.
+            Stage::Abandoned if subscribed => {}
             Stage::Abandoned => {
                 self.calls.remove(index);
             }
             // Two replies to one request.
-            Stage::Replied(_) | Stage::Lost(_) => return false,
+            Stage::Replied(_) | Stage::Lost(_) | Stage::Subscribed(_) => return Ok(false),
         }
         if !self.waiting.is_empty() {
             wakers.extend(self.waiting.drain(..));
         }
-        true
+        Ok(true)
+    }
+
+    fn deliver_event(
+        &mut self,
+        index: usize,
+        frame: &Frame,
+        wakers: &mut Vec<Waker>,
+    ) -> Result<(), WireError> {
+        let call = &mut self.calls[index];
+        match &mut call.stage {
+            Stage::Subscribed(events) if frame.kind == Kind::END => {
+                events.ended = Some(control::get_end(&frame.body)?);
+                wakers.extend(events.waker.take());
+            }
+            Stage::Subscribed(events) => {
+                let (sequence, payload) = control::get_event(frame)?;
+                events.push(frame, sequence, payload);
+                wakers.extend(events.waker.take());
+            }
+            Stage::Abandoned if frame.kind == Kind::END => {
+                self.calls.remove(index);
+                wakers.extend(self.waiting.drain(..));
+            }
+            Stage::Abandoned => {
+                let (_, payload) = control::get_event(frame)?;
+                // The driver is at work and looks for what is to be sent when it has read.
+                let _ = self.consume(Event::Pushed(payload).cost());
+            }
+            Stage::Waiting(_) | Stage::Replied(_) | Stage::Lost(_) => {}
+        }
+        Ok(())
     }
 
     /// Ends all calls that wait, because the connection broke when `written` was the position of the last byte
@@ -355,9 +556,16 @@ impl State {
                 true
             }
             Stage::Abandoned => false,
+            Stage::Subscribed(events) => {
+                // What came before the connection broke is as good as any.
+                events.ended.get_or_insert_with(|| Some(error.clone()));
+                wakers.extend(events.waker.take());
+                true
+            }
             Stage::Replied(_) | Stage::Lost(_) => true,
         });
         self.leaving = false;
+        self.consumed = 0;
         self.base += self.outbox.len() as u64;
         self.outbox = Outbox::default();
         wakers.extend(self.waiting.drain(..));

@@ -18,9 +18,9 @@ use crate::inbox::Inbox;
 use crate::key::ClusterKey;
 use crate::outbox::Outbox;
 
-pub use call::{Call, Request};
+pub use call::{Call, Request, Subscription};
 pub use drive::Host;
-pub use link::Link;
+pub use link::{Event, Link};
 
 /// The id of the requests by which a connection begins.
 const GREETING_ID: u64 = 1;

@@ -4,7 +4,7 @@
 //! thread that it was given when it was accepted, so that serving a request never crosses threads.
 
 mod budget;
-mod parts;
+mod mailbox;
 mod service;
 mod session;
 mod stats;
@@ -27,7 +27,7 @@ use crate::server::session::Session;
 use crate::socket::{self, SocketAccess, SocketFile};
 use crate::stream::{Accepted, Address, Stream};
 
-pub use parts::Parts;
+pub use mailbox::{Parts, Publisher};
 pub use service::{Handled, Incoming, Peer, Service, Services};
 pub use stats::{Counter, LATENCY_BUCKETS, Stats, latency_bound};
 
@@ -40,6 +40,9 @@ pub struct ServerLimits {
     pub request_bytes_max: usize,
     /// Bytes of replies that wait for one peer to read them.
     pub reply_bytes_max: usize,
+    /// Bytes of events, and of parts of one reply, that wait for one peer to read them. Further events are dropped, and
+    /// the peer learns that it has missed some.
+    pub mailbox_bytes_max: usize,
     /// Bytes that all connections together may hold: received, waiting for a reply to be made, or waiting to be sent.
     pub held_bytes_max: usize,
     /// Connections.
@@ -56,6 +59,7 @@ impl Default for ServerLimits {
             requests_max: 4096,
             request_bytes_max: 32 << 20,
             reply_bytes_max: 8 << 20,
+            mailbox_bytes_max: 256 << 10,
             held_bytes_max: 1 << 30,
             connections_max: 10_000,
             stall_timeout: Duration::from_secs(60),

@@ -1,8 +1,9 @@
 //! Services: what a server does for its clients, and how it is registered.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use nacre_object::{ErrorKind, StoreError};
 use crate::control;
 use crate::frame::{CONTROL, Kind};
 use crate::outbox::Outbox;
-use crate::server::parts::{Mailbox, Parts};
+use crate::server::mailbox::{Mailbox, Parts, Publisher};
 
 /// The server's side of a service.
 ///
@@ -48,6 +49,11 @@ pub trait Service: Send + Sync + 'static {
         true
     }
 
+    /// Whether a request of a connection is handled only after the reply to the one before was made.
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
     /// Begins to serve a connection.
     fn open(&self, peer: &Peer) -> Self::Connection;
 
@@ -68,6 +74,11 @@ pub trait Service: Send + Sync + 'static {
         outbox: &mut Outbox,
     );
 
+    /// Learns that nobody waits for the reply to request `id` any more, or wants the events of the subscription that it
+    /// made: its caller has lost interest, or its deadline has passed. The future that was making the reply has been
+    /// dropped. If the reply was made before, the caller has not taken it: what it granted is to be taken back.
+    fn cancelled(&self, _connection: &mut Self::Connection, _id: u64) {}
+
     /// Adds up what was counted for a connection. Called once for each batch, before its replies are sent.
     fn settle(&self, _connection: &mut Self::Connection) {}
 }
@@ -87,6 +98,8 @@ pub struct Incoming<'a> {
     pub id: u64,
     /// The body, a slice of the receive buffer.
     pub body: Bytes,
+    /// When nobody needs the reply any more.
+    pub deadline: Option<Instant>,
     pub(crate) mailbox: &'a Arc<Mailbox>,
 }
 
@@ -99,6 +112,17 @@ impl Incoming<'_> {
     /// A handle by which parts of the reply, messages of kind `kind`, are sent ahead of its end.
     pub fn parts(&self, kind: Kind) -> Parts {
         self.mailbox.open(self.id, kind)
+    }
+
+    /// Makes the request a subscription: events that are pushed from now on are sent once its reply was, until the
+    /// subscriber loses interest or the publisher is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if the peer speaks a version of the protocol without events, `Busy` if the connection has as many
+    /// subscriptions as it may, `Invalid` if it has one of the request's id.
+    pub fn subscribe(&self) -> Result<Publisher, StoreError> {
+        self.mailbox.subscribe(self.id)
     }
 }
 
@@ -146,6 +170,11 @@ impl Services {
         self.services.iter().all(|service| service.serves_version(version))
     }
 
+    /// The index of the service of a number.
+    pub(crate) fn find_number(&self, number: u8) -> Option<usize> {
+        self.services.iter().position(|service| service.number() == number)
+    }
+
     /// The index of the service that a message is for.
     pub(crate) fn find(&self, kind: Kind) -> Option<usize> {
         self.services.iter().position(|service| match kind.service {
@@ -184,7 +213,9 @@ impl<S: Service> Registered for Shelf<S> {
 
     fn open(&self, peer: &Peer) -> Box<dyn Handler> {
         let service = self.0.clone();
-        Box::new(Serving { connection: service.open(peer), service, pending: FuturesUnordered::new() })
+        let connection = service.open(peer);
+        let (pending, queue) = (FuturesUnordered::new(), VecDeque::new());
+        Box::new(Serving { ordered: service.is_ordered(), service, connection, pending, queue })
     }
 }
 
@@ -196,10 +227,12 @@ pub(crate) enum Fate {
     Later,
 }
 
-/// A request that was finished.
+/// A request that is over.
 pub(crate) struct Finished {
+    pub(crate) id: u64,
     pub(crate) request_bytes: usize,
     pub(crate) began: Instant,
+    pub(crate) deadline: Option<Instant>,
 }
 
 /// A service at work for one connection.
@@ -209,9 +242,12 @@ pub(crate) trait Handler: Send {
     fn poll_finished(
         &mut self,
         context: &mut Context<'_>,
-        mailbox: &Mailbox,
+        mailbox: &Arc<Mailbox>,
         outbox: &mut Outbox,
     ) -> Option<Finished>;
+    /// Drops a request, if its reply has not been made, and tells the service; with a deadline, only if it has this one.
+    /// No reply is written.
+    fn cancel(&mut self, id: u64, deadline: Option<Instant>, mailbox: &Mailbox) -> Option<Finished>;
     /// Requests whose replies are being made.
     fn pending(&self) -> usize;
     /// Whether one more request may be handed over.
@@ -224,8 +260,11 @@ pub(crate) trait Handler: Send {
 
 struct Serving<S: Service> {
     service: Arc<S>,
+    ordered: bool,
     connection: S::Connection,
     pending: FuturesUnordered<InFlight<S::Pending>>,
+    /// Requests that wait for the one before them.
+    queue: VecDeque<Queued>,
 }
 
 /// A request whose reply is still being made.
@@ -233,27 +272,58 @@ struct InFlight<P> {
     id: u64,
     request_bytes: usize,
     began: Instant,
-    reply: P,
+    deadline: Option<Instant>,
+    /// `None` once it was cancelled.
+    reply: Option<P>,
+    /// Wakes the set that it is in.
+    waker: Option<Waker>,
+}
+
+/// A request that waits for the one before it.
+struct Queued {
+    kind: Kind,
+    id: u64,
+    body: Bytes,
+    deadline: Option<Instant>,
+    began: Instant,
 }
 
 impl<P: Future + Unpin> Future for InFlight<P> {
-    type Output = (u64, Finished, P::Output);
+    type Output = Option<(Finished, P::Output)>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let finished = Finished { request_bytes: self.request_bytes, began: self.began };
-        let id = self.id;
-        Pin::new(&mut self.reply).poll(context).map(|output| (id, finished, output))
+        let this = &mut *self;
+        let Some(reply) = &mut this.reply else { return Poll::Ready(None) };
+        match Pin::new(reply).poll(context) {
+            Poll::Ready(output) => {
+                let (id, request_bytes) = (this.id, this.request_bytes);
+                let finished = Finished { id, request_bytes, began: this.began, deadline: this.deadline };
+                Poll::Ready(Some((finished, output)))
+            }
+            Poll::Pending => {
+                if !this.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                    this.waker = Some(context.waker().clone());
+                }
+                Poll::Pending
+            }
+        }
     }
 }
 
 impl<S: Service> Handler for Serving<S> {
     fn handle(&mut self, request: Incoming<'_>, began: Instant, outbox: &mut Outbox) -> Fate {
-        let (id, request_bytes) = (request.id, request.body.len());
+        if self.ordered && !(self.pending.is_empty() && self.queue.is_empty()) {
+            let Incoming { kind, id, body, deadline, .. } = request;
+            self.queue.push_back(Queued { kind, id, body, deadline, began });
+            return Fate::Later;
+        }
+        let (id, request_bytes, deadline) = (request.id, request.body.len(), request.deadline);
         match self.service.handle(&mut self.connection, request, outbox) {
             Handled::Answered => Fate::Answered,
             Handled::Uncounted => Fate::Uncounted,
             Handled::Later(reply) => {
-                self.pending.push(InFlight { id, request_bytes, began, reply });
+                let reply = Some(reply);
+                self.pending.push(InFlight { id, request_bytes, began, deadline, reply, waker: None });
                 Fate::Later
             }
         }
@@ -262,26 +332,68 @@ impl<S: Service> Handler for Serving<S> {
     fn poll_finished(
         &mut self,
         context: &mut Context<'_>,
-        mailbox: &Mailbox,
+        mailbox: &Arc<Mailbox>,
         outbox: &mut Outbox,
     ) -> Option<Finished> {
-        if self.pending.is_empty() {
-            return None;
+        loop {
+            if self.pending.is_empty() {
+                let Queued { kind, id, body, deadline, began } = self.queue.pop_front()?;
+                let request_bytes = body.len();
+                let request = Incoming { kind, id, body, deadline, mailbox };
+                let mut rest = std::mem::take(&mut self.queue);
+                let fate = self.handle(request, began, outbox);
+                self.queue.append(&mut rest);
+                if fate != Fate::Later {
+                    mailbox.replied(id, outbox);
+                    return Some(Finished { id, request_bytes, began, deadline });
+                }
+            }
+            match self.pending.poll_next_unpin(context) {
+                Poll::Ready(Some(Some((finished, output)))) => {
+                    mailbox.replied(finished.id, outbox);
+                    self.service.finish(&mut self.connection, finished.id, output, outbox);
+                    return Some(finished);
+                }
+                // What was cancelled is not in flight any more; there may be another one.
+                Poll::Ready(Some(None)) => {}
+                Poll::Ready(None) if !self.queue.is_empty() => {}
+                _ => return None,
+            }
         }
-        let Poll::Ready(Some((id, finished, output))) = self.pending.poll_next_unpin(context) else {
-            return None;
-        };
-        mailbox.close(id, outbox);
-        self.service.finish(&mut self.connection, id, output, outbox);
-        Some(finished)
+    }
+
+    fn cancel(&mut self, id: u64, deadline: Option<Instant>, mailbox: &Mailbox) -> Option<Finished> {
+        let is_it = |other: u64, its: Option<Instant>| other == id && (deadline.is_none() || deadline == its);
+        let queued = self.queue.iter().position(|queued| is_it(queued.id, queued.deadline));
+        if let Some(queued) = queued.and_then(|at| self.queue.remove(at)) {
+            let Queued { id, body, deadline, began, .. } = queued;
+            return Some(Finished { id, request_bytes: body.len(), began, deadline });
+        }
+        let found = self
+            .pending
+            .iter_mut()
+            .find(|request| request.reply.is_some() && is_it(request.id, request.deadline));
+        let finished = found.map(|request| {
+            request.reply = None;
+            if let Some(waker) = request.waker.take() {
+                waker.wake();
+            }
+            let InFlight { id, request_bytes, began, deadline, .. } = *request;
+            Finished { id, request_bytes, began, deadline }
+        });
+        if finished.is_some() || deadline.is_none() {
+            mailbox.abandon(id);
+            self.service.cancelled(&mut self.connection, id);
+        }
+        finished
     }
 
     fn pending(&self) -> usize {
-        self.pending.len()
+        self.pending.iter().filter(|request| request.reply.is_some()).count() + self.queue.len()
     }
 
     fn may_accept(&self) -> bool {
-        self.pending.len() < self.service.requests_max()
+        self.pending.len() + self.queue.len() < self.service.requests_max()
     }
 
     fn is_awaited(&self) -> bool {
@@ -290,8 +402,13 @@ impl<S: Service> Handler for Serving<S> {
 
     fn refuse(&mut self, error: &StoreError, mailbox: &Mailbox, outbox: &mut Outbox) {
         for request in std::mem::take(&mut self.pending) {
-            mailbox.close(request.id, outbox);
-            control::put_error(outbox, request.id, error);
+            if request.reply.is_some() {
+                mailbox.replied(request.id, outbox);
+                control::put_error(outbox, request.id, error);
+            }
+        }
+        for queued in self.queue.drain(..) {
+            control::put_error(outbox, queued.id, error);
         }
     }
 

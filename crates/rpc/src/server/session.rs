@@ -7,6 +7,7 @@
 //! unwritten, as its limits allow; so a peer that does not read its replies is soon not read from either. A peer
 //! that leaves a frame half sent, or replies unread, for too long is disconnected, so what it holds is given back.
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -14,17 +15,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::{Buf, Bytes};
 use nacre_object::{ErrorKind, StoreError};
 use tokio::sync::watch;
 use tokio::time::Sleep;
 
 use crate::channel::Channel;
-use crate::control;
-use crate::frame::{Frame, Kind};
+use crate::control::{self, Beginning, SessionKey};
+use crate::error::WireError;
+use crate::frame::{CONTROL, Frame, Kind, flag};
 use crate::inbox::Inbox;
+use crate::limit::PROTOCOL_VERSION_EVENTS;
 use crate::outbox::Outbox;
 use crate::server::Shared;
-use crate::server::parts::Mailbox;
+use crate::server::mailbox::Mailbox;
 use crate::server::service::{Fate, Handler, Incoming, Peer, unsupported};
 use crate::server::stats::Tally;
 
@@ -44,8 +48,11 @@ pub(crate) struct Session {
     outbox: Outbox,
     /// The services, each with what it keeps for this connection.
     handlers: Vec<Box<dyn Handler>>,
-    /// Parts of replies that are sent ahead of their ends.
+    /// Parts of replies that are sent ahead of their ends, and events.
     mailbox: Arc<Mailbox>,
+    /// The deadlines of requests whose replies are being made, with the service and the id.
+    deadlines: BTreeSet<(Instant, usize, u64)>,
+    deadline_timer: Option<Pin<Box<Sleep>>>,
     /// Requests whose replies are being made, and the bytes of these requests.
     pending: usize,
     pending_bytes: usize,
@@ -72,13 +79,16 @@ struct Stall {
 impl Session {
     pub(crate) fn new(channel: Channel, shared: Arc<Shared>, peer: Peer) -> Self {
         let handlers = shared.services.open(&peer);
+        let mailbox_bytes_max = shared.limits.mailbox_bytes_max;
         Self {
             channel,
             shared,
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             handlers,
-            mailbox: Arc::default(),
+            mailbox: Mailbox::new(mailbox_bytes_max, peer.version >= PROTOCOL_VERSION_EVENTS),
+            deadlines: BTreeSet::new(),
+            deadline_timer: None,
             pending: 0,
             pending_bytes: 0,
             held_bytes: 0,
@@ -157,6 +167,7 @@ impl Session {
         let held = self.inbox.held_bytes()
             + self.outbox.held_bytes()
             + self.channel.held_bytes()
+            + self.mailbox.held_bytes()
             + self.pending_bytes;
         self.shared.budget.hold(&self.shared.stats, self.held_bytes, held);
         self.held_bytes = held;
@@ -212,17 +223,47 @@ impl Session {
 
     /// Encodes the replies that were finished meanwhile.
     fn collect(&mut self, context: &mut Context<'_>) -> bool {
-        let mut progress = self.mailbox.collect(context.waker(), &mut self.outbox);
-        for handler in &mut self.handlers {
+        let mut progress = self.expire(context);
+        for (index, handler) in self.handlers.iter_mut().enumerate() {
             while self.outbox.len() < self.shared.limits.reply_bytes_max {
                 let finished = handler.poll_finished(context, &self.mailbox, &mut self.outbox);
                 let Some(finished) = finished else { break };
                 self.pending -= 1;
                 self.pending_bytes -= finished.request_bytes;
+                if let Some(deadline) = finished.deadline {
+                    self.deadlines.remove(&(deadline, index, finished.id));
+                }
                 self.tally.latency(finished.began.elapsed(), 1);
                 progress = true;
             }
         }
+        progress | self.mailbox.collect(context.waker(), &mut self.outbox)
+    }
+
+    /// Cancels the requests whose deadlines have passed.
+    fn expire(&mut self, context: &mut Context<'_>) -> bool {
+        let mut progress = false;
+        while let Some(&(deadline, index, id)) = self.deadlines.first() {
+            let timer = self
+                .deadline_timer
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.into())));
+            if timer.deadline() != deadline.into() {
+                timer.as_mut().reset(deadline.into());
+            }
+            if timer.as_mut().poll(context).is_pending() {
+                return progress;
+            }
+            self.deadlines.pop_first();
+            self.deadline_timer = None;
+            if let Some(finished) = self.handlers[index].cancel(id, Some(deadline), &self.mailbox) {
+                self.pending -= 1;
+                self.pending_bytes -= finished.request_bytes;
+                let text = "the deadline of the request passed before the reply was there";
+                control::put_error(&mut self.outbox, id, &StoreError::new(ErrorKind::Unknown, text));
+                progress = true;
+            }
+        }
+        self.deadline_timer = None;
         progress
     }
 
@@ -255,6 +296,10 @@ impl Session {
             match self.channel.poll_read(context, &mut self.inbox) {
                 Poll::Pending => {}
                 Poll::Ready(Err(error)) => return Err(error),
+                // Whoever closes its end is gone, and waits for nothing any more.
+                Poll::Ready(Ok(0)) if self.mailbox.is_modern() => {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
                 Poll::Ready(Ok(0)) => {
                     self.ended = true;
                     progress = true;
@@ -283,6 +328,11 @@ impl Session {
         while !self.ended && self.may_accept() {
             match self.inbox.next() {
                 Ok(None) => break,
+                Ok(Some(frame)) if frame.flags != 0 && !self.mailbox.is_modern() => {
+                    let error = WireError::Malformed("the reserved bytes of a header are not zero");
+                    control::put_error(&mut self.outbox, 0, &error.into());
+                    self.ended = true;
+                }
                 Ok(Some(frame)) => answered += u64::from(self.execute(frame)),
                 Err(error) => {
                     // The stream cannot be understood from here on.
@@ -300,29 +350,79 @@ impl Session {
 
     /// Executes a request. True if it was answered at once.
     fn execute(&mut self, frame: Frame) -> bool {
-        let Frame { kind, id, body } = frame;
-        if kind == Kind::PING {
-            control::put_bare(&mut self.outbox, Kind::PONG, id);
+        let Frame { kind, flags, id, mut body } = frame;
+        if kind.service == CONTROL && self.control(kind, id, &body) {
             return false;
         }
         if self.draining {
             control::put_error(&mut self.outbox, id, &closed());
             return true;
         }
-        let Some(index) = self.shared.services.find(kind) else {
+        let index = self.shared.services.find(kind).filter(|_| flags & !flag::DEADLINE == 0);
+        let Some(index) = index else {
             control::put_error(&mut self.outbox, id, &unsupported(kind));
             return false;
         };
-        let request_bytes = body.len();
-        let request = Incoming { kind, id, body, mailbox: &self.mailbox };
-        match self.handlers[index].handle(request, self.read_at, &mut self.outbox) {
-            Fate::Answered => true,
-            Fate::Uncounted => false,
-            Fate::Later => {
-                self.pending += 1;
-                self.pending_bytes += request_bytes;
-                false
+        let mut deadline = None;
+        if flags & flag::DEADLINE != 0 {
+            if body.len() < 4 {
+                control::put_error(&mut self.outbox, id, &WireError::Truncated.into());
+                return false;
             }
+            let time_ms = body.get_u32_le();
+            deadline = Some(self.read_at + Duration::from_millis(time_ms.into()));
+        }
+        let request_bytes = body.len();
+        let request = Incoming { kind, id, body, deadline, mailbox: &self.mailbox };
+        let fate = self.handlers[index].handle(request, self.read_at, &mut self.outbox);
+        if fate == Fate::Later {
+            self.pending += 1;
+            self.pending_bytes += request_bytes;
+            self.deadlines.extend(deadline.map(|deadline| (deadline, index, id)));
+            return false;
+        }
+        self.mailbox.replied(id, &mut self.outbox);
+        fate == Fate::Answered
+    }
+
+    /// Handles a message of the connection itself. False if it is none.
+    fn control(&mut self, kind: Kind, id: u64, body: &Bytes) -> bool {
+        if kind == Kind::PING {
+            control::put_bare(&mut self.outbox, Kind::PONG, id);
+            return true;
+        }
+        if !self.mailbox.is_modern() {
+            return false;
+        }
+        let done = match kind {
+            Kind::BEGIN => control::get_beginning(body).map(|_| {
+                let beginning = Beginning { features: 0, kept: false, session: SessionKey::NONE };
+                control::put_beginning(&mut self.outbox, Kind::BEGUN, id, &beginning);
+            }),
+            Kind::CANCEL => control::get_cancel(body).map(|number| self.cancel(number, id)),
+            Kind::WINDOW => control::get_window(body).map(|bytes| self.mailbox.consumed(bytes)),
+            _ => return false,
+        };
+        if let Err(error) = done {
+            control::put_error(&mut self.outbox, id, &error.into());
+        }
+        true
+    }
+
+    /// Cancels a request, or ends a subscription.
+    fn cancel(&mut self, number: u8, id: u64) {
+        let ended = self.mailbox.unsubscribe(id, &mut self.outbox);
+        let Some(index) = self.shared.services.find_number(number) else { return };
+        let Some(finished) = self.handlers[index].cancel(id, None, &self.mailbox) else { return };
+        self.pending -= 1;
+        self.pending_bytes -= finished.request_bytes;
+        if let Some(deadline) = finished.deadline {
+            self.deadlines.remove(&(deadline, index, id));
+        }
+        // Its id is free again when it has been answered.
+        if !ended {
+            let error = StoreError::new(ErrorKind::Closed, "the request was cancelled");
+            control::put_error(&mut self.outbox, id, &error);
         }
     }
 }
@@ -333,6 +433,7 @@ fn closed() -> StoreError {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.mailbox.close();
         self.shared.budget.hold(&self.shared.stats, self.held_bytes, 0);
         self.shared.stats.in_flight.change(self.in_flight, 0);
     }
