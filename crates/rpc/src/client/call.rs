@@ -12,7 +12,9 @@ use std::task::{Poll, Waker};
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 
-use crate::client::link::{Answer, Event, Link, Loss, Manner, Submitted, Ticket};
+use crate::client::event::Event;
+use crate::client::link::{Link, Submitted};
+use crate::client::state::{Answer, Loss, Manner, Ticket};
 use crate::error::WireError;
 use crate::frame::{Frame, Kind};
 use crate::outbox::Outbox;

@@ -10,20 +10,19 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 use parking_lot::Mutex;
-use rand::Rng;
 use slab::Slab;
 
 use crate::client::drive::{self, Host};
+use crate::client::event::Event;
+use crate::client::state::{Answer, Call, Loss, Manner, Stage, State, Ticket};
 use crate::client::{Greeter, LinkOptions};
 use crate::control;
-use crate::error::WireError;
-use crate::frame::{Frame, Kind, flag};
-use crate::limit::{EVENT_OVERHEAD_BYTES, WINDOW_BYTES};
+use crate::frame::Kind;
 use crate::outbox::Outbox;
 use crate::stream::Address;
 
@@ -39,139 +38,6 @@ pub struct Link {
     pub(super) options: Arc<LinkOptions>,
     host: Arc<Host>,
     pub(super) state: Mutex<State>,
-}
-
-/// What callers and the driver share.
-pub(super) struct State {
-    /// Set while a connection is wanted though nothing is to be sent.
-    pub(super) asking: bool,
-    /// Encoded requests that the driver has not taken yet.
-    pub(super) outbox: Outbox,
-    /// The position at which `outbox` begins.
-    pub(super) base: u64,
-    calls: Slab<Call>,
-    generation: u32,
-    /// Callers that found no room.
-    waiting: VecDeque<Waker>,
-    /// Whether there is a driver.
-    driven: bool,
-    driver: Option<Waker>,
-    /// Whether the driver was told already that there is something to do.
-    told: bool,
-    /// Set when the last handle is gone: the driver ends when the last call has its reply.
-    pub(super) closed: bool,
-    /// Why the last attempt to connect failed, and until when nobody tries again.
-    failure: Option<(StoreError, Instant)>,
-    failures: u32,
-    /// Set while the server takes no more requests on the connection, but still answers earlier ones.
-    leaving: bool,
-    /// Bytes of events that were consumed and of which the server has not been told.
-    consumed: usize,
-}
-
-struct Call {
-    generation: u32,
-    start: u64,
-    stage: Stage,
-    /// What is to be done when nobody waits any more.
-    manner: Manner,
-    /// Parts of the reply, ahead of its end.
-    parts: VecDeque<Bytes>,
-    /// The reply that confirmed a subscription, until its caller has taken it.
-    reply: Option<Frame>,
-}
-
-/// What kind of call it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Manner {
-    /// The service that learns when nobody waits for the reply any more.
-    pub(super) cancels: Option<u8>,
-    /// Whether events follow the reply.
-    pub(super) subscribes: bool,
-    /// Whether only the latest part of the reply matters.
-    pub(super) latest: bool,
-}
-
-impl Call {
-    fn is_open(&self) -> bool {
-        matches!(self.stage, Stage::Waiting(_) | Stage::Abandoned | Stage::Subscribed(_))
-    }
-}
-
-enum Stage {
-    /// The reply has not come.
-    Waiting(Option<Waker>),
-    /// Nobody waits for the reply any more.
-    Abandoned,
-    /// The reply has come.
-    Replied(Frame),
-    /// The reply will not come.
-    Lost(Loss),
-    /// Events come.
-    Subscribed(Box<Events>),
-}
-
-/// The events of a subscription that wait for their subscriber.
-#[derive(Default)]
-struct Events {
-    queue: VecDeque<Event>,
-    /// The number of the latest one.
-    sequence: u64,
-    waker: Option<Waker>,
-    /// Set when there will be no more, with the error that is the reason.
-    ended: Option<Option<StoreError>>,
-}
-
-/// What a subscription gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// An event.
-    Pushed(Bytes),
-    /// So many events were dropped here, because the subscriber was too slow.
-    Missed(u64),
-}
-
-impl Event {
-    /// What it takes of the window.
-    fn cost(&self) -> usize {
-        match self {
-            Event::Pushed(payload) => EVENT_OVERHEAD_BYTES + payload.len(),
-            Event::Missed(_) => 0,
-        }
-    }
-}
-
-impl Events {
-    fn push(&mut self, frame: &Frame, sequence: u64, payload: Bytes) {
-        let last = if frame.flags & flag::GAP != 0 { sequence } else { sequence.saturating_sub(1) };
-        if last > self.sequence {
-            self.queue.push_back(Event::Missed(last - self.sequence));
-        }
-        self.sequence = sequence;
-        if frame.flags & flag::GAP == 0 {
-            self.queue.push_back(Event::Pushed(payload));
-        }
-    }
-}
-
-/// The end of a reply, and the parts of it that were not taken before.
-pub(super) type Answer = (Frame, VecDeque<Bytes>);
-
-/// Why there will be no reply.
-pub(super) enum Loss {
-    /// The server could not be reached. The request was not sent.
-    Unreachable(StoreError),
-    /// The connection broke before the request was sent.
-    Unsent,
-    /// The connection broke when the request may have been sent.
-    Broken(String),
-}
-
-/// Which call of a link.
-#[derive(Clone, Copy)]
-pub(super) struct Ticket {
-    index: u32,
-    generation: u32,
 }
 
 /// What came of the attempt to submit a call.
@@ -204,6 +70,9 @@ impl Link {
             failures: 0,
             leaving: false,
             consumed: 0,
+            session: None,
+            broken: None,
+            cancels: VecDeque::new(),
         };
         Arc::new(Link { address, greeter: Box::new(greeter), options, host, state: Mutex::new(state) })
     }
@@ -377,6 +246,9 @@ impl Link {
         if tell && let Some(service) = cancels {
             let id = ticket.id();
             control::put_cancel(&mut state.outbox, service, id);
+            if over && state.session.is_some() {
+                state.note_cancel(service, id);
+            }
             driver = driver.or(state.tell());
         }
         drop(state);
@@ -416,184 +288,6 @@ impl Link {
         if let Some(driver) = driver {
             driver.wake();
         }
-    }
-}
-
-impl Ticket {
-    fn id(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
-    }
-}
-
-impl State {
-    /// Gives the driver that is to be woken because there is something to send.
-    fn tell(&mut self) -> Option<Waker> {
-        if std::mem::replace(&mut self.told, true) { None } else { self.driver.take() }
-    }
-
-    /// Notes that bytes of events were consumed, and tells the server from time to time. Gives the driver that is to be
-    /// woken then.
-    fn consume(&mut self, bytes: usize) -> Option<Waker> {
-        self.consumed += bytes;
-        if self.consumed < WINDOW_BYTES / 4 {
-            return None;
-        }
-        // A window is far below 4 GiB.
-        control::put_window(&mut self.outbox, std::mem::take(&mut self.consumed) as u32);
-        self.tell()
-    }
-
-    /// Whether no call waits for its reply.
-    pub(super) fn is_quiet(&self) -> bool {
-        !self.calls.iter().any(|(_, call)| call.is_open())
-    }
-
-    /// Registers the driver for the next request.
-    pub(super) fn listen(&mut self, waker: &Waker) {
-        self.told = false;
-        match &self.driver {
-            Some(driver) if driver.will_wake(waker) => {}
-            _ => self.driver = Some(waker.clone()),
-        }
-    }
-
-    /// Hands the encoded requests to the driver, in exchange for an empty outbox.
-    pub(super) fn take_outbox(&mut self, sending: &mut Outbox, wakers: &mut Vec<Waker>) {
-        debug_assert!(sending.is_empty());
-        self.base += self.outbox.len() as u64;
-        std::mem::swap(&mut self.outbox, sending);
-        wakers.extend(self.waiting.drain(..));
-    }
-
-    /// Gives a reply or an event to its caller. False if it is a reply that belongs to no call.
-    pub(super) fn deliver(&mut self, frame: Frame, wakers: &mut Vec<Waker>) -> Result<bool, WireError> {
-        let (index, generation) = (frame.id as u32 as usize, (frame.id >> 32) as u32);
-        let event = matches!(frame.kind, Kind::EVENT | Kind::END);
-        let call = self.calls.get_mut(index).filter(|call| call.generation == generation);
-        // Who has just unsubscribed may still be sent events.
-        let Some(call) = call else { return Ok(event) };
-        if event {
-            self.deliver_event(index, &frame, wakers)?;
-            return Ok(true);
-        }
-        if frame.flags & flag::MORE != 0 {
-            if let Stage::Waiting(waker) = &mut call.stage {
-                wakers.extend(waker.take());
-                if call.manner.latest {
-                    call.parts.clear();
-                }
-                call.parts.push_back(frame.body);
-            }
-            return Ok(true);
-        }
-        let subscribed = call.manner.subscribes && frame.kind != Kind::ERROR;
-        match &mut call.stage {
-            Stage::Waiting(waker) => {
-                wakers.extend(waker.take());
-                if subscribed {
-                    call.reply = Some(frame);
-                    call.stage = Stage::Subscribed(Box::default());
-                } else {
-                    call.stage = Stage::Replied(frame);
-                }
-            }
-            // The end of the events is still to come.
-            Stage::Abandoned if subscribed => {}
-            Stage::Abandoned => {
-                self.calls.remove(index);
-            }
-            // Two replies to one request.
-            Stage::Replied(_) | Stage::Lost(_) | Stage::Subscribed(_) => return Ok(false),
-        }
-        if !self.waiting.is_empty() {
-            wakers.extend(self.waiting.drain(..));
-        }
-        Ok(true)
-    }
-
-    fn deliver_event(
-        &mut self,
-        index: usize,
-        frame: &Frame,
-        wakers: &mut Vec<Waker>,
-    ) -> Result<(), WireError> {
-        let call = &mut self.calls[index];
-        match &mut call.stage {
-            Stage::Subscribed(events) if frame.kind == Kind::END => {
-                events.ended = Some(control::get_end(&frame.body)?);
-                wakers.extend(events.waker.take());
-            }
-            Stage::Subscribed(events) => {
-                let (sequence, payload) = control::get_event(frame)?;
-                events.push(frame, sequence, payload);
-                wakers.extend(events.waker.take());
-            }
-            Stage::Abandoned if frame.kind == Kind::END => {
-                self.calls.remove(index);
-                wakers.extend(self.waiting.drain(..));
-            }
-            Stage::Abandoned => {
-                let (_, payload) = control::get_event(frame)?;
-                // The driver is at work and looks for what is to be sent when it has read.
-                let _ = self.consume(Event::Pushed(payload).cost());
-            }
-            Stage::Waiting(_) | Stage::Replied(_) | Stage::Lost(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Ends all calls that wait, because the connection broke when `written` was the position of the last byte
-    /// that the socket had taken; or, without it, because there was no connection.
-    pub(super) fn lose(&mut self, written: Option<u64>, error: &StoreError, wakers: &mut Vec<Waker>) {
-        self.calls.retain(|_, call| match &mut call.stage {
-            Stage::Waiting(waker) => {
-                wakers.extend(waker.take());
-                call.stage = Stage::Lost(match written {
-                    None => Loss::Unreachable(error.clone()),
-                    Some(written) if call.start >= written => Loss::Unsent,
-                    Some(_) => Loss::Broken(error.message.clone()),
-                });
-                true
-            }
-            Stage::Abandoned => false,
-            Stage::Subscribed(events) => {
-                // What came before the connection broke is as good as any.
-                events.ended.get_or_insert_with(|| Some(error.clone()));
-                wakers.extend(events.waker.take());
-                true
-            }
-            Stage::Replied(_) | Stage::Lost(_) => true,
-        });
-        self.leaving = false;
-        self.consumed = 0;
-        self.base += self.outbox.len() as u64;
-        self.outbox = Outbox::default();
-        wakers.extend(self.waiting.drain(..));
-    }
-
-    /// Notes that an attempt to connect failed.
-    pub(super) fn failed(&mut self, error: &StoreError, options: &LinkOptions) {
-        let pause = options.backoff_min.saturating_mul(1 << self.failures.min(16)).min(options.backoff_max);
-        // Clients that lost the same server must not all come back at the same moment.
-        let jittered = pause.mul_f64(rand::rng().random_range(0.5..1.0));
-        self.failures += 1;
-        self.asking = false;
-        self.failure = Some((error.clone(), Instant::now() + jittered.max(Duration::from_millis(1))));
-    }
-
-    /// Notes that an attempt to connect succeeded.
-    pub(super) fn connected(&mut self) {
-        self.asking = false;
-        self.failures = 0;
-        self.failure = None;
-    }
-
-    /// Notes that the driver is gone.
-    pub(super) fn undriven(&mut self) {
-        self.asking = false;
-        self.driven = false;
-        self.driver = None;
-        self.told = false;
     }
 }
 

@@ -182,6 +182,33 @@ impl Mailbox {
         self.waker.wake();
     }
 
+    /// Prepares for the next connection of the session: parts of replies are over, events wait.
+    pub(crate) fn detached(&self) {
+        if !self.is_used() {
+            return;
+        }
+        let parts = std::mem::take(&mut self.state.lock().parts);
+        parts.into_values().filter_map(|waiting| waiting.sender).for_each(Waker::wake);
+    }
+
+    /// Begins again over a new connection. What was under way over the old one may be lost, so every subscription is told
+    /// the number of its latest event.
+    pub(crate) fn resumed(&self) {
+        if !self.is_used() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.unconsumed = 0;
+        state.gaps.clear();
+        for (id, subscribed) in &mut state.subscriptions {
+            if subscribed.confirmed && subscribed.sequence > 0 {
+                subscribed.gap = true;
+                state.gaps.push_back(*id);
+            }
+        }
+    }
+
     /// Ends everything: nothing that is sent from now on will be taken.
     pub(crate) fn close(&self) {
         if !self.is_used() {

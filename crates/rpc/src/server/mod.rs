@@ -4,9 +4,10 @@
 //! thread that it was given when it was accepted, so that serving a request never crosses threads.
 
 mod budget;
+mod connection;
 mod mailbox;
 mod service;
-mod session;
+mod sessions;
 mod stats;
 
 use std::io;
@@ -23,7 +24,8 @@ use crate::handshake::{self, Door, Status};
 use crate::key::ClusterKey;
 use crate::limit::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
 use crate::server::budget::Budget;
-use crate::server::session::Session;
+use crate::server::connection::Connection;
+use crate::server::sessions::Sessions;
 use crate::socket::{self, SocketAccess, SocketFile};
 use crate::stream::{Accepted, Address, Stream};
 
@@ -51,6 +53,10 @@ pub struct ServerLimits {
     pub stall_timeout: Duration,
     /// How long a peer may take to introduce itself.
     pub handshake_timeout: Duration,
+    /// Sessions that outlive their connections, those with a connection included.
+    pub sessions_max: usize,
+    /// How long a session waits for its client to come back.
+    pub session_timeout: Duration,
 }
 
 impl Default for ServerLimits {
@@ -64,6 +70,8 @@ impl Default for ServerLimits {
             connections_max: 10_000,
             stall_timeout: Duration::from_secs(60),
             handshake_timeout: Duration::from_secs(5),
+            sessions_max: 20_000,
+            session_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -96,11 +104,13 @@ pub(crate) struct Shared {
     limits: ServerLimits,
     stats: Arc<Stats>,
     budget: Budget,
+    sessions: Sessions,
 }
 
 /// A running server. Dropping it stops it without waiting.
 pub struct Server {
     addresses: Vec<Address>,
+    shared: Arc<Shared>,
     stats: Arc<Stats>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
@@ -150,6 +160,7 @@ impl Server {
             key: options.key,
             socket: options.socket,
             budget: Budget::new(options.limits.held_bytes_max),
+            sessions: Sessions::new(options.limits.sessions_max),
             limits: options.limits,
             stats: stats.clone(),
         });
@@ -166,7 +177,7 @@ impl Server {
             let thread = std::thread::Builder::new().name(format!("nacre-serve-{index}"));
             threads.push(thread.spawn(body).map_err(cannot)?);
         }
-        Ok(Server { addresses, stats, stop, threads, sockets })
+        Ok(Server { addresses, shared, stats, stop, threads, sockets })
     }
 
     /// The addresses that it listens on, with the ports that were found for those given as 0.
@@ -177,6 +188,11 @@ impl Server {
     /// What it counts.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
+    }
+
+    /// Sessions that outlive their connections, those with a connection included.
+    pub fn sessions(&self) -> usize {
+        self.shared.sessions.len()
     }
 
     /// Stops: accepts nothing more, finishes what was accepted, writes the replies, closes the connections. Blocks
@@ -335,7 +351,7 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
     };
     match introduced {
         Ok(Ok((channel, peer))) => {
-            if let Err(error) = Session::new(channel, shared.clone(), peer).run(stop).await {
+            if let Err(error) = Connection::new(channel, shared.clone(), peer).run(stop).await {
                 tracing::debug!(peer = %name, %error, "connection ended");
             }
         }

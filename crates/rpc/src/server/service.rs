@@ -21,7 +21,7 @@ use crate::server::mailbox::{Mailbox, Parts, Publisher};
 /// Requests of one connection are handed over in the order in which they came; replies may be given in any order. A
 /// handler encodes its replies straight into the connection's outbox, so one that answers at once costs no allocation.
 pub trait Service: Send + Sync + 'static {
-    /// What the service keeps for each connection.
+    /// What the service keeps for each connection, or for each session that outlives connections.
     type Connection: Send + 'static;
     /// A reply that is still being made. Dropped if nobody waits for it any more.
     type Pending: Future<Output: Send> + Send + Unpin + 'static;
@@ -54,7 +54,7 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
-    /// Begins to serve a connection.
+    /// Begins to serve a connection, or a session that will outlive it.
     fn open(&self, peer: &Peer) -> Self::Connection;
 
     /// Handles a request: writes the reply to `outbox`, or gives the future that will make it.
@@ -78,6 +78,17 @@ pub trait Service: Send + Sync + 'static {
     /// made: its caller has lost interest, or its deadline has passed. The future that was making the reply has been
     /// dropped. If the reply was made before, the caller has not taken it: what it granted is to be taken back.
     fn cancelled(&self, _connection: &mut Self::Connection, _id: u64) {}
+
+    /// Learns that the connection of a session broke, or was given up. Its requests have been cancelled; its subscriptions
+    /// go on, and the session waits for its client. Without a session that outlives connections, what is kept is
+    /// dropped at once.
+    fn broken(&self, _connection: &mut Self::Connection) {}
+
+    /// Learns that the client of a session is back, over another connection.
+    fn resumed(&self, _connection: &mut Self::Connection) {}
+
+    /// Learns that the connection, or the session of several, has ended: what was kept for it is about to be dropped.
+    fn ended(&self, _connection: &mut Self::Connection) {}
 
     /// Adds up what was counted for a connection. Called once for each batch, before its replies are sent.
     fn settle(&self, _connection: &mut Self::Connection) {}
@@ -256,6 +267,10 @@ pub(crate) trait Handler: Send {
     /// Refuses all requests whose replies are being made.
     fn refuse(&mut self, error: &StoreError, mailbox: &Mailbox, outbox: &mut Outbox);
     fn settle(&mut self);
+    /// Cancels all requests whose replies have not been made.
+    fn cancel_all(&mut self, mailbox: &Mailbox);
+    fn broken(&mut self);
+    fn resumed(&mut self);
 }
 
 struct Serving<S: Service> {
@@ -414,6 +429,33 @@ impl<S: Service> Handler for Serving<S> {
 
     fn settle(&mut self) {
         self.service.settle(&mut self.connection);
+    }
+
+    fn cancel_all(&mut self, mailbox: &Mailbox) {
+        let queued = std::mem::take(&mut self.queue);
+        let pending = std::mem::take(&mut self.pending);
+        let under_way =
+            pending.into_iter().filter(|request| request.reply.is_some()).map(|request| request.id);
+        let ids: Vec<u64> = under_way.collect();
+        queued.iter().for_each(|queued| mailbox.abandon(queued.id));
+        for id in ids {
+            mailbox.abandon(id);
+            self.service.cancelled(&mut self.connection, id);
+        }
+    }
+
+    fn broken(&mut self) {
+        self.service.broken(&mut self.connection);
+    }
+
+    fn resumed(&mut self) {
+        self.service.resumed(&mut self.connection);
+    }
+}
+
+impl<S: Service> Drop for Serving<S> {
+    fn drop(&mut self) {
+        self.service.ended(&mut self.connection);
     }
 }
 

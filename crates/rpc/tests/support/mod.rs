@@ -48,6 +48,11 @@ pub struct Toy {
     watchers: Mutex<Vec<Publisher>>,
     /// Requests that were cancelled.
     pub cancelled: AtomicU64,
+    /// How often sessions, or connections without one, began, broke, were resumed and ended.
+    pub began: AtomicU64,
+    pub broke: AtomicU64,
+    pub resumed: AtomicU64,
+    pub ended: AtomicU64,
 }
 
 #[derive(Default)]
@@ -103,6 +108,7 @@ impl Service for ToyService {
     }
 
     fn open(&self, _peer: &Peer) -> ToyConnection {
+        self.0.began.fetch_add(1, Ordering::Relaxed);
         ToyConnection { toy: self.0.clone(), number: self.0.connections.fetch_add(1, Ordering::Relaxed) }
     }
 
@@ -179,6 +185,18 @@ impl Service for ToyService {
             Ok(body) => assert!(control::put_body(outbox, OK, id, &body).is_ok()),
             Err(error) => control::put_error(outbox, id, &error),
         }
+    }
+
+    fn broken(&self, _connection: &mut ToyConnection) {
+        self.0.broke.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn resumed(&self, _connection: &mut ToyConnection) {
+        self.0.resumed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn ended(&self, _connection: &mut ToyConnection) {
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
     }
 
     fn cancelled(&self, connection: &mut ToyConnection, id: u64) {

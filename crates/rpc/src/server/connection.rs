@@ -1,9 +1,9 @@
 //! One connection of a server.
 //!
-//! A session reads large batches, takes out every whole frame, hands each request to its service, and writes the
+//! A connection reads large batches, takes out every whole frame, hands each request to its service, and writes the
 //! replies of the whole batch at once. Replies that are there at once cost no allocation and no task switch.
 //!
-//! Invariants: a session stops reading while it has as many requests in flight, or as many bytes of replies
+//! Invariants: a connection stops reading while it has as many requests in flight, or as many bytes of replies
 //! unwritten, as its limits allow; so a peer that does not read its replies is soon not read from either. A peer
 //! that leaves a frame half sent, or replies unread, for too long is disconnected, so what it holds is given back.
 
@@ -30,9 +30,10 @@ use crate::outbox::Outbox;
 use crate::server::Shared;
 use crate::server::mailbox::Mailbox;
 use crate::server::service::{Fate, Handler, Incoming, Peer, unsupported};
+use crate::server::sessions::{Kept, Session};
 use crate::server::stats::Tally;
 
-/// Buffers of a session that is idle are given back if they are larger than this.
+/// Buffers of a connection that is idle are given back if they are larger than this.
 const IDLE_BYTES: usize = 4 << 10;
 /// Rounds of reading and writing before other connections of the thread get their turn.
 const ROUNDS_MAX: usize = 8;
@@ -41,12 +42,17 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it then waits for the peer to close the connection.
 const LINGER: Duration = Duration::from_millis(500);
 
-pub(crate) struct Session {
+pub(crate) struct Connection {
     channel: Channel,
     shared: Arc<Shared>,
     inbox: Inbox,
     outbox: Outbox,
-    /// The services, each with what it keeps for this connection.
+    peer: Peer,
+    /// The session, if it is one that outlives the connection.
+    session: Option<Arc<Session>>,
+    /// The session that the peer wants to resume, and the id of the request by which it does.
+    resuming: Option<(Arc<Session>, u64)>,
+    /// The services, each with what it keeps for this connection; empty until the first is needed.
     handlers: Vec<Box<dyn Handler>>,
     /// Parts of replies that are sent ahead of their ends, and events.
     mailbox: Arc<Mailbox>,
@@ -76,16 +82,18 @@ struct Stall {
     moved: bool,
 }
 
-impl Session {
+impl Connection {
     pub(crate) fn new(channel: Channel, shared: Arc<Shared>, peer: Peer) -> Self {
-        let handlers = shared.services.open(&peer);
         let mailbox_bytes_max = shared.limits.mailbox_bytes_max;
         Self {
             channel,
             shared,
             inbox: Inbox::default(),
             outbox: Outbox::default(),
-            handlers,
+            peer,
+            session: None,
+            resuming: None,
+            handlers: Vec::new(),
             mailbox: Mailbox::new(mailbox_bytes_max, peer.version >= PROTOCOL_VERSION_EVENTS),
             deadlines: BTreeSet::new(),
             deadline_timer: None,
@@ -127,7 +135,7 @@ impl Session {
         tokio::time::timeout(LINGER, poll_fn(|context| self.poll(context))).await.unwrap_or(Ok(()))
     }
 
-    /// Polls until the session ends, which gives how, or until a condition holds.
+    /// Polls until the connection ends, which gives how, or until a condition holds.
     fn poll_until(
         &mut self,
         context: &mut Context<'_>,
@@ -162,7 +170,7 @@ impl Session {
         self.handlers.iter_mut().for_each(|handler| handler.settle());
     }
 
-    /// Tells the server what the session holds.
+    /// Tells the server what the connection holds.
     fn account(&mut self) {
         let held = self.inbox.held_bytes()
             + self.outbox.held_bytes()
@@ -177,7 +185,11 @@ impl Session {
 
     fn turn(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..ROUNDS_MAX {
-            let mut progress = self.collect(context);
+            if self.session.as_ref().is_some_and(|session| session.is_wanted(context)) {
+                return Poll::Ready(Err(io::Error::other("the session goes on over another connection")));
+            }
+            let mut progress = self.resume(context);
+            progress |= self.collect(context);
             progress |= self.flush(context)?;
             progress |= self.read(context)?;
             if self.ended && self.is_idle() {
@@ -282,7 +294,8 @@ impl Session {
     /// Whether the limits of this connection allow one more request.
     fn may_accept(&self) -> bool {
         let limits = &self.shared.limits;
-        self.pending < limits.requests_max
+        self.resuming.is_none()
+            && self.pending < limits.requests_max
             && self.pending_bytes < limits.request_bytes_max
             && self.outbox.len() < limits.reply_bytes_max
             && self.handlers.iter().all(|handler| handler.may_accept())
@@ -372,6 +385,9 @@ impl Session {
             let time_ms = body.get_u32_le();
             deadline = Some(self.read_at + Duration::from_millis(time_ms.into()));
         }
+        if self.handlers.is_empty() {
+            self.handlers = self.shared.services.open(&self.peer);
+        }
         let request_bytes = body.len();
         let request = Incoming { kind, id, body, deadline, mailbox: &self.mailbox };
         let fate = self.handlers[index].handle(request, self.read_at, &mut self.outbox);
@@ -395,10 +411,7 @@ impl Session {
             return false;
         }
         let done = match kind {
-            Kind::BEGIN => control::get_beginning(body).map(|_| {
-                let beginning = Beginning { features: 0, kept: false, session: SessionKey::NONE };
-                control::put_beginning(&mut self.outbox, Kind::BEGUN, id, &beginning);
-            }),
+            Kind::BEGIN => control::get_beginning(body).map(|beginning| self.begin(id, &beginning)),
             Kind::CANCEL => control::get_cancel(body).map(|number| self.cancel(number, id)),
             Kind::WINDOW => control::get_window(body).map(|bytes| self.mailbox.consumed(bytes)),
             _ => return false,
@@ -409,11 +422,78 @@ impl Session {
         true
     }
 
+    /// Begins a session, or the resumption of one.
+    fn begin(&mut self, id: u64, beginning: &Beginning) {
+        if !self.handlers.is_empty() || self.session.is_some() || self.draining {
+            let text = "a session begins before anything else";
+            return control::put_error(&mut self.outbox, id, &StoreError::new(ErrorKind::Invalid, text));
+        }
+        if !beginning.session.is_none()
+            && let Some(session) = self.shared.sessions.find(&beginning.session)
+        {
+            // Nothing else is handled until it is there.
+            self.resuming = Some((session, id));
+            return;
+        }
+        self.begin_anew(id, beginning.kept);
+    }
+
+    fn begin_anew(&mut self, id: u64, kept: bool) {
+        if kept {
+            match self.shared.sessions.begin() {
+                Ok(session) => self.session = session,
+                Err(error) => return control::put_error(&mut self.outbox, id, &error),
+            }
+        }
+        self.put_begun(id, false);
+    }
+
+    fn put_begun(&mut self, id: u64, kept: bool) {
+        let session = self.session.as_ref().map_or(SessionKey::NONE, |session| session.key());
+        let beginning = Beginning { features: 0, kept, session };
+        control::put_beginning(&mut self.outbox, Kind::BEGUN, id, &beginning);
+    }
+
+    /// Takes over the session that the peer wants to resume, as soon as its old connection has let go of it.
+    fn resume(&mut self, context: &mut Context<'_>) -> bool {
+        let Some((session, id)) = &self.resuming else { return false };
+        let Poll::Ready(kept) = session.poll_resume(context) else { return false };
+        let (session, id) = (session.clone(), *id);
+        self.resuming = None;
+        match kept {
+            Some(Kept { handlers, mailbox }) => {
+                (self.handlers, self.mailbox, self.session) = (handlers, mailbox, Some(session));
+                self.handlers.iter_mut().for_each(|handler| handler.resumed());
+                self.put_begun(id, true);
+                self.mailbox.resumed();
+            }
+            None => self.begin_anew(id, true),
+        }
+        true
+    }
+
+    /// Lets go of the session, which waits for the next connection for a while.
+    fn detach(&mut self, session: Arc<Session>) {
+        for handler in &mut self.handlers {
+            handler.cancel_all(&self.mailbox);
+            handler.broken();
+        }
+        self.mailbox.detached();
+        let kept = Kept { handlers: std::mem::take(&mut self.handlers), mailbox: self.mailbox.clone() };
+        let number = session.detach(kept);
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(shared.limits.session_timeout).await;
+            shared.sessions.expire(&session, number);
+        });
+    }
+
     /// Cancels a request, or ends a subscription.
     fn cancel(&mut self, number: u8, id: u64) {
         let ended = self.mailbox.unsubscribe(id, &mut self.outbox);
         let Some(index) = self.shared.services.find_number(number) else { return };
-        let Some(finished) = self.handlers[index].cancel(id, None, &self.mailbox) else { return };
+        let Some(handler) = self.handlers.get_mut(index) else { return };
+        let Some(finished) = handler.cancel(id, None, &self.mailbox) else { return };
         self.pending -= 1;
         self.pending_bytes -= finished.request_bytes;
         if let Some(deadline) = finished.deadline {
@@ -431,9 +511,16 @@ fn closed() -> StoreError {
     StoreError::new(ErrorKind::Closed, "the server is shutting down")
 }
 
-impl Drop for Session {
+impl Drop for Connection {
     fn drop(&mut self) {
-        self.mailbox.close();
+        match self.session.take() {
+            Some(session) if self.draining => self.shared.sessions.end(&session),
+            Some(session) => self.detach(session),
+            None => {}
+        }
+        if !self.handlers.is_empty() || self.draining {
+            self.mailbox.close();
+        }
         self.shared.budget.hold(&self.shared.stats, self.held_bytes, 0);
         self.shared.stats.in_flight.change(self.in_flight, 0);
     }
