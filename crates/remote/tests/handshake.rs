@@ -227,6 +227,7 @@ fn connections_beyond_the_limit_are_told_so() {
     let server = serve_with(ServerLimits { connections_max: 2, ..Default::default() }, None);
     let first = introduced(&server);
     let _second = introduced(&server);
+    eventually("both are counted", || server.stats().connections.get() == 2);
     let mut third = raw(&server);
     third.write_all(&hello(1, 0)).unwrap();
     assert_eq!(status(&mut third), Status::Full as u8);

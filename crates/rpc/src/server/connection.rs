@@ -7,11 +7,15 @@
 //! unwritten, as its limits allow; so a peer that does not read its replies is soon not read from either. A peer
 //! that leaves a frame half sent, or replies unread, for too long is disconnected, so what it holds is given back.
 
+mod resumption;
+
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -21,7 +25,7 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 
 use crate::channel::Channel;
-use crate::control::{self, Beginning, SessionKey};
+use crate::control;
 use crate::error::WireError;
 use crate::frame::{CONTROL, Frame, Kind, flag};
 use crate::inbox::Inbox;
@@ -29,8 +33,8 @@ use crate::limit::PROTOCOL_VERSION_EVENTS;
 use crate::outbox::Outbox;
 use crate::server::Shared;
 use crate::server::mailbox::Mailbox;
-use crate::server::service::{Fate, Handler, Incoming, Peer, unsupported};
-use crate::server::sessions::{Kept, Session};
+use crate::server::service::{Fate, Handler, Incoming, Peer, Room, unsupported};
+use crate::server::sessions::Session;
 use crate::server::stats::Tally;
 
 /// Buffers of a connection that is idle are given back if they are larger than this.
@@ -62,6 +66,14 @@ pub(crate) struct Connection {
     /// Requests whose replies are being made, and the bytes of these requests.
     pending: usize,
     pending_bytes: usize,
+    /// What is reserved for those replies.
+    reserved: usize,
+    /// A request that waits for room for its reply.
+    blocked: Option<Blocked>,
+    /// Whether the connection was not read from for want of memory.
+    starved: bool,
+    /// The number of the connection.
+    number: u64,
     /// What the budget and the counters were told last.
     held_bytes: usize,
     in_flight: usize,
@@ -75,6 +87,14 @@ pub(crate) struct Connection {
     stall: Stall,
 }
 
+/// A request that waits for room for its reply.
+struct Blocked {
+    kind: Kind,
+    id: u64,
+    body: Bytes,
+    deadline: Option<Instant>,
+}
+
 /// Watches over a peer that owes something.
 #[derive(Default)]
 struct Stall {
@@ -84,7 +104,9 @@ struct Stall {
 
 impl Connection {
     pub(crate) fn new(channel: Channel, shared: Arc<Shared>, peer: Peer) -> Self {
-        let mailbox_bytes_max = shared.limits.mailbox_bytes_max;
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let modern = peer.version >= PROTOCOL_VERSION_EVENTS;
+        let mailbox = Mailbox::new(&shared.limits, shared.stats.clone(), modern);
         Self {
             channel,
             shared,
@@ -94,11 +116,15 @@ impl Connection {
             session: None,
             resuming: None,
             handlers: Vec::new(),
-            mailbox: Mailbox::new(mailbox_bytes_max, peer.version >= PROTOCOL_VERSION_EVENTS),
+            mailbox,
             deadlines: BTreeSet::new(),
             deadline_timer: None,
             pending: 0,
             pending_bytes: 0,
+            reserved: 0,
+            blocked: None,
+            starved: false,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             held_bytes: 0,
             in_flight: 0,
             tally: Tally::default(),
@@ -149,7 +175,7 @@ impl Connection {
     }
 
     fn is_answered(&self) -> bool {
-        self.pending == 0
+        self.pending == 0 && self.blocked.is_none()
     }
 
     fn is_idle(&self) -> bool {
@@ -170,13 +196,20 @@ impl Connection {
         self.handlers.iter_mut().for_each(|handler| handler.settle());
     }
 
-    /// Tells the server what the connection holds.
-    fn account(&mut self) {
-        let held = self.inbox.held_bytes()
+    /// Bytes that are received, waiting, or unsent.
+    fn buffers(&self) -> usize {
+        let blocked = self.blocked.as_ref().map_or(0, |blocked| blocked.body.len());
+        self.inbox.held_bytes()
             + self.outbox.held_bytes()
             + self.channel.held_bytes()
             + self.mailbox.held_bytes()
-            + self.pending_bytes;
+            + self.pending_bytes
+            + blocked
+    }
+
+    /// Tells the server what the connection holds.
+    fn account(&mut self) {
+        let held = self.buffers() + self.reserved;
         self.shared.budget.hold(&self.shared.stats, self.held_bytes, held);
         self.held_bytes = held;
         self.shared.stats.in_flight.change(self.in_flight, self.pending);
@@ -190,6 +223,7 @@ impl Connection {
             }
             let mut progress = self.resume(context);
             progress |= self.collect(context);
+            progress |= self.unblock(context);
             progress |= self.flush(context)?;
             progress |= self.read(context)?;
             if self.ended && self.is_idle() {
@@ -207,7 +241,9 @@ impl Connection {
 
     /// Ends a connection whose peer owes something for too long.
     fn watch(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let owes = !self.outbox.is_empty() || !self.channel.is_flushed() || self.inbox.is_partial();
+        // A peer that waits for the server's memory owes nothing.
+        let waits = self.starved || self.blocked.is_some() || self.resuming.is_some();
+        let owes = !self.outbox.is_empty() || !self.channel.is_flushed() || self.inbox.is_partial() && !waits;
         let half = self.shared.limits.stall_timeout / 2;
         loop {
             match &mut self.stall.timer {
@@ -242,6 +278,7 @@ impl Connection {
                 let Some(finished) = finished else { break };
                 self.pending -= 1;
                 self.pending_bytes -= finished.request_bytes;
+                self.reserved -= finished.reserved;
                 if let Some(deadline) = finished.deadline {
                     self.deadlines.remove(&(deadline, index, finished.id));
                 }
@@ -270,6 +307,7 @@ impl Connection {
             if let Some(finished) = self.handlers[index].cancel(id, Some(deadline), &self.mailbox) {
                 self.pending -= 1;
                 self.pending_bytes -= finished.request_bytes;
+                self.reserved -= finished.reserved;
                 let text = "the deadline of the request passed before the reply was there";
                 control::put_error(&mut self.outbox, id, &StoreError::new(ErrorKind::Unknown, text));
                 progress = true;
@@ -295,6 +333,7 @@ impl Connection {
     fn may_accept(&self) -> bool {
         let limits = &self.shared.limits;
         self.resuming.is_none()
+            && self.blocked.is_none()
             && self.pending < limits.requests_max
             && self.pending_bytes < limits.request_bytes_max
             && self.outbox.len() < limits.reply_bytes_max
@@ -305,6 +344,7 @@ impl Connection {
     fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         self.read_at = Instant::now();
         let mut progress = self.accept();
+        self.starved = false;
         if !self.ended && self.may_accept() && self.may_hold_more(context) {
             match self.channel.poll_read(context, &mut self.inbox) {
                 Poll::Pending => {}
@@ -326,12 +366,17 @@ impl Connection {
             }
         }
         self.inbox.settle();
+        if !self.inbox.is_partial() {
+            self.shared.budget.step_back(self.number);
+        }
         Ok(progress)
     }
 
     fn may_hold_more(&mut self, context: &mut Context<'_>) -> bool {
         let nothing = self.pending == 0 && self.outbox.is_empty() && !self.inbox.is_partial();
-        nothing || self.shared.budget.may_grow(&self.shared.stats, context.waker())
+        let may = nothing || self.shared.budget.may_grow(&self.shared.stats, self.number, context.waker());
+        self.starved = !may;
+        may
     }
 
     /// Hands all whole frames that were received to their services, as far as the limits allow.
@@ -340,6 +385,7 @@ impl Connection {
         let mut answered = 0;
         while !self.ended && self.may_accept() {
             match self.inbox.next() {
+                Ok(None) if self.refuse_too_large() => {}
                 Ok(None) => break,
                 Ok(Some(frame)) if frame.flags != 0 && !self.mailbox.is_modern() => {
                     let error = WireError::Malformed("the reserved bytes of a header are not zero");
@@ -359,6 +405,33 @@ impl Connection {
             self.tally.latency(self.read_at.elapsed(), answered);
         }
         progress
+    }
+
+    /// Refuses a request that is being received if it is larger than all connections together may hold, and forgets it. False
+    /// if there is none.
+    fn refuse_too_large(&mut self) -> bool {
+        let limit = self.shared.budget.limit();
+        let Some((id, frame_bytes)) = self.inbox.announced().filter(|(_, bytes)| *bytes > limit) else {
+            return false;
+        };
+        let text = format!(
+            "the request takes {frame_bytes} bytes, and all connections to this server together may hold {limit}; send less at once"
+        );
+        control::put_error(&mut self.outbox, id, &StoreError::new(ErrorKind::Invalid, text));
+        self.inbox.skip(frame_bytes);
+        true
+    }
+
+    /// Executes the request that waits for room for its reply, if there is room now.
+    fn unblock(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(Blocked { kind, id, body, deadline }) = self.blocked.take() else { return false };
+        self.shared.budget.wait(context.waker());
+        let Some(index) = self.shared.services.find(kind) else { return false };
+        let answered = self.hand_over(index, kind, id, body, deadline);
+        if answered {
+            self.tally.latency(self.read_at.elapsed(), 1);
+        }
+        self.blocked.is_none()
     }
 
     /// Executes a request. True if it was answered at once.
@@ -388,17 +461,48 @@ impl Connection {
         if self.handlers.is_empty() {
             self.handlers = self.shared.services.open(&self.peer);
         }
+        self.hand_over(index, kind, id, body, deadline)
+    }
+
+    /// Hands a request to its service. True if it was answered at once.
+    fn hand_over(
+        &mut self,
+        index: usize,
+        kind: Kind,
+        id: u64,
+        body: Bytes,
+        deadline: Option<Instant>,
+    ) -> bool {
         let request_bytes = body.len();
-        let request = Incoming { kind, id, body, deadline, mailbox: &self.mailbox };
+        let room = Room {
+            budget: &self.shared.budget,
+            stats: &self.shared.stats,
+            base: self.buffers() + self.reserved,
+            drawn: Cell::new(self.held_bytes),
+            reserved: Cell::new(0),
+            alone: self.pending == 0 && self.outbox.is_empty(),
+        };
+        let request = Incoming { kind, id, body, deadline, mailbox: &self.mailbox, room: Some(&room) };
         let fate = self.handlers[index].handle(request, self.read_at, &mut self.outbox);
-        if fate == Fate::Later {
-            self.pending += 1;
-            self.pending_bytes += request_bytes;
-            self.deadlines.extend(deadline.map(|deadline| (deadline, index, id)));
-            return false;
+        self.held_bytes = room.drawn.get();
+        let reserved = room.reserved.get();
+        match fate {
+            Fate::Later => {
+                self.pending += 1;
+                self.pending_bytes += request_bytes;
+                self.reserved += reserved;
+                self.deadlines.extend(deadline.map(|deadline| (deadline, index, id)));
+                false
+            }
+            Fate::NoRoom(body) => {
+                self.blocked = Some(Blocked { kind, id, body, deadline });
+                false
+            }
+            Fate::Answered | Fate::Uncounted => {
+                self.mailbox.replied(id, &mut self.outbox);
+                fate == Fate::Answered
+            }
         }
-        self.mailbox.replied(id, &mut self.outbox);
-        fate == Fate::Answered
     }
 
     /// Handles a message of the connection itself. False if it is none.
@@ -422,72 +526,6 @@ impl Connection {
         true
     }
 
-    /// Begins a session, or the resumption of one.
-    fn begin(&mut self, id: u64, beginning: &Beginning) {
-        if !self.handlers.is_empty() || self.session.is_some() || self.draining {
-            let text = "a session begins before anything else";
-            return control::put_error(&mut self.outbox, id, &StoreError::new(ErrorKind::Invalid, text));
-        }
-        if !beginning.session.is_none()
-            && let Some(session) = self.shared.sessions.find(&beginning.session)
-        {
-            // Nothing else is handled until it is there.
-            self.resuming = Some((session, id));
-            return;
-        }
-        self.begin_anew(id, beginning.kept);
-    }
-
-    fn begin_anew(&mut self, id: u64, kept: bool) {
-        if kept {
-            match self.shared.sessions.begin() {
-                Ok(session) => self.session = session,
-                Err(error) => return control::put_error(&mut self.outbox, id, &error),
-            }
-        }
-        self.put_begun(id, false);
-    }
-
-    fn put_begun(&mut self, id: u64, kept: bool) {
-        let session = self.session.as_ref().map_or(SessionKey::NONE, |session| session.key());
-        let beginning = Beginning { features: 0, kept, session };
-        control::put_beginning(&mut self.outbox, Kind::BEGUN, id, &beginning);
-    }
-
-    /// Takes over the session that the peer wants to resume, as soon as its old connection has let go of it.
-    fn resume(&mut self, context: &mut Context<'_>) -> bool {
-        let Some((session, id)) = &self.resuming else { return false };
-        let Poll::Ready(kept) = session.poll_resume(context) else { return false };
-        let (session, id) = (session.clone(), *id);
-        self.resuming = None;
-        match kept {
-            Some(Kept { handlers, mailbox }) => {
-                (self.handlers, self.mailbox, self.session) = (handlers, mailbox, Some(session));
-                self.handlers.iter_mut().for_each(|handler| handler.resumed());
-                self.put_begun(id, true);
-                self.mailbox.resumed();
-            }
-            None => self.begin_anew(id, true),
-        }
-        true
-    }
-
-    /// Lets go of the session, which waits for the next connection for a while.
-    fn detach(&mut self, session: Arc<Session>) {
-        for handler in &mut self.handlers {
-            handler.cancel_all(&self.mailbox);
-            handler.broken();
-        }
-        self.mailbox.detached();
-        let kept = Kept { handlers: std::mem::take(&mut self.handlers), mailbox: self.mailbox.clone() };
-        let number = session.detach(kept);
-        let shared = self.shared.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(shared.limits.session_timeout).await;
-            shared.sessions.expire(&session, number);
-        });
-    }
-
     /// Cancels a request, or ends a subscription.
     fn cancel(&mut self, number: u8, id: u64) {
         let ended = self.mailbox.unsubscribe(id, &mut self.outbox);
@@ -496,6 +534,7 @@ impl Connection {
         let Some(finished) = handler.cancel(id, None, &self.mailbox) else { return };
         self.pending -= 1;
         self.pending_bytes -= finished.request_bytes;
+        self.reserved -= finished.reserved;
         if let Some(deadline) = finished.deadline {
             self.deadlines.remove(&(deadline, index, id));
         }
@@ -513,6 +552,7 @@ fn closed() -> StoreError {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.shared.budget.step_back(self.number);
         match self.session.take() {
             Some(session) if self.draining => self.shared.sessions.end(&session),
             Some(session) => self.detach(session),

@@ -18,6 +18,8 @@ use crate::control;
 use crate::frame::{Kind, flag};
 use crate::limit::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES, WINDOW_BYTES};
 use crate::outbox::Outbox;
+use crate::server::ServerLimits;
+use crate::server::stats::Stats;
 
 /// Bytes of an outbox above which no events are added to it, and no parts of replies.
 const OUTBOX_BYTES_MAX: usize = 256 << 10;
@@ -31,6 +33,9 @@ pub(crate) struct Mailbox {
     limit: usize,
     /// Whether the peer speaks a version that has flags, events and their window.
     modern: bool,
+    /// The server's account, on which events draw while they wait, and its limit.
+    stats: Arc<Stats>,
+    account_bytes: usize,
     state: Mutex<State>,
     /// Whether any request ever had parts or made a subscription: most connections see none.
     used: AtomicBool,
@@ -81,10 +86,12 @@ struct Event {
 }
 
 impl Mailbox {
-    pub(crate) fn new(limit: usize, modern: bool) -> Arc<Mailbox> {
+    pub(crate) fn new(limits: &ServerLimits, stats: Arc<Stats>, modern: bool) -> Arc<Mailbox> {
         Arc::new(Mailbox {
-            limit,
+            limit: limits.mailbox_bytes_max,
             modern,
+            stats,
+            account_bytes: limits.held_bytes_max,
             state: Mutex::default(),
             used: AtomicBool::new(false),
             waker: AtomicWaker::new(),
@@ -153,7 +160,7 @@ impl Mailbox {
         if !self.is_used() {
             return false;
         }
-        let there = self.state.lock().forget(id);
+        let there = self.state.lock().forget(id, &self.stats);
         if there {
             control::put_bare(outbox, Kind::END, id);
         }
@@ -166,7 +173,7 @@ impl Mailbox {
             return;
         }
         let mut state = self.state.lock();
-        state.forget(id);
+        state.forget(id, &self.stats);
         let sender = state.parts.remove(&id).and_then(|waiting| waiting.sender);
         drop(state);
         if let Some(sender) = sender {
@@ -217,18 +224,19 @@ impl Mailbox {
         let mut state = self.state.lock();
         let senders: Vec<Waker> =
             state.parts.values_mut().filter_map(|waiting| waiting.sender.take()).collect();
+        self.stats.held_bytes.change(state.event_bytes, 0);
         *state = State { closed: true, ..State::default() };
         drop(state);
         senders.into_iter().for_each(Waker::wake);
     }
 
-    /// Bytes that wait.
+    /// Bytes of parts that wait. Events are in the account already.
     pub(crate) fn held_bytes(&self) -> usize {
         if !self.is_used() {
             return 0;
         }
         let state = self.state.lock();
-        state.event_bytes + state.parts.values().map(|waiting| waiting.bytes).sum::<usize>()
+        state.parts.values().map(|waiting| waiting.bytes).sum::<usize>()
     }
 
     /// Writes what waits, as far as outbox and window have room, and has `waker` woken when there is more. True if
@@ -252,7 +260,7 @@ impl Mailbox {
             }
             senders.extend(waiting.sender.take());
         }
-        state.put_events(outbox);
+        state.put_events(outbox, &self.stats);
         senders.into_iter().for_each(Waker::wake);
         outbox.len() > before
     }
@@ -270,10 +278,11 @@ impl Mailbox {
 
 impl State {
     /// Forgets a subscription and its events. False if there is none.
-    fn forget(&mut self, id: u64) -> bool {
+    fn forget(&mut self, id: u64, stats: &Stats) -> bool {
         if self.subscriptions.remove(&id).is_none() {
             return false;
         }
+        let before = self.event_bytes;
         let bytes = &mut self.event_bytes;
         self.events.retain(|event| {
             let keep = event.id != id;
@@ -282,12 +291,13 @@ impl State {
             }
             keep
         });
+        stats.held_bytes.change(before, self.event_bytes);
         self.gaps.retain(|gap| *gap != id);
         self.ended.retain(|(ended, _)| *ended != id);
         true
     }
 
-    fn put_events(&mut self, outbox: &mut Outbox) {
+    fn put_events(&mut self, outbox: &mut Outbox, stats: &Stats) {
         // Events of subscriptions that are not confirmed yet go back to where they stood.
         let mut early = Vec::new();
         let mut stopped = false;
@@ -305,6 +315,7 @@ impl State {
                 continue;
             }
             self.event_bytes -= bytes;
+            stats.held_bytes.change(bytes, 0);
             self.unconsumed += bytes;
             control::put_event(outbox, 0, event.id, event.sequence, &event.payload);
         }
@@ -337,6 +348,12 @@ impl State {
 /// What an event takes of a mailbox and of the window.
 fn cost(payload: &Bytes) -> usize {
     payload.len() + EVENT_OVERHEAD_BYTES
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        self.stats.held_bytes.change(self.state.get_mut().event_bytes, 0);
+    }
 }
 
 /// Where parts of a reply are sent, ahead of its end.
@@ -406,6 +423,8 @@ impl Publisher {
         let bytes = cost(&payload);
         let fits = payload.len() <= EVENT_BYTES_MAX && state.event_bytes + bytes <= self.mailbox.limit;
         let Some(subscribed) = state.subscriptions.get_mut(&self.id) else { return false };
+        let account = (bytes as u64, self.mailbox.account_bytes as u64);
+        let fits = fits && self.mailbox.stats.held_bytes.try_add(account.0, account.1);
         subscribed.sequence += 1;
         let sequence = subscribed.sequence;
         let had_gap = std::mem::replace(&mut subscribed.gap, !fits);

@@ -1,5 +1,6 @@
 //! Services: what a server does for its clients, and how it is registered.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +15,9 @@ use nacre_object::{ErrorKind, StoreError};
 use crate::control;
 use crate::frame::{CONTROL, Kind};
 use crate::outbox::Outbox;
+use crate::server::budget::Budget;
 use crate::server::mailbox::{Mailbox, Parts, Publisher};
+use crate::server::stats::Stats;
 
 /// The server's side of a service.
 ///
@@ -112,6 +115,21 @@ pub struct Incoming<'a> {
     /// When nobody needs the reply any more.
     pub deadline: Option<Instant>,
     pub(crate) mailbox: &'a Arc<Mailbox>,
+    pub(crate) room: Option<&'a Room<'a>>,
+}
+
+/// What a connection draws on the server's account for one request.
+pub(crate) struct Room<'a> {
+    pub(crate) budget: &'a Budget,
+    pub(crate) stats: &'a Stats,
+    /// What the connection holds and has reserved without the request.
+    pub(crate) base: usize,
+    /// What it has drawn.
+    pub(crate) drawn: Cell<usize>,
+    /// What is reserved for the request.
+    pub(crate) reserved: Cell<usize>,
+    /// Whether nothing else is under way.
+    pub(crate) alone: bool,
 }
 
 impl Incoming<'_> {
@@ -123,6 +141,38 @@ impl Incoming<'_> {
     /// A handle by which parts of the reply, messages of kind `kind`, are sent ahead of its end.
     pub fn parts(&self, kind: Kind) -> Parts {
         self.mailbox.open(self.id, kind)
+    }
+
+    /// Reserves memory for what the reply may take, before work on it starts; given back when the reply was made. False if there
+    /// is not so much now: the service then answers [`Handled::NoRoom`], and is given the request again when there may be.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if it is more than all connections together may hold.
+    pub fn reserve(&self, bytes: usize) -> Result<bool, StoreError> {
+        let Some(room) = self.room else { return Ok(true) };
+        let limit = room.budget.limit();
+        if bytes > limit {
+            let text = format!(
+                "the reply may take {bytes} bytes, and all connections to this server together may hold {limit}; ask for less at \
+                 once"
+            );
+            return Err(StoreError::new(ErrorKind::Invalid, text));
+        }
+        let wanted = room.base + room.reserved.get() + bytes;
+        match room.budget.draw(room.stats, room.drawn.get(), wanted, bytes, room.alone) {
+            None => Ok(false),
+            Some(drawn) => {
+                room.drawn.set(drawn);
+                room.reserved.set(room.reserved.get() + bytes);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Bytes that all connections together may hold.
+    pub fn account_bytes(&self) -> usize {
+        self.room.map_or(usize::MAX, |room| room.budget.limit())
     }
 
     /// Makes the request a subscription: events that are pushed from now on are sent once its reply was, until the
@@ -146,6 +196,8 @@ pub enum Handled<P> {
     Uncounted,
     /// The reply is being made.
     Later(P),
+    /// There is no room for the reply. The body of the request, which is handed over again when there may be.
+    NoRoom(Bytes),
 }
 
 /// The services of a server.
@@ -231,17 +283,20 @@ impl<S: Service> Registered for Shelf<S> {
 }
 
 /// What became of a request, as the connection needs to know it.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub(crate) enum Fate {
     Answered,
     Uncounted,
     Later,
+    NoRoom(Bytes),
 }
 
 /// A request that is over.
 pub(crate) struct Finished {
     pub(crate) id: u64,
     pub(crate) request_bytes: usize,
+    /// What was reserved for its reply.
+    pub(crate) reserved: usize,
     pub(crate) began: Instant,
     pub(crate) deadline: Option<Instant>,
 }
@@ -286,6 +341,7 @@ struct Serving<S: Service> {
 struct InFlight<P> {
     id: u64,
     request_bytes: usize,
+    reserved: usize,
     began: Instant,
     deadline: Option<Instant>,
     /// `None` once it was cancelled.
@@ -311,8 +367,9 @@ impl<P: Future + Unpin> Future for InFlight<P> {
         let Some(reply) = &mut this.reply else { return Poll::Ready(None) };
         match Pin::new(reply).poll(context) {
             Poll::Ready(output) => {
-                let (id, request_bytes) = (this.id, this.request_bytes);
-                let finished = Finished { id, request_bytes, began: this.began, deadline: this.deadline };
+                let (id, request_bytes, reserved) = (this.id, this.request_bytes, this.reserved);
+                let (began, deadline) = (this.began, this.deadline);
+                let finished = Finished { id, request_bytes, reserved, began, deadline };
                 Poll::Ready(Some((finished, output)))
             }
             Poll::Pending => {
@@ -333,12 +390,15 @@ impl<S: Service> Handler for Serving<S> {
             return Fate::Later;
         }
         let (id, request_bytes, deadline) = (request.id, request.body.len(), request.deadline);
+        let room = request.room;
         match self.service.handle(&mut self.connection, request, outbox) {
+            Handled::NoRoom(body) => Fate::NoRoom(body),
             Handled::Answered => Fate::Answered,
             Handled::Uncounted => Fate::Uncounted,
             Handled::Later(reply) => {
-                let reply = Some(reply);
-                self.pending.push(InFlight { id, request_bytes, began, deadline, reply, waker: None });
+                let reserved = room.map_or(0, |room| room.reserved.get());
+                let (reply, waker) = (Some(reply), None);
+                self.pending.push(InFlight { id, request_bytes, reserved, began, deadline, reply, waker });
                 Fate::Later
             }
         }
@@ -354,13 +414,14 @@ impl<S: Service> Handler for Serving<S> {
             if self.pending.is_empty() {
                 let Queued { kind, id, body, deadline, began } = self.queue.pop_front()?;
                 let request_bytes = body.len();
-                let request = Incoming { kind, id, body, deadline, mailbox };
+                // What waited in line has no room of its own: the line is short.
+                let request = Incoming { kind, id, body, deadline, mailbox, room: None };
                 let mut rest = std::mem::take(&mut self.queue);
                 let fate = self.handle(request, began, outbox);
                 self.queue.append(&mut rest);
                 if fate != Fate::Later {
                     mailbox.replied(id, outbox);
-                    return Some(Finished { id, request_bytes, began, deadline });
+                    return Some(Finished { id, request_bytes, reserved: 0, began, deadline });
                 }
             }
             match self.pending.poll_next_unpin(context) {
@@ -382,7 +443,7 @@ impl<S: Service> Handler for Serving<S> {
         let queued = self.queue.iter().position(|queued| is_it(queued.id, queued.deadline));
         if let Some(queued) = queued.and_then(|at| self.queue.remove(at)) {
             let Queued { id, body, deadline, began, .. } = queued;
-            return Some(Finished { id, request_bytes: body.len(), began, deadline });
+            return Some(Finished { id, request_bytes: body.len(), reserved: 0, began, deadline });
         }
         let found = self
             .pending
@@ -393,8 +454,8 @@ impl<S: Service> Handler for Serving<S> {
             if let Some(waker) = request.waker.take() {
                 waker.wake();
             }
-            let InFlight { id, request_bytes, began, deadline, .. } = *request;
-            Finished { id, request_bytes, began, deadline }
+            let InFlight { id, request_bytes, reserved, began, deadline, .. } = *request;
+            Finished { id, request_bytes, reserved, began, deadline }
         });
         if finished.is_some() || deadline.is_none() {
             mailbox.abandon(id);
