@@ -30,7 +30,7 @@ fn start(folder: &Path, store: &str, more: &[&str]) -> Server {
     Server::listen(&address, store, &[BOTH, more].concat())
 }
 
-/// Where its HTTP is.
+/// The address of its pages.
 fn pages(server: &Server) -> String {
     server.ready["http"].as_str().unwrap().to_owned()
 }

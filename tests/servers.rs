@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use harness::{Server, program, run_with};
 use nacre::ErrorKind;
-use nacre_wire::{Members, Membership};
+use nacre_remote::{Members, Membership};
 
 #[test]
 fn a_dead_server_costs_its_own_objects_and_no_others() {

@@ -6,5 +6,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    nacre_wire::check::decode_all(bytes);
+    nacre_remote::check::decode_all(bytes);
 });

@@ -153,7 +153,7 @@ pub struct Server {
     pub uri: String,
     /// Where its metrics are.
     pub metrics: Option<String>,
-    /// What it said when it was ready.
+    /// The line that it printed when it was ready.
     pub ready: Value,
     stderr: Arc<Mutex<String>>,
     /// Where its socket is, if it was given one of its own.

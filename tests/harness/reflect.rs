@@ -19,12 +19,12 @@ pub struct Reflector {
     pub address: SocketAddr,
     /// What it said when it was ready.
     pub ready: Value,
-    /// Where its pages are.
+    /// The address of its pages.
     pub http: String,
-    /// Where it takes orders.
+    /// The address at which it takes orders.
     pub admin: String,
     stderr: Arc<Mutex<String>>,
-    /// Where its socket is, if it was given one of its own.
+    /// The folder of its socket, if it was given one of its own.
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -88,7 +88,7 @@ impl Reflector {
         format!("{id}@{}", self.address)
     }
 
-    /// What one of its pages says.
+    /// The JSON of one of its pages.
     #[track_caller]
     pub fn get(&self, path: &str) -> Value {
         let (status, body) = http(&self.http, "GET", path, "");

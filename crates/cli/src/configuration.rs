@@ -318,7 +318,7 @@ mod tests {
         ("log", "\"debug\"", &["--log", "debug"]),
     ];
 
-    /// What a line and a file come to.
+    /// The line that a file and a line come to, as text.
     fn read(path: &[&str], text: &str, words: &[&str]) -> Result<String, Failure> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();

@@ -33,7 +33,7 @@ impl Session {
         let named = || std::env::var(STORE_VARIABLE).ok().filter(|uri| !uri.is_empty());
         let uri = common.store.clone().or_else(named);
         // Never a port of this machine, on which anybody could listen.
-        let default = || format!("unix:{}", nacre_wire::socket::own_socket().display());
+        let default = || format!("unix:{}", nacre_rpc::socket::own_socket().display());
         Self { uri: uri.unwrap_or_else(default), key: common.key.clone(), json: common.json }
     }
 

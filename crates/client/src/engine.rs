@@ -5,7 +5,8 @@ use std::sync::Arc;
 use nacre_logstore::LogStore;
 use nacre_object::{ObjectStore, StoreError};
 use nacre_rados::RadosStore;
-use nacre_wire::{ClusterKey, RemoteOptions, RemoteStore};
+use nacre_remote::{RemoteOptions, RemoteStore};
+use nacre_rpc::ClusterKey;
 
 use crate::uri::{Durability, Engine, Options, Uri};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nacre_object::{ErrorKind, StoreError};
 use nacre_rados::Location;
-use nacre_wire::Address;
+use nacre_rpc::Address;
 
 /// The place of a store, and how to use it. Made by parsing text, or field by field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl FromStr for Uri {
             }
             Engine::Folder(path.into())
         } else if place == "unix:" {
-            Engine::Servers(vec![Address::Unix(nacre_wire::socket::own_socket())])
+            Engine::Servers(vec![Address::Unix(nacre_rpc::socket::own_socket())])
         } else if place.starts_with("unix:") {
             Engine::Servers(vec![place.parse().map_err(|error: StoreError| about(error.message))?])
         } else if let Some(list) = place.strip_prefix("nacre://") {
@@ -155,7 +155,7 @@ impl Options {
                 Ok(bytes) => self.capacity.replace(bytes).is_some(),
                 Err(_) => return Err(invalid(format!("capacity={value} is not a number of bytes"))),
             },
-            "owner" => match nacre_wire::socket::user_number(value) {
+            "owner" => match nacre_rpc::socket::user_number(value) {
                 Some(user) => self.owner.replace(user).is_some(),
                 None => return Err(invalid(format!("owner={value} is no user of this machine"))),
             },

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use nacre::{ErrorKind, KeyRange, Store, Written};
 use nacre_object::testkit::MemoryStore;
 
-use nacre_wire::{Address, ServeOptions, Server};
+use nacre_remote::StoreService;
+use nacre_rpc::{Address, ServeOptions, Server, Services};
 
 /// Runs a test on a store in memory, and on one behind a Unix socket.
 fn on_every_store(test: impl AsyncFn(Store)) {
@@ -14,8 +15,9 @@ fn on_every_store(test: impl AsyncFn(Store)) {
     runtime.block_on(test(nacre::open("mem:").unwrap()));
     let folder = tempfile::tempdir().unwrap();
     let address = Address::Unix(folder.path().join("socket"));
-    let options = ServeOptions { listen: vec![address.clone()], ..Default::default() };
-    let server = Server::start(Arc::new(MemoryStore::new()), options).unwrap();
+    let services = Services::new().with(StoreService::alone(Arc::new(MemoryStore::new())).unwrap());
+    let options = ServeOptions { listen: vec![address.clone()], services, ..Default::default() };
+    let server = Server::start(options).unwrap();
     runtime.block_on(test(nacre::open(&address.to_string()).unwrap()));
     server.stop();
 }

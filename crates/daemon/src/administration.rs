@@ -1,10 +1,10 @@
-//! What clients may ask of the daemon as a whole: each role answers the methods that are its own.
+//! The administration of the daemon as a whole: each role answers the methods that are its own.
 
 use bytes::Bytes;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, Reply, StoreError};
 use nacre_reflect::server::Handle;
-use nacre_wire::server::{Admin, Progress};
+use nacre_remote::{Admin, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

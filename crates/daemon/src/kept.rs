@@ -1,5 +1,5 @@
-//! What keeps the objects that a daemon serves: an engine of its own, in a folder or in memory, or any other store, which
-//! it then stands in front of.
+//! The store that a daemon serves: an engine of its own, in a folder or in memory, or any other store, which it then
+//! stands in front of.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::options::ServerOptions;
 
-/// How long a store behind the daemon may take to answer before it is unwell.
+/// The longest time that a store behind the daemon may take to answer and still be well.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The object that is looked at to learn whether such a store answers. It need not exist.
 const PROBE: &str = "nacre/health";
@@ -54,7 +54,7 @@ impl Kept {
         Ok(Kept::Log { store, folder })
     }
 
-    /// How people call it.
+    /// The name for messages.
     pub(crate) fn name(&self) -> String {
         match self {
             Kept::Log { folder: None, .. } => "memory".to_owned(),
@@ -195,7 +195,7 @@ impl ObjectStore for Kept {
     }
 }
 
-/// What clients find at a daemon that has no role `store`: its administration, and no objects.
+/// The store of a daemon without the role `store`: it refuses everything, so that clients find the administration alone.
 pub(crate) struct NoObjects;
 
 impl NoObjects {

@@ -34,8 +34,9 @@ use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use nacre_reflect::forward::ForwardError;
 use nacre_reflect::server::{Server as Reflector, ServerError as ReflectorError};
+use nacre_remote::{AdminService, Requests, StoreService};
+use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
 use nacre_status::{ListenError, Listener, Part};
-use nacre_wire::{Address, ClusterKey, ServeOptions, Server};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::administration::Administration;
@@ -51,6 +52,7 @@ pub struct Daemon {
     reflector: Option<Reflector>,
     http: Option<Listener>,
     store: Option<Paced<Kept>>,
+    requests: Arc<Requests>,
 }
 
 impl Daemon {
@@ -81,7 +83,8 @@ impl Daemon {
                 Some(Reflector::start(reflect).map_err(reflector_error)?)
             }
         };
-        let mut daemon = Daemon { server: None, reflector, http: None, store };
+        let requests = Arc::new(Requests::default());
+        let mut daemon = Daemon { server: None, reflector, http: None, store, requests };
         daemon.server = match daemon.serve(options, listen, key, kept.as_ref()) {
             Err(error) if options.store.is_none() && options.listen_if_possible => {
                 tracing::warn!("{error}; this daemon has no administration, name an address for it");
@@ -109,30 +112,34 @@ impl Daemon {
             store: self.store.clone(),
             reflector: self.reflector.as_ref().map(Reflector::handle),
         };
+        let objects: Arc<dyn ObjectStore> = match &self.store {
+            Some(store) => Arc::new(store.clone()),
+            None => Arc::new(NoObjects),
+        };
+        let requests = self.requests.clone();
+        let services = Services::new()
+            .with(StoreService::new(objects, membership, requests.clone()))
+            .with(AdminService::new(Arc::new(administration), requests));
         let serve = ServeOptions {
             listen,
             threads: options.threads,
             key,
             open: options.open,
             socket: options.socket_access()?,
-            membership: Some(membership),
             limits: options.limits(),
-            admin: Some(Arc::new(administration)),
+            services,
         };
-        let objects: Arc<dyn ObjectStore> = match &self.store {
-            Some(store) => Arc::new(store.clone()),
-            None => Arc::new(NoObjects),
-        };
-        Server::start(objects, serve).map(Some)
+        Server::start(serve).map(Some)
     }
 
-    /// What the roles show over HTTP.
+    /// The parts that HTTP shows, one for each role.
     fn parts(&self) -> Vec<Arc<dyn Part>> {
         let mut parts: Vec<Arc<dyn Part>> = Vec::new();
         if let (Some(store), Some(server)) = (&self.store, &self.server) {
             let addresses = server.addresses().iter().map(Address::to_string).collect();
             let (stats, store) = (server.stats().clone(), store.clone());
-            let sources = Sources { stats, store, addresses, started: Instant::now() };
+            let requests = self.requests.clone();
+            let sources = Sources { stats, requests, store, addresses, started: Instant::now() };
             parts.push(Arc::new(StorePart(Arc::new(sources))));
         }
         if let Some(reflector) = &self.reflector {
@@ -174,7 +181,7 @@ impl Daemon {
     /// # Errors
     /// The reason why a role failed, before or now; the others have been stopped in good order all the same.
     pub fn stop(self) -> Result<(), StoreError> {
-        let Daemon { server, reflector, http, store } = self;
+        let Daemon { server, reflector, http, store, .. } = self;
         // Members are told while clients get their last replies: neither waits for the other. Both need the store.
         let reflected = std::thread::scope(|scope| {
             let reflected = reflector.map(|reflector| scope.spawn(|| reflector.stop()));

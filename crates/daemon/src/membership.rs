@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
-use nacre_wire::{Address, Members, Membership};
+use nacre_remote::{Members, Membership};
+use nacre_rpc::Address;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::kept::Kept;

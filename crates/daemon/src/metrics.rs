@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_object::pace::Paced;
+use nacre_remote::{Ending, Operation, Requests};
+use nacre_rpc::server::{Stats, latency_bound};
 use nacre_status::{Collector, DescriptorEncoder, Encoder};
-use nacre_wire::server::{Ending, Operation, Stats, latency_bound};
 
 use crate::kept::Kept;
 
 /// Where metrics and the status page come from.
 pub(crate) struct Sources {
     pub(crate) stats: Arc<Stats>,
+    pub(crate) requests: Arc<Requests>,
     pub(crate) store: Paced<Kept>,
     pub(crate) addresses: Vec<String>,
     pub(crate) started: Instant,
@@ -60,7 +62,7 @@ impl Sources {
         let help = "Requests by kind and by how they ended";
         let values = Operation::ALL.into_iter().flat_map(|(operation, kind)| {
             Ending::ALL.into_iter().map(move |(ending, outcome)| {
-                ([("kind", kind), ("outcome", outcome)], self.stats.requests(operation, ending))
+                ([("kind", kind), ("outcome", outcome)], self.requests.get(operation, ending))
             })
         });
         encoder.counters("requests", help, values)?;

@@ -1,4 +1,4 @@
-//! What can be set of a daemon. The fields' names, with dashes, are those of the flags and of the configuration file.
+//! The settings of a daemon. The fields' names, with dashes, are those of the flags and of the configuration file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use nacre::{Durability, Engine, Uri};
 use nacre_object::pace::PaceOptions;
 use nacre_object::{ErrorKind, StoreError};
-use nacre_wire::socket::{self, SOCKET_MODE_DEFAULT};
-use nacre_wire::{Address, ServerLimits, SocketAccess};
+use nacre_rpc::socket::{self, SOCKET_MODE_DEFAULT};
+use nacre_rpc::{Address, ServerLimits, SocketAccess};
 
 /// The default address of the HTTP listener.
 pub const HTTP_ADDRESS_DEFAULT: &str = "127.0.0.1:6471";
 /// The folder of the store, where nothing else is said.
 pub const FOLDER_DEFAULT: &str = "nacre-data";
 
-/// How to run a daemon: what each role needs, and what they share.
+/// The settings of a daemon: those of each role, and those that roles share.
 #[derive(Clone)]
 pub struct ServerOptions {
     /// The store to serve, for the role `store`. One in a folder is made if there is none. Any other than in a folder or in
@@ -24,9 +24,9 @@ pub struct ServerOptions {
     /// daemon's, and without that in memory.
     pub reflect: Option<nacre_reflect::server::ServerOptions>,
     /// Addresses to serve clients on: `unix:PATH`, or `HOST:PORT`, which needs `key` or `open`. None stands for the socket of
-    /// the user that the server runs as: see [`nacre_wire::socket::own_socket_for_server`].
+    /// the user that the server runs as: see [`nacre_rpc::socket::own_socket_for_server`].
     pub listen: Vec<String>,
-    /// Whether the daemon does without these addresses, and so without administration, where it cannot have them. Not for
+    /// Lets the daemon do without these addresses, and so without administration, where it cannot have them. Not for
     /// the role `store`.
     pub listen_if_possible: bool,
     /// Mode of the Unix sockets, in octal digits. Only the server's own user and root are served on one that lets nobody
@@ -36,9 +36,9 @@ pub struct ServerOptions {
     pub socket_group: Option<String>,
     /// Address of `/metrics`, `/healthz` and the status page; none for no such thing.
     pub http: Option<String>,
-    /// Whether the server does without HTTP where another one has its address already.
+    /// Lets the daemon do without HTTP where another one has its address already.
     pub http_if_free: bool,
-    /// Whether the address of `http` may be another one than of loopback.
+    /// Lets the address of `http` be another one than of loopback.
     pub http_open: bool,
     /// Names in the `Host` of requests that HTTP answers, beside those of loopback and its own address.
     pub http_hosts: Vec<String>,

@@ -1,9 +1,9 @@
-//! What the role `store` shows of itself over HTTP.
+//! The role `store` as HTTP shows it.
 
 use futures::future::{BoxFuture, FutureExt, ready};
 use nacre_object::pace::PaceTotals;
+use nacre_remote::{Ending, Operation};
 use nacre_status::{Metrics, Part, Section};
-use nacre_wire::server::{Ending, Operation};
 
 use crate::metrics::{Source, Sources};
 
@@ -36,7 +36,7 @@ impl Sources {
         section.row("requests in flight", stats.in_flight.get());
         for (operation, kind) in Operation::ALL {
             let counts =
-                Ending::ALL.map(|(ending, name)| format!("{} {name}", stats.requests(operation, ending)));
+                Ending::ALL.map(|(ending, name)| format!("{} {name}", self.requests.get(operation, ending)));
             section.row(kind.replace('_', " "), counts.join(", "));
         }
         let PaceTotals { attempts, failures, waited, tracked, waiting, .. } = self.store.totals();

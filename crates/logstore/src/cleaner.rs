@@ -283,6 +283,8 @@ impl Engine {
                 self.snapshot(&mut work)?;
             }
             unlock_fair(work);
+            // What the thread left alone for this step it finds to do now.
+            self.maintenance.nudge();
             if !cleaned {
                 return Ok(());
             }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -39,6 +39,10 @@ pub trait Disk: Send + Sync + 'static {
     /// Bytes of files that the disk keeps for itself, and does not list.
     fn own_bytes(&self) -> u64 {
         0
+    }
+    /// Bytes of the volume that the folder takes with all that is in it, as the file system counts them, if it does.
+    fn allocated_bytes(&self) -> io::Result<Option<u64>> {
+        Ok(None)
     }
     /// What to call a file in a message to a person.
     fn describe(&self, name: &str) -> String {
@@ -96,6 +100,9 @@ const NAMES_RESERVE: &str = "reserve-names";
 /// Its size, and what is taken of it at a time.
 const NAMES_RESERVE_BYTES: u64 = 16 << 10;
 const NAMES_STEP_BYTES: u64 = 4 << 10;
+
+/// The unit in which `stat` counts blocks.
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// A folder of the file system.
 pub struct FolderDisk {
@@ -258,6 +265,19 @@ impl Disk for FolderDisk {
 
     fn own_bytes(&self) -> u64 {
         NAMES_RESERVE_BYTES
+    }
+
+    fn allocated_bytes(&self) -> io::Result<Option<u64>> {
+        let mut blocks = self.handle.metadata()?.blocks();
+        for entry in fs::read_dir(&self.folder)? {
+            match entry?.metadata() {
+                Ok(metadata) => blocks += metadata.blocks(),
+                // It was removed since the folder was read.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(blocks * STAT_BLOCK_BYTES))
     }
 
     fn list(&self) -> io::Result<Vec<(String, u64)>> {

@@ -313,6 +313,12 @@ impl LogStore {
         self.owner.engine.check_counts();
     }
 
+    /// Waits until the thread behind the transactions has nothing to do. For tests; nobody must write meanwhile.
+    #[cfg(feature = "sim")]
+    pub fn wait_for_maintenance(&self) {
+        self.owner.engine.wait_for_maintenance();
+    }
+
     /// Checks what is counted of the store's files against the files themselves. For tests; nobody must write meanwhile, and
     /// no file may have been lost to an I/O error since the store was opened.
     ///

@@ -18,7 +18,7 @@ use crate::log::Purpose;
 use crate::segment::SEGMENT_HEAD_BYTES;
 use crate::snapshot::KEPT;
 use crate::space::Wanted;
-use crate::sync::{AtomicBool, Condvar, Mutex, pause, unlock_fair};
+use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, pause, unlock_fair};
 
 /// A reader holds a segment for as long as its read takes. After so many pauses the store is full all the same.
 const PAUSES_FOR_READERS_MAX: u32 = 200;
@@ -134,6 +134,9 @@ fn closed() -> StoreError {
 
 /// Work on room for somebody: what bounds it.
 struct Turn {
+    /// Whether nobody waits for the room yet. Such work is left alone while somebody else does work of its kind, a compaction
+    /// that waits for the disk perhaps: whoever needs a segment meanwhile must find this thread.
+    is_ahead: bool,
     /// Segments from here on were made meanwhile: they are not cleaned in the same turn, so that it ends.
     newest: u32,
     /// Whether cleaning what has more than a little garbage has come to its end.
@@ -149,6 +152,8 @@ enum Step {
     Again,
     /// There is room that may be taken for this purpose.
     Room(Purpose),
+    /// Work ahead of need would have had to wait for somebody else's, who nudges the thread when that is done.
+    Busy,
 }
 
 impl Engine {
@@ -169,7 +174,7 @@ impl Engine {
             // The next segment is made ready before anybody waits for it. Where that is too much there is still the one
             // that is written to, and whoever needs more is told.
             let wanted = self.next_segment();
-            let mut turn = self.turn_begins();
+            let mut turn = Turn { is_ahead: true, ..self.turn_begins() };
             while maintenance.next().is_none()
                 && !maintenance.is_closing()
                 && !self.has_room(&wanted)
@@ -177,11 +182,27 @@ impl Engine {
             {}
             self.serve_waiting();
             if self.snapshot_is_due()
-                && let Err(error) = self.snapshot(&mut maintenance.work.lock())
+                && let Some(mut work) = maintenance.work.try_lock()
+                && let Err(error) = self.snapshot(&mut work)
             {
                 tracing::warn!("{error}");
             }
         }
+    }
+
+    /// Waits until the thread has nothing to do.
+    #[cfg(feature = "sim")]
+    pub(crate) fn wait_for_maintenance(&self) {
+        let is_idle = || {
+            let requests = self.maintenance.requests.lock();
+            let is_asked = requests.nudged || !requests.waiting.is_empty();
+            !is_asked && self.has_room(&self.next_segment()) && !self.snapshot_is_due()
+        };
+        while !is_idle() {
+            pause(PAUSE_FOR_READERS);
+        }
+        // Whatever it is still doing ends with this.
+        drop(self.maintenance.work.lock());
     }
 
     /// Makes room until nobody waits for any.
@@ -196,7 +217,7 @@ impl Engine {
             }
             let Some((_, turn)) = &mut turn else { return };
             let result = match self.step(&wanted, turn) {
-                Ok(Step::Again) => continue,
+                Ok(Step::Again | Step::Busy) => continue,
                 Ok(Step::Room(purpose)) => Ok(purpose),
                 Err(error) => {
                     tracing::warn!("{error}");
@@ -220,7 +241,14 @@ impl Engine {
     }
 
     fn turn_begins(&self) -> Turn {
-        Turn { newest: self.space.pool.lock().next_segment, cleaned_all: false, pauses: 0, snapshots: 0 }
+        let newest = self.space.pool.lock().next_segment;
+        Turn { is_ahead: false, newest, cleaned_all: false, pauses: 0, snapshots: 0 }
+    }
+
+    /// The lock of the work, unless that is done ahead of need and somebody else has it.
+    fn lock_work(&self, turn: &Turn) -> Option<MutexGuard<'_, CleanerState>> {
+        let work = &self.maintenance.work;
+        if turn.is_ahead { work.try_lock() } else { Some(work.lock()) }
     }
 
     /// Does one step towards room for somebody: within the bound on garbage takes what space there is, beyond it cleans
@@ -234,22 +262,25 @@ impl Engine {
             return Err(failure.clone());
         }
         if !turn.cleaned_all && self.is_over_bound(wanted) {
-            if self.clean_step(turn, Effort::Bound) {
+            let Some(work) = self.lock_work(turn) else { return Ok(Step::Busy) };
+            if self.clean_step(work, turn, Effort::Bound) {
                 return Ok(Step::Again);
             }
             turn.cleaned_all = true;
         }
-        let grown = self.grow(wanted).and_then(|()| match self.index_has_room(wanted) {
-            true => Ok(()),
-            false => self.raise_snapshot_room(&mut self.maintenance.work.lock(), wanted),
-        });
+        let mut grown = self.grow(wanted);
+        if grown.is_ok() && !self.index_has_room(wanted) {
+            let Some(mut work) = self.lock_work(turn) else { return Ok(Step::Busy) };
+            grown = self.raise_snapshot_room(&mut work, wanted);
+        }
         match grown {
             Ok(()) => return Ok(Step::Again),
             Err(error) if error.kind != ErrorKind::OutOfSpace => return Err(error),
             Err(_) => {}
         }
         let effort = if wanted.purpose == Purpose::Write { Effort::Room } else { Effort::Utmost };
-        if self.clean_step(turn, effort) {
+        let Some(work) = self.lock_work(turn) else { return Ok(Step::Busy) };
+        if self.clean_step(work, turn, effort) {
             return Ok(Step::Again);
         }
         // Without a thread it may be the caller who holds them.
@@ -261,7 +292,8 @@ impl Engine {
         }
         if turn.snapshots < KEPT + 1 && self.snapshots_can_shrink() {
             turn.snapshots += 1;
-            match self.snapshot(&mut self.maintenance.work.lock()) {
+            let Some(mut work) = self.lock_work(turn) else { return Ok(Step::Busy) };
+            match self.snapshot(&mut work) {
                 Ok(()) => return Ok(Step::Again),
                 Err(error) => tracing::warn!("{error}"),
             }
@@ -279,8 +311,12 @@ impl Engine {
         Err(self.refuse(wanted))
     }
 
-    fn clean_step(self: &Arc<Self>, turn: &Turn, effort: Effort) -> bool {
-        let mut work = self.maintenance.work.lock();
+    fn clean_step(
+        self: &Arc<Self>,
+        mut work: MutexGuard<'_, CleanerState>,
+        turn: &Turn,
+        effort: Effort,
+    ) -> bool {
         let result = self.clean_once(&mut work, turn.newest, effort);
         unlock_fair(work);
         result.unwrap_or_else(|error| {

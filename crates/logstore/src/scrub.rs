@@ -144,6 +144,8 @@ impl Engine {
                 check::snapshot(disk, number, &self.identity, report);
             }
             unlock_fair(work);
+            // What the thread left alone meanwhile it finds to do now.
+            self.maintenance.nudge();
         }
     }
 

@@ -47,6 +47,11 @@ const SUPERBLOCK_FILE_BYTES: u64 = BLOCK_BYTES;
 const NAME_BYTES: u64 = 64;
 /// Files that are neither segments nor spare ones, and some for what is under way.
 const OTHER_FILES: u64 = 16;
+/// Within this part of its capacity, a store has to know exactly what its files take.
+const NEAR_CAPACITY: u64 = 16;
+/// What a file system may take beside the bytes of a file that is made or made longer: a block for the list of its pieces,
+/// one for its name, and one for the pieces of each snapshot's file, which writing into it may make more of.
+const FILE_RECORDS_BYTES: u64 = (2 + KEPT as u64 + 1) * BLOCK_BYTES;
 /// What the snapshot's file has beyond the estimate for transactions that shrink, which are not held up by it.
 const SNAPSHOT_SLACK_BYTES: u64 = 4096;
 
@@ -420,8 +425,22 @@ impl Engine {
         })
     }
 
+    /// Whether the store may take so many bytes more in one file.
     fn may_take(&self, bytes: u64) -> bool {
-        self.space.capacity_bytes.is_none_or(|capacity| self.taken_bytes() + bytes <= capacity)
+        let Some(capacity) = self.space.capacity_bytes else { return true };
+        let taken = self.taken_bytes() + bytes;
+        if taken > capacity {
+            return false;
+        }
+        // File systems keep records of their own about a file's pieces and a folder's names. Far from the end that does not
+        // matter; near it the file system is asked, which takes a walk through the folder.
+        if taken < capacity - capacity / NEAR_CAPACITY {
+            return true;
+        }
+        match self.disk.allocated_bytes() {
+            Ok(Some(allocated)) => allocated + bytes + FILE_RECORDS_BYTES <= capacity,
+            _ => true,
+        }
     }
 
     /// Bytes that the store may take beyond what it has, as far as its capacity says.

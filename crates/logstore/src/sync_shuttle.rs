@@ -4,7 +4,7 @@
 //! decides; and between two moments either nothing has passed or a day.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 use std::time::Duration;
 
 pub use shuttle::future::block_on;
@@ -68,6 +68,16 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         MutexGuard { mutex: self, guard: Some(guard) }
+    }
+
+    /// Takes it, unless somebody holds it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let guard = match self.0.try_lock() {
+            Err(TryLockError::WouldBlock) => return None,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Ok(guard) => guard,
+        };
+        Some(MutexGuard { mutex: self, guard: Some(guard) })
     }
 }
 

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
-use nacre_wire::ClusterKey;
+use nacre_rpc::ClusterKey;
 
 use crate::cookie::Secret;
 use crate::forward::{Host, Incoming, Now, Outgoing};

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use nacre_wire::ClusterKey;
+use nacre_rpc::ClusterKey;
 
 use crate::cookie::same;
 use crate::table::GroupId;

@@ -11,7 +11,7 @@ use nacre_reflect::rate::Rate;
 use nacre_reflect::table::{GroupId, GroupOptions, Path};
 use nacre_reflect::token::{Grant, Scope, Token};
 use nacre_reflect::wire::{Answer, Heartbeat, Join, Joined, Reason, Request, StateGet};
-use nacre_wire::ClusterKey;
+use nacre_rpc::ClusterKey;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

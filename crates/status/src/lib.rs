@@ -37,7 +37,7 @@ pub trait Part: Send + Sync + 'static {
     /// Asks the part for its health.
     ///
     /// # Errors
-    /// What is the matter, with which `/healthz` answers 503.
+    /// The trouble that it has, with which `/healthz` answers 503.
     fn health(&self) -> BoxFuture<'_, Result<(), String>>;
 
     /// The part's section of the status page.

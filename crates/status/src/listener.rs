@@ -1,6 +1,6 @@
 //! The listener, on a thread of its own, so that no scrape holds up what the daemon is for.
 //!
-//! What a peer can take is bounded: connections, the head of a request, and the time that one may last. A connection
+//! Everything that a peer can take is bounded: connections, the head of a request, and the time that one may last. A connection
 //! carries one request.
 
 use std::convert::Infallible;
@@ -31,19 +31,19 @@ const CONNECTIONS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The greatest number of header fields.
 const HEADERS_MAX: usize = 64;
-/// How long a peer may take to send the head of its request.
+/// The longest time that a peer may take to send the head of its request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may last, the reading of its answer included.
+/// The longest time that a connection may last, the reading of its answer included.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long nothing is accepted after the system refused to.
+/// The time for which nothing is accepted after the system refused to.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// How to listen.
+/// The settings of a listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The address, `HOST:PORT`; port 0 is any free one.
     pub address: String,
-    /// Whether the address may be another one than of this machine's loopback.
+    /// Lets the address be another one than of this machine's loopback.
     pub open: bool,
     /// Names in the `Host` of requests that are answered, beside those of loopback and the address itself.
     pub hosts: Vec<String>,

@@ -14,7 +14,7 @@ pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0
 
 /// The metrics of a part.
 pub struct Metrics {
-    /// What their names begin with, without the underscore that follows.
+    /// The beginning of their names, without the underscore that follows.
     pub prefix: &'static str,
     /// Their source.
     pub source: Box<dyn Collector>,

@@ -1,4 +1,4 @@
-//! What is at each path.
+//! The answers, path by path.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::Part;
 use crate::metrics::{self, Metrics};
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The status.
@@ -44,7 +44,7 @@ pub struct Section {
     pub title: String,
     /// Names and values.
     pub rows: Vec<(String, String)>,
-    /// What comes in tables.
+    /// Tables, below the rows.
     pub tables: Vec<Table>,
 }
 

@@ -1,15 +1,15 @@
-//! What the commands that run a daemon share: its HTTP listener, its log, and its end.
+//! The common parts of the commands that run a daemon: its HTTP listener, its log, and its end.
 
 use std::io::IsTerminal;
 
 use nacre::ErrorKind;
 use nacre_daemon::{Daemon, ServerOptions};
-use nacre_wire::Address;
+use nacre_rpc::Address;
 use tracing_subscriber::EnvFilter;
 
 use crate::failure::Failure;
 
-/// What can be set of every daemon.
+/// The settings that every daemon has.
 #[derive(clap::Args, Clone, Debug, Default)]
 // Its name is that of the commands' own settings.
 #[group(skip)]
@@ -25,7 +25,7 @@ pub struct Settings {
     /// times
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub http_host: Vec<String>,
-    /// What to log on standard error: error, warn, info, debug, trace, or a filter such as nacre_wire=debug [default:
+    /// What to log on standard error: error, warn, info, debug, trace, or a filter such as nacre_rpc=debug [default:
     /// info]
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<String>,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nacre_wire::ClusterKey;
+use nacre_rpc::ClusterKey;
 
 use crate::failure::Failure;
 use crate::output;

@@ -101,7 +101,7 @@ fn serve(common: &arguments::Common, args: Args) -> Result<(), Failure> {
     daemon::run(options, |daemon| drop(announce(json, daemon)))
 }
 
-/// Says where it listens, and how it copies.
+/// Prints the addresses and the plane.
 fn announce(json: bool, daemon: &Daemon) -> std::io::Result<()> {
     let Some(reflector) = daemon.reflector() else { return Ok(()) };
     let http = daemon.http_address().map(|address| format!("http://{address}"));
@@ -131,7 +131,7 @@ fn announce(json: bool, daemon: &Daemon) -> std::io::Result<()> {
     output::flush()
 }
 
-/// What a daemon says of its reflector; null if it has none.
+/// The addresses and the plane of a daemon's reflector, as JSON; null if it has none.
 pub fn reflecting(daemon: &Daemon) -> Value {
     let about = |reflector: &nacre_reflect::server::Server| {
         json!({

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use nacre::{Durability, Engine, Uri};
 use nacre_daemon::{Daemon, HTTP_ADDRESS_DEFAULT, ServerOptions};
 use nacre_reflect::server as reflector;
-use nacre_wire::Address;
+use nacre_rpc::Address;
 use serde_json::json;
 
 use super::{daemon, reflect};
@@ -35,7 +35,7 @@ pub struct Args {
     settings: Settings,
 }
 
-/// What a daemon does.
+/// A role of a daemon.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Serve a store to clients
@@ -47,7 +47,7 @@ pub enum Role {
 /// What can be set, on the command line and in the file alike.
 #[derive(clap::Args, Clone, Debug)]
 struct Settings {
-    /// What the daemon does; with several roles, one process does all of it
+    /// The daemon's roles; one process has any of them together
     #[arg(long, value_name = "ROLE", value_delimiter = ',', value_enum, default_value = "store")]
     roles: Vec<Role>,
     /// A setting of the role reflect: a flag of "nacre reflect serve" without its dashes, as in listen=0.0.0.0:7400; may be

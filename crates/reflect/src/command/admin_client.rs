@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use nacre::{Engine, Uri};
-use nacre_wire::{ClusterKey, RemoteOptions, RemoteStore, socket};
+use nacre_remote::{RemoteOptions, RemoteStore};
+use nacre_rpc::{ClusterKey, socket};
 use serde::Serialize;
 use serde_json::Value;
 

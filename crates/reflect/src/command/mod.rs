@@ -24,7 +24,7 @@ pub use admin_client::own_socket_for_server;
 pub use settings::{ACCUMULATED, HTTP_DEFAULT, Settings};
 pub use target::PORT_DEFAULT;
 
-/// What members of groups and their operators do
+/// Commands of members of groups and of operators
 #[derive(clap::Subcommand, Clone, Debug)]
 #[allow(missing_docs, reason = "each command is described where its flags are")]
 pub enum Command {

@@ -1,4 +1,4 @@
-//! What can be set of a reflector: the flags of `nacre reflect serve`, the same in the part `[reflect]` of the configuration
+//! The settings of a reflector: the flags of `nacre reflect serve`, the same in the part `[reflect]` of the configuration
 //! file, and after `--reflect` of `nacre serve`.
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches};
-use nacre_wire::ClusterKey;
+use nacre_rpc::ClusterKey;
 
 use super::CommandError;
 use super::store::open_store;
@@ -24,7 +24,7 @@ use crate::table::{GroupId, GroupOptions};
 pub const HTTP_DEFAULT: &str = "127.0.0.1:7480";
 /// Settings that hold for what the file names and for what the command line names: those of other groups add to each other.
 pub const ACCUMULATED: &[&str] = &["group"];
-/// How often a member is asked for its group's state, unless said otherwise.
+/// The time from one request for a group's state to the next, unless said otherwise.
 const STATE_EVERY: Duration = Duration::from_secs(30);
 
 /// The settings of a reflector.

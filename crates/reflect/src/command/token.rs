@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nacre_wire::ClusterKey;
+use nacre_rpc::ClusterKey;
 use serde_json::json;
 
 use super::settings::Time;

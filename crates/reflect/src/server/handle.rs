@@ -1,4 +1,4 @@
-//! How others speak with a running reflector: what it shows over HTTP, and what the administration changes. Both ask the
+//! The way in to a running reflector from other threads: for HTTP, which shows it, and for the administration. Both ask the
 //! data thread, which answers between two turns, and is never held up for longer than it takes to copy the numbers.
 
 use std::collections::BTreeMap;
@@ -158,7 +158,7 @@ fn detail(query: &str) -> Result<Detail, String> {
     Ok(group.map_or(Detail::Groups, |id| Detail::Group { id, members }))
 }
 
-/// How many groups the page shows: those with the most copies a second.
+/// The greatest number of groups on the page: those with the most copies a second.
 const SHOWN_MAX: usize = 200;
 
 fn section(report: &Report) -> Section {

@@ -16,7 +16,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use nacre::Store;
-use nacre_wire::ClusterKey;
+use nacre_rpc::ClusterKey;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 

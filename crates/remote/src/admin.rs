@@ -1,0 +1,119 @@
+//! Questions and orders for a server as a whole.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nacre_object::{Reply, StoreError};
+use nacre_rpc::server::Parts;
+use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, WireError, control};
+
+use crate::requests::{Ending, Operation, Requests, Tally};
+use crate::{call, kind};
+
+/// Calls that one connection may have under way.
+const CALLS_MAX: usize = 16;
+
+/// Longest name of a method, in bytes.
+pub const METHOD_BYTES_MAX: usize = 64;
+
+/// Answers calls.
+pub trait Admin: Send + Sync + 'static {
+    /// Answers a call. The argument, what is sent as progress, and the result are JSON texts.
+    fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes>;
+}
+
+/// Where a call reports how far it is. Reports that the caller has not seen when the next one comes are dropped.
+#[derive(Clone, Debug)]
+pub struct Progress(Parts);
+
+impl Progress {
+    /// Reports.
+    pub fn send(&self, report: impl Into<Bytes>) {
+        self.0.replace(report.into());
+    }
+}
+
+/// The administration as a service.
+pub struct AdminService {
+    admin: Arc<dyn Admin>,
+    requests: Arc<Requests>,
+}
+
+impl AdminService {
+    /// The service that has `admin` answer calls, and counts them in `requests`.
+    pub fn new(admin: Arc<dyn Admin>, requests: Arc<Requests>) -> AdminService {
+        AdminService { admin, requests }
+    }
+}
+
+/// What is kept for a connection.
+#[derive(Default)]
+pub struct AdminConnection {
+    tally: Tally,
+}
+
+impl Service for AdminService {
+    type Connection = AdminConnection;
+    type Pending = Reply<Bytes>;
+
+    fn number(&self) -> u8 {
+        kind::ADMIN
+    }
+
+    fn requests_max(&self) -> usize {
+        CALLS_MAX
+    }
+
+    /// Scrubbing and the like may take hours, and harm nobody by being begun again.
+    fn is_awaited(&self) -> bool {
+        false
+    }
+
+    fn open(&self, _peer: &Peer) -> AdminConnection {
+        AdminConnection::default()
+    }
+
+    fn handle(
+        &self,
+        connection: &mut AdminConnection,
+        request: Incoming<'_>,
+        outbox: &mut Outbox,
+    ) -> Handled<Reply<Bytes>> {
+        if request.kind != kind::CALL {
+            control::put_error(outbox, request.id, &request.unsupported());
+            return Handled::Uncounted;
+        }
+        match call::get_call(&request.body) {
+            Ok((method, argument)) => {
+                let progress = Progress(request.parts(kind::PROGRESS));
+                Handled::Later(self.admin.call(&method, argument, progress))
+            }
+            Err(error) => {
+                self.finish(connection, request.id, Err(error.into()), outbox);
+                Handled::Answered
+            }
+        }
+    }
+
+    fn finish(
+        &self,
+        connection: &mut AdminConnection,
+        id: u64,
+        result: Result<Bytes, StoreError>,
+        outbox: &mut Outbox,
+    ) {
+        let error = match result {
+            Err(error) => error,
+            Ok(text) => match control::put_body(outbox, kind::RESULT, id, &text) {
+                Ok(_) => return connection.tally.count(Operation::Call, Ending::Done),
+                Err(body_bytes) => WireError::TooLong { body_bytes }.into(),
+            },
+        };
+        connection.tally.count(Operation::Call, Ending::Failed);
+        control::put_error(outbox, id, &error);
+    }
+
+    fn settle(&self, connection: &mut AdminConnection) {
+        connection.tally.settle(&self.requests);
+    }
+}

@@ -1,0 +1,30 @@
+//! The object service of Nacre's protocol, and the administration of its servers.
+//!
+//! `docs/wire.md` describes the bytes. The codec ([`join`], [`request`], [`reply`], [`call`]) has no I/O;
+//! [`StoreService`] serves any [`ObjectStore`](nacre_object::ObjectStore), and [`RemoteStore`] is one that lives behind
+//! servers that do.
+
+#![forbid(unsafe_code)]
+
+mod admin;
+mod administer;
+mod apply;
+pub mod call;
+pub mod check;
+pub mod join;
+pub mod kind;
+mod members;
+mod rendezvous;
+pub mod reply;
+pub mod request;
+mod requests;
+mod roster;
+mod service;
+mod store;
+
+pub use admin::{Admin, AdminService, METHOD_BYTES_MAX, Progress};
+pub use members::{DIGEST_BYTES, MEMBER_NAME_BYTES_MAX, MEMBERS_MAX, Members, Membership};
+pub use rendezvous::Rendezvous;
+pub use requests::{Ending, Operation, Requests};
+pub use service::StoreService;
+pub use store::{RemoteOptions, RemoteStore};

@@ -1,0 +1,334 @@
+//! The bodies of the object service's replies: outcomes and listings.
+
+use bytes::Bytes;
+use nacre_object::limit::{
+    ATTRIBUTES_MAX, EXTENTS_PER_READ_MAX, OPERATIONS_MAX, PAGE_ENTRIES_MAX, REPLY_BYTES_MAX, VALUE_BYTES_MAX,
+};
+use nacre_object::{
+    Answer, ByteRange, Done, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Key, KeyPage, ObjectId,
+    Outcome, RangeRead, Read, Refusal, Stat, StoreError, Transaction,
+};
+use nacre_rpc::limit::BODY_BYTES_MAX;
+use nacre_rpc::{Cursor, Frame, Kind, Outbox, WireError, control};
+
+use crate::kind;
+use crate::request::{get_object, put_object};
+
+/// Bytes of an extent in a reply.
+const EXTENT_BYTES: usize = 25;
+
+/// Reads whose answers fit into a frame together, whatever they are: 16 MiB of data, and so many times 4096 extents
+/// or 1024 names of forks, are less than 32 MiB.
+const SAFE_READS: usize = 32;
+
+/// What answers and finds are called on the wire.
+mod code {
+    pub(super) const ANSWER_RANGE: u8 = 1;
+    pub(super) const ANSWER_STAT: u8 = 2;
+    pub(super) const ANSWER_FORKS: u8 = 3;
+    pub(super) const ANSWER_VALUE: u8 = 4;
+    pub(super) const ANSWER_KEYS: u8 = 5;
+
+    pub(super) const FOUND_OBJECT: u8 = 1;
+    pub(super) const FOUND_REGION: u8 = 2;
+    pub(super) const FOUND_VALUE: u8 = 3;
+    pub(super) const FOUND_FENCE: u8 = 4;
+
+    pub(super) const EXTENT_DATA: u8 = 0;
+    pub(super) const EXTENT_HOLE: u8 = 1;
+}
+
+/// Checks that the reply to a transaction that writes is certain to fit into a frame: once its writes have taken
+/// effect it must not fail. One that only reads may fail afterwards.
+pub fn check_room(transaction: &Transaction) -> Result<(), StoreError> {
+    if transaction.writes.is_empty() || transaction.reads.len() <= SAFE_READS {
+        return Ok(());
+    }
+    let extents = |range: &ByteRange| range.len.min(EXTENTS_PER_READ_MAX as u64) as usize * EXTENT_BYTES;
+    let bytes: usize = transaction
+        .reads
+        .iter()
+        .map(|read| match read {
+            Read::Range { range, .. } | Read::Extents { range, .. } => extents(range) + 64,
+            Read::Forks { .. } => PAGE_ENTRIES_MAX * 264,
+            _ => 64,
+        })
+        .sum();
+    let bytes = bytes + REPLY_BYTES_MAX + VALUE_BYTES_MAX;
+    if bytes <= BODY_BYTES_MAX {
+        return Ok(());
+    }
+    let text = format!(
+        "{} reads in a transaction that writes: their answers may take {bytes} bytes, and a reply may take \
+         {BODY_BYTES_MAX}; read less, or in a transaction of its own",
+        transaction.reads.len(),
+    );
+    Err(StoreError::new(ErrorKind::Invalid, text))
+}
+
+/// Writes the reply to a transaction. Gives the length of its body, or the length that it would have had if that
+/// is too long; then nothing was written.
+pub fn put_outcome(outbox: &mut Outbox, id: u64, outcome: &Outcome) -> Result<usize, usize> {
+    match outcome {
+        Outcome::Done(done) => {
+            let open = outbox.begin(kind::DONE, id);
+            outbox.u64(done.version);
+            outbox.u8(done.existed as u8);
+            outbox.u16(done.answers.len() as u16);
+            for answer in &done.answers {
+                put_answer(outbox, answer);
+            }
+            outbox.end(open)
+        }
+        Outcome::Refused(refusal) => {
+            let open = outbox.begin(kind::REFUSED, id);
+            outbox.u64(refusal.version);
+            outbox.u16(refusal.guard as u16);
+            put_found(outbox, &refusal.found);
+            outbox.end(open)
+        }
+    }
+}
+
+/// Reads the reply to a transaction.
+pub fn get_outcome(frame: &Frame) -> Result<Result<Outcome, StoreError>, WireError> {
+    let mut cursor = Cursor::new(&frame.body);
+    let outcome = match frame.kind {
+        kind::DONE => {
+            let version = cursor.u64()?;
+            let existed = get_flag(&mut cursor)?;
+            let count = cursor.u16()? as usize;
+            let count = cursor.count(count, OPERATIONS_MAX, 2)?;
+            let mut answers = Vec::with_capacity(count);
+            for _ in 0..count {
+                answers.push(get_answer(&mut cursor)?);
+            }
+            Ok(Outcome::Done(Done { version, existed, answers }))
+        }
+        kind::REFUSED => {
+            let version = cursor.u64()?;
+            let guard = cursor.u16()? as usize;
+            let found = get_found(&mut cursor)?;
+            Ok(Outcome::Refused(Refusal { guard, found, version }))
+        }
+        Kind::ERROR => return Ok(Err(control::get_failure(frame)?)),
+        _ => return Err(WireError::Malformed("the reply to a transaction is another message")),
+    };
+    cursor.end()?;
+    Ok(outcome)
+}
+
+/// Writes a page of objects.
+pub fn put_listed(outbox: &mut Outbox, id: u64, objects: &[ObjectId]) {
+    let open = outbox.begin(kind::LISTED, id);
+    // A store that gives more than it may only loses what the caller can ask for again.
+    let objects = &objects[..objects.len().min(PAGE_ENTRIES_MAX)];
+    outbox.u16(objects.len() as u16);
+    for object in objects {
+        put_object(outbox, object);
+    }
+    // A page is at most 256 KiB long.
+    let _ = outbox.end(open);
+}
+
+/// Reads a page of objects.
+pub fn get_listed(frame: &Frame) -> Result<Result<Vec<ObjectId>, StoreError>, WireError> {
+    let mut cursor = Cursor::new(&frame.body);
+    let result = match frame.kind {
+        kind::LISTED => {
+            let count = cursor.u16()? as usize;
+            let count = cursor.count(count, PAGE_ENTRIES_MAX, 2)?;
+            let mut objects = Vec::with_capacity(count);
+            for _ in 0..count {
+                objects.push(get_object(&mut cursor)?);
+            }
+            Ok(objects)
+        }
+        Kind::ERROR => return Ok(Err(control::get_failure(frame)?)),
+        _ => return Err(WireError::Malformed("the reply to a listing is another message")),
+    };
+    cursor.end()?;
+    Ok(result)
+}
+
+fn get_flag(cursor: &mut Cursor<'_>) -> Result<bool, WireError> {
+    match cursor.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(WireError::Malformed("a flag is neither 0 nor 1")),
+    }
+}
+
+fn put_answer(outbox: &mut Outbox, answer: &Answer) {
+    match answer {
+        Answer::Range(range) => {
+            outbox.u8(code::ANSWER_RANGE);
+            put_range(outbox, range);
+        }
+        Answer::Stat(stat) => {
+            outbox.u8(code::ANSWER_STAT);
+            outbox.u8(stat.exists as u8);
+            for number in [stat.version, stat.fence, stat.forks, stat.bytes, stat.keys, stat.attributes] {
+                outbox.u64(number);
+            }
+        }
+        Answer::Forks(page) => {
+            outbox.u8(code::ANSWER_FORKS);
+            outbox.u8(page.more as u8);
+            outbox.u16(page.entries.len() as u16);
+            for (fork, size) in &page.entries {
+                outbox.u8(fork.as_bytes().len() as u8);
+                outbox.slice(fork.as_bytes());
+                outbox.u64(*size);
+            }
+        }
+        Answer::Value(value) => {
+            outbox.u8(code::ANSWER_VALUE);
+            put_value(outbox, value.as_ref());
+        }
+        Answer::Keys(page) => {
+            outbox.u8(code::ANSWER_KEYS);
+            outbox.u8(page.more as u8);
+            outbox.u16(page.entries.len() as u16);
+            for (key, value) in &page.entries {
+                outbox.u16(key.as_bytes().len() as u16);
+                outbox.u32(value.len() as u32);
+                outbox.slice(key.as_bytes());
+                outbox.payload(value);
+            }
+        }
+    }
+}
+
+fn get_answer(cursor: &mut Cursor<'_>) -> Result<Answer, WireError> {
+    Ok(match cursor.u8()? {
+        code::ANSWER_RANGE => Answer::Range(get_range(cursor)?),
+        code::ANSWER_STAT => Answer::Stat(Stat {
+            exists: get_flag(cursor)?,
+            version: cursor.u64()?,
+            fence: cursor.u64()?,
+            forks: cursor.u64()?,
+            bytes: cursor.u64()?,
+            keys: cursor.u64()?,
+            attributes: cursor.u64()?,
+        }),
+        code::ANSWER_FORKS => {
+            let more = get_flag(cursor)?;
+            let count = cursor.u16()? as usize;
+            let count = cursor.count(count, PAGE_ENTRIES_MAX, 9)?;
+            let mut entries = Vec::with_capacity(count);
+            for _ in 0..count {
+                let len = cursor.u8()? as usize;
+                entries.push((Fork::new(cursor.bytes(len)?)?, cursor.u64()?));
+            }
+            Answer::Forks(ForkPage { entries, more })
+        }
+        code::ANSWER_VALUE => Answer::Value(get_value(cursor)?),
+        code::ANSWER_KEYS => {
+            let more = get_flag(cursor)?;
+            let count = cursor.u16()? as usize;
+            let count = cursor.count(count, PAGE_ENTRIES_MAX.max(ATTRIBUTES_MAX), 7)?;
+            let mut entries = Vec::with_capacity(count);
+            for _ in 0..count {
+                let (key, value) = (cursor.u16()? as usize, cursor.u32()? as usize);
+                entries.push((Key::new(cursor.bytes(key)?)?, cursor.bytes(value)?));
+            }
+            Answer::Keys(KeyPage { entries, more })
+        }
+        _ => return Err(WireError::Malformed("unknown answer")),
+    })
+}
+
+fn put_found(outbox: &mut Outbox, found: &Found) {
+    match found {
+        Found::Object { exists } => {
+            outbox.u8(code::FOUND_OBJECT);
+            outbox.u8(*exists as u8);
+        }
+        Found::Region(range) => {
+            outbox.u8(code::FOUND_REGION);
+            put_range(outbox, range);
+        }
+        Found::Value(value) => {
+            outbox.u8(code::FOUND_VALUE);
+            put_value(outbox, value.as_ref());
+        }
+        Found::Fence(token) => {
+            outbox.u8(code::FOUND_FENCE);
+            outbox.u64(*token);
+        }
+    }
+}
+
+fn get_found(cursor: &mut Cursor<'_>) -> Result<Found, WireError> {
+    Ok(match cursor.u8()? {
+        code::FOUND_OBJECT => Found::Object { exists: get_flag(cursor)? },
+        code::FOUND_REGION => Found::Region(get_range(cursor)?),
+        code::FOUND_VALUE => Found::Value(get_value(cursor)?),
+        code::FOUND_FENCE => Found::Fence(cursor.u64()?),
+        _ => return Err(WireError::Malformed("unknown find")),
+    })
+}
+
+fn put_value(outbox: &mut Outbox, value: Option<&Bytes>) {
+    outbox.u8(value.is_some() as u8);
+    if let Some(value) = value {
+        outbox.u32(value.len() as u32);
+        outbox.payload(value);
+    }
+}
+
+fn get_value(cursor: &mut Cursor<'_>) -> Result<Option<Bytes>, WireError> {
+    if !get_flag(cursor)? {
+        return Ok(None);
+    }
+    let len = cursor.u32()? as usize;
+    Ok(Some(cursor.bytes(len)?))
+}
+
+fn put_range(outbox: &mut Outbox, read: &RangeRead) {
+    outbox.u8(read.next.is_some() as u8);
+    outbox.u64(read.version);
+    outbox.u64(read.size);
+    if let Some(next) = read.next {
+        outbox.u64(next);
+    }
+    outbox.u32(read.extents.len() as u32);
+    outbox.u32(read.data.len() as u32);
+    for extent in &read.extents {
+        outbox.u64(extent.range.offset);
+        outbox.u64(extent.range.len);
+        outbox.u64(extent.version);
+        outbox.u8(match extent.kind {
+            ExtentKind::Data => code::EXTENT_DATA,
+            ExtentKind::Hole => code::EXTENT_HOLE,
+        });
+    }
+    outbox.payload(&read.data);
+}
+
+fn get_range(cursor: &mut Cursor<'_>) -> Result<RangeRead, WireError> {
+    let cut = get_flag(cursor)?;
+    let version = cursor.u64()?;
+    let size = cursor.u64()?;
+    let next = if cut { Some(cursor.u64()?) } else { None };
+    let count = cursor.u32()? as usize;
+    let data = cursor.u32()? as usize;
+    if data > REPLY_BYTES_MAX {
+        return Err(WireError::Malformed("more data than a reply may hold"));
+    }
+    let count = cursor.count(count, EXTENTS_PER_READ_MAX, EXTENT_BYTES)?;
+    let mut extents = Vec::with_capacity(count);
+    for _ in 0..count {
+        let range = ByteRange::new(cursor.u64()?, cursor.u64()?);
+        range.validate()?;
+        let version = cursor.u64()?;
+        let kind = match cursor.u8()? {
+            code::EXTENT_DATA => ExtentKind::Data,
+            code::EXTENT_HOLE => ExtentKind::Hole,
+            _ => return Err(WireError::Malformed("unknown kind of extent")),
+        };
+        extents.push(Extent { range, version, kind });
+    }
+    Ok(RangeRead { data: cursor.bytes(data)?, extents, version, size, next })
+}

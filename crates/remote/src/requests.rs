@@ -1,0 +1,108 @@
+//! What became of the requests of a server.
+//!
+//! Connections count for themselves and add up once per batch, so that counting costs next to nothing.
+
+use nacre_object::{Guard, Outcome, StoreError, Transaction};
+use nacre_rpc::server::Counter;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Operation {
+    /// A transaction without writes.
+    Read = 0,
+    /// A transaction with writes, and without a guard on a region.
+    Write = 1,
+    /// A transaction with writes that is guarded by the version of a region.
+    ConditionalWrite = 2,
+    /// A listing.
+    List = 3,
+    /// A call of the administration.
+    Call = 4,
+}
+
+impl Operation {
+    /// Every operation, with its name in metrics.
+    pub const ALL: [(Operation, &'static str); 5] = [
+        (Self::Read, "read"),
+        (Self::Write, "write"),
+        (Self::ConditionalWrite, "conditional_write"),
+        (Self::List, "list"),
+        (Self::Call, "call"),
+    ];
+
+    /// What kind of operation a transaction is.
+    pub fn of(transaction: &Transaction) -> Operation {
+        let conditional = |guard: &Guard| matches!(guard, Guard::Region { .. } | Guard::Proposal { .. });
+        if transaction.writes.is_empty() {
+            Operation::Read
+        } else if transaction.guards.iter().any(conditional) {
+            Operation::ConditionalWrite
+        } else {
+            Operation::Write
+        }
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Ending {
+    /// It was done.
+    Done = 0,
+    /// A guard did not hold.
+    Refused = 1,
+    /// It failed.
+    Failed = 2,
+}
+
+impl Ending {
+    /// Every ending, with its name in metrics.
+    pub const ALL: [(Ending, &'static str); 3] =
+        [(Self::Done, "done"), (Self::Refused, "refused"), (Self::Failed, "failed")];
+
+    pub(crate) fn of(result: &Result<Outcome, StoreError>) -> Ending {
+        match result {
+            Ok(Outcome::Done(_)) => Ending::Done,
+            Ok(Outcome::Refused(_)) => Ending::Refused,
+            Err(_) => Ending::Failed,
+        }
+    }
+}
+
+type Table<T> = [[T; Ending::ALL.len()]; Operation::ALL.len()];
+
+/// The requests of a server, by operation and ending.
+#[derive(Debug, Default)]
+pub struct Requests(Table<Counter>);
+
+impl Requests {
+    /// Requests of a kind that ended in a way.
+    pub fn get(&self, operation: Operation, ending: Ending) -> u64 {
+        self.0[operation as usize][ending as usize].get()
+    }
+}
+
+/// What one connection counted since it last added up.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    counts: Table<u64>,
+    any: bool,
+}
+
+impl Tally {
+    pub(crate) fn count(&mut self, operation: Operation, ending: Ending) {
+        self.counts[operation as usize][ending as usize] += 1;
+        self.any = true;
+    }
+
+    /// Adds up.
+    pub(crate) fn settle(&mut self, requests: &Requests) {
+        if !std::mem::take(&mut self.any) {
+            return;
+        }
+        for (total, count) in requests.0.as_flattened().iter().zip(self.counts.as_flattened_mut()) {
+            total.add(std::mem::take(count));
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The server's side of the object service.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError};
+use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, WireError, control};
+use rand::TryRngCore;
+
+use crate::join::{self, Proof};
+use crate::members::Membership;
+use crate::requests::{Ending, Operation, Requests, Tally};
+use crate::{kind, reply, request};
+
+/// The version of the protocol whose clients do not know of members: they are served where there is only one.
+const VERSION_WITHOUT_MEMBERS: u16 = 1;
+
+/// An object store as a service.
+pub struct StoreService {
+    store: Arc<dyn ObjectStore>,
+    membership: Membership,
+    requests: Arc<Requests>,
+}
+
+impl StoreService {
+    /// The service of a store, by the member of which the server has the place. Requests are counted in `requests`.
+    pub fn new(store: Arc<dyn ObjectStore>, membership: Membership, requests: Arc<Requests>) -> StoreService {
+        StoreService { store, membership, requests }
+    }
+
+    /// The service of a store that a server keeps by itself, under an identity that is not the same when it is started
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if the system gives no random numbers.
+    pub fn alone(store: Arc<dyn ObjectStore>) -> Result<StoreService, StoreError> {
+        let mut identity = [0; 16];
+        rand::rngs::OsRng.try_fill_bytes(&mut identity).map_err(|error| {
+            StoreError::new(ErrorKind::Io, format!("the system gives no random numbers: {error}"))
+        })?;
+        Ok(StoreService::new(store, Membership::alone(identity), Arc::default()))
+    }
+
+    /// What became of the requests of this service.
+    pub fn requests(&self) -> &Arc<Requests> {
+        &self.requests
+    }
+
+    /// Compares the peer's list of members with the server's.
+    fn join(&self, connection: &mut StoreConnection, request: &Incoming<'_>, outbox: &mut Outbox) {
+        let proof = match join::get_join(&request.body) {
+            Ok(proof) => proof,
+            Err(error) => return control::put_error(outbox, request.id, &error.into()),
+        };
+        connection.joined = proof == Some(Proof::of(self.membership.members()));
+        let answer = match connection.joined {
+            true => join::Answer::Joined(self.membership.own()),
+            false => join::Answer::Members(self.membership.clone()),
+        };
+        join::put_answer(outbox, request.id, &answer);
+    }
+
+    /// Checks that an object belongs here. A client that has joined knows where each belongs; but an object that is kept
+    /// in two places is two objects, and no client's mistake must bring that about.
+    fn check_place(&self, object: &ObjectId) -> Result<(), StoreError> {
+        if self.membership.keeps(object) {
+            return Ok(());
+        }
+        let text = format!(
+            "wrong server: object \"{object}\" is kept by {}, and this is {}",
+            self.membership.keeper(object),
+            self.membership.name()
+        );
+        Err(StoreError::new(ErrorKind::Invalid, text))
+    }
+
+    fn apply(
+        &self,
+        connection: &mut StoreConnection,
+        request: Incoming<'_>,
+        outbox: &mut Outbox,
+    ) -> Handled<StoreReply> {
+        let id = request.id;
+        let (object, transaction) = match request::get_apply(&request.body) {
+            Err(error) => {
+                control::put_error(outbox, id, &error.into());
+                return Handled::Answered;
+            }
+            Ok(decoded) => decoded,
+        };
+        let operation = Operation::of(&transaction);
+        let valid = transaction.validate().and_then(|()| reply::check_room(&transaction));
+        if let Err(error) = valid.and_then(|()| self.check_place(&object)) {
+            connection.put_applied(id, operation, Err(error), outbox);
+            return Handled::Answered;
+        }
+        match self.store.apply(&object, transaction) {
+            Reply::Ready(Some(result)) => {
+                connection.put_applied(id, operation, result, outbox);
+                Handled::Answered
+            }
+            reply => Handled::Later(StoreReply::Apply(operation, reply)),
+        }
+    }
+
+    fn list(
+        &self,
+        connection: &mut StoreConnection,
+        request: Incoming<'_>,
+        outbox: &mut Outbox,
+    ) -> Handled<StoreReply> {
+        let (after, limit) = match request::get_list(&request.body) {
+            Err(error) => {
+                control::put_error(outbox, request.id, &error.into());
+                return Handled::Answered;
+            }
+            Ok(decoded) => decoded,
+        };
+        match self.store.list(after.as_ref(), limit) {
+            Reply::Ready(Some(result)) => {
+                connection.put_listed(request.id, result, outbox);
+                Handled::Answered
+            }
+            reply => Handled::Later(StoreReply::List(reply)),
+        }
+    }
+}
+
+/// What is kept for a connection.
+pub struct StoreConnection {
+    /// Whether the peer has the same list of members, so that it asks the right server.
+    joined: bool,
+    tally: Tally,
+}
+
+impl StoreConnection {
+    fn put_applied(
+        &mut self,
+        id: u64,
+        operation: Operation,
+        result: Result<Outcome, StoreError>,
+        outbox: &mut Outbox,
+    ) {
+        self.tally.count(operation, Ending::of(&result));
+        let error = match result {
+            Err(error) => error,
+            Ok(outcome) => match reply::put_outcome(outbox, id, &outcome) {
+                Ok(_) => return,
+                Err(body_bytes) => WireError::TooLong { body_bytes }.into(),
+            },
+        };
+        control::put_error(outbox, id, &error);
+    }
+
+    fn put_listed(&mut self, id: u64, result: Result<Vec<ObjectId>, StoreError>, outbox: &mut Outbox) {
+        match result {
+            Ok(objects) => {
+                self.tally.count(Operation::List, Ending::Done);
+                reply::put_listed(outbox, id, &objects);
+            }
+            Err(error) => {
+                self.tally.count(Operation::List, Ending::Failed);
+                control::put_error(outbox, id, &error);
+            }
+        }
+    }
+}
+
+/// A reply that the store is still making.
+pub enum StoreReply {
+    /// That to a transaction.
+    Apply(Operation, Reply<Outcome>),
+    /// A page of objects.
+    List(Reply<Vec<ObjectId>>),
+}
+
+/// A reply that the store has made.
+pub enum StoreResult {
+    /// That to a transaction.
+    Apply(Operation, Result<Outcome, StoreError>),
+    /// A page of objects.
+    List(Result<Vec<ObjectId>, StoreError>),
+}
+
+impl Future for StoreReply {
+    type Output = StoreResult;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<StoreResult> {
+        match self.get_mut() {
+            StoreReply::Apply(operation, reply) => {
+                let operation = *operation;
+                Pin::new(reply).poll(context).map(|result| StoreResult::Apply(operation, result))
+            }
+            StoreReply::List(reply) => Pin::new(reply).poll(context).map(StoreResult::List),
+        }
+    }
+}
+
+impl Service for StoreService {
+    type Connection = StoreConnection;
+    type Pending = StoreReply;
+
+    fn number(&self) -> u8 {
+        kind::OBJECT
+    }
+
+    fn control_codes(&self) -> &'static [u8] {
+        const { &[kind::JOIN.code] }
+    }
+
+    /// A client that does not know of members finds every object on the only one.
+    fn serves_version(&self, version: u16) -> bool {
+        version != VERSION_WITHOUT_MEMBERS || self.membership.is_alone()
+    }
+
+    fn open(&self, peer: &Peer) -> StoreConnection {
+        StoreConnection { joined: peer.version == VERSION_WITHOUT_MEMBERS, tally: Tally::default() }
+    }
+
+    fn handle(
+        &self,
+        connection: &mut StoreConnection,
+        request: Incoming<'_>,
+        outbox: &mut Outbox,
+    ) -> Handled<StoreReply> {
+        match request.kind {
+            kind::JOIN => {
+                self.join(connection, &request, outbox);
+                Handled::Uncounted
+            }
+            kind::APPLY | kind::LIST if !connection.joined => {
+                let text = "the client has not shown that it knows the members of this store";
+                control::put_error(outbox, request.id, &StoreError::new(ErrorKind::Invalid, text));
+                Handled::Answered
+            }
+            kind::APPLY => self.apply(connection, request, outbox),
+            kind::LIST => self.list(connection, request, outbox),
+            _ => {
+                control::put_error(outbox, request.id, &request.unsupported());
+                Handled::Uncounted
+            }
+        }
+    }
+
+    fn finish(&self, connection: &mut StoreConnection, id: u64, result: StoreResult, outbox: &mut Outbox) {
+        match result {
+            StoreResult::Apply(operation, result) => connection.put_applied(id, operation, result, outbox),
+            StoreResult::List(result) => connection.put_listed(id, result, outbox),
+        }
+    }
+
+    fn settle(&self, connection: &mut StoreConnection) {
+        connection.tally.settle(&self.requests);
+    }
+}

@@ -1,0 +1,431 @@
+//! An object store behind one server or several.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::channel::oneshot;
+use nacre_object::limit::PAGE_ENTRIES_MAX;
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_rpc::client::{Greeted, Greeter, Greeting, Host, Link, LinkOptions, nonsense};
+use nacre_rpc::{Address, ClusterKey};
+
+use crate::administer::AdminCall;
+use crate::apply::{ApplyCall, ListCall};
+use crate::join::{self, Answer};
+use crate::rendezvous::Rendezvous;
+use crate::roster::{self, Known, Roster};
+
+/// How to reach the servers.
+#[derive(Clone, Debug)]
+pub struct RemoteOptions {
+    /// The cluster key, for servers that have one.
+    pub key: Option<ClusterKey>,
+    /// The user that the servers at Unix sockets run as; where none is named, it must be this process's own or root.
+    pub owner: Option<u32>,
+    /// Connections to each server.
+    pub connections: usize,
+    /// How long connecting and introducing oneself may take.
+    pub connect_timeout: Duration,
+    /// A server that says nothing at all for so long, although requests are under way, is given up.
+    pub silence_timeout: Duration,
+    /// The pause after the first failed attempt to connect; it doubles with each further one.
+    pub backoff_min: Duration,
+    /// The longest such pause.
+    pub backoff_max: Duration,
+    /// Drive the connections on a thread of their own even where the caller has a runtime.
+    pub own_thread: bool,
+}
+
+impl Default for RemoteOptions {
+    fn default() -> Self {
+        Self {
+            key: None,
+            owner: None,
+            connections: 1,
+            connect_timeout: Duration::from_secs(5),
+            silence_timeout: Duration::from_secs(30),
+            backoff_min: Duration::from_millis(20),
+            backoff_max: Duration::from_secs(2),
+            own_thread: false,
+        }
+    }
+}
+
+impl RemoteOptions {
+    fn link(&self) -> LinkOptions {
+        LinkOptions {
+            key: self.key.clone(),
+            owner: self.owner,
+            connect_timeout: self.connect_timeout,
+            silence_timeout: self.silence_timeout,
+            backoff_min: self.backoff_min,
+            backoff_max: self.backoff_max,
+        }
+    }
+}
+
+/// Keeps objects on servers. Cheap to clone; the connections close when the last clone is gone.
+///
+/// Connections are made when they are first needed, on the runtime of the caller, or on a thread of the store's
+/// own where the caller has none. What a reply carries are slices of the buffer that it was received in: copy
+/// small values out if they are to be kept for long.
+#[derive(Clone)]
+pub struct RemoteStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    roster: Arc<Roster>,
+    options: Arc<LinkOptions>,
+    /// Connections to each server.
+    connections: usize,
+    host: Arc<Host>,
+    /// A link to each of the addresses that were given.
+    contacts: Vec<Arc<Link>>,
+    cluster: OnceLock<Cluster>,
+}
+
+/// The servers, once it is known which ones they are.
+struct Cluster {
+    servers: Vec<Server>,
+    rendezvous: Rendezvous,
+}
+
+/// Whose address a link leads to.
+#[derive(Clone, Copy, Debug)]
+enum Role {
+    /// One that the client was given, by its index; who answers there is the member that it says it is.
+    Contact(usize),
+    /// That of a member, by its index.
+    Member(usize),
+}
+
+/// Makes sure that a server is the member that it should be of the store that it should keep.
+struct Introduction {
+    role: Role,
+    roster: Arc<Roster>,
+}
+
+impl Introduction {
+    async fn join(&self, greeting: &mut Greeting) -> Result<(), StoreError> {
+        loop {
+            let known = self.roster.known();
+            let proof = known.map(|known| &known.proof);
+            let frame = greeting.ask(|outbox, id| join::put_join(outbox, id, proof)).await?;
+            match (join::get_answer(&frame).map_err(nonsense)?, known) {
+                (Answer::Joined(own), Some(known)) => {
+                    let wanted = match self.role {
+                        Role::Contact(index) => known.contacts[index],
+                        Role::Member(member) => member,
+                    };
+                    if own == wanted {
+                        return Ok(());
+                    }
+                    let name = |member: usize| known.members.names().get(member).map_or("?", String::as_str);
+                    let text = format!("it says that it is member {}, not {}", name(own), name(wanted));
+                    return Err(StoreError::new(ErrorKind::Invalid, text));
+                }
+                (Answer::Members(theirs), Some(known)) => return Err(roster::changed(known, &theirs)),
+                (Answer::Members(theirs), None) => {
+                    // Its answer alone need not settle who the members are.
+                    let outcome = self.roster.follow();
+                    if let Role::Contact(index) = self.role {
+                        self.roster.answered(index, Ok(theirs));
+                    }
+                    match outcome {
+                        Some(outcome) => outcome.await.unwrap_or_else(|_| Err(unsettled()))?,
+                        // The round was over meanwhile: it has told the members, or nobody wants to know any more.
+                        None if self.roster.known().is_some() => {}
+                        None => return Err(unsettled()),
+                    }
+                }
+                (Answer::Joined(_), None) => {
+                    return Err(nonsense("it agreed to a list that it was not shown"));
+                }
+            }
+        }
+    }
+}
+
+impl Greeter for Introduction {
+    fn greet<'a>(&'a self, greeting: &'a mut Greeting) -> Greeted<'a> {
+        Box::pin(self.join(greeting))
+    }
+
+    fn failed(&self, error: &StoreError) {
+        if let Role::Contact(index) = self.role {
+            self.roster.answered(index, Err(error.clone()));
+        }
+    }
+}
+
+fn unsettled() -> StoreError {
+    StoreError::new(ErrorKind::Unavailable, "the members of the store could not be found out")
+}
+
+struct Server {
+    address: Address,
+    links: Vec<Arc<Link>>,
+    next: AtomicUsize,
+}
+
+impl Server {
+    fn link(&self) -> &Arc<Link> {
+        match &self.links[..] {
+            [link] => link,
+            links => &links[self.next.fetch_add(1, Ordering::Relaxed) % links.len()],
+        }
+    }
+}
+
+impl Cluster {
+    /// The server that keeps an object.
+    fn keeper(&self, object: &ObjectId) -> &Server {
+        &self.servers[self.rendezvous.place(object.as_bytes())]
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let servers = self.cluster.get().map_or(&[][..], |cluster| &cluster.servers);
+        for link in servers.iter().flat_map(|server| &server.links).chain(&self.contacts) {
+            link.close();
+        }
+    }
+}
+
+impl Inner {
+    /// The servers, if it is known which ones they are.
+    fn cluster(&self) -> Option<&Cluster> {
+        match self.cluster.get() {
+            Some(cluster) => Some(cluster),
+            None => self.roster.known().map(|known| self.cluster.get_or_init(|| self.settle(known))),
+        }
+    }
+
+    /// Makes the servers of the members. One that was reached at an address that was given is reached there, and the
+    /// others by their names.
+    fn settle(&self, known: &Known) -> Cluster {
+        let link = |address: &Address, role| {
+            let introduction = Introduction { role, roster: self.roster.clone() };
+            Link::new(address.clone(), introduction, self.options.clone(), self.host.clone())
+        };
+        let servers = known.members.names().iter().enumerate().map(|(member, name)| {
+            let contact = known.contacts.iter().position(|at| *at == member);
+            let (address, mut links) = match contact {
+                Some(index) => (self.roster.given[index].clone(), vec![self.contacts[index].clone()]),
+                // A name that is no address is that of a server by itself, which a client can only have been given;
+                // whatever else stands there leads nowhere, and says so when it is tried.
+                None => (name.parse().unwrap_or_else(|_| Address::Tcp(name.clone())), Vec::new()),
+            };
+            while links.len() < self.connections {
+                links.push(link(&address, Role::Member(member)));
+            }
+            Server { address, links, next: AtomicUsize::new(0) }
+        });
+        let servers = servers.collect();
+        // Of several addresses of one member one is enough.
+        for (index, contact) in self.contacts.iter().enumerate() {
+            if known.contacts[..index].contains(&known.contacts[index]) {
+                contact.close();
+            }
+        }
+        Cluster { servers, rendezvous: known.members.rendezvous() }
+    }
+
+    /// Finds out which servers there are.
+    async fn learn(&self) -> Result<&Cluster, StoreError> {
+        if let Some(cluster) = self.cluster() {
+            return Ok(cluster);
+        }
+        let wait = self.roster.wait();
+        if wait.begun {
+            self.contacts.iter().for_each(Link::ask);
+        }
+        let closed = || StoreError::new(ErrorKind::Closed, "the store was closed");
+        wait.outcome.await.unwrap_or_else(|_| Err(closed()))?;
+        self.cluster().ok_or_else(closed)
+    }
+}
+
+impl RemoteStore {
+    /// A store behind the servers at these addresses. Nothing is connected yet.
+    ///
+    /// The servers tell which members the store has; the addresses may be spelt in any way, and need not be those of all
+    /// members. Objects are spread over the members by rendezvous hashing of their ids over the members' names
+    /// ([`Rendezvous`]).
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if no address is given, or one twice, or an option is out of its bounds.
+    pub fn new(addresses: &[Address], options: RemoteOptions) -> Result<RemoteStore, StoreError> {
+        let invalid = |text: String| Err(StoreError::new(ErrorKind::Invalid, text));
+        if addresses.is_empty() {
+            return invalid("no server address given".to_owned());
+        }
+        if options.connections == 0 || options.connections > 64 {
+            return invalid(format!(
+                "{} connections to each server; it must be 1 to 64",
+                options.connections
+            ));
+        }
+        for (index, address) in addresses.iter().enumerate() {
+            if addresses[..index].contains(address) {
+                return invalid(format!("server {address} is named twice"));
+            }
+        }
+        let host = Arc::new(Host::new(options.own_thread));
+        let (connections, options) = (options.connections, Arc::new(options.link()));
+        let roster = Arc::new(Roster::new(addresses.to_vec()));
+        let contacts = addresses.iter().enumerate().map(|(index, address)| {
+            let introduction = Introduction { role: Role::Contact(index), roster: roster.clone() };
+            Link::new(address.clone(), introduction, options.clone(), host.clone())
+        });
+        let contacts = contacts.collect();
+        let inner = Inner { roster, options, connections, host, contacts, cluster: OnceLock::new() };
+        Ok(RemoteStore { inner: Arc::new(inner) })
+    }
+
+    /// Connects to every server. Fails if none can be reached, or if one refuses this client for good.
+    pub async fn connect(&self) -> Result<(), StoreError> {
+        let servers = &self.inner.learn().await?.servers;
+        let attempts = servers.iter().map(|server| ListCall::start(server.link().clone(), None, 1));
+        let mut failure = None;
+        let mut reached = false;
+        for result in futures::future::join_all(attempts).await {
+            match result {
+                Ok(_) => reached = true,
+                Err(error) if error.kind == ErrorKind::Unavailable => failure = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        match failure {
+            Some(error) if !reached => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The addresses of the servers. Connects to those that were given, if that was not done before.
+    pub async fn addresses(&self) -> Result<Vec<Address>, StoreError> {
+        Ok(self.inner.learn().await?.servers.iter().map(|server| server.address.clone()).collect())
+    }
+
+    /// The address of the server that keeps an object. Connects to those that were given, if that was not done before.
+    pub async fn server_of(&self, object: &ObjectId) -> Result<Address, StoreError> {
+        Ok(self.inner.learn().await?.keeper(object).address.clone())
+    }
+
+    /// Calls a method of the administration of the server at `address`, one of the store's. Reports on its progress
+    /// go to `report` while the reply is awaited.
+    pub fn call(
+        &self,
+        address: &Address,
+        method: &str,
+        argument: Bytes,
+        report: impl FnMut(Bytes) + Send + 'static,
+    ) -> Reply<Bytes> {
+        let (address, method) = (address.clone(), method.to_owned());
+        self.on_cluster(move |cluster| {
+            let Some(server) = cluster.servers.iter().find(|server| server.address == address) else {
+                let text = format!("server {address} is none of this store's");
+                return Reply::ready(Err(StoreError::new(ErrorKind::Invalid, text)));
+            };
+            Reply::pending(AdminCall::start(server.link().clone(), method, argument, Box::new(report)))
+        })
+    }
+
+    /// Starts something on the servers: at once where it is known which ones they are, else as soon as that is known,
+    /// whether anybody waits for it or not.
+    fn on_cluster<T: Send + Unpin + 'static>(
+        &self,
+        start: impl FnOnce(&Cluster) -> Reply<T> + Send + 'static,
+    ) -> Reply<T> {
+        if let Some(cluster) = self.inner.cluster() {
+            return start(cluster);
+        }
+        let inner = self.inner.clone();
+        let (sender, result) = oneshot::channel();
+        let task = async move {
+            let result = match inner.learn().await {
+                Ok(cluster) => start(cluster).await,
+                Err(error) => Err(error),
+            };
+            // Whoever asked may have gone away meanwhile.
+            let _ = sender.send(result);
+        };
+        if let Err(error) = self.inner.host.spawn(task) {
+            return Reply::ready(Err(error));
+        }
+        let ended = || StoreError::new(ErrorKind::Closed, "the runtime that drove the connection has ended");
+        Reply::pending(async move { result.await.unwrap_or_else(|_| Err(ended())) })
+    }
+}
+
+impl ObjectStore for RemoteStore {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        if let Err(error) = transaction.validate() {
+            return Reply::ready(Err(error));
+        }
+        let object = object.clone();
+        self.on_cluster(move |cluster| {
+            let link = cluster.keeper(&object).link().clone();
+            Reply::Pending(Box::pin(ApplyCall::start(link, object, transaction)))
+        })
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        let limit = limit.min(PAGE_ENTRIES_MAX);
+        if limit == 0 {
+            return Reply::ready(Ok(Vec::new()));
+        }
+        let after = after.cloned();
+        self.on_cluster(move |cluster| {
+            let mut calls = cluster
+                .servers
+                .iter()
+                .map(|server| ListCall::start(server.link().clone(), after.clone(), limit));
+            if cluster.servers.len() == 1
+                && let Some(call) = calls.next()
+            {
+                return Reply::pending(call);
+            }
+            let calls: Vec<ListCall> = calls.collect();
+            Reply::pending(async move {
+                let mut pages = Vec::with_capacity(calls.len());
+                for page in futures::future::join_all(calls).await {
+                    pages.push(page?);
+                }
+                Ok(merge(pages, limit))
+            })
+        })
+    }
+}
+
+/// Merges pages of several servers. A page that is not empty may end before its server's last object, so what
+/// other servers have beyond its end must wait for the next round.
+fn merge(pages: Vec<Vec<ObjectId>>, limit: usize) -> Vec<ObjectId> {
+    let Some(end) = pages.iter().filter_map(|page| page.last()).min().cloned() else { return Vec::new() };
+    let mut merged: Vec<ObjectId> = pages.into_iter().flatten().filter(|object| *object <= end).collect();
+    merged.sort_unstable();
+    // A change of the list of members may have left the same object on two of them.
+    merged.dedup();
+    merged.truncate(limit);
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merged_pages_leave_nothing_out() {
+        let ids =
+            |text: &str| -> Vec<ObjectId> { text.split_whitespace().map(|id| id.parse().unwrap()).collect() };
+        assert_eq!(merge(vec![ids("a c"), ids("b d e"), ids("")], 10), ids("a b c"));
+        assert_eq!(merge(vec![ids("a c"), ids("b d e")], 2), ids("a b"));
+        assert_eq!(merge(vec![ids(""), ids("x")], 10), ids("x"));
+        assert_eq!(merge(vec![ids(""), ids("")], 10), ids(""));
+    }
+}

@@ -1,0 +1,167 @@
+//! Servers for tests, and peers that do not behave.
+
+#![allow(dead_code, reason = "every test file uses its own part of it")]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, BytesMut};
+use nacre_object::testkit::MemoryStore;
+use nacre_object::{ByteRange, Fork, ObjectId, ObjectStore, Outcome, Transaction};
+use nacre_remote::join::{self, Proof};
+use nacre_remote::{Members, Membership, RemoteOptions, RemoteStore, Requests, StoreService};
+use nacre_rpc::frame::{self, Frame};
+use nacre_rpc::{Address, ClusterKey, Outbox, ServeOptions, Server, ServerLimits, Services};
+
+pub fn serve_with(limits: ServerLimits, key: Option<ClusterKey>) -> Server {
+    serve_store(Arc::new(MemoryStore::new()), limits, key)
+}
+
+pub fn serve_store(store: Arc<dyn ObjectStore>, limits: ServerLimits, key: Option<ClusterKey>) -> Server {
+    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let open = key.is_none();
+    let services = alone(store);
+    Server::start(ServeOptions { listen, key, open, limits, threads: 2, services, ..Default::default() })
+        .unwrap()
+}
+
+/// The service of a store that a server keeps by itself.
+pub fn alone(store: Arc<dyn ObjectStore>) -> Services {
+    Services::new().with(StoreService::alone(store).unwrap())
+}
+
+/// The service of an empty store in memory.
+pub fn memory() -> Services {
+    alone(Arc::new(MemoryStore::new()))
+}
+
+/// A server with a key or without, and what becomes of its requests.
+pub fn serve_counted(key: Option<ClusterKey>) -> (Server, Arc<Requests>) {
+    let service = StoreService::alone(Arc::new(MemoryStore::new())).unwrap();
+    let requests = service.requests().clone();
+    let listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let (open, services) = (key.is_none(), Services::new().with(service));
+    let options = ServeOptions { listen, key, open, threads: 2, services, ..Default::default() };
+    (Server::start(options).unwrap(), requests)
+}
+
+pub fn serve() -> Server {
+    serve_with(ServerLimits::default(), None)
+}
+
+pub fn remote(server: &Server) -> RemoteStore {
+    remote_with(server, RemoteOptions::default())
+}
+
+pub fn remote_with(server: &Server, options: RemoteOptions) -> RemoteStore {
+    RemoteStore::new(server.addresses(), options).unwrap()
+}
+
+/// A connection without any of the client's manners.
+pub fn raw(server: &Server) -> TcpStream {
+    let Address::Tcp(address) = &server.addresses()[0] else { panic!("the server has no TCP address") };
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+/// One that has introduced itself, as a client that knows nothing of members: its first request may be any.
+pub fn introduced(server: &Server) -> TcpStream {
+    let mut stream = raw(server);
+    stream.write_all(&nacre_rpc::handshake::hello(1, 0)).unwrap();
+    let mut hello = [0; 16];
+    stream.read_exact(&mut hello).unwrap();
+    assert_eq!(hello, nacre_rpc::handshake::hello(1, 0));
+    stream
+}
+
+/// Answers a client that wants to know the members as the only one does, until it has joined.
+pub fn let_join(stream: &mut TcpStream) -> std::io::Result<()> {
+    let membership = Membership::alone([7; 16]);
+    loop {
+        let frame = receive(stream)?;
+        let joined = join::get_join(&frame.body).unwrap() == Some(Proof::of(membership.members()));
+        let answer = if joined { join::Answer::Joined(0) } else { join::Answer::Members(membership.clone()) };
+        stream.write_all(&bytes_of(|out| join::put_answer(out, frame.id, &answer)))?;
+        if joined {
+            return Ok(());
+        }
+    }
+}
+
+/// Servers that keep a store together, each at a socket in a folder and with a store of its own.
+pub fn serve_together(folder: &Path, names: &[&str], version: u64) -> Vec<Server> {
+    let addresses: Vec<Address> = names.iter().map(|name| Address::Unix(folder.join(name))).collect();
+    let members = Members::new(version, addresses.iter().map(Address::to_string)).unwrap();
+    let server = |address: &Address| {
+        let membership = Membership::new(members.clone(), &address.to_string()).unwrap();
+        let service = StoreService::new(Arc::new(MemoryStore::new()), membership, Arc::default());
+        let services = Services::new().with(service);
+        Server::start(ServeOptions { listen: vec![address.clone()], services, ..Default::default() }).unwrap()
+    };
+    addresses.iter().map(server).collect()
+}
+
+pub fn bytes_of(put: impl FnOnce(&mut Outbox)) -> BytesMut {
+    let mut outbox = Outbox::default();
+    put(&mut outbox);
+    let mut bytes = BytesMut::new();
+    outbox.copy_to(&mut bytes);
+    bytes
+}
+
+/// A request that reads `len` bytes of an object.
+pub fn read_request(id: u64, object: &str, len: u64) -> BytesMut {
+    let transaction = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(0, len));
+    request(id, object, &transaction)
+}
+
+pub fn request(id: u64, object: &str, transaction: &Transaction) -> BytesMut {
+    let object: ObjectId = object.parse().unwrap();
+    bytes_of(|out| assert!(nacre_remote::request::put_apply(out, id, &object, transaction).is_ok()))
+}
+
+/// Reads the next frame.
+pub fn receive(stream: &mut TcpStream) -> std::io::Result<Frame> {
+    let mut bytes = BytesMut::zeroed(16);
+    stream.read_exact(&mut bytes)?;
+    let len = frame::frame_bytes(&bytes).unwrap().unwrap();
+    bytes.resize(len, 0);
+    stream.read_exact(&mut bytes[16..])?;
+    let frame = frame::take(&mut bytes).unwrap().unwrap();
+    assert!(!bytes.has_remaining());
+    Ok(frame)
+}
+
+/// Whether the peer has closed the connection, possibly after some last bytes.
+pub fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut rest = Vec::new();
+    match stream.read_to_end(&mut rest) {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    }
+}
+
+/// Waits for a condition that must come true; panics if it does not within a time that no sane machine exceeds.
+pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub fn write(store: &dyn ObjectStore, object: &str, data: impl Into<bytes::Bytes>) {
+    let object: ObjectId = object.parse().unwrap();
+    let reply = store.apply(&object, Transaction::new().write(Fork::DEFAULT, 0, data));
+    assert!(matches!(nacre_object::testkit::block_on(reply).unwrap(), Outcome::Done(_)));
+}
+
+pub fn key_in(folder: &Path, name: &str) -> ClusterKey {
+    let key = ClusterKey::generate().unwrap();
+    key.save(&folder.join(name)).unwrap();
+    ClusterKey::load(&folder.join(name)).unwrap()
+}

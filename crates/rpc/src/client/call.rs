@@ -1,0 +1,172 @@
+//! Calls: what the futures behind replies are made of.
+//!
+//! A call is submitted when it is made, not when it is first polled. Where its connection breaks it is submitted
+//! once more if that can do no harm: if the request cannot have reached the server, or changes nothing. Any other
+//! request whose reply was lost ends as [`ErrorKind::Unknown`].
+
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use bytes::Bytes;
+use nacre_object::{ErrorKind, StoreError};
+
+use crate::client::link::{Link, Loss, Submitted, Ticket};
+use crate::error::WireError;
+use crate::frame::{Frame, Kind};
+use crate::outbox::Outbox;
+
+/// How often a request is sent at most, where repeating it is safe.
+const ATTEMPTS_MAX: u32 = 4;
+
+/// Where a call is.
+enum Place {
+    /// Not submitted, for want of room.
+    Outside,
+    /// Submitted.
+    Under(Ticket),
+    /// Over, with this error before it began.
+    Failed(StoreError),
+    /// Over.
+    Done,
+}
+
+/// A request that may be submitted several times.
+pub trait Request {
+    /// Encodes it.
+    ///
+    /// # Errors
+    ///
+    /// Those that the caller is to be given; nothing was written then.
+    fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError>;
+
+    /// Whether it changes nothing, so that it may be repeated.
+    fn is_read_only(&self) -> bool;
+
+    /// The kind of messages that may precede the end of the reply.
+    fn part_kind(&self) -> Option<Kind> {
+        None
+    }
+}
+
+/// A request under way. Poll it by [`Call::poll_frame`].
+pub struct Call<R: Request> {
+    link: Arc<Link>,
+    request: R,
+    place: Place,
+    attempts: u32,
+}
+
+impl<R: Request> Call<R> {
+    /// Submits a request, if there is room for it now; else as soon as the call is polled and there is.
+    pub fn start(link: Arc<Link>, request: R) -> Self {
+        let mut call = Call { link, request, place: Place::Outside, attempts: 0 };
+        if let Err(error) = call.submit(None) {
+            call.place = Place::Failed(error);
+        }
+        call
+    }
+
+    fn submit(&mut self, waker: Option<&Waker>) -> Result<(), StoreError> {
+        let submitted = self
+            .link
+            .submit(waker, self.request.part_kind(), |outbox, id| self.request.encode(outbox, id))?;
+        if let Submitted::Yes(ticket) = submitted {
+            self.attempts += 1;
+            self.place = Place::Under(ticket);
+        }
+        Ok(())
+    }
+
+    /// The latest part of the reply that came ahead of its end, if one has come since this was last asked.
+    pub fn take_part(&mut self) -> Option<Bytes> {
+        match self.place {
+            Place::Under(ticket) => self.link.take_part(ticket),
+            _ => None,
+        }
+    }
+
+    /// The end of the reply, once it has come.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the server could not be reached, `Unknown` if the connection broke while the request may have
+    /// taken effect, and those of encoding the request.
+    ///
+    /// # Panics
+    ///
+    /// If it is called again after it gave the reply.
+    pub fn poll_frame(&mut self, waker: &Waker) -> Poll<Result<Frame, StoreError>> {
+        loop {
+            match std::mem::replace(&mut self.place, Place::Done) {
+                Place::Outside => {
+                    self.place = Place::Outside;
+                    match self.submit(Some(waker)) {
+                        Err(error) => {
+                            self.place = Place::Done;
+                            return Poll::Ready(Err(error));
+                        }
+                        Ok(()) if matches!(self.place, Place::Outside) => return Poll::Pending,
+                        Ok(()) => {}
+                    }
+                }
+                Place::Under(ticket) => match self.link.poll_call(ticket, waker) {
+                    Poll::Pending => {
+                        self.place = Place::Under(ticket);
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(Ok(frame)) => return Poll::Ready(Ok(frame)),
+                    Poll::Ready(Err(loss)) => match self.lost(loss) {
+                        None => self.place = Place::Outside,
+                        Some(error) => return Poll::Ready(Err(error)),
+                    },
+                },
+                Place::Failed(error) => return Poll::Ready(Err(error)),
+                // Polling a future again after it gave its answer is a bug of the caller, as for any future.
+                Place::Done => unreachable!("a call was polled after it was over"),
+            }
+        }
+    }
+
+    /// The error that a loss means for the caller, or `None` if the request is to be submitted again.
+    fn lost(&self, loss: Loss) -> Option<StoreError> {
+        let again = self.attempts < ATTEMPTS_MAX;
+        let address = self.link.address();
+        match loss {
+            Loss::Unreachable(error) => Some(error),
+            Loss::Unsent if again => None,
+            Loss::Broken(_) if again && self.request.is_read_only() => None,
+            Loss::Unsent => Some(StoreError::new(
+                ErrorKind::Unavailable,
+                format!("the connection to the server at {address} broke before the request was sent"),
+            )),
+            Loss::Broken(why) if self.request.is_read_only() => Some(StoreError::new(
+                ErrorKind::Unavailable,
+                format!("the connection to the server at {address} broke again and again: {why}"),
+            )),
+            Loss::Broken(why) => Some(StoreError::new(
+                ErrorKind::Unknown,
+                format!(
+                    "the connection to the server at {address} broke before the reply came, so the request may \
+                     or may not have taken effect: {why}"
+                ),
+            )),
+        }
+    }
+
+    /// The error for a reply that makes no sense.
+    pub fn nonsense(&self, error: WireError) -> StoreError {
+        let kind = if self.request.is_read_only() { ErrorKind::Unavailable } else { ErrorKind::Unknown };
+        StoreError::new(
+            kind,
+            format!("the server at {} sent a reply that makes no sense: {error}", self.link.address()),
+        )
+    }
+}
+
+impl<R: Request> Drop for Call<R> {
+    fn drop(&mut self) {
+        if let Place::Under(ticket) = self.place {
+            self.link.abandon(ticket);
+        }
+    }
+}

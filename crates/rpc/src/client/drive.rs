@@ -1,0 +1,335 @@
+//! The driver of a connection: connects when there is something to send, writes what callers encoded, hands them
+//! what comes back, and says what was lost when the connection breaks.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use nacre_object::{ErrorKind, StoreError};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+use crate::channel::Channel;
+use crate::client::Greeting;
+use crate::client::link::{Link, unreachable_server};
+use crate::control;
+use crate::frame::Kind;
+use crate::handshake;
+use crate::inbox::Inbox;
+use crate::outbox::Outbox;
+use crate::stream::Stream;
+
+/// Memory that a connection keeps for the requests that it sends next.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+/// Rounds of reading and writing before other tasks of the runtime get their turn.
+const ROUNDS_MAX: usize = 8;
+/// The id of pings, which belong to no call.
+const PING_ID: u64 = u64::MAX;
+
+/// Where the drivers of connections run: on the runtime of the caller, or on a thread of their own.
+pub struct Host {
+    own_thread: bool,
+    own: OnceLock<OwnThread>,
+}
+
+/// A thread with a runtime that nothing else uses. It ends when this is dropped.
+struct OwnThread {
+    handle: Handle,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Host {
+    /// A place for drivers; with `own_thread`, always a thread of their own.
+    pub fn new(own_thread: bool) -> Self {
+        Self { own_thread, own: OnceLock::new() }
+    }
+
+    /// Runs a task.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if no thread can be started for it.
+    pub fn spawn(&self, driver: impl Future<Output = ()> + Send + 'static) -> Result<(), StoreError> {
+        if !self.own_thread
+            && let Ok(handle) = Handle::try_current()
+        {
+            handle.spawn(driver);
+            return Ok(());
+        }
+        if self.own.get().is_none() {
+            let own = OwnThread::start().map_err(|error| {
+                StoreError::new(
+                    ErrorKind::Unavailable,
+                    format!("cannot start a thread for connections: {error}"),
+                )
+            })?;
+            // If another thread was faster, this one ends again at once.
+            let _ = self.own.set(own);
+        }
+        if let Some(own) = self.own.get() {
+            own.handle.spawn(driver);
+        }
+        Ok(())
+    }
+}
+
+impl OwnThread {
+    fn start() -> io::Result<OwnThread> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        std::thread::Builder::new().name("nacre-remote".to_owned()).spawn(move || {
+            // The sender is never used, only dropped.
+            let _ = runtime.block_on(stopped);
+        })?;
+        Ok(OwnThread { handle, _stop: stop })
+    }
+}
+
+/// Tells the callers when the driver is gone, also when its runtime ends under it.
+struct Driving {
+    link: Arc<Link>,
+    written: Option<u64>,
+}
+
+impl Driving {
+    fn lose(&self, error: &StoreError) {
+        let mut wakers = Vec::new();
+        self.link.state.lock().lose(self.written, error, &mut wakers);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        let error = StoreError::new(ErrorKind::Closed, "the runtime that drove the connection has ended");
+        self.link.state.lock().undriven();
+        self.link.greeter.failed(&error);
+        self.lose(&error);
+    }
+}
+
+pub(super) async fn drive(link: Arc<Link>) {
+    let mut driving = Driving { link: link.clone(), written: None };
+    while poll_fn(|context| wanted(&link, context)).await {
+        let channel = match connect(&link).await {
+            Ok(channel) => channel,
+            Err(error) => {
+                let error = error.context(format_args!("cannot reach the server at {}", link.address));
+                link.state.lock().failed(&error, &link.options);
+                link.greeter.failed(&error);
+                driving.lose(&error);
+                continue;
+            }
+        };
+        let written = {
+            let mut state = link.state.lock();
+            state.connected();
+            state.base
+        };
+        driving.written = Some(written);
+        let error = Connection::new(&mut driving, channel).run().await;
+        if let Some(error) = error {
+            driving.lose(&unreachable_server(&link.address, error));
+        }
+        driving.written = None;
+    }
+}
+
+/// Connects to the server, and has the greeter make sure that it is the right one.
+async fn connect(link: &Link) -> Result<Channel, StoreError> {
+    let timeout = link.options.connect_timeout;
+    let late = |_| StoreError::new(ErrorKind::Unavailable, "it did not answer in time");
+    let introduced = async {
+        let stream = Stream::connect(&link.address, link.options.owner).await.map_err(|error| {
+            let kind = match error.kind() {
+                io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+                _ => ErrorKind::Unavailable,
+            };
+            StoreError::new(kind, error.to_string())
+        })?;
+        let seal = handshake::introduce(&stream, link.options.key.as_ref()).await?;
+        Ok::<_, StoreError>(Channel::new(stream, seal))
+    };
+    let channel = tokio::time::timeout(timeout, introduced).await.map_err(late)??;
+    let mut greeting = Greeting { channel, timeout };
+    link.greeter.greet(&mut greeting).await?;
+    Ok(greeting.channel)
+}
+
+/// Whether a connection is wanted; false when none will be any more.
+fn wanted(link: &Link, context: &mut Context<'_>) -> Poll<bool> {
+    let mut state = link.state.lock();
+    if !state.outbox.is_empty() || state.asking {
+        return Poll::Ready(true);
+    }
+    if state.closed {
+        return Poll::Ready(false);
+    }
+    state.listen(context.waker());
+    Poll::Pending
+}
+
+struct Connection<'a> {
+    driving: &'a mut Driving,
+    channel: Channel,
+    inbox: Inbox,
+    sending: Outbox,
+    wakers: Vec<Waker>,
+    /// Lets the tasks that were woken by the last replies submit their next requests before this batch is written.
+    /// On a runtime of one thread they come first anyway.
+    yields: bool,
+    yielded: bool,
+    tick: Pin<Box<Sleep>>,
+    heard: bool,
+    pinged: bool,
+    /// Set when the server said goodbye: it gets no more requests on this connection.
+    leaving: bool,
+}
+
+impl<'a> Connection<'a> {
+    fn new(driving: &'a mut Driving, channel: Channel) -> Self {
+        let tick = Box::pin(tokio::time::sleep(driving.link.options.silence_timeout / 2));
+        let yields = Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread;
+        Self {
+            driving,
+            channel,
+            inbox: Inbox::default(),
+            sending: Outbox::default(),
+            wakers: Vec::new(),
+            yields,
+            yielded: false,
+            tick,
+            heard: true,
+            pinged: false,
+            leaving: false,
+        }
+    }
+
+    /// Runs until the connection breaks, which gives the reason, or is needed no more.
+    async fn run(mut self) -> Option<io::Error> {
+        poll_fn(|context| match self.poll(context) {
+            Err(error) => {
+                // Replies that were handed out before the connection broke are as good as any.
+                self.wakers.drain(..).for_each(Waker::wake);
+                Poll::Ready(Some(error))
+            }
+            Ok(Poll::Ready(())) => Poll::Ready(None),
+            Ok(Poll::Pending) => Poll::Pending,
+        })
+        .await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> io::Result<Poll<()>> {
+        self.watch_silence(context)?;
+        if self.yields && !self.yielded {
+            self.yielded = true;
+            context.waker().wake_by_ref();
+            return Ok(Poll::Pending);
+        }
+        self.yielded = false;
+        for _ in 0..ROUNDS_MAX {
+            let mut progress = self.flush(context)?;
+            progress |= self.read(context)?;
+            if !progress {
+                let state = self.driving.link.state.lock();
+                if self.leaving && state.is_quiet() {
+                    return Err(io::Error::other("the server is shutting down"));
+                }
+                if state.closed && state.is_quiet() {
+                    return Ok(Poll::Ready(()));
+                }
+                return Ok(Poll::Pending);
+            }
+        }
+        context.waker().wake_by_ref();
+        Ok(Poll::Pending)
+    }
+
+    /// Writes what callers have encoded.
+    fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        let mut progress = false;
+        loop {
+            if self.sending.is_empty() && !self.leaving {
+                self.sending.release(KEPT_BYTES_MAX);
+                let mut state = self.driving.link.state.lock();
+                state.listen(context.waker());
+                if !state.outbox.is_empty() {
+                    state.take_outbox(&mut self.sending, &mut self.wakers);
+                    drop(state);
+                    self.wakers.drain(..).for_each(Waker::wake);
+                }
+            }
+            let mut taken = 0;
+            let written = self.channel.poll_write(context, &mut self.sending, &mut taken);
+            if let Some(position) = &mut self.driving.written {
+                *position += taken as u64;
+            }
+            progress |= taken > 0;
+            match written {
+                Poll::Pending => return Ok(progress),
+                Poll::Ready(result) => result?,
+            }
+            if taken == 0 {
+                return Ok(progress);
+            }
+        }
+    }
+
+    /// Reads once, and hands all whole replies to their callers.
+    fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        match self.channel.poll_read(context, &mut self.inbox) {
+            Poll::Pending => return Ok(false),
+            Poll::Ready(Err(error)) => return Err(error),
+            Poll::Ready(Ok(0)) => return Err(io::Error::other("the server closed the connection")),
+            Poll::Ready(Ok(_)) => {}
+        }
+        self.heard = true;
+        let mut state = self.driving.link.state.lock();
+        while let Some(frame) = self.inbox.next().map_err(io::Error::other)? {
+            if frame.id == PING_ID && frame.kind == Kind::PONG {
+                continue;
+            }
+            if frame.kind == Kind::GOODBYE {
+                self.leaving = true;
+                continue;
+            }
+            if frame.id == 0 && frame.kind == Kind::ERROR {
+                let error = control::get_failure(&frame).map_err(io::Error::other)?;
+                return Err(io::Error::other(error));
+            }
+            if !state.deliver(frame, &mut self.wakers) {
+                return Err(io::Error::other("the server sent a reply that belongs to no request"));
+            }
+        }
+        drop(state);
+        if self.leaving {
+            self.driving.link.leave(&mut self.wakers);
+        }
+        self.wakers.drain(..).for_each(Waker::wake);
+        self.inbox.settle();
+        Ok(true)
+    }
+
+    /// Gives the server up if it says nothing for too long although it should.
+    fn watch_silence(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        while self.tick.as_mut().poll(context).is_ready() {
+            let half = self.driving.link.options.silence_timeout / 2;
+            self.tick.as_mut().reset(Instant::now() + half);
+            let quiet = self.driving.link.state.lock().is_quiet();
+            if std::mem::take(&mut self.heard) || quiet {
+                self.pinged = false;
+            } else if self.pinged {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped answering"));
+            } else {
+                // It counts as written like a request, so a request may count as written too early, never too late.
+                control::put_bare(&mut self.sending, Kind::PING, PING_ID);
+                self.pinged = true;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,37 @@
+//! What can be wrong with what a peer sends.
+
+use nacre_object::{ErrorKind, StoreError};
+
+use crate::limit::BODY_BYTES_MAX;
+
+/// What a peer sent is not the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// A header announces more than any message may hold.
+    #[error("a frame of {body_bytes} bytes was announced; the limit is {BODY_BYTES_MAX}")]
+    TooLong {
+        /// The length in the header.
+        body_bytes: usize,
+    },
+    /// A body ends before what it announces.
+    #[error("a message ends before what it announces")]
+    Truncated,
+    /// A body holds something that has no meaning.
+    #[error("malformed message: {0}")]
+    Malformed(&'static str),
+    /// A body exceeds a limit of the model.
+    #[error("{0}")]
+    Model(String),
+}
+
+impl From<WireError> for StoreError {
+    fn from(error: WireError) -> Self {
+        StoreError::new(ErrorKind::Invalid, error.to_string())
+    }
+}
+
+impl From<StoreError> for WireError {
+    fn from(error: StoreError) -> Self {
+        WireError::Model(error.message)
+    }
+}

@@ -1,0 +1,123 @@
+//! Frames: a header of 16 bytes, and a body whose length it gives.
+//!
+//! ```text
+//!  0        4         5      6          8              16
+//!  +--------+---------+------+----------+---------------+----------
+//!  | length | service | kind | reserved | request id    | body …
+//!  | u32    | u8      | u8   | u16 = 0  | u64           | length bytes
+//!  +--------+---------+------+----------+---------------+----------
+//! ```
+//!
+//! All numbers are little-endian. A reply carries the request's id; replies come in any order.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use crate::WireError;
+use crate::limit::{BODY_BYTES_MAX, HEADER_BYTES};
+
+/// Which message a frame is: the number of a service, and the number of the message within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// The service; [`CONTROL`] is the connection itself.
+    pub service: u8,
+    /// The message.
+    pub code: u8,
+}
+
+/// The service number of the connection itself.
+pub const CONTROL: u8 = 0;
+
+impl Kind {
+    /// Are you there? No body.
+    pub const PING: Kind = Kind::new(CONTROL, 1);
+    /// I am here. No body.
+    pub const PONG: Kind = Kind::new(CONTROL, 2);
+    /// The request failed. Body: code and text. Any service answers with it.
+    pub const ERROR: Kind = Kind::new(CONTROL, 3);
+    /// The sender takes no more requests on this connection, and will close it. No body, and no id.
+    pub const GOODBYE: Kind = Kind::new(CONTROL, 4);
+
+    /// A message of a service.
+    pub const fn new(service: u8, code: u8) -> Kind {
+        Kind { service, code }
+    }
+}
+
+/// A frame as it was received: its body is a slice of the receive buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The message.
+    pub kind: Kind,
+    /// The id that the requester gave it.
+    pub id: u64,
+    /// The bytes after the header.
+    pub body: Bytes,
+}
+
+/// Writes a header.
+pub fn header(kind: Kind, id: u64, body_bytes: u32) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[0..4].copy_from_slice(&body_bytes.to_le_bytes());
+    header[4] = kind.service;
+    header[5] = kind.code;
+    header[8..16].copy_from_slice(&id.to_le_bytes());
+    header
+}
+
+/// The length of the frame that begins a buffer, header included, or `None` if its header is not there yet.
+pub fn frame_bytes(buffer: &[u8]) -> Result<Option<usize>, WireError> {
+    let Some(length) = buffer.first_chunk::<4>() else { return Ok(None) };
+    let body_bytes = u32::from_le_bytes(*length) as usize;
+    if body_bytes > BODY_BYTES_MAX {
+        return Err(WireError::TooLong { body_bytes });
+    }
+    Ok(Some(HEADER_BYTES + body_bytes))
+}
+
+/// Takes the first frame out of a buffer, or `None` if it is not there as a whole.
+pub fn take(buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
+    let Some(frame_bytes) = frame_bytes(buffer)? else { return Ok(None) };
+    let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+    let kind = Kind::new(header[4], header[5]);
+    if header[6] != 0 || header[7] != 0 {
+        return Err(WireError::Malformed("the reserved bytes of a header are not zero"));
+    }
+    let mut id = [0; 8];
+    id.copy_from_slice(&header[8..16]);
+    if buffer.len() < frame_bytes {
+        return Ok(None);
+    }
+    let mut body = buffer.split_to(frame_bytes);
+    body.advance(HEADER_BYTES);
+    Ok(Some(Frame { kind, id: u64::from_le_bytes(id), body: body.freeze() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_taken_whole() {
+        let mut bytes = BytesMut::new();
+        bytes.extend_from_slice(&header(Kind::PING, 7, 3));
+        bytes.extend_from_slice(b"abcrest");
+        for end in 0..HEADER_BYTES + 3 {
+            let mut part = BytesMut::from(&bytes[..end]);
+            assert_eq!(take(&mut part), Ok(None), "{end}");
+            assert_eq!(part.len(), end);
+        }
+        let frame = take(&mut bytes).unwrap().unwrap();
+        assert_eq!(frame, Frame { kind: Kind::PING, id: 7, body: Bytes::from_static(b"abc") });
+        assert_eq!(&bytes[..], b"rest");
+    }
+
+    #[test]
+    fn foreign_headers_are_refused_at_once() {
+        let too_long = BODY_BYTES_MAX as u32 + 1;
+        let mut bytes = BytesMut::from(&too_long.to_le_bytes()[..]);
+        assert_eq!(take(&mut bytes), Err(WireError::TooLong { body_bytes: BODY_BYTES_MAX + 1 }));
+        let mut reserved = header(Kind::PING, 1, 0);
+        reserved[7] = 1;
+        assert!(take(&mut BytesMut::from(&reserved[..])).is_err());
+    }
+}

@@ -1,0 +1,241 @@
+//! How two peers introduce themselves.
+//!
+//! Both send a hello of 16 bytes: what protocol this is, in which version, and whether a key is to be used; the
+//! server's says whether it goes on. With a key, the Noise handshake `NNpsk0` follows: its two messages carry fresh
+//! ephemeral keys, mixed with the cluster key, so each side proves that it holds that key, to this peer and in this
+//! role, and everything after is encrypted and authenticated under keys that nobody can work out later. A server
+//! believes a client when the first sealed record opens: only then does the client's proof depend on the server's
+//! own nonce. Until then a connection has cost it nothing but this function's few hundred bytes.
+
+use std::io;
+use std::time::Duration;
+
+use nacre_object::{ErrorKind, StoreError};
+
+use crate::key::ClusterKey;
+use crate::limit::{PROTOCOL_VERSION, SEAL_BYTES};
+use crate::seal::Seal;
+use crate::stream::Stream;
+
+/// The first bytes of every connection, in both directions. The first is no text, and the line end would not
+/// survive a transport that changes them.
+pub const MAGIC: [u8; 8] = *b"\x89NACRE\r\n";
+/// Bytes of a hello.
+pub const HELLO_BYTES: usize = 16;
+
+const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// An ephemeral key and the seal of an empty payload.
+const FIRST_BYTES: usize = 32 + SEAL_BYTES;
+/// An ephemeral key and a sealed hello.
+const SECOND_BYTES: usize = 32 + HELLO_BYTES + SEAL_BYTES;
+/// A sealed empty record with its length.
+const PROOF_BYTES: usize = 2 + SEAL_BYTES;
+
+/// How long, and for how many bytes, a refused peer gets time to read why.
+const REFUSAL_LINGER: Duration = Duration::from_secs(1);
+const REFUSAL_BYTES_MAX: usize = 4096;
+
+/// Whether a client means to use a key.
+const PLAIN: u8 = 0;
+const KEYED: u8 = 1;
+
+/// What a server answers. The numbers travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// The connection goes on.
+    Welcome = 0,
+    /// The server does not speak the client's version of the protocol; its own stands in the hello.
+    Version = 1,
+    /// The server asks for the cluster key.
+    KeyNeeded = 2,
+    /// The client asks the server to prove that it has the cluster key; it has none.
+    NoKey = 3,
+    /// The client did not prove that it has the server's key.
+    WrongKey = 4,
+    /// The server has as many connections as it may.
+    Full = 5,
+    /// The server serves only its own user, through a socket of that user.
+    Stranger = 6,
+}
+
+impl Status {
+    fn from_code(code: u8) -> Option<Status> {
+        use Status::*;
+        [Welcome, Version, KeyNeeded, NoKey, WrongKey, Full, Stranger]
+            .into_iter()
+            .find(|status| *status as u8 == code)
+    }
+}
+
+/// A hello: the magic, the version, and a byte that is the client's mode or the server's status.
+pub fn hello(version: u16, byte: u8) -> [u8; HELLO_BYTES] {
+    let mut hello = [0; HELLO_BYTES];
+    hello[..8].copy_from_slice(&MAGIC);
+    hello[8..10].copy_from_slice(&version.to_le_bytes());
+    hello[10] = byte;
+    hello
+}
+
+/// One side's half of the Noise handshake. The prologue is the client's hello, so that it cannot be changed either.
+fn noise(key: &ClusterKey, prologue: &[u8], initiator: bool) -> Result<snow::HandshakeState, snow::Error> {
+    let builder = snow::Builder::new(NOISE.parse()?).psk(0, key.bytes())?.prologue(prologue)?;
+    if initiator { builder.build_initiator() } else { builder.build_responder() }
+}
+
+/// Why a server does not serve a peer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("the peer does not speak this protocol")]
+    Foreign,
+    #[error("the peer was refused: {0:?}")]
+    Status(Status),
+    #[error("the handshake failed: {0}")]
+    Noise(#[from] snow::Error),
+}
+
+/// What a server goes by when it lets a peer in.
+pub(crate) struct Door<'a> {
+    /// The cluster key, if peers must have it.
+    pub(crate) key: Option<&'a ClusterKey>,
+    /// The versions of the protocol that every service serves.
+    pub(crate) versions: std::ops::RangeInclusive<u16>,
+    /// Why nobody is let in now.
+    pub(crate) shut: Option<Status>,
+}
+
+/// A peer that was let in.
+pub(crate) struct Guest {
+    /// The seal of the connection, if a key is in use.
+    pub(crate) seal: Option<Box<Seal>>,
+    /// The version of the protocol that it speaks.
+    pub(crate) version: u16,
+}
+
+/// The server's side.
+pub(crate) async fn accept(stream: &Stream, door: Door<'_>) -> Result<Guest, Refused> {
+    let mut theirs = [0; HELLO_BYTES];
+    stream.read_exact(&mut theirs).await?;
+    if theirs[..8] != MAGIC {
+        return Err(Refused::Foreign);
+    }
+    let version = u16::from_le_bytes([theirs[8], theirs[9]]);
+    let spoken = door.versions.contains(&version);
+    let refuse = async |status: Status| -> Result<Guest, Refused> {
+        // A client takes a status to heart if it comes in its own version.
+        let version = if spoken { version } else { PROTOCOL_VERSION };
+        stream.write_all(&hello(version, status as u8)).await?;
+        // A connection that is closed while bytes of the peer lie unread is reset, and the reason might be lost.
+        let _ = tokio::time::timeout(REFUSAL_LINGER, stream.discard(REFUSAL_BYTES_MAX)).await;
+        Err(Refused::Status(status))
+    };
+    if !spoken {
+        return refuse(Status::Version).await;
+    }
+    if let Some(status) = door.shut {
+        return refuse(status).await;
+    }
+    let welcome = hello(version, Status::Welcome as u8);
+    let key = match (theirs[10], door.key) {
+        (PLAIN, None) if theirs[11..] == [0; 5] => {
+            stream.write_all(&welcome).await?;
+            return Ok(Guest { seal: None, version });
+        }
+        (KEYED, Some(key)) if theirs[11..] == [0; 5] => key,
+        (PLAIN, Some(_)) => return refuse(Status::KeyNeeded).await,
+        (KEYED, None) => return refuse(Status::NoKey).await,
+        _ => return Err(Refused::Foreign),
+    };
+    let mut first = [0; FIRST_BYTES];
+    stream.read_exact(&mut first).await?;
+    let mut state = noise(key, &theirs, false)?;
+    if state.read_message(&first, &mut []).is_err() {
+        return refuse(Status::WrongKey).await;
+    }
+    // The hello goes in the open for all to read, and once more under the seal, so that it cannot be forged.
+    let mut answer = [0; HELLO_BYTES + SECOND_BYTES];
+    answer[..HELLO_BYTES].copy_from_slice(&welcome);
+    state.write_message(&welcome, &mut answer[HELLO_BYTES..])?;
+    stream.write_all(&answer).await?;
+    let mut transport = state.into_transport_mode()?;
+    let mut proof = [0; PROOF_BYTES];
+    stream.read_exact(&mut proof).await?;
+    if proof[..2] != (SEAL_BYTES as u16).to_le_bytes() {
+        return Err(Refused::Foreign);
+    }
+    transport.read_message(&proof[2..], &mut [])?;
+    Ok(Guest { seal: Some(Box::new(Seal::new(transport))), version })
+}
+
+/// The client's side. Gives the seal of the connection, if a key is in use.
+pub(crate) async fn introduce(
+    stream: &Stream,
+    key: Option<&ClusterKey>,
+) -> Result<Option<Box<Seal>>, StoreError> {
+    let denied = |why: &str| StoreError::new(ErrorKind::Denied, why);
+    let broken = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => StoreError::new(
+            ErrorKind::Unavailable,
+            "it closed the connection without a greeting; is it a nacre server?",
+        ),
+        _ => StoreError::new(ErrorKind::Unavailable, error.to_string()),
+    };
+    // What this peer cannot compute it does not have the means for; it is no fault of the other one.
+    let failed = |error: snow::Error| StoreError::new(ErrorKind::Unsupported, format!("noise: {error}"));
+
+    let ours = hello(PROTOCOL_VERSION, if key.is_some() { KEYED } else { PLAIN });
+    let mut opening = [0; HELLO_BYTES + FIRST_BYTES];
+    opening[..HELLO_BYTES].copy_from_slice(&ours);
+    let mut state = None;
+    let mut opening_bytes = HELLO_BYTES;
+    if let Some(key) = key {
+        let mut initiator = noise(key, &ours, true).map_err(failed)?;
+        opening_bytes += initiator.write_message(&[], &mut opening[HELLO_BYTES..]).map_err(failed)?;
+        state = Some(initiator);
+    }
+    stream.write_all(&opening[..opening_bytes]).await.map_err(broken)?;
+    let mut theirs = [0; HELLO_BYTES];
+    stream.read_exact(&mut theirs).await.map_err(broken)?;
+    if theirs[..8] != MAGIC {
+        return Err(StoreError::new(ErrorKind::Unavailable, "what answers there is not a nacre server"));
+    }
+    match Status::from_code(theirs[10]) {
+        Some(Status::Welcome) if theirs[8..10] == PROTOCOL_VERSION.to_le_bytes() => {}
+        Some(Status::Welcome | Status::Version) => {
+            let version = u16::from_le_bytes([theirs[8], theirs[9]]);
+            let text =
+                format!("it speaks version {version} of the protocol, and this program {PROTOCOL_VERSION}");
+            return Err(StoreError::new(ErrorKind::Unsupported, text));
+        }
+        Some(Status::KeyNeeded) => return Err(denied("it asks for the cluster's key, and none was given")),
+        Some(Status::NoKey) => {
+            return Err(denied(
+                "a key was given, but this server has none, so it cannot prove that it is the right one; without the key it \
+                 answers",
+            ));
+        }
+        Some(Status::WrongKey) => return Err(denied("the key that was given is not this server's")),
+        Some(Status::Full) => {
+            return Err(StoreError::new(ErrorKind::Unavailable, "it has as many connections as it may"));
+        }
+        Some(Status::Stranger) => {
+            return Err(denied("its socket is for the user that it runs as, who is another one"));
+        }
+        None => return Err(denied("it refused the connection for a reason that this program does not know")),
+    }
+    let Some(mut state) = state else { return Ok(None) };
+    let mut second = [0; SECOND_BYTES];
+    stream.read_exact(&mut second).await.map_err(broken)?;
+    let mut sealed = [0; HELLO_BYTES];
+    if state.read_message(&second, &mut sealed).is_err() || sealed != theirs {
+        return Err(denied("it did not prove that it has the cluster's key"));
+    }
+    let mut transport = state.into_transport_mode().map_err(failed)?;
+    let mut proof = [0; PROOF_BYTES];
+    proof[..2].copy_from_slice(&(SEAL_BYTES as u16).to_le_bytes());
+    transport.write_message(&[], &mut proof[2..]).map_err(failed)?;
+    stream.write_all(&proof).await.map_err(broken)?;
+    Ok(Some(Box::new(Seal::new(transport))))
+}

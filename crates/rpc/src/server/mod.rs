@@ -1,0 +1,348 @@
+//! Serves services over TCP and Unix sockets.
+//!
+//! A server runs a few threads of its own, each with a runtime that nothing else uses; a connection stays on the
+//! thread that it was given when it was accepted, so that serving a request never crosses threads.
+
+mod budget;
+mod parts;
+mod service;
+mod session;
+mod stats;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nacre_object::{ErrorKind, StoreError};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{mpsc, watch};
+
+use crate::channel::Channel;
+use crate::handshake::{self, Door, Status};
+use crate::key::ClusterKey;
+use crate::limit::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
+use crate::server::budget::Budget;
+use crate::server::session::Session;
+use crate::socket::{self, SocketAccess, SocketFile};
+use crate::stream::{Accepted, Address, Stream};
+
+pub use parts::Parts;
+pub use service::{Handled, Incoming, Peer, Service, Services};
+pub use stats::{Counter, LATENCY_BUCKETS, Stats, latency_bound};
+
+/// How much connections may hold, and for how long.
+#[derive(Clone, Debug)]
+pub struct ServerLimits {
+    /// Requests of one connection that wait for their replies to be made.
+    pub requests_max: usize,
+    /// Bytes of those requests.
+    pub request_bytes_max: usize,
+    /// Bytes of replies that wait for one peer to read them.
+    pub reply_bytes_max: usize,
+    /// Bytes that all connections together may hold: received, waiting for a reply to be made, or waiting to be sent.
+    pub held_bytes_max: usize,
+    /// Connections.
+    pub connections_max: usize,
+    /// A peer that leaves a request half sent, or replies unread, for so long is disconnected.
+    pub stall_timeout: Duration,
+    /// How long a peer may take to introduce itself.
+    pub handshake_timeout: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            requests_max: 4096,
+            request_bytes_max: 32 << 20,
+            reply_bytes_max: 8 << 20,
+            held_bytes_max: 1 << 30,
+            connections_max: 10_000,
+            stall_timeout: Duration::from_secs(60),
+            handshake_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// How to serve.
+#[derive(Clone, Default)]
+pub struct ServeOptions {
+    /// Addresses to listen on. Port 0 means any port that is free.
+    pub listen: Vec<Address>,
+    /// Threads; 0 means one for each processor, and at most four.
+    pub threads: usize,
+    /// The cluster key. Without one, only Unix sockets may be listened on, unless `open` is set; with one, every client
+    /// must prove that it has it.
+    pub key: Option<ClusterKey>,
+    /// Whether anybody may do anything who can reach the TCP addresses, for want of a key.
+    pub open: bool,
+    /// Who may use the Unix sockets.
+    pub socket: SocketAccess,
+    /// How much connections may hold, and for how long.
+    pub limits: ServerLimits,
+    /// The services that clients may ask for.
+    pub services: Services,
+}
+
+/// What all connections of a server share.
+pub(crate) struct Shared {
+    services: Services,
+    key: Option<ClusterKey>,
+    socket: SocketAccess,
+    limits: ServerLimits,
+    stats: Arc<Stats>,
+    budget: Budget,
+}
+
+/// A running server. Dropping it stops it without waiting.
+pub struct Server {
+    addresses: Vec<Address>,
+    stats: Arc<Stats>,
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+    /// Dropped last, so that the sockets are there for as long as somebody listens.
+    sockets: Vec<SocketFile>,
+}
+
+enum Listener {
+    Tcp(std::net::TcpListener),
+    Unix(std::os::unix::net::UnixListener),
+}
+
+impl Server {
+    /// Starts to serve. When this returns, clients can connect.
+    ///
+    /// # Errors
+    ///
+    /// `Denied` if a TCP address is to be listened on without a key and without `open`, `Busy` if somebody else listens
+    /// there, `Io` if listening or starting threads fails.
+    pub fn start(options: ServeOptions) -> Result<Server, StoreError> {
+        let (mut listeners, mut addresses, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
+        for address in &options.listen {
+            if options.key.is_none() && !options.open && matches!(address, Address::Tcp(_)) {
+                return Err(unprotected(address));
+            }
+            let (listener, actual, file) = listen(address, options.socket).map_err(|error| {
+                let kind = match error.kind() {
+                    io::ErrorKind::AddrInUse => ErrorKind::Busy,
+                    _ => ErrorKind::Io,
+                };
+                StoreError::new(kind, format!("cannot listen on {address}: {error}"))
+            })?;
+            listeners.push(listener);
+            addresses.push(actual);
+            sockets.extend(file);
+        }
+        let cannot = |error: io::Error| {
+            StoreError::new(ErrorKind::Io, format!("cannot start a thread of the server: {error}"))
+        };
+        let count = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from).min(4),
+            count => count,
+        };
+        let stats = Arc::new(Stats::default());
+        let shared = Arc::new(Shared {
+            services: options.services,
+            key: options.key,
+            socket: options.socket,
+            budget: Budget::new(options.limits.held_bytes_max),
+            limits: options.limits,
+            stats: stats.clone(),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
+        let mut listeners = Some(listeners);
+        let mut threads = Vec::new();
+        for (index, receiver) in receivers.into_iter().enumerate() {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
+            let acceptors = listeners.take().map(|listeners| (listeners, senders.clone()));
+            let (shared, stopped) = (shared.clone(), stopped.clone());
+            let body = move || runtime.block_on(work(shared, acceptors, receiver, stopped));
+            let thread = std::thread::Builder::new().name(format!("nacre-serve-{index}"));
+            threads.push(thread.spawn(body).map_err(cannot)?);
+        }
+        Ok(Server { addresses, stats, stop, threads, sockets })
+    }
+
+    /// The addresses that it listens on, with the ports that were found for those given as 0.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// What it counts.
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.stats
+    }
+
+    /// Stops: accepts nothing more, finishes what was accepted, writes the replies, closes the connections. Blocks
+    /// until that is done.
+    pub fn stop(mut self) {
+        self.stop.send_replace(true);
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has printed why; the others are waited for all the same.
+            let _ = thread.join();
+        }
+        self.sockets.clear();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+fn listen(address: &Address, access: SocketAccess) -> io::Result<(Listener, Address, Option<SocketFile>)> {
+    match address {
+        Address::Tcp(text) => {
+            let listener = std::net::TcpListener::bind(text.as_str())?;
+            listener.set_nonblocking(true)?;
+            let actual = listener.local_addr()?;
+            Ok((Listener::Tcp(listener), Address::Tcp(actual.to_string()), None))
+        }
+        Address::Unix(path) => {
+            let (listener, file) = socket::listen(path, access)?;
+            Ok((Listener::Unix(listener), address.clone(), Some(file)))
+        }
+    }
+}
+
+/// The error for a TCP address that nothing protects.
+fn unprotected(address: &Address) -> StoreError {
+    let who = match address.is_local() {
+        true => "every user of this machine",
+        false => "everybody who can reach it",
+    };
+    let text = format!(
+        "cannot listen on {address} without a cluster key: {who} could read and remove everything; make a key with \
+         \"nacre keygen FILE\" and give it with --key, listen on a Unix socket, or say --open if that is meant"
+    );
+    StoreError::new(ErrorKind::Denied, text)
+}
+
+type Acceptors = (Vec<Listener>, Vec<mpsc::UnboundedSender<Accepted>>);
+
+/// What a thread of the server does: the first one also accepts connections for all.
+async fn work(
+    shared: Arc<Shared>,
+    acceptors: Option<Acceptors>,
+    mut accepted: mpsc::UnboundedReceiver<Accepted>,
+    mut stop: watch::Receiver<bool>,
+) {
+    if let Some((listeners, workers)) = acceptors {
+        let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        for listener in listeners {
+            tokio::spawn(accept(listener, shared.socket, workers.clone(), next.clone(), stop.clone()));
+        }
+    }
+    let mut sessions = tokio::task::JoinSet::new();
+    let stopped = stop.clone();
+    loop {
+        tokio::select! {
+            stream = accepted.recv() => match stream {
+                None => break,
+                Some(stream) => {
+                    sessions.spawn(serve(stream, shared.clone(), stopped.clone()));
+                }
+            },
+            Some(_) = sessions.join_next() => {}
+            _ = stop.wait_for(|stop| *stop) => break,
+        }
+    }
+    while sessions.join_next().await.is_some() {}
+}
+
+async fn accept(
+    listener: Listener,
+    access: SocketAccess,
+    workers: Vec<mpsc::UnboundedSender<Accepted>>,
+    next: Arc<std::sync::atomic::AtomicUsize>,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    enum Bound {
+        Tcp(TcpListener),
+        Unix(UnixListener),
+    }
+    let listener = match listener {
+        Listener::Tcp(listener) => Bound::Tcp(TcpListener::from_std(listener)?),
+        Listener::Unix(listener) => Bound::Unix(UnixListener::from_std(listener)?),
+    };
+    loop {
+        let one = async {
+            match &listener {
+                Bound::Tcp(listener) => {
+                    let (stream, peer) = listener.accept().await?;
+                    Ok(Accepted::Tcp(stream.into_std()?, peer))
+                }
+                Bound::Unix(listener) => {
+                    let (stream, _) = listener.accept().await?;
+                    let admitted = stream.peer_cred().is_ok_and(|peer| access.admits(peer.uid()));
+                    Ok(Accepted::Unix(stream.into_std()?, admitted))
+                }
+            }
+        };
+        let stream: io::Result<Accepted> = tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => return Ok(()),
+            stream = one => stream,
+        };
+        match stream {
+            Ok(stream) => {
+                let worker = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % workers.len();
+                // A worker that is gone is stopping, and so is this task.
+                let _ = workers[worker].send(stream);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                // Usually too many open files: closing some takes time, and spinning does not help.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// Serves one connection, from its first byte to its last.
+async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+    let (name, admitted) = match &stream {
+        Accepted::Tcp(_, peer) => (peer.to_string(), true),
+        Accepted::Unix(_, admitted) => ("a Unix socket".to_owned(), *admitted),
+    };
+    let stats = &shared.stats;
+    stats.accepted.add(1);
+    stats.connections.change(0, 1);
+    let full = stats.connections.get() > shared.limits.connections_max as u64;
+    let shut = match () {
+        _ if !admitted => Some(Status::Stranger),
+        _ if full => Some(Status::Full),
+        _ => None,
+    };
+    let introduced = async {
+        let stream = Stream::adopt(stream)?;
+        let oldest = (PROTOCOL_VERSION_MIN..PROTOCOL_VERSION)
+            .find(|version| shared.services.serve_version(*version))
+            .unwrap_or(PROTOCOL_VERSION);
+        let versions = oldest..=PROTOCOL_VERSION;
+        let guest = handshake::accept(&stream, Door { key: shared.key.as_ref(), versions, shut }).await?;
+        Ok::<_, handshake::Refused>((Channel::new(stream, guest.seal), Peer { version: guest.version }))
+    };
+    let introduced = tokio::select! {
+        introduced = tokio::time::timeout(shared.limits.handshake_timeout, introduced) => introduced,
+        _ = stop.wait_for(|stop| *stop) => return stats.connections.change(1, 0),
+    };
+    match introduced {
+        Ok(Ok((channel, peer))) => {
+            if let Err(error) = Session::new(channel, shared.clone(), peer).run(stop).await {
+                tracing::debug!(peer = %name, %error, "connection ended");
+            }
+        }
+        Ok(Err(error)) => {
+            stats.rejected.add(1);
+            tracing::info!(peer = %name, %error, "connection rejected");
+        }
+        Err(_) => {
+            stats.rejected.add(1);
+            tracing::info!(peer = %name, "connection rejected: the peer did not introduce itself in time");
+        }
+    }
+    stats.connections.change(1, 0);
+}
