@@ -30,8 +30,8 @@ end; a second one ends at once. The kernel planes need root, or the capabilities
 ///
 /// The same as "nacre serve --roles reflect", with a reflector's flags. Says in one line where it listens and by which plane
 /// it copies, when members can join (with --json, as JSON). States of groups and the map of locations are kept in memory, or
-/// in the store that --store names, which several reflectors may share. Every flag may stand in nacre.toml under [reflect]
-/// by its name; what is said on the command line wins.
+/// in the store that --store names, which several reflectors may share. Every flag may stand in nacre.toml by its name,
+/// in the part "reflect"; what is said on the command line wins.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {

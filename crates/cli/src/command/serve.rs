@@ -51,7 +51,7 @@ struct Settings {
     #[arg(long, value_name = "ROLE", value_delimiter = ',', value_enum, default_value = "store")]
     roles: Vec<Role>,
     /// A setting of the role reflect: a flag of "nacre reflect serve" without its dashes, as in listen=0.0.0.0:7400; may be
-    /// given several times. In the file, settings of the role are in the part [reflect]
+    /// given several times. In the file, settings of the role are in the part "reflect"
     #[arg(long, value_name = "NAME[=VALUE]")]
     reflect: Vec<String>,
     /// Listen on this address: unix:PATH, or HOST:PORT, where port 0 is any free one, and which needs --key or --open; may
