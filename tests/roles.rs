@@ -282,6 +282,40 @@ fn one_file_configures_all_roles_and_the_line_wins() {
 }
 
 #[test]
+fn a_daemon_of_one_role_has_nothing_of_the_other() {
+    let folder = harness::folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let mut command = program();
+    command.args(["--json", "serve", "--roles", "reflect", "--listen", &address, "--log", "warn"]);
+    command.args(&BOTH[2..]);
+    let server = Server::spawn(command);
+    assert_eq!(server.uri, address);
+    server.run(["write", "a", "x"]).failed(1, &["keeps no objects"]);
+    server.run(["info"]).failed(1, &["\"info\""]);
+    let text = page(&server, "/metrics");
+    assert!(text.contains("nacre_reflect_members 0.0") && !text.contains("nacre_store"), "{text}");
+    assert_eq!(page(&server, "/healthz"), "ok\n");
+    reflect(&["move", "harbour", "--to", &group(&server, 5), "--admin", &address]).ok();
+    let locations: Value = serde_json::from_str(&page(&server, "/locations")).unwrap();
+    assert_eq!(locations["locations"]["harbour"]["group"], 5);
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+
+    let plain = Server::start("mem:", &["--http", "127.0.0.1:0"]);
+    assert!(plain.ready["reflect"].is_null());
+    assert_eq!(http(&pages(&plain), "GET", "/locations", "").0, 404);
+    for (words, part) in [
+        (&["--roles", "reflect", "--store", "mem:"][..], "--reflect store"),
+        (&["--reflect", "open"], "--roles"),
+        (&["--roles", "store,reflect", "--reflect", "colour=red"], "colour"),
+        (&["--roles", "store,reflect", "--reflect", "listen=0.0.0.0:0"], "--open"),
+    ] {
+        let mut command = program();
+        command.args(["serve", "--listen", &address]).args(words).current_dir(folder.path());
+        run_with(command, b"").failed(2, &[part]);
+    }
+}
+
+#[test]
 fn a_daemon_stands_in_front_of_another_store() {
     let folder = harness::folder();
     let behind = Server::start(&file(&folder.path().join("data")), &[]);
