@@ -73,7 +73,7 @@ fn one_server_at_a_time_has_a_folder_or_an_address() {
         .failed(1, &[shown, "open in another process"]);
     second(&["--listen", &server.uri, "--store", "mem:"])
         .failed(1, &["cannot listen on", &server.uri, "in use"]);
-    second(&["--store", "nacre://x"]).failed(2, &["nacre://x", "file:FOLDER"]);
+    second(&["--store", "floppy:x"]).failed(2, &["floppy:x", "file:PATH"]);
     assert_eq!(server.run(["ls"]).text(), "", "the first server does not mind");
 }
 

@@ -8,7 +8,9 @@ mod harness;
 use std::fs;
 
 use cluster::Cluster;
-use harness::{Ended, program, run_with};
+use harness::reflect::http;
+use harness::{Ended, Server, program, run_with};
+use rustix::process::Signal;
 
 /// Runs a command on a store, with something on its standard input.
 #[track_caller]
@@ -124,6 +126,61 @@ fn concurrent_updates_of_few_objects_are_all_counted() {
                  --repeat 1";
     let result = nacre(&uri, &words.split(' ').collect::<Vec<_>>());
     assert_eq!(result.code, 0, "{result:?}");
+}
+
+#[test]
+fn a_daemon_stands_in_front_of_a_pool() {
+    let cluster = Cluster::shared();
+    let uri = cluster.uri("daemon");
+    let folder = harness::folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let start = || Server::listen(&address, &uri, &["--http", "127.0.0.1:0"]);
+    let server = start();
+    // Both sides have the same objects, with the same versions.
+    let content = content(3 << 20);
+    server.run_with(["put", "a", "-"], &content).ok();
+    assert_eq!(nacre(&uri, &["get", "a", "-"]).ok(), content);
+    nacre_with(&uri, &["put", "b", "-"], b"from beside").ok();
+    assert_eq!(server.run(["get", "b", "-"]).ok(), b"from beside");
+    assert_eq!(server.run(["ls"]).text(), "a\nb");
+    server.run(["write", "b", "x", "--if-version", "0"]).failed(3, &["at version 1"]);
+    // A client that has the store open finds the daemon that is started again to be the same.
+    let client = nacre::open(&server.uri).unwrap().blocking();
+    let updated = |times: u64| {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let object = client.object("counter").unwrap();
+                    let add = |old: &[u8]| {
+                        let count = u64::from_le_bytes(old.try_into().unwrap()) + 1;
+                        count.to_le_bytes().to_vec()
+                    };
+                    for _ in 0..times {
+                        object.update(0..8, add).unwrap();
+                    }
+                });
+            }
+        });
+    };
+    updated(25);
+    server.kill();
+    let server = start();
+    updated(25);
+    let count = nacre(&uri, &["read", "counter", "--length", "8"]).ok();
+    assert_eq!(u64::from_le_bytes(count.try_into().unwrap()), 200);
+
+    let report = &server.run(["info", "--json"]).json()[0]["report"];
+    assert_eq!((&report["engine"], &report["pool"]), (&"rados".into(), &"nacre".into()));
+    assert!(server.run(["scrub"]).text().contains("no damage"));
+    let pages = server.ready["http"].as_str().unwrap();
+    assert_eq!(http(pages, "GET", "/healthz", ""), (200, "ok\n".to_owned()));
+    let (_, metrics) = http(pages, "GET", "/metrics", "");
+    assert!(metrics.contains("nacre_region_attempts_total"), "{metrics}");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    let mut wrong = program();
+    wrong.args(["serve", "--listen", &address, "--log", "error", "--store"]);
+    wrong.arg(uri.replace("rados://nacre", "rados://no-such-pool"));
+    run_with(wrong, b"").failed(2, &["no-such-pool"]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! `nacre reflect`, through the built program, on loopback: members hear each other, groups are apart, locations move,
-//! states are handed over, tokens are asked for, and the administration says what is so.
+//! states are handed over, tokens are asked for, and the pages say what is so.
 
 mod harness;
 
@@ -217,8 +217,8 @@ fn a_location_moves_between_two_reflectors_while_members_send() {
     let store = Server::in_memory();
     let flags = ["--store", &store.uri];
     let (here, there) = (Reflector::start(&flags), Reflector::start(&flags));
-    let url = here.http.clone();
-    reflect(&["move", "harbour", "--to", &here.group(1), "--http", &url]).ok();
+    let orders = here.admin.clone();
+    reflect(&["move", "harbour", "--to", &here.group(1), "--admin", &orders]).ok();
     let at = here.address.to_string();
     let what = format!("harbour@{at}");
     let mut members: Vec<Joined> = (0..4).map(|_| Joined::join(&what, &[])).collect();
@@ -253,7 +253,7 @@ fn a_location_moves_between_two_reflectors_while_members_send() {
         assert!(rest.iter().all(|event| event["event"] != "lost"), "{rest:?}");
     }
     assert_eq!(there.get("/locations")["locations"]["harbour"]["reflectors"][0], there.address.to_string());
-    reflect(&["move", "harbour", "--remove", "--http", &url]).ok();
+    reflect(&["move", "harbour", "--remove", "--admin", &orders]).ok();
     reflect(&["send", &what, "x"]).failed(1, &["no such location"]);
 }
 
@@ -282,7 +282,7 @@ fn a_member_of_a_stopped_reflector_joins_the_next_one_at_that_address() {
 }
 
 #[test]
-fn the_administration_says_what_is_so() {
+fn its_pages_say_what_is_so() {
     let reflector = Reflector::start(&["--group", "5:members=1"]);
     let member = Joined::join(&reflector.group(5), &[]);
     reflect(&["send", &reflector.group(5), "x"]).failed(1, &["full"]);
@@ -309,7 +309,7 @@ fn the_administration_says_what_is_so() {
     let (status, page) = http(&reflector.http, "GET", "/", "");
     assert!(status == 200 && page.contains(&name), "{page}");
     assert_eq!(http(&reflector.http, "GET", "/groups?group=x", "").0, 400);
-    assert_eq!(http(&reflector.http, "POST", "/locations", "{").0, 400);
+    assert_eq!(http(&reflector.http, "POST", "/locations", "{}").0, 405);
     assert_eq!(http(&reflector.http, "GET", "/nothing", "").0, 404);
     drop(member);
 }

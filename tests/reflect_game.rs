@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use harness::reflect::{Reflector, http, until};
+use harness::reflect::{Reflector, relocate, until};
 use harness::{Server, folder, wait};
-use serde_json::json;
 
 /// A whole game of bots is long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -82,9 +81,7 @@ fn cells_move_between_reflectors_and_a_killed_one_comes_back() {
     let flags = ["--store", &store.uri, "--state-every", "200ms", "--heartbeat", "100ms", "--expiry", "2s"];
     let (here, there) = (Reflector::start(&flags), Reflector::start(&flags));
     let place = |name: &str, reflector: &Reflector, group: u32| {
-        let body = json!({ "location": name, "reflector": reflector.address.to_string(), "group": group });
-        let (status, said) = http(&there.http, "POST", "/locations", &body.to_string());
-        assert_eq!(status, 200, "{said}");
+        relocate(&there.admin, name, &reflector.group(group));
     };
     let names: Vec<String> = (0..9).map(|cell| format!("grid/{},{}", cell % 3, cell / 3)).collect();
     for (group, name) in (1..).zip(&names) {

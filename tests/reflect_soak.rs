@@ -10,11 +10,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::reflect::{Reflector, http, until};
+use harness::reflect::{Reflector, relocate, until};
 use harness::{Random, Server};
 use nacre_reflect::client::{Client, ClientError, ClientEvent};
 use nacre_reflect::member::{MemberEvent, MemberOptions, SendError, Target, Wanted};
-use serde_json::json;
 
 /// Threads with members, and members of each.
 const THREADS: u64 = 2;
@@ -187,11 +186,8 @@ fn members_come_and_go_and_nothing_is_left_of_them() {
         there: Default::default(),
     };
     let place = |location: u64, at: usize| {
-        let reflector = reflectors[at].address.to_string();
-        let group = LOCATION_GROUPS + location as u32;
-        let body = json!({ "location": format!("place-{location}"), "reflector": reflector, "group": group });
-        let (status, said) = http(&reflectors[0].http, "POST", "/locations", &body.to_string());
-        assert_eq!(status, 200, "{said}");
+        let to = reflectors[at].group(LOCATION_GROUPS + location as u32);
+        relocate(&reflectors[0].admin, &format!("place-{location}"), &to);
     };
     (0..LOCATIONS).for_each(|location| place(location, 0));
     let pids = [reflectors[0].id(), reflectors[1].id()];

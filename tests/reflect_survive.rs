@@ -299,8 +299,8 @@ fn members_of_a_killed_reflector_turn_to_its_standby() {
         &main.group(1),
         "--standby",
         &other,
-        "--http",
-        &main.http,
+        "--admin",
+        &main.admin,
     ]);
     run_with(set, b"").ok();
     let what = format!("harbour@{}", main.address);

@@ -153,6 +153,8 @@ pub struct Server {
     pub uri: String,
     /// Where its metrics are.
     pub metrics: Option<String>,
+    /// The line that it printed when it was ready.
+    pub ready: Value,
     stderr: Arc<Mutex<String>>,
     /// Where its socket is, if it was given one of its own.
     _folder: Option<tempfile::TempDir>,
@@ -224,7 +226,7 @@ impl Server {
         assert_eq!(ready["pid"], child.id());
         let uri = ready["addresses"][0].as_str().unwrap().to_owned();
         let metrics = ready["metrics"].as_str().map(str::to_owned);
-        Server { child, uri, metrics, stderr, _folder: None }
+        Server { child, uri, metrics, ready, stderr, _folder: None }
     }
 
     /// A command for this server.
@@ -257,6 +259,12 @@ impl Server {
     pub fn stop(mut self, signal: Signal) -> ExitStatus {
         kill_process(pid(&self.child), signal).unwrap();
         wait(&mut self.child, PATIENCE)
+    }
+
+    /// Sends it a signal.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        kill_process(pid(&self.child), signal).unwrap();
     }
 
     /// What it logged so far.

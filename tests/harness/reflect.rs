@@ -19,9 +19,13 @@ pub struct Reflector {
     pub address: SocketAddr,
     /// What it said when it was ready.
     pub ready: Value,
-    /// Where its administration is.
+    /// The address of its pages.
     pub http: String,
+    /// The address at which it takes orders.
+    pub admin: String,
     stderr: Arc<Mutex<String>>,
+    /// The folder of its socket, if it was given one of its own.
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl Reflector {
@@ -34,7 +38,14 @@ impl Reflector {
     /// Starts one on an address.
     #[track_caller]
     pub fn listen(address: &str, flags: &[&str]) -> Reflector {
-        Reflector::spawn(Reflector::command(address, flags))
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Reflector::command(address, flags);
+        if !flags.contains(&"--admin") {
+            command.arg("--admin").arg(format!("unix:{}", folder.path().join("socket").display()));
+        }
+        let mut reflector = Reflector::spawn(command);
+        reflector._folder = Some(folder);
+        reflector
     }
 
     /// What would start it.
@@ -68,7 +79,8 @@ impl Reflector {
         assert_eq!(ready["pid"], child.id());
         let address = ready["addresses"][0].as_str().unwrap().parse().unwrap();
         let http = ready["http"].as_str().unwrap_or_default().to_owned();
-        Reflector { child, address, ready, http, stderr }
+        let admin = ready["admin"].as_str().unwrap_or_default().to_owned();
+        Reflector { child, address, ready, http, admin, stderr, _folder: None }
     }
 
     /// A group on its shared port, as members name it.
@@ -76,7 +88,7 @@ impl Reflector {
         format!("{id}@{}", self.address)
     }
 
-    /// What its administration says.
+    /// The JSON of one of its pages.
     #[track_caller]
     pub fn get(&self, path: &str) -> Value {
         let (status, body) = http(&self.http, "GET", path, "");
@@ -285,17 +297,31 @@ pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Asks a reflector's administration. Gives the status and the body.
+/// Sends a request to the address of a page. Gives the status and the body.
 #[track_caller]
 pub fn http(url: &str, method: &str, path: &str, body: &str) -> (u16, String) {
+    let host = url.strip_prefix("http://").unwrap().trim_end_matches('/');
+    request(url, method, path, &[&format!("Host: {host}")], body)
+}
+
+/// The same with header fields of the caller's own.
+#[track_caller]
+pub fn request(url: &str, method: &str, path: &str, fields: &[&str], body: &str) -> (u16, String) {
     let address = url.strip_prefix("http://").unwrap().trim_end_matches('/');
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let length = body.len();
-    write!(stream, "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}")
-        .unwrap();
+    let (fields, length) = (fields.join("\r\n"), body.len());
+    write!(stream, "{method} {path} HTTP/1.0\r\n{fields}\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Has a daemon move a location.
+#[track_caller]
+pub fn relocate(admin: &str, location: &str, to: &str) {
+    let mut command = program();
+    command.args(["reflect", "move", location, "--to", to, "--admin", admin]);
+    super::run_with(command, b"").ok();
 }

@@ -68,15 +68,14 @@ struct Serve {
 /// Runs a server with the functions that the study needs, until it is killed.
 fn serve(server: &Serve) -> ExitCode {
     assert_eq!((server.metrics.as_str(), server.log.as_str()), ("none", "error"));
-    let default = nacre_daemon::ServerOptions::default();
     let options = nacre_daemon::ServerOptions {
-        data: server.store.strip_prefix("file:").map(Into::into),
+        store: Some(server.store.parse().unwrap()),
         listen: vec![server.listen.clone()],
         open: server.open,
         members: server.members.clone(),
-        metrics: None,
-        durability: server.durability.clone().unwrap_or(default.durability),
-        snapshot_bytes: server.snapshot_bytes.unwrap_or(default.snapshot_bytes),
+        http: None,
+        durability: server.durability.as_deref().map(|text| text.parse().unwrap()),
+        snapshot_bytes: server.snapshot_bytes,
         pacing: !server.no_pacing,
         region_statistics: server.region_statistics,
         ..Default::default()

@@ -1,12 +1,14 @@
 //! What a person can say to `nacre`. The flags of each command stand beside the command.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nacre::{ByteRange, Fork, stage};
 
 use crate::command::*;
+use crate::configuration;
 use crate::failure::Failure;
 use crate::name;
 use crate::quantity::parse_size;
@@ -33,6 +35,18 @@ pub struct Line {
     pub common: Common,
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Line {
+    /// Reads a command line, and the configuration file of a daemon that it starts. What is wrong with the line itself is
+    /// reported, and ends the program with exit code 2.
+    pub fn read(words: Vec<OsString>) -> Result<Line, Failure> {
+        let command = Line::command();
+        let matches = command.clone().try_get_matches_from(&words).unwrap_or_else(|error| error.exit());
+        let words = configuration::complete(&command, words, &matches)?;
+        let matches = command.try_get_matches_from(words).unwrap_or_else(|error| error.exit());
+        Ok(Line::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
+    }
 }
 
 /// What goes with every command.
@@ -79,7 +93,7 @@ pub enum Command {
     Copy(copy_tree::Args),
     Remove(remove::Args),
     #[command(subcommand)]
-    Reflect(nacre_reflect::command::Command),
+    Reflect(reflect::Command),
     Keygen(keygen::Args),
     /// Run a study: what coordination costs, measured on this machine
     #[command(subcommand)]

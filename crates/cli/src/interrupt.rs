@@ -5,6 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use nacre_daemon::Signals;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::oneshot;
 
@@ -18,9 +19,9 @@ pub fn stopping<T: Send>(stop: impl Fn(), work: impl FnOnce() -> T + Send) -> Re
         .map_err(Failure::io("start the program's runtime"))?;
     // Signals are caught before anything is begun, so that none ends the program half-way. Without that the work goes
     // on to its end; only stopping it needs more force.
-    let first = {
+    let signals = {
         let _inside = runtime.enter();
-        nacre_daemon::signalled()
+        Signals::catch()
     };
     let (done, mut finished) = tokio::sync::oneshot::channel::<()>();
     std::thread::scope(|scope| {
@@ -30,15 +31,14 @@ pub fn stopping<T: Send>(stop: impl Fn(), work: impl FnOnce() -> T + Send) -> Re
             result
         });
         runtime.block_on(async {
-            let Ok(first) = first else { return };
+            let Ok(mut signals) = signals else { return };
             tokio::select! {
                 _ = &mut finished => return,
-                () = first => stop(),
+                () = signals.next() => stop(),
             }
-            let Ok(second) = nacre_daemon::signalled() else { return };
             tokio::select! {
                 _ = &mut finished => {}
-                () = second => std::process::exit(130),
+                () = signals.next() => std::process::exit(130),
             }
         });
         match worker.join() {
@@ -58,16 +58,14 @@ pub struct Interruptible<R> {
 impl<R> Interruptible<R> {
     /// Catches signals from now on. Must be called in the program's runtime.
     pub fn new(inner: R) -> Result<Self, Failure> {
-        let first = nacre_daemon::signalled()?;
+        let mut signals = Signals::catch()?;
         let (sender, signalled) = oneshot::channel();
         tokio::spawn(async move {
-            first.await;
+            signals.next().await;
             // Nobody listens any more where the source was read to its end.
             let _ = sender.send(());
-            if let Ok(second) = nacre_daemon::signalled() {
-                second.await;
-                std::process::exit(130);
-            }
+            signals.next().await;
+            std::process::exit(130);
         });
         Ok(Self { inner, signalled })
     }

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod command;
+mod configuration;
 mod failure;
 mod interrupt;
 mod name;
@@ -14,13 +15,13 @@ mod session;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use crate::arguments::Line;
 
 fn main() -> ExitCode {
-    // What is wrong with the line itself is reported, and ended with exit code 2, by the parser.
-    let line = Line::parse();
+    let line = match Line::read(std::env::args_os().collect()) {
+        Ok(line) => line,
+        Err(failure) => return failure.report(false),
+    };
     let json = line.common.json;
     let done = command::run(line).and_then(|()| Ok(output::flush()?));
     match done {

@@ -24,12 +24,13 @@ pub(crate) enum Opened {
 }
 
 impl Opened {
-    pub(crate) fn open(uri: &Uri) -> Result<Opened, StoreError> {
+    pub(crate) fn open(uri: &Uri, own_thread: bool) -> Result<Opened, StoreError> {
         match &uri.engine {
             Engine::Memory => Ok(Opened::Log(LogStore::memory(log_options(&uri.options)))),
             Engine::Folder(path) => Ok(Opened::Log(LogStore::open(path, log_options(&uri.options))?)),
             Engine::Servers(servers) => {
-                Ok(Opened::Remote(RemoteStore::new(servers, remote_options(&uri.options)?)?))
+                let options = RemoteOptions { own_thread, ..remote_options(&uri.options)? };
+                Ok(Opened::Remote(RemoteStore::new(servers, options)?))
             }
             Engine::Rados(location) => Ok(Opened::Rados(RadosStore::new(location.clone()))),
         }

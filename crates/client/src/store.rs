@@ -22,8 +22,19 @@ pub struct Store {
 impl Store {
     /// Opens the store at a place: [`open`](crate::open), with the place already parsed.
     pub fn open(uri: &Uri) -> Result<Store, StoreError> {
+        Store::open_by(uri, false)
+    }
+
+    /// Opens a store whose connections to servers, if it has any, do not depend on the runtime of whoever uses it: for
+    /// programs whose runtimes come and go. Otherwise like [`Store::open`].
+    pub fn open_apart(uri: &Uri) -> Result<Store, StoreError> {
+        Store::open_by(uri, true)
+    }
+
+    fn open_by(uri: &Uri, own_thread: bool) -> Result<Store, StoreError> {
         let name = uri.name();
-        let opened = Opened::open(uri).map_err(|error| error.context(format_args!("cannot open {name}")))?;
+        let opened = Opened::open(uri, own_thread)
+            .map_err(|error| error.context(format_args!("cannot open {name}")))?;
         Ok(Store { objects: opened.objects(), opened, name: name.into() })
     }
 

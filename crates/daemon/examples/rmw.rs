@@ -77,12 +77,13 @@ fn main() -> Result<(), Error> {
     match arguments.get(1).map(String::as_str) {
         Some("serve") => {
             let pacing = !arguments.iter().any(|argument| argument == "unpaced");
-            let data = arguments.get(3).filter(|argument| *argument != "unpaced").map(Into::into);
+            let folder = arguments.get(3).filter(|argument| *argument != "unpaced");
+            let store = Some(folder.map_or("mem:".to_owned(), |folder| format!("file:{folder}")).parse()?);
             let listen = vec![arguments[2].clone()];
             let file = key.map(|key| key["key=".len()..].into());
             let open = key.is_none();
             let options =
-                ServerOptions { data, listen, metrics: None, pacing, key: file, open, ..Default::default() };
+                ServerOptions { store, listen, http: None, pacing, key: file, open, ..Default::default() };
             let daemon = Daemon::start(&options)?;
             println!("{}", daemon.addresses()[0]);
             loop {

@@ -1,45 +1,19 @@
-//! What clients may ask of the server as a whole.
+//! The administration of the daemon as a whole: each role answers the methods that are its own.
 
 use bytes::Bytes;
-use nacre_logstore::LogStore;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, Reply, StoreError};
+use nacre_reflect::server::Handle;
 use nacre_remote::{Admin, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::oneshot;
 
-/// Answers calls about a store.
+use crate::kept::Kept;
+
+/// Answers calls about the roles that there are.
 pub(crate) struct Administration {
-    store: Paced<LogStore>,
-}
-
-impl Administration {
-    pub(crate) fn new(store: Paced<LogStore>) -> Self {
-        Self { store }
-    }
-
-    /// Runs what may take long on a thread of its own.
-    fn aside(
-        &self,
-        method: &str,
-        work: impl FnOnce(&LogStore) -> Result<Bytes, StoreError> + Send + 'static,
-    ) -> Reply<Bytes> {
-        let (send, result) = oneshot::channel();
-        let store = self.store.inner().clone();
-        let thread = std::thread::Builder::new().name(format!("nacre-{method}")).spawn(move || {
-            // Whoever asked may have gone away meanwhile.
-            let _ = send.send(work(&store));
-        });
-        if let Err(error) = thread {
-            let text = format!("cannot start a thread for {method}: {error}");
-            return Reply::ready(Err(StoreError::new(ErrorKind::Io, text)));
-        }
-        Reply::pending(async move {
-            let lost = || StoreError::new(ErrorKind::Unknown, "the thread that did it ended in a panic");
-            result.await.unwrap_or_else(|_| Err(lost()))
-        })
-    }
+    pub(crate) store: Option<Paced<Kept>>,
+    pub(crate) reflector: Option<Handle>,
 }
 
 /// How many regions to report on.
@@ -59,15 +33,41 @@ impl Default for RegionsArgument {
 const REGIONS_MAX: usize = 8192;
 
 impl Administration {
+    /// Answers a call about the store.
+    fn store(
+        store: &Paced<Kept>,
+        method: &str,
+        argument: &Bytes,
+        progress: Progress,
+    ) -> Option<Reply<Bytes>> {
+        let method = match method {
+            "info" => "info",
+            "scrub" => "scrub",
+            "compact" => "compact",
+            "regions" => return Some(Reply::ready(Self::regions(store, argument))),
+            "clear-regions" => {
+                store.clear_regions();
+                return Some(Reply::ready(Self::regions(store, argument)));
+            }
+            _ => return None,
+        };
+        let report = move |at: Value| progress.send(at.to_string());
+        let answer = match store.inner().administer(method, report) {
+            Reply::Ready(Some(answer)) => Reply::ready(answer.and_then(|answer| json(&answer))),
+            answer => Reply::pending(async move { json(&answer.await?) }),
+        };
+        Some(answer)
+    }
+
     /// What conditional writes came to: in all, and region by region.
-    fn regions(&self, argument: &Bytes) -> Result<Bytes, StoreError> {
+    fn regions(store: &Paced<Kept>, argument: &Bytes) -> Result<Bytes, StoreError> {
         let argument = match &argument[..] {
             [] => RegionsArgument::default(),
             text => serde_json::from_slice(text)
                 .map_err(|error| StoreError::new(ErrorKind::Invalid, format!("regions: {error}")))?,
         };
-        let totals = self.store.totals();
-        let (regions, uncounted) = self.store.regions(argument.limit.min(REGIONS_MAX));
+        let totals = store.totals();
+        let (regions, uncounted) = store.regions(argument.limit.min(REGIONS_MAX));
         let regions: Vec<Value> = regions
             .iter()
             .map(|region| {
@@ -103,29 +103,11 @@ fn json(value: &impl Serialize) -> Result<Bytes, StoreError> {
 
 impl Admin for Administration {
     fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes> {
-        match method {
-            "info" => Reply::ready(json(&self.store.inner().info())),
-            "scrub" => self.aside(method, move |store| {
-                let report = store.scrub(|at| {
-                    if let Ok(text) = json(&at) {
-                        progress.send(text);
-                    }
-                })?;
-                json(&report)
-            }),
-            "compact" => self.aside(method, |store| {
-                store.compact()?;
-                json(&store.info())
-            }),
-            "regions" => Reply::ready(self.regions(&argument)),
-            "clear-regions" => {
-                self.store.clear_regions();
-                Reply::ready(self.regions(&argument))
-            }
-            _ => {
-                let text = format!("this server knows no call named \"{method}\"");
-                Reply::ready(Err(StoreError::new(ErrorKind::Unsupported, text)))
-            }
-        }
+        let store = self.store.as_ref().and_then(|store| Self::store(store, method, &argument, progress));
+        let answer = store.or_else(|| self.reflector.as_ref()?.call(method, &argument));
+        answer.unwrap_or_else(|| {
+            let text = format!("no role of this daemon knows a call named \"{method}\"");
+            Reply::ready(Err(StoreError::new(ErrorKind::Unsupported, text)))
+        })
     }
 }

@@ -1,11 +1,15 @@
-//! Nacre's server: opens a store, serves it to clients, tells how it is over HTTP, and stops in good order.
+//! Nacre's daemon: roles in one process, with one set of addresses for clients and the administration, one HTTP listener and
+//! one end.
+//!
+//! The role `store` serves a store to clients; the role `reflect` reflects datagrams. Any of them, or both:
 //!
 //! ```
 //! use nacre_daemon::{Daemon, ServerOptions};
 //!
 //! let socket = std::env::temp_dir().join(format!("nacre-doc-{}", std::process::id()));
 //! let listen = vec![format!("unix:{}", socket.display())];
-//! let options = ServerOptions { data: None, listen, metrics: None, ..Default::default() };
+//! let store = Some("mem:".parse()?);
+//! let options = ServerOptions { store, listen, http: None, ..Default::default() };
 //! let daemon = Daemon::start(&options)?;
 //! let store = nacre::open(&daemon.addresses()[0].to_string())?.blocking();
 //! store.object("greeting")?.write(0, "hello")?;
@@ -16,105 +20,219 @@
 #![forbid(unsafe_code)]
 
 mod administration;
-mod http;
+mod kept;
 mod membership;
 mod metrics;
 mod options;
+mod shown;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nacre_logstore::LogStore;
 use nacre_object::pace::Paced;
-use nacre_object::{ErrorKind, StoreError};
+use nacre_object::{ErrorKind, ObjectStore, StoreError};
+use nacre_reflect::forward::ForwardError;
+use nacre_reflect::server::{Server as Reflector, ServerError as ReflectorError};
 use nacre_remote::{AdminService, Requests, StoreService};
 use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
+use nacre_status::{ListenError, Listener, Part};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::administration::Administration;
-use crate::http::Http;
+use crate::kept::{Kept, NoObjects};
 pub use crate::membership::MEMBERS_FILE;
 use crate::metrics::Sources;
-pub use crate::options::{METRICS_ADDRESS_DEFAULT, ServerOptions};
+pub use crate::options::{FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, ServerOptions};
+use crate::shown::StorePart;
 
-/// A running server. Dropping it stops it too, but tells nobody what went wrong.
+/// A running daemon. Dropping it stops it too, but tells nobody what went wrong.
 pub struct Daemon {
-    server: Server,
-    http: Option<Http>,
-    store: LogStore,
+    server: Option<Server>,
+    reflector: Option<Reflector>,
+    http: Option<Listener>,
+    store: Option<Paced<Kept>>,
+    requests: Arc<Requests>,
 }
 
 impl Daemon {
-    /// Opens the store and begins to serve it. When this returns, clients can connect.
+    /// Begins with all roles. When this returns, clients can connect and members can join.
+    ///
+    /// # Errors
+    /// `Invalid` if the options contradict each other, else the reason why a role cannot begin; then none does.
     pub fn start(options: &ServerOptions) -> Result<Daemon, StoreError> {
-        let (listen, socket) = (options.addresses()?, options.socket_access()?);
+        let invalid = |text: &str| Err(StoreError::new(ErrorKind::Invalid, text));
         if options.open && options.key.is_some() {
-            let text = "a server with a key is not open: say --open, or give a key, not both";
-            return Err(StoreError::new(ErrorKind::Invalid, text));
+            return invalid("a server with a key is not open: say --open, or give a key, not both");
+        }
+        if options.store.is_none() && options.reflect.is_none() {
+            return invalid("a daemon without a role has nothing to do");
+        }
+        let listen = options.addresses()?;
+        if options.store.is_some() && listen.is_empty() {
+            return invalid("the role store has to listen somewhere");
         }
         let key = options.key.as_deref().map(ClusterKey::load).transpose()?;
-        let store = match &options.data {
-            None => LogStore::memory(options.log_options()?),
-            Some(path) => LogStore::open(path, options.log_options()?)?,
+        let kept = options.store.as_ref().map(|uri| Kept::open(uri, options)).transpose()?;
+        let store = kept.clone().map(|kept| Paced::new(kept, options.pace_options()));
+        let reflector = match &options.reflect {
+            None => None,
+            Some(reflect) => {
+                let mut reflect = reflect.clone();
+                reflect.store = reflect.store.or_else(|| kept.as_ref().map(Kept::handle));
+                Some(Reflector::start(reflect).map_err(reflector_error)?)
+            }
         };
-        let membership = membership::settle(options, &listen, &store)?;
-        let paced = Paced::new(store.clone(), options.pace_options());
         let requests = Arc::new(Requests::default());
-        let administration = Arc::new(Administration::new(paced.clone()));
+        let mut daemon = Daemon { server: None, reflector, http: None, store, requests };
+        daemon.server = match daemon.serve(options, listen, key, kept.as_ref()) {
+            Err(error) if options.store.is_none() && options.listen_if_possible => {
+                tracing::warn!("{error}; this daemon has no administration, name an address for it");
+                None
+            }
+            server => server?,
+        };
+        daemon.http = serve_http(options, daemon.parts())?;
+        Ok(daemon)
+    }
+
+    /// Serves clients and the administration, if there are addresses for that.
+    fn serve(
+        &self,
+        options: &ServerOptions,
+        listen: Vec<Address>,
+        key: Option<ClusterKey>,
+        kept: Option<&Kept>,
+    ) -> Result<Option<Server>, StoreError> {
+        if listen.is_empty() {
+            return Ok(None);
+        }
+        let membership = membership::settle(options, &listen, kept)?;
+        let administration = Administration {
+            store: self.store.clone(),
+            reflector: self.reflector.as_ref().map(Reflector::handle),
+        };
+        let objects: Arc<dyn ObjectStore> = match &self.store {
+            Some(store) => Arc::new(store.clone()),
+            None => Arc::new(NoObjects),
+        };
+        let requests = self.requests.clone();
         let services = Services::new()
-            .with(StoreService::new(Arc::new(paced.clone()), membership, requests.clone()))
-            .with(AdminService::new(administration, requests.clone()));
+            .with(StoreService::new(objects, membership, requests.clone()))
+            .with(AdminService::new(Arc::new(administration), requests));
         let serve = ServeOptions {
             listen,
             threads: options.threads,
             key,
             open: options.open,
-            socket,
+            socket: options.socket_access()?,
             limits: options.limits(),
             services,
         };
-        let server = Server::start(serve)?;
-        let sources = Arc::new(Sources {
-            stats: server.stats().clone(),
-            requests,
-            store: paced,
-            addresses: server.addresses().iter().map(Address::to_string).collect(),
-            data: options.data.as_ref().map_or("memory".to_owned(), |path| path.display().to_string()),
-            started: Instant::now(),
-        });
-        let http = match &options.metrics {
-            None => None,
-            Some(address) => match Http::start(address, sources) {
-                Err(error) if error.kind == ErrorKind::Busy && options.metrics_if_free => {
-                    tracing::warn!("{error}; this server has none, name another address with --metrics");
-                    None
-                }
-                http => Some(http?),
-            },
-        };
-        Ok(Daemon { server, http, store })
+        Server::start(serve).map(Some)
     }
 
-    /// The addresses that it serves clients on, with the ports that were found for those given as 0.
+    /// The parts that HTTP shows, one for each role.
+    fn parts(&self) -> Vec<Arc<dyn Part>> {
+        let mut parts: Vec<Arc<dyn Part>> = Vec::new();
+        if let (Some(store), Some(server)) = (&self.store, &self.server) {
+            let addresses = server.addresses().iter().map(Address::to_string).collect();
+            let (stats, store) = (server.stats().clone(), store.clone());
+            let requests = self.requests.clone();
+            let sources = Sources { stats, requests, store, addresses, started: Instant::now() };
+            parts.push(Arc::new(StorePart(Arc::new(sources))));
+        }
+        if let Some(reflector) = &self.reflector {
+            parts.push(Arc::new(reflector.handle()));
+        }
+        parts
+    }
+
+    /// The addresses that clients and the administration are served on, with the ports that were found for those given as
+    /// 0.
     pub fn addresses(&self) -> &[Address] {
-        self.server.addresses()
+        self.server.as_ref().map_or(&[], Server::addresses)
     }
 
-    /// Where `/metrics`, `/healthz` and the status page are, if anywhere.
-    pub fn metrics_address(&self) -> Option<SocketAddr> {
-        self.http.as_ref().map(Http::address)
+    /// The address of `/metrics`, `/healthz` and the status page, if they are served.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(Listener::address)
     }
 
-    /// Stops: accepts nothing more, finishes what was accepted, syncs and closes the store. Blocks until that is done.
+    /// The reflector, if the daemon has that role.
+    pub fn reflector(&self) -> Option<&Reflector> {
+        self.reflector.as_ref()
+    }
+
+    /// Ends when a role has ended by itself, which is a failure that [`Daemon::stop`] tells.
+    pub fn failed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let ended = self.reflector.as_ref().map(Reflector::ended);
+        async move {
+            match ended {
+                Some(ended) => ended.await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Stops: accepts nothing more, finishes what was accepted, tells the reflector's members, stores what they left, syncs
+    /// and closes the store. Blocks until that is done.
+    ///
+    /// # Errors
+    /// The reason why a role failed, before or now; the others have been stopped in good order all the same.
     pub fn stop(self) -> Result<(), StoreError> {
-        let Daemon { server, http, store } = self;
-        server.stop();
+        let Daemon { server, reflector, http, store, .. } = self;
+        // Members are told while clients get their last replies: neither waits for the other. Both need the store.
+        let reflected = std::thread::scope(|scope| {
+            let reflected = reflector.map(|reflector| scope.spawn(|| reflector.stop()));
+            if let Some(server) = server {
+                server.stop();
+            }
+            reflected.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(ReflectorError::Panicked)))
+        });
         drop(http);
-        store.close()
+        let closed = store.map_or(Ok(()), |store| store.inner().close());
+        reflected.map_err(reflector_error).and(closed)
     }
 }
 
-/// Serves until `shutdown` is done, then stops in good order. `ready` is told when clients can connect.
+/// The reflector's error as the daemon's.
+fn reflector_error(error: ReflectorError) -> StoreError {
+    match error {
+        ReflectorError::Store(error) => error,
+        ReflectorError::Forward(ForwardError::Listen { .. }) => {
+            StoreError::new(ErrorKind::Busy, format!("{error}; choose another address"))
+        }
+        error => StoreError::new(ErrorKind::Io, error.to_string()),
+    }
+}
+
+/// Shows the parts over HTTP, if that is wanted.
+fn serve_http(options: &ServerOptions, parts: Vec<Arc<dyn Part>>) -> Result<Option<Listener>, StoreError> {
+    let Some(address) = options.http.clone() else { return Ok(None) };
+    let listen =
+        nacre_status::Options { address, open: options.http_open, hosts: options.http_hosts.clone() };
+    match Listener::start(&listen, parts) {
+        Ok(listener) => Ok(Some(listener)),
+        Err(error) if error.is_taken() && options.http_if_free => {
+            tracing::warn!("{error}; this server has none, name another address with --http");
+            Ok(None)
+        }
+        Err(error) => {
+            let kind = match &error {
+                ListenError::Open { .. } => ErrorKind::Denied,
+                ListenError::Io { .. } if error.is_taken() => ErrorKind::Busy,
+                ListenError::Io { .. } => ErrorKind::Io,
+            };
+            Err(StoreError::new(kind, error.to_string()))
+        }
+    }
+}
+
+/// Runs until `shutdown` is done or a role fails, then stops in good order. `ready` is told when clients can connect.
+///
+/// # Errors
+/// As [`Daemon::start`] and [`Daemon::stop`].
 pub async fn run(
     options: ServerOptions,
     ready: impl FnOnce(&Daemon),
@@ -123,26 +241,42 @@ pub async fn run(
     let panicked = |error: tokio::task::JoinError| StoreError::new(ErrorKind::Io, error.to_string());
     let daemon = tokio::task::spawn_blocking(move || Daemon::start(&options)).await.map_err(panicked)??;
     ready(&daemon);
-    shutdown.await;
-    tracing::info!("stopping: finishing what was accepted");
+    tokio::select! {
+        () = shutdown => tracing::info!("stopping: finishing what was accepted"),
+        () = daemon.failed() => tracing::error!("stopping: a role has failed"),
+    }
     tokio::task::spawn_blocking(|| daemon.stop()).await.map_err(panicked)??;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Catches SIGTERM and Ctrl-C from now on; the future is done when one of them has come.
-///
-/// Must be called in a tokio runtime with its I/O enabled.
-pub fn signalled() -> Result<impl Future<Output = ()>, StoreError> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let caught = |kind| {
-        signal(kind).map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot catch signals: {error}")))
-    };
-    let (mut interrupt, mut terminate) = (caught(SignalKind::interrupt())?, caught(SignalKind::terminate())?);
-    Ok(async move {
+/// SIGTERM and Ctrl-C, from when they were caught on.
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// Catches the signals from now on. Must be called in a tokio runtime with its I/O enabled.
+    ///
+    /// # Errors
+    /// `Io` if the system refuses.
+    pub fn catch() -> Result<Signals, StoreError> {
+        let caught = |kind| {
+            signal(kind)
+                .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot catch signals: {error}")))
+        };
+        Ok(Signals {
+            interrupt: caught(SignalKind::interrupt())?,
+            terminate: caught(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the next one.
+    pub async fn next(&mut self) {
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
         }
-    })
+    }
 }

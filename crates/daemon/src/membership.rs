@@ -8,13 +8,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use nacre_logstore::LogStore;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use nacre_remote::{Members, Membership};
 use nacre_rpc::Address;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::kept::Kept;
 use crate::options::ServerOptions;
 
 /// The file's name.
@@ -24,23 +24,25 @@ const HEAD: &str = "nacre members, format 1";
 /// What its last line begins with.
 const SUM: &str = "xxh3 ";
 
-/// The place of a server among those that keep its store together. A new list is written down with the store.
+/// The place of a server among those that keep its store together. A new list is written down with the store, where that
+/// is in a folder.
 pub(crate) fn settle(
     options: &ServerOptions,
     listen: &[Address],
-    store: &LogStore,
+    kept: Option<&Kept>,
 ) -> Result<Membership, StoreError> {
     let told = told(options, listen)?;
-    let Some(folder) = &options.data else {
-        return match told {
-            Some(told) => Ok(told),
-            None => Ok(Membership::alone(random_identity()?)),
+    let Some((store, folder)) = kept.and_then(|kept| Some((kept, kept.folder()?))) else {
+        return match (told, kept) {
+            (Some(told), _) => Ok(told),
+            (None, Some(kept @ Kept::Other(_))) => Ok(Membership::alone(kept.identity()?)),
+            (None, _) => Ok(Membership::alone(random_identity()?)),
         };
     };
     let path = folder.join(MEMBERS_FILE);
     let kept = load(&path)?;
     let told = match (told, kept) {
-        (None, None) => return Ok(Membership::alone(store.identity())),
+        (None, None) => return Ok(Membership::alone(store.identity()?)),
         (None, Some(kept)) => return Ok(kept),
         (Some(told), None) => told,
         (Some(told), Some(kept)) if told.members() == kept.members() && told.own() == kept.own() => {
@@ -169,7 +171,7 @@ fn decode(text: &str) -> Option<Membership> {
 }
 
 /// Says how many objects of the store are no longer found, because by the new list they belong to other members.
-fn warn_of_strays(membership: &Membership, store: &LogStore) -> Result<(), StoreError> {
+fn warn_of_strays(membership: &Membership, store: &Kept) -> Result<(), StoreError> {
     let (mut strays, mut last) = (0u64, None);
     loop {
         // The index is in memory: a page is there at once.

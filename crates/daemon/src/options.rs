@@ -1,36 +1,47 @@
-//! What can be set of a server. The fields' names, with dashes, are those of the flags and of `nacre.toml`.
+//! The settings of a daemon. The fields' names, with dashes, are those of the flags and of the configuration file.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nacre_logstore::Durability;
+use nacre::{Durability, Engine, Uri};
 use nacre_object::pace::PaceOptions;
 use nacre_object::{ErrorKind, StoreError};
 use nacre_rpc::socket::{self, SOCKET_MODE_DEFAULT};
 use nacre_rpc::{Address, ServerLimits, SocketAccess};
-use serde::{Deserialize, Serialize};
 
-/// Where metrics are served by default.
-pub const METRICS_ADDRESS_DEFAULT: &str = "127.0.0.1:6471";
+/// The default address of the HTTP listener.
+pub const HTTP_ADDRESS_DEFAULT: &str = "127.0.0.1:6471";
+/// The folder of the store, where nothing else is said.
+pub const FOLDER_DEFAULT: &str = "nacre-data";
 
-/// How to run a server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+/// The settings of a daemon: those of each role, and those that roles share.
+#[derive(Clone)]
 pub struct ServerOptions {
-    /// The folder that holds the store; without one it is in memory, and gone when the server ends.
-    pub data: Option<PathBuf>,
+    /// The store to serve, for the role `store`. One in a folder is made if there is none. Any other than in a folder or in
+    /// memory is served by standing in front of it.
+    pub store: Option<Uri>,
+    /// The reflector to run, for the role `reflect`. Unless it has a store of its own, it keeps states and locations in the
+    /// daemon's, and without that in memory.
+    pub reflect: Option<nacre_reflect::server::ServerOptions>,
     /// Addresses to serve clients on: `unix:PATH`, or `HOST:PORT`, which needs `key` or `open`. None stands for the socket of
     /// the user that the server runs as: see [`nacre_rpc::socket::own_socket_for_server`].
     pub listen: Vec<String>,
+    /// Lets the daemon do without these addresses, and so without administration, where it cannot have them. Not for
+    /// the role `store`.
+    pub listen_if_possible: bool,
     /// Mode of the Unix sockets, in octal digits. Only the server's own user and root are served on one that lets nobody
     /// else in.
     pub socket_mode: String,
     /// Group of the Unix sockets, by name or number, instead of that of the process.
     pub socket_group: Option<String>,
     /// Address of `/metrics`, `/healthz` and the status page; none for no such thing.
-    pub metrics: Option<String>,
-    /// Whether the server does without metrics where another one has their address already.
-    pub metrics_if_free: bool,
+    pub http: Option<String>,
+    /// Lets the daemon do without HTTP where another one has its address already.
+    pub http_if_free: bool,
+    /// Lets the address of `http` be another one than of loopback.
+    pub http_open: bool,
+    /// Names in the `Host` of requests that HTTP answers, beside those of loopback and its own address.
+    pub http_hosts: Vec<String>,
     /// File with the cluster key; with one, every client must prove that it has the key too.
     pub key: Option<PathBuf>,
     /// Whether anybody may do anything who can reach an address `HOST:PORT`, for want of a key.
@@ -42,15 +53,16 @@ pub struct ServerOptions {
     pub member: Option<String>,
     /// Version of the list of members; it must grow when the list is changed.
     pub members_version: u64,
-    /// `always`, `none`, or an interval such as `50ms`: when acknowledged writes are on the medium.
-    pub durability: String,
+    /// When acknowledged writes are on the medium. This and the next three are of a store in a folder or in memory; none
+    /// stands for what the uri says, or the engine's default.
+    pub durability: Option<Durability>,
     /// Size of a segment of the log, in bytes; 0 for one that follows the capacity, or else the volume's size.
-    pub segment_bytes: u32,
+    pub segment_bytes: Option<u32>,
     /// The most that the store may take, in bytes: its log, what it keeps in reserve, and its snapshots. None for what the
     /// volume has.
     pub capacity: Option<u64>,
     /// Log that may gather before the index is written down again, in bytes.
-    pub snapshot_bytes: u64,
+    pub snapshot_bytes: Option<u64>,
     /// Whether updates of contended regions take turns.
     pub pacing: bool,
     /// Whether attempts and failures are counted for every region, to be asked for by clients.
@@ -69,24 +81,27 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     fn default() -> Self {
-        let log = nacre_logstore::Options::default();
         let limits = ServerLimits::default();
         Self {
-            data: Some("nacre-data".into()),
+            store: Some(Uri { engine: Engine::Folder(FOLDER_DEFAULT.into()), options: Default::default() }),
+            reflect: None,
             listen: Vec::new(),
+            listen_if_possible: false,
             socket_mode: format!("{SOCKET_MODE_DEFAULT:04o}"),
             socket_group: None,
-            metrics: Some(METRICS_ADDRESS_DEFAULT.to_owned()),
-            metrics_if_free: false,
+            http: Some(HTTP_ADDRESS_DEFAULT.to_owned()),
+            http_if_free: false,
+            http_open: false,
+            http_hosts: Vec::new(),
             key: None,
             open: false,
             members: Vec::new(),
             member: None,
             members_version: 1,
-            durability: "always".to_owned(),
-            segment_bytes: log.segment_bytes,
-            capacity: log.capacity_bytes,
-            snapshot_bytes: log.snapshot_bytes,
+            durability: None,
+            segment_bytes: None,
+            capacity: None,
+            snapshot_bytes: None,
             pacing: true,
             region_statistics: false,
             threads: 0,
@@ -99,22 +114,15 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    pub(crate) fn log_options(&self) -> Result<nacre_logstore::Options, StoreError> {
-        Ok(nacre_logstore::Options {
-            durability: parse_durability(&self.durability)?,
-            segment_bytes: self.segment_bytes,
-            capacity_bytes: self.capacity,
-            snapshot_bytes: self.snapshot_bytes,
-            ..Default::default()
-        })
-    }
-
-    /// The addresses to listen on.
+    /// The addresses to listen on, of which there may be none.
     pub(crate) fn addresses(&self) -> Result<Vec<Address>, StoreError> {
         if self.listen.is_empty() {
             return Ok(vec![Address::Unix(socket::own_socket_for_server()?)]);
         }
-        self.listen.iter().map(|text| text.parse()).collect()
+        match &self.listen[..] {
+            [none] if none == "none" => Ok(Vec::new()),
+            listen => listen.iter().map(|text| text.parse()).collect(),
+        }
     }
 
     /// Who may use the Unix sockets.
@@ -150,37 +158,12 @@ impl ServerOptions {
     }
 }
 
-fn parse_durability(text: &str) -> Result<Durability, StoreError> {
-    let interval = |text: &str| {
-        let (digits, factor) = match text.strip_suffix("ms") {
-            Some(digits) => (digits, 1),
-            None => (text.strip_suffix('s')?, 1000),
-        };
-        let count: u32 = digits.parse().ok().filter(|count| *count > 0)?;
-        Some(Duration::from_millis(u64::from(count) * factor))
-    };
-    match text {
-        "always" => Ok(Durability::Always),
-        "none" => Ok(Durability::None),
-        _ => interval(text).map(Durability::Interval).ok_or_else(|| {
-            let text = format!("durability \"{text}\" is neither always nor none nor a time such as 50ms");
-            StoreError::new(ErrorKind::Invalid, text)
-        }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn options_are_named_with_dashes_and_checked() {
-        let options: ServerOptions =
-            serde_json::from_str(r#"{"listen":["[::1]:7"],"segment-bytes":65536,"metrics":null}"#).unwrap();
-        assert_eq!((options.segment_bytes, options.metrics, options.threads), (65536, None, 0));
-        assert!(serde_json::from_str::<ServerOptions>(r#"{"colour":1}"#).is_err());
-        assert_eq!(parse_durability("2s").unwrap(), Durability::Interval(Duration::from_secs(2)));
-        assert_eq!(parse_durability("50ms").unwrap(), Durability::Interval(Duration::from_millis(50)));
+    fn the_mode_and_the_group_of_sockets_are_checked() {
         let access = |mode: &str, group: Option<&str>| {
             let (socket_mode, socket_group) = (mode.to_owned(), group.map(str::to_owned));
             ServerOptions { socket_mode, socket_group, ..Default::default() }.socket_access()
@@ -191,9 +174,6 @@ mod tests {
             [("", None), ("rw", None), ("+7", None), ("8", None), ("1777", None), ("600", Some("?"))]
         {
             assert!(access(mode, group).is_err(), "{mode} {group:?}");
-        }
-        for text in ["", "ms", "0ms", "-1s", "50", "sometimes"] {
-            assert!(parse_durability(text).is_err(), "{text}");
         }
     }
 }

@@ -7,10 +7,10 @@ use nacre_daemon::{Daemon, ServerOptions};
 
 fn options(folder: &std::path::Path) -> ServerOptions {
     ServerOptions {
-        data: Some(folder.join("data")),
+        store: Some(format!("file:{}", folder.join("data").display()).parse().unwrap()),
         listen: vec!["127.0.0.1:0".to_owned(), format!("unix:{}", folder.join("socket").display())],
         open: true,
-        metrics: Some("127.0.0.1:0".to_owned()),
+        http: Some("127.0.0.1:0".to_owned()),
         ..Default::default()
     }
 }
@@ -52,7 +52,7 @@ fn metrics_tell_what_happened() {
     let version = object.write(0, "abc").unwrap();
     object.write(0, "abd").unwrap();
     assert!(matches!(object.write_if(0, "abe", version).unwrap(), nacre::Written::Conflict(_)));
-    let address = daemon.metrics_address().unwrap();
+    let address = daemon.http_address().unwrap();
     let (status, text) = http(address, "/metrics");
     assert_eq!(status, 200);
     for line in [
@@ -94,7 +94,11 @@ fn the_administration_answers_over_the_wire() {
 #[test]
 fn contended_regions_are_told_of() {
     let folder = tempfile::tempdir().unwrap();
-    let options = ServerOptions { data: None, region_statistics: true, ..options(folder.path()) };
+    let options = ServerOptions {
+        store: Some("mem:".parse().unwrap()),
+        region_statistics: true,
+        ..options(folder.path())
+    };
     let daemon = Daemon::start(&options).unwrap();
     let address = daemon.addresses()[1].to_string();
     let conflicts: u64 = std::thread::scope(|scope| {
@@ -130,14 +134,15 @@ fn two_servers_cannot_have_the_same_folder_or_address() {
     let error = Daemon::start(&options(folder.path())).err().unwrap();
     assert!(error.message.contains("is open in another process"), "{error}");
     let taken = ServerOptions {
-        data: None,
+        store: Some("mem:".parse().unwrap()),
         listen: vec![daemon.addresses()[0].to_string()],
         ..options(folder.path())
     };
     let error = Daemon::start(&taken).err().unwrap();
     assert!(error.message.starts_with("cannot listen on 127.0.0.1:"), "{error}");
     let listen = vec!["127.0.0.1:0".to_owned()];
-    let unprotected = ServerOptions { data: None, listen, open: false, ..options(folder.path()) };
+    let unprotected =
+        ServerOptions { store: Some("mem:".parse().unwrap()), listen, open: false, ..options(folder.path()) };
     let error = Daemon::start(&unprotected).err().unwrap();
     assert!(error.message.contains("without a cluster key"), "{error}");
     daemon.stop().unwrap();

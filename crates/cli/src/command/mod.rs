@@ -3,6 +3,7 @@
 pub mod administration;
 pub mod copy;
 pub mod copy_tree;
+pub mod daemon;
 pub mod extents;
 pub mod keygen;
 pub mod keys;

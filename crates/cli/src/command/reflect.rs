@@ -1,18 +1,144 @@
-//! `nacre reflect`: groups of datagrams. What it does is in `nacre_reflect::command`.
+//! `nacre reflect`: groups of datagrams. What its members and operators do is in `nacre_reflect::command`; the reflector
+//! itself is a daemon with the one role `reflect`.
 
-use nacre_reflect::command::{self, Command, CommandError};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
+use nacre_daemon::{Daemon, ServerOptions};
+use nacre_reflect::command::{self, CommandError, HTTP_DEFAULT};
+use serde_json::{Value, json};
+
+use super::daemon;
 use crate::arguments;
 use crate::failure::Failure;
 use crate::output;
 
+/// Copy what one member of a group sends to all others: a reflector of datagrams
+#[derive(clap::Subcommand, Debug)]
+pub enum Command {
+    Serve(Box<Args>),
+    #[command(flatten)]
+    Other(command::Command),
+}
+
+const AFTER_HELP: &str = "\
+Members join with \"nacre reflect join GROUP@ADDRESS\". SIGTERM and Ctrl-C tell the members, store what is to be stored, and \
+end; a second one ends at once. The kernel planes need root, or the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW; with \
+--plane auto the reflector goes on in user space without them, and says so.";
+
+/// Run a reflector, until Ctrl-C or SIGTERM
+///
+/// The same as "nacre serve --roles reflect", with a reflector's flags. Says in one line where it listens and by which plane
+/// it copies, when members can join (with --json, as JSON). States of groups and the map of locations are kept in memory, or
+/// in the store that --store names, which several reflectors may share. Every flag may stand in nacre.toml by its name,
+/// in the part "reflect"; what is said on the command line wins.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Read the settings from this file [default: nacre.toml, if there is one]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    settings: command::Settings,
+    /// Take orders, such as those of "nacre reflect move", on this address: unix:PATH, or HOST:PORT, which needs --key; or
+    /// "none" [default: reflect.sock in the folder of the user's sockets if --listen is not given, else none]
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<String>,
+    #[command(flatten)]
+    daemon: daemon::Settings,
+}
+
 /// Runs `nacre reflect`. The environment does not choose its store: a reflector keeps states only where it is told to.
 pub fn run(common: &arguments::Common, command: Command) -> Result<(), Failure> {
+    let command = match command {
+        Command::Serve(args) => return serve(common, *args),
+        Command::Other(command) => command,
+    };
     let common = command::Common { store: common.store.clone(), key: common.key.clone(), json: common.json };
     let mut complain = |line: &str| output::complain(&format!("nacre: {line}"));
-    command::run(command, common, &mut complain).map_err(|error| match error {
-        CommandError::Usage(sentence) => Failure::Usage(sentence),
-        CommandError::Failed(sentence) => Failure::Failed(sentence),
-        CommandError::Unread => Failure::Unread,
-    })
+    Ok(command::run(command, common, &mut complain)?)
+}
+
+impl From<CommandError> for Failure {
+    fn from(error: CommandError) -> Failure {
+        match error {
+            CommandError::Usage(sentence) => Failure::Usage(sentence),
+            CommandError::Failed(sentence) => Failure::Failed(sentence),
+            CommandError::Unread => Failure::Unread,
+        }
+    }
+}
+
+fn serve(common: &arguments::Common, args: Args) -> Result<(), Failure> {
+    let Args { mut settings, admin, daemon, .. } = args;
+    (settings.store, settings.key) = (common.store.clone(), common.key.clone());
+    let is_default = settings.listen.is_empty();
+    let reflect = settings.options()?;
+    daemon::log_to_stderr(daemon.log.as_deref())?;
+    let mut options =
+        ServerOptions { store: None, reflect: Some(reflect), key: common.key.clone(), ..Default::default() };
+    let unix = |path: PathBuf| format!("unix:{}", path.display());
+    options.listen_if_possible = admin.is_none();
+    options.listen = vec![match admin {
+        Some(address) if common.key.is_none() && address != "none" && !address.starts_with("unix:") => {
+            let text = format!(
+                "--admin {address}: whoever reaches it could move locations; give the operator's key with --key FILE, or name \
+                 a Unix socket"
+            );
+            return Err(Failure::Usage(text));
+        }
+        Some(address) => address,
+        // A reflector on an address of its own must not collide with the one on the default address.
+        None if !is_default => "none".to_owned(),
+        None => command::own_socket_for_server().map(unix).unwrap_or_else(|error| {
+            tracing::warn!("{error}; this reflector takes no orders, name an address for them with --admin");
+            "none".to_owned()
+        }),
+    }];
+    daemon.apply(is_default.then_some(HTTP_DEFAULT), &mut options);
+    let json = common.json;
+    // A reflector goes on, even if nobody reads what it says.
+    daemon::run(options, |daemon| drop(announce(json, daemon)))
+}
+
+/// Prints the addresses and the plane.
+fn announce(json: bool, daemon: &Daemon) -> std::io::Result<()> {
+    let Some(reflector) = daemon.reflector() else { return Ok(()) };
+    let http = daemon.http_address().map(|address| format!("http://{address}"));
+    tracing::info!(plane = %reflector.plane(), why = reflector.plane_reason(), "copying");
+    let line = match json {
+        true => {
+            let mut said = reflecting(daemon);
+            said["ready"] = true.into();
+            said["pid"] = std::process::id().into();
+            said["http"] = http.into();
+            said["admin"] = daemon.addresses().first().map(daemon::uri).into();
+            said.to_string()
+        }
+        false => {
+            let shown: Vec<String> = reflector.addresses().iter().map(SocketAddr::to_string).collect();
+            let more = if shown.len() > 8 { format!(" and {} more", shown.len() - 8) } else { String::new() };
+            let http = http.map_or_else(String::new, |http| format!("; pages at {http}"));
+            format!(
+                "reflecting on {}{more}, by the {} plane ({}){http}",
+                shown[..shown.len().min(8)].join(", "),
+                reflector.plane(),
+                reflector.plane_reason(),
+            )
+        }
+    };
+    output::line(&line)?;
+    output::flush()
+}
+
+/// The addresses and the plane of a daemon's reflector, as JSON; null if it has none.
+pub fn reflecting(daemon: &Daemon) -> Value {
+    let about = |reflector: &nacre_reflect::server::Server| {
+        json!({
+            "addresses": reflector.addresses(),
+            "plane": reflector.plane().name(),
+            "plane_reason": reflector.plane_reason(),
+        })
+    };
+    daemon.reflector().map_or(Value::Null, about)
 }

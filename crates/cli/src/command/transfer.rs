@@ -95,11 +95,11 @@ pub async fn get(session: &Session, args: GetArgs) -> Result<(), Failure> {
     let file = tokio::fs::File::create(&partial)
         .await
         .map_err(Failure::io(format!("make the file {}", partial.display())))?;
-    let signalled = nacre_daemon::signalled()?;
+    let mut signals = nacre_daemon::Signals::catch()?;
     let done = async {
         tokio::select! {
             copied = copy(&object, range, file) => copied?,
-            () = signalled => return Err(Failure::Failed("interrupted".to_owned())),
+            () = signals.next() => return Err(Failure::Failed("interrupted".to_owned())),
         }
         if let Some(metadata) = metadata {
             std::fs::set_permissions(&partial, metadata.permissions())

@@ -7,7 +7,7 @@ use super::{CommandError, Common, print};
 
 /// Show the groups of a running reflector: members, rates, copies, what was refused and why, delays
 ///
-/// Asks the administration of the reflector over HTTP. Rates are those of the last few seconds; the delay is the median
+/// Asks the reflector over HTTP. Rates are those of the last few seconds; the delay is the median
 /// of what members' heartbeats measured, there and back.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {

@@ -1,4 +1,4 @@
-//! The little of HTTP that a command needs to talk to a reflector's administration: one request for each connection.
+//! The little of HTTP that a command needs to read a reflector's pages: one request for each connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,10 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// More than any answer is long.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
-/// Where a reflector's administration is.
+/// The address of a reflector's pages.
 #[derive(clap::Args, Clone, Debug)]
 pub struct At {
-    /// Where the reflector serves its administration: HOST:PORT [default: 127.0.0.1:7480]
+    /// The address at which the reflector serves HTTP: HOST:PORT [default: 127.0.0.1:7480]
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
 }
@@ -38,22 +38,13 @@ impl At {
 
     /// Asks for something, and gives its JSON.
     pub fn get(&self, path: &str) -> Result<Value, CommandError> {
-        self.ask("GET", path, "")
-    }
-
-    /// Asks for something to be done, and gives what it says about that.
-    pub fn post(&self, path: &str, body: &Value) -> Result<Value, CommandError> {
-        self.ask("POST", path, &body.to_string())
-    }
-
-    fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, CommandError> {
         let address = self.address()?;
         let failed = |why: String| {
             CommandError::Failed(format!(
                 "cannot ask the reflector at http://{address}: {why}; name another one with --http"
             ))
         };
-        let answer = exchange(address, method, path, body).map_err(|error| failed(error.to_string()))?;
+        let answer = exchange(address, path).map_err(|error| failed(error.to_string()))?;
         let (head, rest) =
             answer.split_once("\r\n\r\n").ok_or_else(|| failed("it speaks no HTTP".to_owned()))?;
         let status = head.split(' ').nth(1).unwrap_or_default();
@@ -67,16 +58,12 @@ impl At {
     }
 }
 
-fn exchange(address: SocketAddr, method: &str, path: &str, body: &str) -> std::io::Result<String> {
+fn exchange(address: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     // In the older version of the protocol the answer ends with the connection, and comes in one piece.
-    write!(
-        stream,
-        "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
     Ok(answer)

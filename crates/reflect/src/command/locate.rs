@@ -4,18 +4,18 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use super::http_client::At;
+use super::admin_client::Admin;
 use super::store::open_store;
 use super::target::{Target, resolve};
 use super::{CommandError, Common, print};
 use crate::location::Place;
-use crate::server::{location_map, relocate};
+use crate::server::{LocationChange, MOVE_METHOD, location_map, relocate};
 use crate::wire::Reflectors;
 
 /// Set where a location is, or move it to another group or reflector; its members are told and move
 ///
 /// The map of locations is kept in the store that reflectors share. With --store it is changed there, and every
-/// reflector on that store follows; otherwise the reflector at --http changes it.
+/// reflector on that store follows; otherwise the daemon of a reflector changes it, over its own connection.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// The location: any name
@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "to")]
     remove: bool,
     #[command(flatten)]
-    at: At,
+    admin: Admin,
 }
 
 /// Runs it.
@@ -56,13 +56,13 @@ pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
         change_store(&store, &args.location, to.transpose()?)?;
         return said(&args, &common, place, json!({ "location": args.location }));
     }
-    let change = json!({
-        "location": args.location,
-        "reflector": place.map(|(reflector, _)| reflector),
-        "group": place.map_or(0, |(_, group)| group),
-        "standbys": args.standby,
-    });
-    let done = args.at.post("/locations", &change)?;
+    let change = LocationChange {
+        location: args.location.clone(),
+        reflector: place.map(|(reflector, _)| reflector),
+        group: place.map_or(0, |(_, group)| group),
+        standbys: args.standby.clone(),
+    };
+    let done = args.admin.call(&common, MOVE_METHOD, &change)?;
     said(&args, &common, place, done)
 }
 

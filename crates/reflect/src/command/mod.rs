@@ -1,7 +1,9 @@
 //! The command `reflect`: a reflector, its members, and what an operator does with both.
 //!
-//! Every program that has the command gives it what its user said, and reports how it ended.
+//! Every program that has the command gives it what its user said, and reports how it ended. The reflector itself is a role
+//! of a daemon; what can be set of it is [`Settings`].
 
+mod admin_client;
 mod groups;
 mod http_client;
 mod interrupt;
@@ -10,7 +12,6 @@ mod locate;
 mod member;
 mod print;
 mod send;
-mod serve;
 mod settings;
 mod store;
 mod target;
@@ -19,13 +20,14 @@ mod token;
 use std::io;
 use std::path::PathBuf;
 
+pub use admin_client::own_socket_for_server;
+pub use settings::{ACCUMULATED, HTTP_DEFAULT, Settings};
 pub use target::PORT_DEFAULT;
 
-/// Copy what one member of a group sends to all others: a reflector of datagrams
+/// Commands of members of groups and of operators
 #[derive(clap::Subcommand, Clone, Debug)]
 #[allow(missing_docs, reason = "each command is described where its flags are")]
 pub enum Command {
-    Serve(Box<serve::Args>),
     Join(join::Args),
     Send(send::Args),
     Groups(groups::Args),
@@ -76,7 +78,6 @@ impl CommandError {
 /// Runs a command. `complain` gets lines for standard error.
 pub fn run(command: Command, common: Common, complain: &mut dyn FnMut(&str)) -> Result<(), CommandError> {
     match command {
-        Command::Serve(args) => serve::run(*args, common),
         Command::Join(args) => join::run(args, common, complain),
         Command::Send(args) => send::run(args),
         Command::Groups(args) => groups::run(args, common),

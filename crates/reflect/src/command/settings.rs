@@ -1,25 +1,35 @@
-//! What can be set of a reflector: the flags of `serve`, and the same in the `[reflect]` part of `nacre.toml`.
+//! The settings of a reflector: the flags of `nacre reflect serve`, the same in the part `[reflect]` of the configuration
+//! file, and after `--reflect` of `nacre serve`.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Deserialize;
+use clap::{Args, FromArgMatches};
+use nacre_rpc::ClusterKey;
 
 use super::CommandError;
+use super::store::open_store;
 use super::target::PORT_DEFAULT;
-use crate::plane::Kind;
+use crate::control::{ControlOptions, StateOptions};
+use crate::forward::ForwardOptions;
+use crate::plane::{Kind, PlaneOptions};
 use crate::rate::Rate;
+use crate::server::ServerOptions;
 use crate::table::{GroupId, GroupOptions};
 
-/// Where the administration is served by default, if the reflector listens where it does by default.
+/// The default address of the HTTP listener, if the reflector listens where it does by default.
 pub const HTTP_DEFAULT: &str = "127.0.0.1:7480";
+/// Settings that hold for what the file names and for what the command line names: those of other groups add to each other.
+pub const ACCUMULATED: &[&str] = &["group"];
+/// The time from one request for a group's state to the next, unless said otherwise.
+const STATE_EVERY: Duration = Duration::from_secs(30);
 
-/// What can be set, on the command line and in the file alike.
-#[derive(clap::Args, Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+/// The settings of a reflector.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[allow(missing_docs, reason = "each setting is described where its flag is")]
 pub struct Settings {
     // These two are flags of every command.
     #[arg(skip)]
@@ -37,7 +47,6 @@ pub struct Settings {
     /// sequence, token, open, members=N, rate=COPIES[/BURST] of each member and group-rate=COPIES[/BURST], a second, with
     /// 0 for no limit; may be given several times
     #[arg(long = "group", value_name = "GROUP:OPTION,…")]
-    #[serde(rename = "group")]
     pub group: Vec<GroupSetting>,
     /// How many groups there are on the shared port, with the ids from 0 on [default: 1024]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
@@ -66,10 +75,6 @@ pub struct Settings {
     /// A reflector that members of locations here may turn to when this one is gone; may be given several times
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub standby: Vec<SocketAddr>,
-    /// Serve /metrics, /groups, /locations, /healthz and a status page over HTTP on this address, or "none" [default:
-    /// 127.0.0.1:7480 if --listen is not given, else none]
-    #[arg(long, value_name = "ADDRESS")]
-    pub http: Option<String>,
     /// Let members on loopback addresses join [default: only where the reflector listens on nothing else]
     #[arg(long)]
     pub allow_loopback: bool,
@@ -82,69 +87,81 @@ pub struct Settings {
     /// Datagrams of all groups together that may wait for a full device, in bytes [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     pub backlog_bytes: Option<Size>,
-    /// What to log on standard error: error, warn, info, debug, trace, or a filter such as nacre_reflect=debug [default:
-    /// info]
-    #[arg(long, value_name = "LEVEL")]
-    pub log: Option<String>,
-}
-
-/// The whole file: other parts of it are for other commands.
-#[derive(Deserialize)]
-struct File {
-    #[serde(default)]
-    reflect: Settings,
 }
 
 impl Settings {
-    /// Reads the file with the settings.
-    pub fn read(path: Option<&Path>) -> Result<Settings, CommandError> {
-        let default = Path::new("nacre.toml");
-        let path = match path {
-            Some(path) => path,
-            None if default.exists() => default,
-            None => return Ok(Settings::default()),
-        };
-        let shown = path.display();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| CommandError::Failed(format!("cannot read the settings in {shown}: {error}")))?;
-        let file: File = toml::from_str(&text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            let why = error.message().replace('\n', " ");
-            CommandError::Usage(format!(
-                "line {line} of {shown}: {why}; \"nacre reflect serve --help\" explains the settings"
-            ))
+    /// The settings that pairs `NAME=VALUE` give, with the names of the flags without their dashes; a switch is its name.
+    ///
+    /// # Errors
+    /// A sentence about the first pair that is wrong.
+    pub fn from_pairs(pairs: &[String]) -> Result<Settings, String> {
+        let (mut store, mut key, mut words) = (None, None, Vec::new());
+        for pair in pairs {
+            match pair.split_once('=') {
+                Some(("store", uri)) => store = Some(uri.to_owned()),
+                Some(("key", path)) => key = Some(PathBuf::from(path)),
+                _ => words.push(format!("--{pair}")),
+            }
+        }
+        let command = clap::Command::new("reflect").no_binary_name(true).disable_help_flag(true);
+        let found = Settings::augment_args(command)
+            .try_get_matches_from(words)
+            .and_then(|matches| Settings::from_arg_matches(&matches));
+        let settings = found.map_err(|error| {
+            let text = error.to_string();
+            text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
         })?;
-        Ok(file.reflect)
+        Ok(Settings { store, key, ..settings })
     }
 
-    /// These settings, completed by others.
-    pub fn or(self, other: Settings) -> Settings {
-        fn list<T>(first: Vec<T>, second: Vec<T>) -> Vec<T> {
-            if first.is_empty() { second } else { first }
-        }
-        Settings {
-            store: self.store.or(other.store),
-            key: self.key.or(other.key),
-            listen: list(self.listen, other.listen),
-            groups: list(self.groups, other.groups),
-            // Said of different groups, both hold; of the same one, the later does.
-            group: [other.group, self.group].concat(),
-            ids: self.ids.or(other.ids),
-            device: list(self.device, other.device),
-            open: self.open || other.open,
-            plane: self.plane.or(other.plane),
-            heartbeat: self.heartbeat.or(other.heartbeat),
-            expiry: self.expiry.or(other.expiry),
-            state_every: self.state_every.or(other.state_every),
-            advertise: list(self.advertise, other.advertise),
-            standby: list(self.standby, other.standby),
-            http: self.http.or(other.http),
-            allow_loopback: self.allow_loopback || other.allow_loopback,
-            allow_privileged: self.allow_privileged || other.allow_privileged,
-            joins_per_second: self.joins_per_second.or(other.joins_per_second),
-            backlog_bytes: self.backlog_bytes.or(other.backlog_bytes),
-            log: self.log.or(other.log),
-        }
+    /// The same as the reflector understands it.
+    ///
+    /// # Errors
+    /// `Usage` if settings contradict each other or would make it unsafe, `Failed` if the key cannot be read or the store
+    /// not be opened.
+    pub fn options(&self) -> Result<ServerOptions, CommandError> {
+        self.check()?;
+        let shared = self.shared();
+        let heartbeat_ms = self.heartbeat.map_or(2000, |time| time.0.as_millis() as u32);
+        let expiry_ms = self.expiry.map_or(heartbeat_ms.saturating_mul(4), |time| time.0.as_millis() as u32);
+        let key = self.key.as_deref().map(ClusterKey::load).transpose();
+        let key = key.map_err(|error| CommandError::Failed(error.message))?;
+        let joins = u64::from(self.joins_per_second.unwrap_or(50));
+        let state_every = self.state_every.map_or(STATE_EVERY, |time| time.0);
+        let backlog_bytes = self.backlog_bytes.map(|size| size.0 as usize);
+        let forward = ForwardOptions::default();
+        Ok(ServerOptions {
+            ports: self.ports().into_iter().collect(),
+            ids: self.ids.unwrap_or(1024),
+            group: self.default_group(),
+            groups: self.named_groups(&shared),
+            plane: match self.plane {
+                None | Some(PlaneChoice::Auto) => None,
+                Some(PlaneChoice::Only(kind)) => Some(kind),
+            },
+            plane_options: PlaneOptions { devices: self.device.clone(), ..PlaneOptions::default() },
+            forward: ForwardOptions {
+                backlog_bytes: backlog_bytes.unwrap_or(forward.backlog_bytes),
+                ..forward
+            },
+            control: ControlOptions {
+                heartbeat_ms,
+                expiry_ms,
+                joins_per_source: Rate::per_second(joins, joins.saturating_mul(4)),
+                privileged: self.allow_privileged,
+                advertised: self.advertise.clone(),
+                ..ControlOptions::default()
+            },
+            key,
+            loopback: self.allow_loopback,
+            state: (state_every > Duration::ZERO).then(|| StateOptions {
+                every_ms: state_every.as_millis() as u64,
+                ..StateOptions::default()
+            }),
+            standbys: self.standby.clone(),
+            store: self.store.as_deref().map(|uri| open_store(uri, self.key.as_deref())).transpose()?,
+            shared,
+        })
     }
 
     /// The addresses with shared ports.
@@ -158,16 +175,6 @@ impl Settings {
     /// The ports that are groups of their own.
     pub fn ports(&self) -> BTreeSet<u16> {
         self.groups.iter().flat_map(|ports| ports.first..=ports.last).collect()
-    }
-
-    /// Where the administration is served, if anywhere.
-    pub fn http(&self) -> Option<&str> {
-        match self.http.as_deref() {
-            // A reflector on an address of its own must not collide with the one on the default address.
-            None if self.listen.is_empty() => Some(HTTP_DEFAULT),
-            None | Some("none") => None,
-            Some(address) => Some(address),
-        }
     }
 
     /// Checks what a wrong setting would make unsafe.
@@ -406,58 +413,44 @@ fn group_option(text: &str) -> Result<GroupOption, String> {
     }
 }
 
-/// Settings are written in the file as on the command line.
-macro_rules! deserialize_as_text {
-    ($($name:ty),*) => {$(
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct Visitor;
-                impl serde::de::Visitor<'_> for Visitor {
-                    type Value = $name;
-
-                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                        f.write_str("what the flag of the same name takes, as text")
-                    }
-
-                    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<$name, E> {
-                        self.visit_str(&number.to_string())
-                    }
-
-                    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<$name, E> {
-                        text.parse().map_err(E::custom)
-                    }
-                }
-                deserializer.deserialize_any(Visitor)
-            }
-        }
-    )*};
-}
-
-deserialize_as_text!(Ports, PlaneChoice, Time, Size, GroupSetting);
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_file_has_the_names_of_the_flags_and_the_line_wins() {
-        let file: File = toml::from_str(
-            "store = \"file:x\"\n[reflect]\nlisten = [\"127.0.0.1:1\"]\ngroups = [7500, \"7600-7610\"]\n\
-             group = [\"5:sequence\", \"7600:members=7\"]\nplane = \"batch\"\nheartbeat = \"1s\"\nopen = true",
-        )
+    fn settings_are_given_as_pairs_too() {
+        let pairs = |words: &[&str]| {
+            Settings::from_pairs(&words.iter().map(|word| word.to_string()).collect::<Vec<_>>())
+        };
+        let settings = pairs(&[
+            "listen=127.0.0.1:1",
+            "groups=7500",
+            "groups=7600-7610",
+            "group=5:sequence",
+            "group=7600:members=7",
+            "plane=batch",
+            "heartbeat=1s",
+            "open",
+            "store=mem:",
+            "key=some/file",
+        ])
         .unwrap();
-        let line = Settings { plane: Some(PlaneChoice::Auto), ..Settings::default() };
-        let both = line.or(file.reflect);
-        assert_eq!(both.plane, Some(PlaneChoice::Auto));
-        assert_eq!(both.heartbeat, Some(Time(Duration::from_secs(1))));
-        assert_eq!(both.ports().len(), 12);
-        assert!(both.open);
-        let groups = both.named_groups(&both.shared());
+        assert_eq!(settings.plane, Some(PlaneChoice::Only(Kind::Batch)));
+        assert_eq!(settings.heartbeat, Some(Time(Duration::from_secs(1))));
+        assert_eq!(settings.ports().len(), 12);
+        assert_eq!((settings.store.as_deref(), settings.key), (Some("mem:"), Some("some/file".into())));
+        assert!(settings.open);
+        let settings = Settings {
+            key: None,
+            ..pairs(&["listen=127.0.0.1:1", "groups=7600", "group=5:sequence", "group=7600:members=7"])
+                .unwrap()
+        };
+        let groups = settings.named_groups(&settings.shared());
         assert_eq!(groups[0].0, GroupId { port: 1, id: 5 });
         assert!(groups[0].1.sequence);
         assert_eq!((groups[1].0, groups[1].1.members_max), (GroupId { port: 7600, id: 0 }, 7));
-        for wrong in ["[reflect]\ncolour = 1", "[reflect]\nplane = \"steam\"", "[reflect]\ngroups = [0]"] {
-            assert!(toml::from_str::<File>(wrong).is_err(), "{wrong}");
+        for wrong in ["colour=1", "plane=steam", "groups=0", "open=perhaps", "listen", "http=none"] {
+            assert!(pairs(&[wrong]).is_err(), "{wrong}");
         }
     }
 

@@ -1,12 +1,12 @@
-//! A reflector that runs: one thread for the data, and one for everything that may wait, which is the administration over
-//! HTTP and the store.
+//! A reflector that runs: one thread for the data, and one for what may wait, which is the store. What it shows and what it
+//! is asked to change comes from others, by its [`Handle`].
 //!
 //! The data thread owns the [`Control`], the [`Forwarder`] and the plane. Others give it tasks, which it runs between two
 //! turns; it gives others nothing but messages. So neither a slow store nor a scrape holds up a datagram.
 
 mod administration;
 mod core;
-mod http;
+mod handle;
 mod keep;
 mod metrics;
 pub mod report;
@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use nacre::Store;
 use nacre_rpc::ClusterKey;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::watch;
 
 use self::administration::{Task, Tasks};
 use self::core::{Core, is_loopback};
@@ -28,6 +29,7 @@ use crate::forward::{ForwardError, ForwardOptions, Forwarder, Listeners, Now};
 use crate::plane::{self, Kind, PlaneError, PlaneOptions};
 use crate::table::{GroupId, GroupOptions};
 
+pub use self::handle::{Handle, LocationChange, MOVE_METHOD};
 pub use self::keep::{LOCATIONS_OBJECT, location_map, relocate};
 pub use self::report::Report;
 
@@ -56,8 +58,6 @@ pub struct ServerOptions {
     pub key: Option<ClusterKey>,
     /// Members may have loopback addresses, wherever the reflector listens.
     pub loopback: bool,
-    /// Where the administration is served, if anywhere.
-    pub http: Option<SocketAddr>,
     /// How the states of groups are kept; `None` if they are not.
     pub state: Option<StateOptions>,
     /// Reflectors that locations here have as standbys, where nobody names others.
@@ -80,7 +80,6 @@ impl Default for ServerOptions {
             control: ControlOptions::default(),
             key: None,
             loopback: false,
-            http: None,
             state: Some(StateOptions { every_ms: 30_000, ..StateOptions::default() }),
             standbys: Vec::new(),
             store: None,
@@ -97,14 +96,6 @@ pub enum ServerError {
     /// The plane that was asked for does not work here.
     #[error("{0}; choose another one with --plane, or auto for the best that works here")]
     Plane(#[from] PlaneError),
-    /// The administration cannot be served.
-    #[error("cannot serve the administration on {address}: {why}")]
-    Http {
-        /// Where.
-        address: SocketAddr,
-        /// Why not.
-        why: std::io::Error,
-    },
     /// The system refuses something else.
     #[error("cannot {what}: {why}")]
     System {
@@ -131,10 +122,11 @@ fn broadcast() -> Result<Vec<Ipv4Addr>, ServerError> {
 /// A running reflector. Dropping it stops it too, but tells nobody what went wrong.
 pub struct Server {
     addresses: Vec<SocketAddr>,
-    http: Option<SocketAddr>,
     plane: Kind,
     plane_reason: String,
-    tasks: Tasks,
+    handle: Handle,
+    /// Closed when the data thread ends.
+    alive: watch::Receiver<()>,
     data: Option<JoinHandle<Result<(), ServerError>>>,
     side: Option<JoinHandle<()>>,
 }
@@ -190,51 +182,41 @@ impl Server {
         let tasks = Tasks::new(sender, forwarder.waker());
         let (wanted, wants) = unbounded_channel();
         let core = Core::new(control, forwarder, options.plane_options.clone(), plane_reason.clone(), wanted);
+        let store = match &options.store {
+            Some(store) => store.clone(),
+            None => nacre::open("mem:")?,
+        };
+        let locations = Arc::new(Locations::new(&store, tasks.clone(), options.standbys.clone())?);
+        let handle = Handle { tasks, locations };
+        let (ending, alive) = watch::channel(());
         let mut server =
-            Server { addresses: bound, http: None, plane: kind, plane_reason, tasks, data: None, side: None };
-        server.start_side(&options, wants)?;
+            Server { addresses: bound, plane: kind, plane_reason, handle, alive, data: None, side: None };
+        server.start_side(store, wants)?;
         let thread = std::thread::Builder::new().name("nacre-reflect".to_owned());
-        let thread = thread.spawn(move || core.run(&receiver));
+        let thread = thread.spawn(move || {
+            let ended = core.run(&receiver);
+            drop(ending);
+            ended
+        });
         server.data = Some(thread.map_err(|why| ServerError::System { what: "start a thread", why })?);
         Ok(server)
     }
 
     /// The thread for what may wait.
-    fn start_side(
-        &mut self,
-        options: &ServerOptions,
-        wants: UnboundedReceiver<Event>,
-    ) -> Result<(), ServerError> {
+    fn start_side(&mut self, store: Store, wants: UnboundedReceiver<Event>) -> Result<(), ServerError> {
         let system = |what| move |why| ServerError::System { what, why };
-        let listener = match options.http {
-            None => None,
-            Some(address) => {
-                let failed = |why| ServerError::Http { address, why };
-                let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-                listener.set_nonblocking(true).map_err(failed)?;
-                self.http = Some(listener.local_addr().map_err(failed)?);
-                Some(listener)
-            }
-        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(system("start a runtime"))?;
-        let store = match &options.store {
-            Some(store) => store.clone(),
-            None => nacre::open("mem:")?,
-        };
-        let tasks = self.tasks.clone();
-        let locations = Arc::new(Locations::new(&store, tasks.clone(), options.standbys.clone())?);
+        let Handle { tasks, locations } = self.handle.clone();
         // A reflector knows where locations are before it says that it is ready; but a store that cannot be reached
         // now may be reached later, and most of what a reflector does needs none.
         let thread = std::thread::Builder::new().name("nacre-side".to_owned());
         let thread = thread.spawn(move || {
             runtime.block_on(async {
-                let serving = http::serve(listener, tasks.clone(), locations.clone());
                 // It ends when the data thread has ended and what it wanted stored is.
                 tokio::select! {
                     () = keep::keep_states(store, tasks, wants) => {}
                     () = locations.keep_following() => {}
-                    () = serving => {}
                 }
             });
         });
@@ -247,9 +229,9 @@ impl Server {
         &self.addresses
     }
 
-    /// Where its administration is, if anywhere.
-    pub fn http(&self) -> Option<SocketAddr> {
-        self.http
+    /// A handle for what shows it and what administers it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
     }
 
     /// How copies were made when it began.
@@ -262,9 +244,11 @@ impl Server {
         &self.plane_reason
     }
 
-    /// Whether the data thread still runs.
-    pub fn is_running(&self) -> bool {
-        self.data.as_ref().is_some_and(|data| !data.is_finished())
+    /// Waits until the data thread has ended: because the reflector was stopped, or by a failure, which
+    /// [`Server::stop`] tells.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut alive = self.alive.clone();
+        async move { while alive.changed().await.is_ok() {} }
     }
 
     /// Tells the members that it goes, and ends when they have been told and what has to be stored is.
@@ -273,7 +257,7 @@ impl Server {
     }
 
     fn end(&mut self) -> Result<(), ServerError> {
-        self.tasks.give(Core::close);
+        self.handle.tasks.give(Core::close);
         let data = match self.data.take() {
             None => Ok(()),
             Some(data) => data.join().map_err(|_| ServerError::Panicked).and_then(|ended| ended),

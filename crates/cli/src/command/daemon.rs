@@ -1,0 +1,92 @@
+//! The common parts of the commands that run a daemon: its HTTP listener, its log, and its end.
+
+use std::io::IsTerminal;
+
+use nacre::ErrorKind;
+use nacre_daemon::{Daemon, ServerOptions};
+use nacre_rpc::Address;
+use tracing_subscriber::EnvFilter;
+
+use crate::failure::Failure;
+
+/// The settings that every daemon has.
+#[derive(clap::Args, Clone, Debug, Default)]
+// Its name is that of the commands' own settings.
+#[group(skip)]
+pub struct Settings {
+    /// Serve /metrics, /healthz, a status page and the pages of roles over HTTP on this address, or "none" [default:
+    /// 127.0.0.1:6471, and 127.0.0.1:7480 of "nacre reflect serve", if it is free and --listen is not given, else none]
+    #[arg(long, alias = "metrics", value_name = "ADDRESS")]
+    pub http: Option<String>,
+    /// Let --http be an address that other machines reach: whoever does may read what is shown there
+    #[arg(long)]
+    pub http_open: bool,
+    /// Answer HTTP requests for this host too, beside those for localhost and the address of --http; may be given several
+    /// times
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub http_host: Vec<String>,
+    /// What to log on standard error: error, warn, info, debug, trace, or a filter such as nacre_rpc=debug [default:
+    /// info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<String>,
+}
+
+impl Settings {
+    /// Completes a daemon's options. `default` is the address of HTTP where none is given, if any.
+    pub fn apply(self, default: Option<&str>, options: &mut ServerOptions) {
+        options.http_if_free = self.http.is_none();
+        options.http = match self.http.as_deref() {
+            None => default.map(str::to_owned),
+            Some("none") => None,
+            Some(address) => Some(address.to_owned()),
+        };
+        (options.http_open, options.http_hosts) = (self.http_open, self.http_host);
+    }
+}
+
+/// Runs a daemon until a signal asks it to stop; a second one ends it at once. `announce` says that it is up.
+pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(), Failure> {
+    super::block_on(async {
+        // The signals are caught before anybody is told that the daemon is up, so that it can be stopped in good order
+        // from that moment on.
+        let (mut stop, mut at_once) = (nacre_daemon::Signals::catch()?, nacre_daemon::Signals::catch()?);
+        let end = async {
+            at_once.next().await;
+            at_once.next().await;
+        };
+        tokio::select! {
+            served = nacre_daemon::run(options, announce, stop.next()) => served.map_err(|error| match error.kind {
+                ErrorKind::Invalid => Failure::Usage(error.message),
+                _ => error.into(),
+            }),
+            () = end => {
+                tracing::warn!("ended at once, without finishing what was accepted");
+                std::process::exit(130)
+            }
+        }
+    })
+}
+
+/// An address as a client names it.
+pub fn uri(address: &Address) -> String {
+    match address {
+        Address::Tcp(address) => format!("nacre://{address}"),
+        Address::Unix(_) => address.to_string(),
+    }
+}
+
+/// Has the log written to standard error.
+pub fn log_to_stderr(filter: Option<&str>) -> Result<(), Failure> {
+    let filter = filter.unwrap_or("info");
+    let filter: EnvFilter = filter.parse().map_err(|error| {
+        Failure::Usage(format!(
+            "\"{filter}\" says nothing about what to log: {error}; write --log info, for example"
+        ))
+    })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
+    Ok(())
+}

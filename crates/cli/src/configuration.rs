@@ -1,0 +1,409 @@
+//! The configuration file of daemons: flags under their names.
+//!
+//! The file is read as more words of the command line, so that a name, a value and its meaning are defined once, at the
+//! flag. What the line itself says wins. Settings of a role are in a table of the role's name.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueEnum};
+use nacre_reflect::command::{ACCUMULATED, Settings as ReflectSettings};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::command::serve::Role;
+use crate::failure::Failure;
+
+/// The file that is read where none is named, if it is there.
+const FILE_DEFAULT: &str = "nacre.toml";
+/// The table of the role `reflect`, and the flag that has its settings.
+const REFLECT: &str = "reflect";
+/// Flags that are no settings.
+const NO_SETTINGS: &[&str] = &["config", "help", "json", "version", REFLECT];
+
+/// Settings of a daemon that only reflects, in the part of its role. A daemon of several roles has them once, outside.
+const ALONE: &[&str] = &["admin", "http", "http-host", "http-open", "log", "metrics"];
+
+/// A command line, completed by the file if it starts a daemon. `command` describes the program.
+pub fn complete(
+    command: &Command,
+    mut words: Vec<OsString>,
+    matches: &ArgMatches,
+) -> Result<Vec<OsString>, Failure> {
+    let mut built = command.clone();
+    built.build();
+    let serve = built.find_subcommand("serve").expect("the program has this command").clone();
+    let alone = built.find_subcommand(REFLECT).and_then(|reflect| reflect.find_subcommand("serve"));
+    let alone = alone.expect("the program has this command").clone();
+    let (path, said) = match matches.subcommand() {
+        Some(("serve", said)) => (&["serve"][..], said),
+        Some((REFLECT, inner)) => match inner.subcommand() {
+            Some(("serve", said)) => (&[REFLECT, "serve"][..], said),
+            _ => return Ok(words),
+        },
+        _ => return Ok(words),
+    };
+    let Some(file) = File::read(said.get_one::<PathBuf>("config").map(PathBuf::as_path))? else {
+        return Ok(words);
+    };
+    let (own, role) = file.settings(&serve, &alone)?;
+    let is_said = |setting: &Setting| {
+        // Absent where the command has no such flag.
+        let source = said.try_contains_id(&setting.id).ok().and_then(|_| said.value_source(&setting.id));
+        matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+    };
+    let more: Vec<OsString> = match path {
+        [_] => {
+            let pairs = said.get_many::<String>(REFLECT).into_iter().flatten();
+            let named: Vec<&str> = pairs.map(|pair| pair.split('=').next().unwrap_or(pair)).collect();
+            let roles = match said.value_source("roles") {
+                Some(ValueSource::CommandLine) => {
+                    said.get_many::<Role>("roles").into_iter().flatten().copied().collect()
+                }
+                _ => Role::named(&own),
+            };
+            let role = role
+                .into_iter()
+                // Without the role, its part of the file is another daemon's.
+                .filter(|_| roles.contains(&Role::Reflect))
+                .filter(|setting| !ALONE.contains(&setting.name.as_str()))
+                .filter(|setting| accumulates(setting) || !named.contains(&setting.name.as_str()))
+                .flat_map(|setting| setting.words)
+                .map(|word| format!("--{REFLECT}={}", word.trim_start_matches("--")));
+            let own = own.into_iter().filter(|setting| !is_said(setting)).flat_map(|setting| setting.words);
+            own.chain(role).map(OsString::from).collect()
+        }
+        _ => {
+            let role = role.into_iter().filter(|setting| accumulates(setting) || !is_said(setting));
+            role.flat_map(|setting| setting.words).map(OsString::from).collect()
+        }
+    };
+    // Before what the line says, so that the later of two says what holds.
+    let place = place_of(command, &words, path);
+    words.splice(place..place, more);
+    Ok(words)
+}
+
+/// Returns whether what the file and the line say of it holds both.
+fn accumulates(setting: &Setting) -> bool {
+    ACCUMULATED.contains(&setting.name.as_str())
+}
+
+/// The place right behind the word that names the command.
+fn place_of(command: &Command, words: &[OsString], path: &[&str]) -> usize {
+    let names = |end: &usize| {
+        // Parsed on its own, what follows the command is missing, and the command is there.
+        let matches = command.clone().ignore_errors(true).try_get_matches_from(&words[..*end]);
+        let Ok(matches) = matches else { return false };
+        let mut level = &matches;
+        path.iter().all(|name| match level.subcommand() {
+            Some((found, inner)) if found == *name => {
+                level = inner;
+                true
+            }
+            _ => false,
+        })
+    };
+    (1..=words.len()).find(names).unwrap_or(words.len())
+}
+
+/// A setting of the file, as words of a command line.
+struct Setting {
+    name: String,
+    id: String,
+    words: Vec<String>,
+}
+
+impl Role {
+    /// The roles that the file names.
+    fn named(settings: &[Setting]) -> Vec<Role> {
+        let words =
+            settings.iter().filter(|setting| setting.name == "roles").flat_map(|setting| &setting.words);
+        let names = words.filter_map(|word| word.split_once('=')).flat_map(|(_, names)| names.split(','));
+        names.filter_map(|name| Role::from_str(name, false).ok()).collect()
+    }
+}
+
+/// The file's text, and what messages call it.
+struct File {
+    name: String,
+    text: String,
+}
+
+impl File {
+    fn read(path: Option<&Path>) -> Result<Option<File>, Failure> {
+        let path = match path {
+            Some(path) => path,
+            None if Path::new(FILE_DEFAULT).exists() => Path::new(FILE_DEFAULT),
+            None => return Ok(None),
+        };
+        let name = path.display().to_string();
+        let text =
+            std::fs::read_to_string(path).map_err(Failure::io(format!("read the settings in {name}")))?;
+        Ok(Some(File { name, text }))
+    }
+
+    /// The settings of the daemon, which are flags of `serve`, and those of the role `reflect`, which are flags of
+    /// `alone`.
+    fn settings(&self, serve: &Command, alone: &Command) -> Result<(Vec<Setting>, Vec<Setting>), Failure> {
+        let table = DeTable::parse(&self.text)
+            .map_err(|error| self.wrong(error.span().map_or(0, |span| span.start), error.message()))?;
+        let (mut own, mut role) = (Vec::new(), Vec::new());
+        for (key, value) in table.get_ref() {
+            match value.get_ref() {
+                DeValue::Table(table) if key.get_ref() == REFLECT => {
+                    for (key, value) in table {
+                        role.push(self.setting(alone, key, value)?);
+                    }
+                }
+                _ => own.push(self.setting(serve, key, value)?),
+            }
+        }
+        Ok((own, role))
+    }
+
+    fn setting(
+        &self,
+        command: &Command,
+        key: &Spanned<impl AsRef<str>>,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<Setting, Failure> {
+        let (at, name) = (key.span().start, key.get_ref().as_ref());
+        let Some(flag) = flags(command).find(|flag| names(flag).any(|known| known == name)) else {
+            let near = nearest(name, flags(command).filter_map(Arg::get_long));
+            return Err(self.wrong(at, &format!("there is no setting \"{name}\"; the nearest is \"{near}\"")));
+        };
+        let values = match value.get_ref() {
+            DeValue::Array(values) if matches!(flag.get_action(), ArgAction::Append) => {
+                values.iter().map(Spanned::get_ref).collect()
+            }
+            value => vec![value],
+        };
+        let mut words = Vec::new();
+        for value in values {
+            words.extend(self.word(flag, name, value, at)?);
+        }
+        // Values are checked here, where it is known on which line they are.
+        let alone = Command::new("nacre").no_binary_name(true).disable_help_flag(true).arg(flag.clone());
+        if let Err(error) = alone.try_get_matches_from(&words) {
+            let text = error.to_string();
+            let why = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            return Err(self.wrong(at, why));
+        }
+        Ok(Setting { name: name.to_owned(), id: flag.get_id().to_string(), words })
+    }
+
+    /// A value of the file as a word of the command line; none if it is a switch that is off.
+    fn word(
+        &self,
+        flag: &Arg,
+        name: &str,
+        value: &DeValue<'_>,
+        at: usize,
+    ) -> Result<Option<String>, Failure> {
+        let wrong = |expected: &str| {
+            self.wrong(at, &format!("\"{name}\" is {expected}, and not the {} given", value.type_str()))
+        };
+        match (flag.get_action(), value) {
+            (ArgAction::SetTrue, DeValue::Boolean(on)) => Ok(on.then(|| format!("--{name}"))),
+            (ArgAction::SetTrue, _) => Err(wrong("true or false")),
+            (_, DeValue::String(text)) => Ok(Some(format!("--{name}={text}"))),
+            (_, DeValue::Integer(number)) => {
+                let number = i128::from_str_radix(number.as_str(), number.radix());
+                number.map(|number| Some(format!("--{name}={number}"))).map_err(|_| wrong("a number"))
+            }
+            (ArgAction::Append, _) => Err(wrong("a text, a number, or a list of these")),
+            _ => Err(wrong("a text or a number")),
+        }
+    }
+
+    fn wrong(&self, at: usize, why: &str) -> Failure {
+        let line = self.text[..at.min(self.text.len())].matches('\n').count() + 1;
+        let why = why.replace('\n', " ");
+        Failure::Usage(format!(
+            "line {line} of {}: {why}; \"nacre serve --help\" and \"nacre reflect serve --help\" explain the settings",
+            self.name
+        ))
+    }
+}
+
+/// The flags of a command that may stand in the file.
+fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
+    command.get_arguments().filter(|flag| flag.get_long().is_some_and(|name| !NO_SETTINGS.contains(&name)))
+}
+
+/// The names of a flag: the one that it shows, and older ones.
+fn names(flag: &Arg) -> impl Iterator<Item = &str> {
+    flag.get_long().into_iter().chain(flag.get_all_aliases().unwrap_or_default())
+}
+
+/// Of some names, the one that is most like another.
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
+    let likeness = |known: &&str| (strsim::jaro_winkler(name, known) * 1e6) as u64;
+    known.max_by_key(likeness).unwrap_or_default()
+}
+
+/// The settings of the role `reflect`, from pairs `NAME=VALUE` or names of switches.
+pub fn reflect_settings(pairs: &[String]) -> Result<ReflectSettings, Failure> {
+    ReflectSettings::from_pairs(pairs).map_err(|why| {
+        Failure::Usage(format!("--{REFLECT}: {why}; \"nacre reflect serve --help\" lists what can be set"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::arguments::Line;
+
+    /// Each setting of a daemon, as it stands in the file and on the command line.
+    const SERVE: &[(&str, &str, &[&str])] = &[
+        ("store", "\"file:x\"", &["--store", "file:x"]),
+        ("key", "\"some/key\"", &["--key", "some/key"]),
+        ("roles", "[\"store\", \"reflect\"]", &["--roles", "store,reflect"]),
+        ("listen", "[\"unix:/a\", \"127.0.0.1:0\"]", &["--listen", "unix:/a", "--listen", "127.0.0.1:0"]),
+        ("open", "true", &["--open"]),
+        ("socket-mode", "\"0660\"", &["--socket-mode", "0660"]),
+        ("socket-group", "\"daemon\"", &["--socket-group", "daemon"]),
+        ("members", "[\"a:1\", \"b:2\"]", &["--members", "a:1,b:2"]),
+        ("member", "\"a:1\"", &["--member", "a:1"]),
+        ("members-version", "3", &["--members-version", "3"]),
+        ("durability", "\"50ms\"", &["--durability", "50ms"]),
+        ("capacity", "\"1GiB\"", &["--capacity", "1GiB"]),
+        ("segment-bytes", "65536", &["--segment-bytes", "64KiB"]),
+        ("snapshot-bytes", "0x1000", &["--snapshot-bytes", "4096"]),
+        ("no-pacing", "true", &["--no-pacing"]),
+        ("region-statistics", "true", &["--region-statistics"]),
+        ("threads", "2", &["--threads", "2"]),
+        ("connections-max", "7", &["--connections-max", "7"]),
+        ("held-bytes-max", "\"1MiB\"", &["--held-bytes-max", "1MiB"]),
+        ("http", "\"127.0.0.1:0\"", &["--http", "127.0.0.1:0"]),
+        ("http-open", "true", &["--http-open"]),
+        ("http-host", "[\"a\", \"b\"]", &["--http-host", "a,b"]),
+        ("log", "\"debug\"", &["--log", "debug"]),
+    ];
+
+    /// Each setting of a reflector.
+    const REFLECTOR: &[(&str, &str, &[&str])] = &[
+        ("store", "\"mem:\"", &["--store", "mem:"]),
+        ("key", "\"some/key\"", &["--key", "some/key"]),
+        ("listen", "[\"127.0.0.1:1\", \"[::1]:2\"]", &["--listen", "127.0.0.1:1,[::1]:2"]),
+        ("groups", "[7500, \"7600-7610\"]", &["--groups", "7500", "--groups", "7600-7610"]),
+        (
+            "group",
+            "[\"5:sequence,open\", \"*:members=7\"]",
+            &["--group", "5:sequence,open", "--group", "*:members=7"],
+        ),
+        ("ids", "9", &["--ids", "9"]),
+        ("open", "true", &["--open"]),
+        ("plane", "\"batch\"", &["--plane", "batch"]),
+        ("device", "\"eth0,eth1\"", &["--device", "eth0", "--device", "eth1"]),
+        ("heartbeat", "\"1s\"", &["--heartbeat", "1s"]),
+        ("expiry", "\"5s\"", &["--expiry", "5s"]),
+        ("state-every", "\"0s\"", &["--state-every", "0s"]),
+        ("advertise", "[\"192.0.2.1:1\"]", &["--advertise", "192.0.2.1:1"]),
+        ("standby", "[\"192.0.2.1:1\"]", &["--standby", "192.0.2.1:1"]),
+        ("allow-loopback", "true", &["--allow-loopback"]),
+        ("allow-privileged", "true", &["--allow-privileged"]),
+        ("joins-per-second", "3", &["--joins-per-second", "3"]),
+        ("backlog-bytes", "\"1MiB\"", &["--backlog-bytes", "1MiB"]),
+        ("admin", "\"none\"", &["--admin", "none"]),
+        ("http", "\"none\"", &["--http", "none"]),
+        ("http-open", "true", &["--http-open"]),
+        ("http-host", "[\"a\", \"b\"]", &["--http-host", "a,b"]),
+        ("log", "\"debug\"", &["--log", "debug"]),
+    ];
+
+    /// The line that a file and a line come to, as text.
+    fn read(path: &[&str], text: &str, words: &[&str]) -> Result<String, Failure> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let shown = file.path().to_str().unwrap();
+        let all = [&["nacre"], path, &["--config", shown], words].concat();
+        let line = Line::read(all.into_iter().map(OsString::from).collect())?;
+        Ok(format!("{line:?}").replace(shown, "FILE"))
+    }
+
+    /// The names of the settings that a command has.
+    fn known(path: &[&str]) -> BTreeSet<String> {
+        let mut command = Line::command();
+        command.build();
+        let command = path.iter().fold(&command, |level, name| level.find_subcommand(name).unwrap());
+        flags(command).filter_map(Arg::get_long).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_flag_of_serve_may_stand_in_the_file_and_means_the_same() {
+        let names: BTreeSet<String> = SERVE.iter().map(|(name, ..)| name.to_string()).collect();
+        assert_eq!(names, known(&["serve"]), "a flag that is new is tried here too");
+        for (name, value, words) in SERVE {
+            let from_file = read(&["serve"], &format!("{name} = {value}\n"), &[]).unwrap();
+            assert_eq!(from_file, read(&["serve"], "", words).unwrap(), "{name}");
+            assert_ne!(from_file, read(&["serve"], "", &[]).unwrap(), "{name}");
+        }
+        let old = read(&["serve"], "metrics = \"none\"", &[]).unwrap();
+        assert_eq!(old, read(&["serve"], "", &["--http", "none"]).unwrap());
+    }
+
+    #[test]
+    fn every_flag_of_a_reflector_may_stand_in_its_part_and_means_the_same() {
+        let path = ["reflect", "serve"];
+        let names: BTreeSet<String> = REFLECTOR.iter().map(|(name, ..)| name.to_string()).collect();
+        assert_eq!(names, known(&path), "a flag that is new is tried here too");
+        for (name, value, words) in REFLECTOR {
+            let text = format!("log = \"trace\"\n[reflect]\n{name} = {value}\n");
+            assert_eq!(read(&path, &text, &[]).unwrap(), read(&path, "", words).unwrap(), "{name}");
+            // With other roles beside it, the same settings come as pairs.
+            let both = read(&["serve"], &text, &["--roles", "reflect"]).unwrap();
+            let is_own = ALONE.contains(name);
+            assert_ne!(both.contains(&format!("\"{name}")), is_own, "{name}: {both}");
+        }
+    }
+
+    #[test]
+    fn the_line_wins_and_groups_add_up() {
+        let text = "log = \"warn\"\nlisten = [\"unix:/a\"]\n[reflect]\nplane = \"sendto\"\ngroup = [\"5:sequence\"]\n";
+        let both = read(&["serve"], text, &["--listen", "unix:/b"]).unwrap();
+        assert_eq!(both, read(&["serve"], "log = \"warn\"", &["--listen", "unix:/b"]).unwrap());
+        let words = ["--plane", "batch", "--group", "5:open"];
+        let both = read(&["reflect", "serve"], text, &words).unwrap();
+        let all = ["--plane", "batch", "--group", "5:sequence", "--group", "5:open"];
+        assert_eq!(both, read(&["reflect", "serve"], "", &all).unwrap());
+        let pairs = ["--roles", "reflect", "--reflect", "plane=batch", "--reflect", "group=5:open"];
+        let both = read(&["serve"], text, &pairs).unwrap();
+        assert!(both.contains(r#"["group=5:sequence", "plane=batch", "group=5:open"]"#), "{both}");
+        // A word that is another flag's value does not begin the command.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "log = \"warn\"").unwrap();
+        let words = ["nacre", "--store", "serve", "serve", "--config", file.path().to_str().unwrap()];
+        let line = Line::read(words.into_iter().map(OsString::from).collect()).unwrap();
+        assert_eq!(line.common.store.as_deref(), Some("serve"));
+        assert!(format!("{line:?}").contains("log: Some(\"warn\")"), "{line:?}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        for (text, parts) in [
+            ("open = true\ncolour = 1", &["line 2", "colour"][..]),
+            ("segment-byte = 1", &["line 1", "\"segment-bytes\""]),
+            ("[reflect]\nheartbaet = \"1s\"", &["line 2", "\"heartbeat\""]),
+            ("[reflct]\nheartbeat = \"1s\"", &["line 1", "reflct"]),
+            ("\nsegment-bytes = -1", &["line 2", "-1"]),
+            ("segment-bytes = \"large\"", &["line 1", "large"]),
+            ("threads = 1.5", &["line 1", "a number"]),
+            ("log = [\"info\"]", &["line 1", "log"]),
+            ("open = \"yes\"", &["line 1", "true or false"]),
+            ("roles = [\"store\", \"shop\"]", &["line 1", "shop"]),
+            ("[reflect]\nplane = \"steam\"", &["line 2", "steam"]),
+            ("[x", &["line 1"]),
+            ("config = \"other\"", &["line 1", "config"]),
+        ] {
+            let Err(Failure::Usage(sentence)) = read(&["serve"], text, &[]) else { panic!("{text}") };
+            assert!(parts.iter().all(|part| sentence.contains(part)), "{text}: {sentence}");
+        }
+    }
+}

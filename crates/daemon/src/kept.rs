@@ -1,0 +1,275 @@
+//! The store that a daemon serves: an engine of its own, in a folder or in memory, or any other store, which it then
+//! stands in front of.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nacre::{Durability, Engine, Store, Uri};
+use nacre_logstore::LogStore;
+use nacre_object::{ErrorKind, Limits, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError, Transaction};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::options::ServerOptions;
+
+/// The longest time that a store behind the daemon may take to answer and still be well.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The object that is looked at to learn whether such a store answers. It need not exist.
+const PROBE: &str = "nacre/health";
+
+/// A store that was opened to be served. Cheap to clone.
+#[derive(Clone)]
+pub(crate) enum Kept {
+    /// In this process.
+    Log {
+        store: LogStore,
+        /// The folder; none for memory.
+        folder: Option<PathBuf>,
+    },
+    /// Elsewhere.
+    Other(Store),
+}
+
+impl Kept {
+    /// Opens the store of a daemon; one that is elsewhere has to answer. Blocks.
+    pub(crate) fn open(uri: &Uri, options: &ServerOptions) -> Result<Kept, StoreError> {
+        let folder = match &uri.engine {
+            Engine::Folder(folder) => Some(folder.clone()),
+            Engine::Memory => None,
+            Engine::Servers(_) | Engine::Rados(_) => {
+                options.refuse_log_settings(uri)?;
+                let store = Store::open_apart(uri)?;
+                futures::executor::block_on(store.connect())?;
+                return Ok(Kept::Other(store));
+            }
+        };
+        let log = options.log_options(&uri.options);
+        let store = match &folder {
+            None => LogStore::memory(log),
+            Some(folder) => LogStore::open(folder, log)?,
+        };
+        Ok(Kept::Log { store, folder })
+    }
+
+    /// The name for messages.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Kept::Log { folder: None, .. } => "memory".to_owned(),
+            Kept::Log { folder: Some(folder), .. } => folder.display().to_string(),
+            Kept::Other(store) => store.name().to_owned(),
+        }
+    }
+
+    /// The store's folder, if it is in one.
+    pub(crate) fn folder(&self) -> Option<&PathBuf> {
+        match self {
+            Kept::Log { folder, .. } => folder.as_ref(),
+            Kept::Other(_) => None,
+        }
+    }
+
+    /// The same bytes for the same store, whatever process serves it. Blocks.
+    pub(crate) fn identity(&self) -> Result<[u8; 16], StoreError> {
+        let store = match self {
+            Kept::Log { store, .. } => return Ok(store.identity()),
+            Kept::Other(store) => store,
+        };
+        let parts = futures::executor::block_on(store.info())?;
+        let known = match &parts[..] {
+            // Who asks, and from where, does not make it another store.
+            [only] if only.report["engine"] == "rados" => {
+                json!([only.report["cluster"], only.report["pool"], only.report["namespace"]]).to_string()
+            }
+            _ => store.name().to_owned(),
+        };
+        Ok(xxh3_128(known.as_bytes()).to_le_bytes())
+    }
+
+    /// The engine's own numbers, where it is in this process.
+    pub(crate) fn numbers(&self) -> Option<Value> {
+        match self {
+            Kept::Log { store, .. } => serde_json::to_value(store.info()).ok(),
+            Kept::Other(_) => None,
+        }
+    }
+
+    /// Looks whether writes can be expected to be taken.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub(crate) async fn health(&self) -> Result<(), String> {
+        match self {
+            Kept::Log { store, .. } => {
+                store.failure().map_or(Ok(()), |failure| Err(format!("read-only: {}", failure.message)))
+            }
+            Kept::Other(store) => {
+                let probe = ObjectId::new(Bytes::from_static(PROBE.as_bytes()));
+                let look = async { store.apply(&probe?, Transaction::new().read(Read::Stat)).await };
+                match tokio::time::timeout(ANSWER_TIMEOUT, look).await {
+                    Ok(Ok(_)) => Ok(()),
+                    Ok(Err(error)) => Err(error.message),
+                    Err(_) => Err(format!("{} does not answer", store.name())),
+                }
+            }
+        }
+    }
+
+    /// Answers `info`, `scrub` and `compact`; progress is JSON, too.
+    pub(crate) fn administer(
+        &self,
+        method: &'static str,
+        mut progress: impl FnMut(Value) + Send + 'static,
+    ) -> Reply<Value> {
+        match self {
+            Kept::Log { store, .. } if method == "info" => Reply::ready(value(store.info())),
+            Kept::Log { store, .. } => {
+                let store = store.clone();
+                aside(method, move || match method {
+                    "scrub" => value(store.scrub(|at| progress(value(at).unwrap_or(Value::Null)))?),
+                    _ => store.compact().and_then(|()| value(store.info())),
+                })
+            }
+            Kept::Other(store) => {
+                let store = store.clone();
+                Reply::pending(async move {
+                    let mut parts = match method {
+                        "info" => store.info().await?,
+                        "scrub" => store.scrub(move |part| progress(part.report)).await?,
+                        _ => store.compact().await?,
+                    };
+                    Ok(match parts.len() {
+                        1 => parts.remove(0).report,
+                        // What several servers keep is told of each.
+                        _ => {
+                            let part =
+                                |part: &nacre::Report| json!({ "place": part.place, "report": part.report });
+                            json!({ "parts": parts.iter().map(part).collect::<Vec<_>>() })
+                        }
+                    })
+                })
+            }
+        }
+    }
+
+    /// Finishes what was begun, and closes a store of this process. Blocks.
+    pub(crate) fn close(&self) -> Result<(), StoreError> {
+        match self {
+            Kept::Log { store, .. } => store.close(),
+            Kept::Other(store) => store.close(),
+        }
+    }
+
+    /// A handle for what runs in the daemon beside its clients.
+    pub(crate) fn handle(&self) -> Store {
+        match self {
+            Kept::Log { store, .. } => Store::from_engine(Arc::new(store.clone()), &self.name()),
+            Kept::Other(store) => store.clone(),
+        }
+    }
+}
+
+impl ObjectStore for Kept {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        match self {
+            Kept::Log { store, .. } => store.apply(object, transaction),
+            Kept::Other(store) => store.apply(object, transaction),
+        }
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        match self {
+            Kept::Log { store, .. } => store.list(after, limit),
+            // The handle's own method of this name gives pages of them.
+            Kept::Other(store) => ObjectStore::list(store, after, limit),
+        }
+    }
+
+    fn limits(&self) -> Reply<Limits> {
+        match self {
+            Kept::Log { store, .. } => store.limits(),
+            Kept::Other(store) => store.limits(),
+        }
+    }
+}
+
+/// The store of a daemon without the role `store`: it refuses everything, so that clients find the administration alone.
+pub(crate) struct NoObjects;
+
+impl NoObjects {
+    fn refusal<T>() -> Reply<T> {
+        let text = "this daemon keeps no objects: it runs without the role store";
+        Reply::ready(Err(StoreError::new(ErrorKind::Unsupported, text)))
+    }
+}
+
+impl ObjectStore for NoObjects {
+    fn apply(&self, _object: &ObjectId, _transaction: Transaction) -> Reply<Outcome> {
+        Self::refusal()
+    }
+
+    fn list(&self, _after: Option<&ObjectId>, _limit: usize) -> Reply<Vec<ObjectId>> {
+        Self::refusal()
+    }
+}
+
+impl ServerOptions {
+    /// The options of an engine in this process: what the daemon was told, else what the uri says.
+    fn log_options(&self, uri: &nacre::Options) -> nacre_logstore::Options {
+        let default = nacre_logstore::Options::default();
+        nacre_logstore::Options {
+            durability: match self.durability.or(uri.durability) {
+                None => default.durability,
+                Some(Durability::Always) => nacre_logstore::Durability::Always,
+                Some(Durability::Interval(time)) => nacre_logstore::Durability::Interval(time),
+                Some(Durability::None) => nacre_logstore::Durability::None,
+            },
+            create: uri.create.unwrap_or(true),
+            segment_bytes: self.segment_bytes.unwrap_or(default.segment_bytes),
+            capacity_bytes: self.capacity.or(uri.capacity),
+            snapshot_bytes: self.snapshot_bytes.unwrap_or(default.snapshot_bytes),
+            ..default
+        }
+    }
+
+    /// Refuses settings of an engine that is not this daemon's.
+    fn refuse_log_settings(&self, uri: &Uri) -> Result<(), StoreError> {
+        let given = [
+            ("durability", self.durability.is_some()),
+            ("capacity", self.capacity.is_some()),
+            ("segment-bytes", self.segment_bytes.is_some()),
+            ("snapshot-bytes", self.snapshot_bytes.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            None => Ok(()),
+            Some((name, _)) => {
+                let text =
+                    format!("{name} is a setting of a store in a folder or in memory, and {uri} is neither");
+                Err(StoreError::new(ErrorKind::Invalid, text))
+            }
+        }
+    }
+}
+
+fn value(value: impl serde::Serialize) -> Result<Value, StoreError> {
+    serde_json::to_value(value).map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))
+}
+
+/// Runs what may take long on a thread of its own.
+fn aside(method: &str, work: impl FnOnce() -> Result<Value, StoreError> + Send + 'static) -> Reply<Value> {
+    let (send, result) = oneshot::channel();
+    let thread = std::thread::Builder::new().name(format!("nacre-{method}")).spawn(move || {
+        // Whoever asked may have gone away meanwhile.
+        let _ = send.send(work());
+    });
+    if let Err(error) = thread {
+        let text = format!("cannot start a thread for {method}: {error}");
+        return Reply::ready(Err(StoreError::new(ErrorKind::Io, text)));
+    }
+    Reply::pending(async move {
+        let lost = || StoreError::new(ErrorKind::Unknown, "the thread that did it ended in a panic");
+        result.await.unwrap_or_else(|_| Err(lost()))
+    })
+}

@@ -1,0 +1,54 @@
+//! The role `store` as HTTP shows it.
+
+use futures::future::{BoxFuture, FutureExt, ready};
+use nacre_object::pace::PaceTotals;
+use nacre_remote::{Ending, Operation};
+use nacre_status::{Metrics, Part, Section};
+
+use crate::metrics::{Source, Sources};
+
+/// The sources as a part of the daemon.
+pub(crate) struct StorePart(pub(crate) std::sync::Arc<Sources>);
+
+impl Part for StorePart {
+    fn metrics(&self) -> BoxFuture<'_, Result<Metrics, String>> {
+        ready(Ok(Metrics { prefix: "nacre", source: Box::new(Source(self.0.clone())) })).boxed()
+    }
+
+    /// It is well while the store takes writes, or answers where it is elsewhere.
+    fn health(&self) -> BoxFuture<'_, Result<(), String>> {
+        self.0.store.inner().health().boxed()
+    }
+
+    fn section(&self) -> BoxFuture<'_, Result<Section, String>> {
+        ready(Ok(self.0.section())).boxed()
+    }
+}
+
+impl Sources {
+    fn section(&self) -> Section {
+        let stats = &self.stats;
+        let mut section = Section { title: "store".to_owned(), ..Section::default() };
+        section.row("store", self.store.inner().name());
+        section.row("listening on", self.addresses.join(", "));
+        section.row("up for", format!("{} s", self.started.elapsed().as_secs()));
+        section.row("connections", stats.connections.get());
+        section.row("requests in flight", stats.in_flight.get());
+        for (operation, kind) in Operation::ALL {
+            let counts =
+                Ending::ALL.map(|(ending, name)| format!("{} {name}", self.requests.get(operation, ending)));
+            section.row(kind.replace('_', " "), counts.join(", "));
+        }
+        let PaceTotals { attempts, failures, waited, tracked, waiting, .. } = self.store.totals();
+        section.row("lost races", format!("{failures} of {attempts} conditional writes"));
+        let turns = format!("{tracked} regions in turns, {waiting} requests waiting, {waited} waited so far");
+        section.row("pacing", turns);
+        if let Some(serde_json::Value::Object(info)) = self.store.inner().numbers() {
+            for (name, value) in &info {
+                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                section.row(name.replace('_', " "), value);
+            }
+        }
+        section
+    }
+}

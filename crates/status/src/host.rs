@@ -1,0 +1,85 @@
+//! The names that a listener answers to.
+//!
+//! A browser sends the name of the page's address as `Host`. If it is a name that somebody else made to point at this
+//! machine, a script of theirs could read the answer; so only names are accepted that nobody else can hand out.
+
+use std::net::{IpAddr, SocketAddr};
+
+/// The names that were given to a listener, beside those that it always has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hosts(Vec<String>);
+
+impl Hosts {
+    pub(crate) fn new(names: &[String]) -> Hosts {
+        Hosts(names.to_vec())
+    }
+
+    /// Returns whether a `Host` means this listener, at whose address `local` the request came in: a loopback name or
+    /// address, that address, or one of the names given. The port does not matter.
+    pub(crate) fn include(&self, host: &str, local: SocketAddr) -> bool {
+        let Some(name) = without_port(host) else { return false };
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        if let Ok(address) = bare.parse::<IpAddr>() {
+            let address = address.to_canonical();
+            if address.is_loopback() || address == local.ip().to_canonical() {
+                return true;
+            }
+        }
+        name.eq_ignore_ascii_case("localhost")
+            || self.0.iter().any(|known| known.eq_ignore_ascii_case(name) || known == bare)
+    }
+}
+
+/// A host without its port; `None` if it is not a host with or without a port.
+fn without_port(host: &str) -> Option<&str> {
+    let end = match host.starts_with('[') {
+        true => host.find(']')? + 1,
+        false => host.find(':').unwrap_or(host.len()),
+    };
+    let (name, port) = host.split_at(end);
+    let digits = port.is_empty() || port.strip_prefix(':')?.bytes().all(|byte| byte.is_ascii_digit());
+    (digits && !name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_nobody_else_hands_out_are_accepted() {
+        let hosts = Hosts::new(&["status.example".to_owned(), "2001:db8::7".to_owned()]);
+        let local: SocketAddr = "192.0.2.9:80".parse().unwrap();
+        for host in [
+            "localhost",
+            "LocalHost:6471",
+            "127.0.0.1",
+            "127.3.2.1:1",
+            "[::1]",
+            "[::1]:6471",
+            "192.0.2.9",
+            "192.0.2.9:99",
+            "Status.Example:80",
+            "[::ffff:192.0.2.9]",
+            "[2001:db8::7]:1",
+        ] {
+            assert!(hosts.include(host, local), "{host}");
+        }
+        for host in [
+            "",
+            ":80",
+            "evil.example",
+            "localhost.evil.example",
+            "evil.localhost",
+            "localhost:80:80",
+            "localhost:x",
+            "localhost@evil.example",
+            "192.0.2.8",
+            "[::1",
+            "[::1]x",
+            "::1:x",
+            "127.0.0.1.evil.example",
+        ] {
+            assert!(!hosts.include(host, local), "{host}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The listener, on a thread of its own, so that no scrape holds up what the daemon is for.
+//!
+//! Everything that a peer can take is bounded: connections, the head of a request, and the time that one may last. A connection
+//! carries one request.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::Part;
+use crate::host::Hosts;
+use crate::page::{self, Answer};
+
+/// Connections that are served at a time; others wait to be accepted.
+const CONNECTIONS_MAX: usize = 64;
+/// The longest head of a request, in bytes.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// The greatest number of header fields.
+const HEADERS_MAX: usize = 64;
+/// The longest time that a peer may take to send the head of its request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest time that a connection may last, the reading of its answer included.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time for which nothing is accepted after the system refused to.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// The settings of a listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The address, `HOST:PORT`; port 0 is any free one.
+    pub address: String,
+    /// Lets the address be another one than of this machine's loopback.
+    pub open: bool,
+    /// Names in the `Host` of requests that are answered, beside those of loopback and the address itself.
+    pub hosts: Vec<String>,
+}
+
+/// A listener that cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The address can be reached from other machines.
+    #[error(
+        "{address} can be reached from other machines, and whoever does may read the metrics and the status page: name an \
+         address of 127.0.0.1, or say --http-open if that is meant"
+    )]
+    Open {
+        /// The address, as it was given.
+        address: String,
+    },
+    /// The system refuses.
+    #[error("cannot serve HTTP on {address}: {why}")]
+    Io {
+        /// The address, as it was given.
+        address: String,
+        /// The system's reason.
+        why: io::Error,
+    },
+}
+
+impl ListenError {
+    /// Returns whether the address is in use by somebody else.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, ListenError::Io { why, .. } if why.kind() == io::ErrorKind::AddrInUse)
+    }
+}
+
+/// A running listener. It ends when this is dropped.
+pub struct Listener {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Begins to serve what the parts show. When this returns, requests can be made.
+    ///
+    /// # Errors
+    /// The address is open without having been meant to, or cannot be listened on.
+    pub fn start(options: &Options, parts: Vec<Arc<dyn Part>>) -> Result<Listener, ListenError> {
+        let failed = |why| ListenError::Io { address: options.address.clone(), why };
+        let addresses: Vec<SocketAddr> = options.address.to_socket_addrs().map_err(failed)?.collect();
+        if !options.open && addresses.iter().any(|address| !address.ip().is_loopback()) {
+            return Err(ListenError::Open { address: options.address.clone() });
+        }
+        let listener = std::net::TcpListener::bind(&addresses[..]).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let shared = Arc::new(Shared { parts, hosts: Hosts::new(&options.hosts) });
+        let (stop, stopped) = oneshot::channel::<()>();
+        let body = async move {
+            let listener = TcpListener::from_std(listener)?;
+            // Connections that are open at the end are simply closed: nobody waits for a scrape.
+            tokio::select! {
+                () = accept(listener, shared) => {}
+                _ = stopped => {}
+            }
+            Ok::<(), io::Error>(())
+        };
+        let thread = std::thread::Builder::new().name("nacre-http".to_owned());
+        let thread = thread.spawn(move || {
+            if let Err(error) = runtime.block_on(body) {
+                tracing::error!(%error, "metrics and the status page are served no more");
+            }
+        });
+        Ok(Listener { address, stop: Some(stop), thread: Some(thread.map_err(failed)?) })
+    }
+
+    /// The address that it listens on, with the port that was found for 0.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // If it panicked it has said so; there is nothing else to do about it here.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Shared {
+    parts: Vec<Arc<dyn Part>>,
+    hosts: Hosts,
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // The semaphore is never closed.
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let shared = shared.clone();
+                tokio::spawn(async move {
+                    // A peer that is too slow or talks nonsense has had its answer, or deserves none.
+                    let _ = tokio::time::timeout(CONNECTION_TIMEOUT, serve(stream, shared)).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection for HTTP");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, shared: Arc<Shared>) -> hyper::Result<()> {
+    let Ok(local) = stream.local_addr() else { return Ok(()) };
+    let service = service_fn(move |request: Request<Incoming>| {
+        let shared = shared.clone();
+        async move { Ok::<_, Infallible>(respond(&shared, local, &request).await) }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+async fn respond(shared: &Shared, local: SocketAddr, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let answer = match refusal(shared, local, request) {
+        Some(answer) => answer,
+        None => {
+            let query = request.uri().query().unwrap_or_default();
+            page::answer(&shared.parts, request.uri().path(), query).await
+        }
+    };
+    let refused_method = answer.status == StatusCode::METHOD_NOT_ALLOWED;
+    let mut response = Response::new(Full::new(Bytes::from(answer.body)));
+    *response.status_mut() = answer.status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answer.media_type));
+    // No page is made a part of another one, taken for something else, or kept by anybody in between.
+    for (name, value) in [
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+        ),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if refused_method {
+        headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
+    response
+}
+
+/// The answer to a request that is not for this listener, or wants more than to look.
+fn refusal(shared: &Shared, local: SocketAddr, request: &Request<Incoming>) -> Option<Answer> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let (Some(host), None) = (hosts.next(), hosts.next()) else {
+        return Some(Answer::text(StatusCode::BAD_REQUEST, "a request names its host, and names it once"));
+    };
+    // A request may name the host in its first line too.
+    let authority = request.uri().authority().map(|authority| authority.as_str());
+    for host in [Some(host.to_str().unwrap_or_default()), authority].into_iter().flatten() {
+        if !shared.hosts.include(host, local) {
+            let text = "this is another host than the one that the request names; if it is meant, its name has to be given with \
+                        --http-host";
+            return Some(Answer::text(StatusCode::MISDIRECTED_REQUEST, text));
+        }
+    }
+    match *request.method() {
+        Method::GET | Method::HEAD => None,
+        _ => {
+            let text = "this page shows and changes nothing: GET and HEAD are all that it answers";
+            Some(Answer::text(StatusCode::METHOD_NOT_ALLOWED, text))
+        }
+    }
+}
