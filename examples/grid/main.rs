@@ -1,6 +1,6 @@
 //! A small game on a grid of cells, each of which is a group of a reflector: players move, join the next cell's group
-//! before they leave the last one's, and plant flags. Who enters a cell gets its state from the reflector, which asked
-//! a player for it.
+//! before they leave the previous one, and plant flags. A player who enters a cell gets its state from the reflector,
+//! which requested it from another player.
 //!
 //! ```text
 //! nacre reflect serve --state-every 1s
@@ -8,10 +8,10 @@
 //! cargo run --example grid -- --player 2          # in another one
 //! ```
 //!
-//! Cells are groups 1 to 9 and the place where all meet is group 10, at the reflector that is given; or, with
-//! `--locations grid`, the locations `grid/0,0` to `grid/2,2` and `grid/plaza`, which an operator may move to other
-//! reflectors while the game goes on. With `--bot` a player needs no terminal: it plays a number of turns from a seed,
-//! meets the others, and prints what all flags come to. All players must print the same.
+//! Cells are groups 1 to 9 and the place where all meet is group 10, at the given reflector; or, with `--locations
+//! grid`, the locations `grid/0,0` to `grid/2,2` and `grid/plaza`, which an operator may move to other reflectors
+//! during the game. With `--bot` a player needs no terminal: it plays a number of turns from a seed, meets the others,
+//! and prints all flags. All players must print the same.
 
 mod play;
 mod room;
@@ -30,7 +30,7 @@ pub struct Arguments {
     /// A reflector; others are its standbys
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', default_value = "127.0.0.1:7400")]
     reflector: Vec<SocketAddr>,
-    /// The cells are locations under this name, rather than groups of that reflector
+    /// Name under which the cells are locations, rather than groups of the reflector
     #[arg(long, value_name = "NAME")]
     locations: Option<String>,
     /// The number of this player
@@ -39,16 +39,16 @@ pub struct Arguments {
     /// Play by itself, without a terminal
     #[arg(long, requires = "players")]
     bot: bool,
-    /// How many bots play, with the numbers from 1 on
+    /// Number of bots, which have the numbers from 1 on
     #[arg(long)]
     players: Option<u32>,
-    /// After how many turns the bots meet
+    /// Number of turns after which the bots meet
     #[arg(long, default_value = "100")]
     turns: u32,
-    /// Where a bot's choices come from
+    /// Seed of a bot's choices
     #[arg(long, default_value = "1")]
     seed: u64,
-    /// How long a turn takes, in milliseconds
+    /// Time of a turn, in milliseconds
     #[arg(long, default_value = "100")]
     turn_ms: u64,
 }

@@ -1,4 +1,4 @@
-//! A player: moves, crosses from cell to cell, plants flags; and the bot that does so by itself.
+//! A player, which moves, crosses from cell to cell and plants flags; and the bot that does so by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -7,39 +7,39 @@ use crate::Arguments;
 use crate::room::Room;
 use crate::world::{CELLS, Cell, CellId, FLAGS_MAX, HEIGHT, Ledger, Random, Record, Tile, WIDTH, cell_of};
 
-/// What takes longer than this hangs.
+/// The time after which a wait is a failure.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A player, and what it knows.
+/// A player and its knowledge of the world.
 pub struct Player {
     number: u32,
     turn: u32,
     pub at: Tile,
     /// Its own flags.
     pub flags: BTreeSet<Tile>,
-    /// What it knows of cells, from others and from their states.
+    /// The known cells, from other players and from states.
     pub cells: BTreeMap<CellId, Cell>,
-    /// The cell that it is in.
+    /// The group of the cell that it is in.
     room: Room,
     arguments: Arguments,
     pub statistics: Statistics,
 }
 
-/// What the network did for a player.
+/// Network statistics of a player.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Statistics {
-    /// Cells entered.
+    /// The number of cells entered.
     pub entered: u32,
-    /// Of these, cells that had a state.
+    /// The number of entered cells that had a state.
     pub with_state: u32,
-    /// Datagrams of others received.
+    /// The number of datagrams received from other players.
     pub heard: u64,
-    /// Times that a reflector was gone and another one, or the same again, was found.
+    /// The number of times that a reflector was lost and it or another one was joined.
     pub rejoined: u32,
 }
 
 impl Player {
-    /// Enters the world.
+    /// Enters the world at a random tile.
     pub fn enter(arguments: &Arguments) -> Result<Player, String> {
         let mut random = Random(arguments.seed ^ u64::from(arguments.player) << 32);
         let at = (random.below(WIDTH.into()) as u16, random.below(HEIGHT.into()) as u16);
@@ -58,7 +58,7 @@ impl Player {
         Ok(player)
     }
 
-    /// Waits until the cell that it is in has taken it up, and has handed over its state if there is one.
+    /// Waits until the player is a member of its cell's group, and has received the state if there is one.
     fn settle(&mut self, mut meanwhile: impl FnMut(&mut Cell)) -> Result<(), String> {
         let begun = Instant::now();
         while !self.room.is_ready() {
@@ -73,7 +73,7 @@ impl Player {
         self.say(Some(self.at))
     }
 
-    /// Listens for so long to what others say in this cell.
+    /// Receives announcements of other players in this cell for `time`.
     pub fn hear(&mut self, time: Duration) -> Result<(), String> {
         let cell = self.cells.entry(cell_of(self.at)).or_default();
         let until = Instant::now() + time;
@@ -87,7 +87,7 @@ impl Player {
         }
     }
 
-    /// Says where it is in this cell, or that it is there no more, and what it planted there.
+    /// Announces the position in this cell, or that the player has left it, and the flags planted there.
     fn say(&mut self, at: Option<Tile>) -> Result<(), String> {
         self.turn += 1;
         let id = cell_of(self.at);
@@ -97,7 +97,7 @@ impl Player {
         self.room.say(record.line().as_bytes())
     }
 
-    /// Moves by a tile, where there is one.
+    /// Moves by a tile, unless the world ends there.
     pub fn step(&mut self, by: (i32, i32)) -> Result<(), String> {
         let to = |at: u16, by: i32, end: u16| at.checked_add_signed(by as i16).filter(|at| *at < end);
         let (Some(x), Some(y)) = (to(self.at.0, by.0, WIDTH), to(self.at.1, by.1, HEIGHT)) else {
@@ -131,7 +131,7 @@ impl Player {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Plants a flag, if there is none yet and one is left.
+    /// Plants a flag, if the tile has none yet and one is left.
     pub fn plant(&mut self) -> Result<(), String> {
         let free = self.cells.get(&cell_of(self.at)).is_none_or(|cell| cell.flag(self.at).is_none());
         if free && self.flags.len() < FLAGS_MAX {
@@ -140,7 +140,7 @@ impl Player {
         self.say(Some(self.at))
     }
 
-    /// Goes.
+    /// Leaves the world.
     pub fn leave(mut self) -> Result<(), String> {
         self.say(None)?;
         self.room.leave();
@@ -148,7 +148,7 @@ impl Player {
     }
 }
 
-/// Plays by itself, meets the others, and prints what it came to.
+/// Plays by itself, meets the other players, and prints the result.
 pub fn bot(arguments: &Arguments) -> Result<(), String> {
     let players = arguments.players.unwrap_or(1);
     let mut random = Random(arguments.seed.wrapping_mul(31) ^ u64::from(arguments.player));
@@ -179,7 +179,7 @@ pub fn bot(arguments: &Arguments) -> Result<(), String> {
     Ok(())
 }
 
-/// Tells everybody its flags until everybody knows everybody's, and prints them.
+/// Exchanges flags until all players know each other's, and returns them.
 fn meet(
     player: &mut Player,
     arguments: &Arguments,
@@ -228,7 +228,7 @@ fn meet(
     }
 }
 
-/// Prints what all players must agree on.
+/// Prints the result on which all players must agree.
 fn print(ledgers: &BTreeMap<u32, Ledger>) {
     let mut owners: BTreeMap<Tile, u32> = BTreeMap::new();
     for ledger in ledgers.values() {
@@ -255,7 +255,7 @@ fn print(ledgers: &BTreeMap<u32, Ledger>) {
     println!("digest {digest:016x}");
 }
 
-/// Whatever was heard of a player in a cell, directly or in a state that was handed over, it must really have done.
+/// Checks that every record received of a player, directly or in a state, agrees with that player's ledger.
 fn check(player: &Player, ledgers: &BTreeMap<u32, BTreeSet<Tile>>) -> Result<(), String> {
     for (id, cell) in &player.cells {
         for record in cell.records.values() {

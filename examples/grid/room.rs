@@ -1,4 +1,4 @@
-//! A group that a player is in: a cell, or the plaza where all meet.
+//! A group that a player is a member of: a cell, or the plaza where all meet.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,15 @@ use nacre_reflect::member::{MemberEvent, MemberOptions, SendError, Target, Wante
 use crate::Arguments;
 use crate::world::{CELLS, Cell, CellId};
 
-/// How long a reflector may take to hear that a player leaves.
+/// The time that a reflector may take to acknowledge that a player leaves.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// A group that a player is in.
+/// A group that a player is a member of.
 pub struct Room {
     client: Client,
-    /// It was taken up.
+    /// True once the player is a member.
     joined: bool,
-    /// It has the state, or knows that there is none.
+    /// True once the state was received, or is known not to exist.
     settled: bool,
     had_state: bool,
     rejoined: u32,
@@ -27,7 +27,7 @@ fn failed(error: ClientError) -> String {
 }
 
 impl Room {
-    /// Begins to enter a cell, or the plaza.
+    /// Starts to join a cell, or the plaza.
     pub fn enter(arguments: &Arguments, cell: Option<CellId>) -> Result<Room, String> {
         let wanted = match (&arguments.locations, cell) {
             (Some(name), Some((column, row))) => Wanted::Location {
@@ -52,28 +52,28 @@ impl Room {
         Ok(Room { client, joined: false, settled: cell.is_none(), had_state: false, rejoined: 0 })
     }
 
-    /// It was taken up, and has the state if there is one.
+    /// Returns whether the player is a member, and has the state if there is one.
     pub fn is_ready(&self) -> bool {
         self.joined && self.settled
     }
 
-    /// It was handed a state.
+    /// Returns whether a state was received.
     pub fn had_state(&self) -> bool {
         self.had_state
     }
 
-    /// How often it was lost and found again, since the last call.
+    /// Returns the number of times that the group was lost and joined again since the last call.
     pub fn take_rejoined(&mut self) -> u32 {
         std::mem::take(&mut self.rejoined)
     }
 
-    /// Listens for so long, and gives each datagram.
+    /// Receives for `time`, and passes each datagram to `take`.
     pub fn listen(&mut self, time: Duration, take: &mut dyn FnMut(&[u8])) -> Result<(), String> {
         self.turn(time, &mut Plaza(take))
     }
 
-    /// Listens for so long, learns what is said of the cell, and gives its state to the reflector when that asks. Gives
-    /// how many datagrams came.
+    /// Receives for `time`, adds the announcements to `cell`, and sends the state to the reflector when it asks.
+    /// Returns the number of datagrams received.
     pub fn hear(&mut self, time: Duration, cell: &mut Cell) -> Result<u64, String> {
         let mut learner = Learner { cell, heard: 0 };
         self.turn(time, &mut learner)?;
@@ -112,7 +112,8 @@ impl Room {
         }
     }
 
-    /// Says something to the others, if it is in; what is said when it is not is said again soon.
+    /// Sends a datagram to the other members. One that cannot be sent before joining is dropped, because the next one
+    /// follows soon.
     pub fn say(&mut self, datagram: &[u8]) -> Result<(), String> {
         match self.client.send(datagram) {
             Ok(()) | Err(ClientError::Send(SendError::NotJoined)) => Ok(()),
@@ -120,28 +121,28 @@ impl Room {
         }
     }
 
-    /// Leaves.
+    /// Leaves the group.
     pub fn leave(self) {
         // If the reflector does not hear it, it forgets the player soon.
         let _ = self.client.leave(LEAVING);
     }
 }
 
-/// Who takes what comes.
+/// A handler of received events.
 trait Ear {
-    /// Another player said this.
+    /// Handles a datagram from another player.
     fn datagram(&mut self, bytes: &[u8]);
 
-    /// The reflector handed over this state.
+    /// Handles a state from the reflector.
     fn state(&mut self, _bytes: &[u8]) {}
 
-    /// The reflector asks for the state.
+    /// Returns the state, if there is one, when the reflector asks for it.
     fn asked(&mut self) -> Option<Vec<u8>> {
         None
     }
 }
 
-/// Takes datagrams only.
+/// A handler of datagrams only.
 struct Plaza<'a>(&'a mut dyn FnMut(&[u8]));
 
 impl Ear for Plaza<'_> {
@@ -150,7 +151,7 @@ impl Ear for Plaza<'_> {
     }
 }
 
-/// Learns of a cell.
+/// A handler that adds announcements to a cell.
 struct Learner<'a> {
     cell: &'a mut Cell,
     heard: u64,

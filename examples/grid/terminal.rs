@@ -1,4 +1,4 @@
-//! A player at a terminal: draws the world, takes keys.
+//! A player at a terminal, which draws the world and reads keys.
 
 use std::io::{IsTerminal, Read, Write};
 use std::sync::mpsc::{self, TryRecvError};
@@ -9,7 +9,7 @@ use crate::Arguments;
 use crate::play::Player;
 use crate::world::{CELL_HEIGHT, CELL_WIDTH, FLAGS_MAX, HEIGHT, WIDTH, cell_of};
 
-/// Puts the terminal back as it was.
+/// Restores the terminal's settings when dropped.
 struct Restore(Termios);
 
 impl Drop for Restore {
@@ -20,7 +20,7 @@ impl Drop for Restore {
     }
 }
 
-/// Plays until q.
+/// Plays until q is pressed.
 pub fn play(arguments: &Arguments) -> Result<(), String> {
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         return Err("there is no terminal to play in; --bot plays without one".to_owned());

@@ -1,23 +1,23 @@
-//! The world of the game: tiles, in cells that are groups of the reflector, with what players know of each other.
+//! The world of the game: tiles, in cells that are groups of the reflector, with the players' knowledge of each other.
 //!
-//! Everything that a player says of itself in a cell is one *record*, which replaces its older ones, so it does not
-//! matter which of its datagrams get lost: the next one says it all. The state of a cell is the newest record of each
-//! player who was ever there.
+//! All that a player announces of itself in a cell is one *record*, which replaces its older ones, so it does not
+//! matter which of its datagrams get lost: the next one contains everything. The state of a cell is the newest record
+//! of each player who was ever there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Cells in a row, and rows of them.
+/// The number of cells in a row, and of rows of cells.
 pub const CELLS: u16 = 3;
-/// Tiles in a row of a cell.
+/// The number of tiles in a row of a cell.
 pub const CELL_WIDTH: u16 = 10;
-/// Rows of tiles in a cell.
+/// The number of rows of tiles in a cell.
 pub const CELL_HEIGHT: u16 = 4;
-/// Tiles in a row of the world.
+/// The number of tiles in a row of the world.
 pub const WIDTH: u16 = CELLS * CELL_WIDTH;
-/// Rows of tiles in the world.
+/// The number of rows of tiles in the world.
 pub const HEIGHT: u16 = CELLS * CELL_HEIGHT;
-/// How many flags a player can plant.
+/// The number of flags that a player can plant.
 pub const FLAGS_MAX: usize = 40;
 
 /// A tile of the world.
@@ -26,25 +26,25 @@ pub type Tile = (u16, u16);
 /// A cell, by column and row.
 pub type CellId = (u16, u16);
 
-/// The cell that a tile is in.
+/// Returns the cell that contains a tile.
 pub fn cell_of(tile: Tile) -> CellId {
     (tile.0 / CELL_WIDTH, tile.1 / CELL_HEIGHT)
 }
 
-/// What a player says of itself in a cell.
+/// The announcement of a player in a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub player: u32,
-    /// When it said that, in its own turns.
+    /// The player's turn at the time of the announcement.
     pub turn: u32,
-    /// Where it is, unless it has left the cell.
+    /// The player's position, unless it has left the cell.
     pub at: Option<Tile>,
-    /// The flags that it planted in the cell.
+    /// The flags that the player planted in the cell.
     pub flags: BTreeSet<Tile>,
 }
 
 impl Record {
-    /// As it is sent: a line.
+    /// Formats the record as a line to send.
     pub fn line(&self) -> String {
         let mut line = format!("player {} turn {} at", self.player, self.turn);
         match self.at {
@@ -55,7 +55,7 @@ impl Record {
         line
     }
 
-    /// Reads such a line, which may come from anybody.
+    /// Parses a line, which may come from any sender; `None` if it is not a record.
     pub fn parse(line: &str) -> Option<Record> {
         let mut words = line.split_ascii_whitespace();
         let player = number(&mut words, "player")?;
@@ -71,14 +71,14 @@ impl Record {
     }
 }
 
-/// What is known of a cell.
+/// The known records of a cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
     pub records: BTreeMap<u32, Record>,
 }
 
 impl Cell {
-    /// Learns a record, if it is news.
+    /// Adds a record, if it is newer than the player's known one.
     pub fn learn(&mut self, record: Record) {
         match self.records.get(&record.player) {
             Some(known) if known.turn >= record.turn => {}
@@ -86,41 +86,42 @@ impl Cell {
         }
     }
 
-    /// Learns all that a state or a datagram holds.
+    /// Adds all records of a state or a datagram.
     pub fn learn_text(&mut self, text: &[u8]) {
         let text = String::from_utf8_lossy(text);
         text.lines().filter_map(Record::parse).for_each(|record| self.learn(record));
     }
 
-    /// The state, as it is handed to those who enter.
+    /// Returns the state that is sent to a player who enters.
     pub fn state(&self) -> Vec<u8> {
         self.records.values().map(|record| record.line() + "\n").collect::<String>().into_bytes()
     }
 
-    /// Whose flag is on a tile: the player's with the least number, should two have planted one at once.
+    /// Returns the owner of the flag on a tile: the player with the least number, should two have planted one at once.
     pub fn flag(&self, tile: Tile) -> Option<u32> {
         self.records.values().find(|record| record.flags.contains(&tile)).map(|record| record.player)
     }
 }
 
-/// What a player says at the end, when all meet: all its flags, and whom it has heard.
+/// A player's announcement at the end, when all meet: all its flags, and its knowledge of other ledgers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
     pub player: u32,
-    /// 0: has not heard everybody's ledger; 1: has; 2: knows that everybody has; 3: knows that everybody knows.
+    /// The level of knowledge. 0: some ledgers are missing; 1: has all ledgers; 2: knows that all players have them; 3:
+    /// knows that all players know that.
     pub level: u32,
     pub flags: BTreeSet<Tile>,
 }
 
 impl Ledger {
-    /// As it is sent.
+    /// Formats the ledger as a line to send.
     pub fn line(&self) -> String {
         let mut line = format!("ledger {} level {}", self.player, self.level);
         write_tiles(&mut line, &self.flags);
         line
     }
 
-    /// Reads such a line, which may come from anybody.
+    /// Parses a line, which may come from any sender; `None` if it is not a ledger.
     pub fn parse(line: &str) -> Option<Ledger> {
         let mut words = line.split_ascii_whitespace();
         let player = number(&mut words, "ledger")?;
@@ -150,7 +151,7 @@ fn read_tiles<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<BTreeSet<T
     (words.next()? == "flags").then(|| words.map(tile).collect::<Option<_>>())?
 }
 
-/// Random numbers from a seed (SplitMix64), so that a bot's game can be played again.
+/// A random number generator (SplitMix64) with a seed, so that a bot's game can be replayed.
 pub struct Random(pub u64);
 
 impl Random {

@@ -1,59 +1,59 @@
-//! What can end a study early.
+//! The errors of a study.
 
 use std::io;
 
 use nacre_object::StoreError;
 
-/// Why a study, or a part of it, did not give a result.
+/// The error with which a study, or a part of it, ended without a result.
 #[derive(thiserror::Error)]
 pub enum BenchError {
     /// The store under test failed.
     #[error("{0}")]
     Store(#[from] StoreError),
-    /// The operating system refused something.
+    /// An operation of the operating system failed.
     #[error("cannot {attempted}: {source}")]
     Io {
-        /// What was attempted, as "open the file x".
+        /// The attempted operation, as "open the file x".
         attempted: String,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A program that was asked for is not on this machine.
+    /// A required program is not installed on this machine.
     #[error("{program} is not installed; on Debian, install it with: apt-get install {package}")]
     MissingProgram {
         /// The program, or a file of it.
         program: String,
-        /// The Debian package that brings it.
+        /// The Debian package that contains it.
         package: &'static str,
     },
-    /// A peer answered with something that the study cannot go on with.
+    /// A peer's answer with which the study cannot continue.
     #[error("{peer}: {message}")]
     Peer {
-        /// Which peer.
+        /// The peer.
         peer: &'static str,
-        /// What went wrong.
+        /// The description of the failure.
         message: String,
     },
     /// A client process or a server process ended or failed.
     #[error("{0}")]
     Process(String),
-    /// The checker found that the store does not hold what the clients were told that it holds.
+    /// The checker found that the store does not hold the updates that were acknowledged to the clients.
     #[error("{0}")]
     Lost(String),
-    /// The parameters do not go together.
+    /// The parameters are inconsistent.
     #[error("{0}")]
     Usage(String),
     /// A figure could not be drawn.
     #[error("cannot draw {figure}: {message}")]
     Figure {
-        /// Which figure.
+        /// The title of the figure.
         figure: String,
-        /// What went wrong.
+        /// The description of the failure.
         message: String,
     },
 }
 
-/// The sentence, also where a test shows an error that it did not expect.
+/// Prints the same sentence as `Display`, for tests that show an unexpected error.
 impl std::fmt::Debug for BenchError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
@@ -61,13 +61,13 @@ impl std::fmt::Debug for BenchError {
 }
 
 impl BenchError {
-    /// Wraps an error of the operating system with what was attempted.
+    /// Wraps an error of the operating system with the attempted operation.
     pub(crate) fn io(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let attempted = attempted.into();
         move |source| Self::Io { attempted, source }
     }
 
-    /// An answer of a peer that the study cannot go on with.
+    /// Creates the error of an answer with which the study cannot continue.
     pub(crate) fn peer(peer: &'static str, message: impl std::fmt::Display) -> Self {
         Self::Peer { peer, message: message.to_string() }
     }

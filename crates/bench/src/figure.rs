@@ -1,8 +1,8 @@
-//! Figures as SVG: lines here, one point for each repetition and a line through the medians; bars, heat maps and
-//! histograms in modules of their own.
+//! Figures as SVG: line charts here, with one point for each repetition and a line through the medians; bar charts,
+//! heat maps and histograms in their own modules.
 //!
-//! The text of a figure names a family of fonts and leaves the choice to whoever shows it, so that drawing needs no
-//! font on the machine.
+//! The text of a figure names a font family and leaves the choice to the viewer, so that drawing needs no font on the
+//! machine.
 
 mod bars;
 mod heat;
@@ -24,7 +24,7 @@ use crate::statistic::Spread;
 /// Width and height of a figure in pixels.
 const SIZE: (u32, u32) = (860, 520);
 
-/// Colours that most people tell apart, also in print (Okabe and Ito's), in the order of the series.
+/// Colours that most people can tell apart, also in print (Okabe and Ito's), in the order of the series.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -35,7 +35,7 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(60, 60, 60),
 ];
 
-/// How an axis is divided.
+/// The division of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
     /// Evenly, from zero.
@@ -46,19 +46,19 @@ pub(crate) enum Scale {
     Octaves,
 }
 
-/// One axis.
+/// An axis with its ticks.
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
     label: String,
     scale: Scale,
-    /// In the units of the scale: exponents where it is logarithmic.
+    /// The range in the units of the scale: exponents where it is logarithmic.
     range: Range<f64>,
-    /// Positions of the ticks, and what is written there.
+    /// The positions and labels of the ticks.
     ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
-    /// An axis that holds all of `values`, with its ticks at round numbers.
+    /// Creates an axis that holds all of `values`, with its ticks at round numbers.
     pub(crate) fn holding(label: &str, scale: Scale, values: impl IntoIterator<Item = f64>) -> Self {
         let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.into_iter().filter(|value| scale == Scale::Linear || *value > 0.0) {
@@ -85,14 +85,14 @@ impl Axis {
         Self { label: label.into(), scale, range, ticks }
     }
 
-    /// An axis of named places, at 0, 1, 2 and so on.
+    /// Creates an axis of named positions, at 0, 1, 2 and so on.
     pub(crate) fn naming(label: &str, names: Vec<String>) -> Self {
         let range = -0.4..names.len() as f64 - 0.6;
         let ticks = names.into_iter().enumerate().map(|(place, name)| (place as f64, name)).collect();
         Self { label: label.into(), scale: Scale::Linear, range, ticks }
     }
 
-    /// Where a value stands.
+    /// Returns the position of a value.
     fn position(&self, value: f64) -> f64 {
         self.scale.position(value).clamp(self.range.start, self.range.end)
     }
@@ -108,7 +108,7 @@ impl Scale {
     }
 }
 
-/// From zero to a round number above `most`, in four to eight steps.
+/// Returns a range from zero to a round number above `most`, and ticks in four to eight steps.
 fn linear(most: f64) -> (Range<f64>, Vec<(f64, String)>) {
     let most = if most > 0.0 { most } else { 1.0 };
     let magnitude = 10f64.powf(most.log10().floor());
@@ -122,7 +122,7 @@ fn linear(most: f64) -> (Range<f64>, Vec<(f64, String)>) {
     (0.0..f64::from(steps) * step, ticks)
 }
 
-/// A round number in few characters: `20k`, `1.5M`.
+/// Formats a number in few characters: `20k`, `1.5M`.
 fn short(number: f64) -> String {
     let (number, unit) = match number.abs() {
         size if size >= 1e6 => (number / 1e6, "M"),
@@ -158,26 +158,26 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// One line of a figure.
+/// A line of a figure.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
-    /// Its name in the legend.
+    /// The name in the legend.
     pub(crate) name: String,
-    /// For each place on the x axis, what the repetitions gave.
+    /// The results of the repetitions at each position on the x axis.
     pub(crate) points: Vec<(f64, Vec<f64>)>,
-    /// Whether to connect the medians.
+    /// Connects the medians.
     pub(crate) connected: bool,
     /// A second line of the legend, in small print.
     pub(crate) note: Option<String>,
-    /// The number of its colour, so that one thing has one colour in all figures.
+    /// The index of its colour, so that one subject has the same colour in all figures.
     pub(crate) colour: usize,
 }
 
-/// A figure.
+/// A line chart.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure {
     pub(crate) title: String,
-    /// What was measured, in one line.
+    /// A one-line description of the measurement.
     pub(crate) subtitle: String,
     pub(crate) x: Axis,
     pub(crate) y: Axis,
@@ -185,7 +185,10 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    /// Draws it.
+    /// Returns the figure as SVG.
+    ///
+    /// # Errors
+    /// [`BenchError::Figure`] if the drawing library fails.
     pub(crate) fn svg(&self) -> Result<String, BenchError> {
         let mut svg = String::new();
         self.draw(&mut svg)
@@ -238,21 +241,21 @@ impl Figure {
     }
 }
 
-/// Why something could not be drawn.
+/// The error of the drawing library.
 type Failure = DrawingAreaErrorKind<std::io::Error>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Black letters of this size.
+/// Returns a style of black text of the given size.
 fn text(size: u32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&BLACK)
 }
 
-/// The colour of this number.
+/// Returns the colour with this index.
 fn colour(number: usize) -> RGBColor {
     COLOURS[number % COLOURS.len()]
 }
 
-/// A white sheet with title and subtitle.
+/// Creates a white sheet with title and subtitle.
 fn canvas<'a>(
     svg: &'a mut String,
     size: (u32, u32),
@@ -266,10 +269,10 @@ fn canvas<'a>(
     Ok(root)
 }
 
-/// Space that title and subtitle take.
+/// The height of the title and subtitle, in pixels.
 const HEAD: u32 = 64;
 
-/// How something is marked in a legend.
+/// The form of a mark in a legend.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Line,
@@ -280,19 +283,20 @@ enum Shape {
 /// An entry of a legend.
 struct Mark<'a> {
     name: &'a str,
-    /// A second line, in small print.
+    /// The second line, in small print.
     note: Option<&'a str>,
     colour: usize,
     shape: Shape,
 }
 
-/// A legend with its place.
+/// A legend and the area that it is drawn in.
 struct Legend<'a, 'b> {
     area: Area<'a>,
     marks: Vec<Mark<'b>>,
 }
 
-/// Where the plot goes, and to the right of it, where it hides nothing, the legend. One thing alone needs none.
+/// Returns the area of the plot, and the legend to the right of it, where it hides nothing. A single mark needs no
+/// legend.
 fn beside_legend<'a, 'b>(root: &Area<'a>, marks: Vec<Mark<'b>>) -> (Area<'a>, Legend<'a, 'b>) {
     let letters = |mark: &Mark| {
         // Small print is an eighth narrower.

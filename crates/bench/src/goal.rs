@@ -1,4 +1,4 @@
-//! What Nacre is meant to reach, and what it does reach, side by side.
+//! Goals of Nacre beside the measured values.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::quantity::grouped;
 use crate::table::Table;
 
-/// A measure with what it is meant to be.
+/// A measured value with its goal.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Goal {
     measure: String,
@@ -16,7 +16,7 @@ pub(crate) struct Goal {
     bound: Bound,
 }
 
-/// What a number counts.
+/// The unit of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Unit {
@@ -32,13 +32,13 @@ pub(crate) enum Unit {
     Count,
 }
 
-/// What a number is meant to be.
+/// The bound that a value is meant to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Bound {
     AtLeast(f64),
     AtMost(f64),
-    /// As large as it gets; beside it, what others reached.
+    /// No bound: the larger the better, for comparison with others' values.
     Open,
 }
 
@@ -81,7 +81,7 @@ impl Unit {
     }
 }
 
-/// All goals, as a table.
+/// All goals, printed as a table.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Goals(pub(crate) Vec<Goal>);

@@ -1,4 +1,4 @@
-//! Latencies: recorded in a histogram of bounded relative error, summed up over processes.
+//! Latencies, recorded in a histogram of bounded relative error and added up over processes.
 
 use std::time::Duration;
 
@@ -7,44 +7,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 
-/// Three significant digits: a latency is known to one part in a thousand.
+/// The number of significant digits: a latency is exact to one part in a thousand.
 const DIGITS: u8 = 3;
 
-/// Steps of raw results.
+/// The number of steps per octave in raw results.
 const STEPS_PER_OCTAVE: f64 = 16.0;
 
 /// A histogram of latencies in nanoseconds.
 pub(crate) struct Latencies(Histogram<u64>);
 
-/// The same, as it travels between processes and into raw results: pairs of a latency and how often it was seen.
+/// The serialised form for other processes and raw results: pairs of a latency in nanoseconds and its count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LatencyCounts(Vec<(u64, u64)>);
 
-/// What a person wants to know about them, in microseconds.
+/// A summary of latencies for people, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencySummary {
-    /// Half of the operations took no longer.
+    /// The median.
     pub p50_us: f64,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile.
     pub p99_us: f64,
-    /// The longest.
+    /// The maximum.
     pub max_us: f64,
 }
 
 impl Latencies {
-    /// An empty one.
+    /// Creates an empty histogram.
     pub(crate) fn new() -> Result<Self, BenchError> {
         let histogram = Histogram::new(DIGITS);
         histogram.map(Self).map_err(|error| BenchError::Process(format!("no histogram: {error}")))
     }
 
-    /// Counts one latency.
+    /// Records a latency.
     pub(crate) fn record(&mut self, latency: Duration) {
         let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         self.0 += ns;
     }
 
-    /// Counts those of another process.
+    /// Adds the counts of another process.
     pub(crate) fn add(&mut self, counts: &LatencyCounts) {
         for (ns, count) in &counts.0 {
             // The histogram grows to what it is given; only a count without memory for it could fail.
@@ -52,14 +52,14 @@ impl Latencies {
         }
     }
 
-    /// For another process.
+    /// Returns the counts for another process.
     pub(crate) fn counts(&self) -> LatencyCounts {
         LatencyCounts(
             self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect(),
         )
     }
 
-    /// For raw results: the same in steps of a sixteenth of an octave, which is some four parts in a hundred.
+    /// Returns the counts for raw results, in steps of a sixteenth of an octave, about four percent.
     pub(crate) fn coarse_counts(&self) -> LatencyCounts {
         let mut coarse: Vec<(u64, u64)> = Vec::new();
         for (ns, count) in self.counts().0 {
@@ -73,7 +73,7 @@ impl Latencies {
         LatencyCounts(coarse)
     }
 
-    /// For a person.
+    /// Returns the summary.
     pub(crate) fn summary(&self) -> LatencySummary {
         let us = |ns: u64| ns as f64 / 1e3;
         LatencySummary {

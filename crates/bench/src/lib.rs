@@ -1,8 +1,9 @@
-//! Nacre's studies: each regenerates one paper's experiments on the machine at hand.
+//! Nacre's studies, each of which repeats one paper's experiments on the machine at hand.
 //!
-//! `nacre bench …` mounts [`Command`]. Every study gives a table, raw results as JSON, and the paper's figures; it
-//! starts the servers, the client processes and the peers that it needs, and ends them by their process ids. Ratios
-//! between what was measured in one run are worth quoting; absolute figures only with the machine they came from.
+//! `nacre bench …` mounts [`Command`]. Every study prints a table, and writes raw results as JSON and the paper's
+//! figures; it starts the servers, the client processes and the peers that it needs, and ends them by their process
+//! ids. Ratios between values measured in one run are comparable across machines; absolute values only together with
+//! the machine.
 
 #![deny(unsafe_code)]
 
@@ -34,12 +35,12 @@ pub use statistic::Spread;
 pub enum Command {
     /// Update shared blocks from many clients: conditional writes against locks
     Rmw(Box<rmw::Args>),
-    /// One client process of that study, which gives it its orders
+    /// One client process of that study, started by it
     #[command(hide = true)]
     RmwClient,
     /// Copy datagrams to groups: the reflector's planes beside each other
     Reflect(Box<reflect::Args>),
-    /// The reflector of that study, which gives it its orders
+    /// The reflector of that study, started by it
     #[command(hide = true)]
     ReflectServe,
     /// Walk a large tree: Nacre against find, du, bfs, fd and the system's calls alone
@@ -51,17 +52,20 @@ pub enum Command {
     WalkFloor(walk::FloorArgs),
 }
 
-/// What a program that mounts [`Command`] knows from flags that all its commands share.
+/// The values of flags that all commands of the mounting program share.
 #[derive(Clone, Debug, Default)]
 pub struct Common {
-    /// A store to use instead of starting servers, if the user named one on the command line.
+    /// The store to use instead of starting servers, if one is given on the command line.
     pub store: Option<String>,
-    /// Print JSON instead of tables.
+    /// Prints JSON instead of tables.
     pub json: bool,
 }
 
-/// Runs a study. The program must be one that answers `serve` and `bench rmw-client` too: studies run it again as
-/// their servers and clients.
+/// Runs a study. The running program must also provide `serve` and `bench rmw-client`: studies start it again as their
+/// servers and clients.
+///
+/// # Errors
+/// [`BenchError`] if the study cannot run, or its checks fail.
 pub fn run(command: Command, common: Common) -> Result<(), BenchError> {
     match command {
         Command::Rmw(args) => {
@@ -76,7 +80,7 @@ pub fn run(command: Command, common: Common) -> Result<(), BenchError> {
     }
 }
 
-/// Runs to the end, unless the user or the system ends the program: then everything that it started is ended first.
+/// Runs `work` to its end, unless SIGINT or SIGTERM arrives: then it is dropped, which ends everything that it started.
 async fn until_interrupted<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate()).map_err(BenchError::io("wait for SIGTERM"))?;

@@ -1,31 +1,31 @@
-//! What the machine is: absolute figures mean nothing without it.
+//! The description of the machine, without which absolute values mean nothing.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// The machine and the program that gave a result.
+/// The machine and the program that produced a result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// The processor's name.
     pub cpu: String,
-    /// Processors that this program may use.
+    /// The number of processors that this program may use.
     pub cpus: usize,
-    /// Memory in bytes.
+    /// The memory in bytes.
     pub memory_bytes: u64,
     /// The kernel's name and release.
     pub kernel: String,
     /// Nacre's version.
     pub nacre: String,
-    /// What `git describe` says of the working folder, if it is a repository.
+    /// The output of `git describe` for the working folder, if it is in a repository.
     pub git: Option<String>,
-    /// The peers that are installed, as they name themselves.
+    /// The versions of the installed peers, as they report them.
     pub peers: Vec<String>,
 }
 
 impl Machine {
-    /// Looks at this machine.
+    /// Describes this machine.
     pub fn describe() -> Self {
         let file = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
@@ -48,7 +48,7 @@ impl Machine {
         }
     }
 
-    /// One line for a person.
+    /// Returns a one-line summary.
     pub fn line(&self) -> String {
         let Self { cpu, cpus, memory_bytes, kernel, nacre, .. } = self;
         let git = self.git.as_ref().map(|git| format!(" ({git})")).unwrap_or_default();
@@ -56,13 +56,13 @@ impl Machine {
     }
 }
 
-/// The processor time that this process has used.
+/// Returns the processor time that this process has used.
 pub(crate) fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The processor time that another process has used, to a hundredth of a second; nothing if it is gone.
+/// Returns the processor time that another process has used, to a hundredth of a second; zero if it is gone.
 pub(crate) fn cpu_time_of(process: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name of the program, in parentheses, may hold anything; the numbers begin behind it. User and system time
@@ -72,14 +72,14 @@ pub(crate) fn cpu_time_of(process: u32) -> Duration {
     Duration::from_millis(10 * ticks.sum::<u64>())
 }
 
-/// The memory that another process holds, apart from pages of files; nothing if it is gone.
+/// Returns the memory that another process holds, apart from pages of files, in bytes; zero if it is gone.
 pub(crate) fn memory_bytes_of(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
     kib.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or_default() << 10
 }
 
-/// Most memory that this process has held.
+/// Returns the peak memory of this process in bytes.
 pub(crate) fn peak_memory_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));

@@ -1,7 +1,7 @@
-//! Client processes: started together, given their orders, released at one moment, asked for their results.
+//! Client processes: started together, given their orders, released at one time, and asked for their results.
 //!
-//! The program runs itself again with a hidden command. Such a client reads its orders as one line of JSON from its
-//! standard input, prepares, says that it is ready, and waits for a second line: the moment to begin, in
+//! The program starts itself again with a hidden command. Such a client reads its orders as one line of JSON from its
+//! standard input, prepares, reports that it is ready, and waits for a second line: the time at which to begin, in
 //! nanoseconds of the machine's clock. Its result is one line of JSON on its standard output.
 
 use std::path::Path;
@@ -15,7 +15,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::BenchError;
 
-/// What a client says to the program that started it.
+/// A message from a client to the program that started it.
 #[derive(Serialize, Deserialize)]
 enum Message<T> {
     Ready,
@@ -23,7 +23,7 @@ enum Message<T> {
     Failed(String),
 }
 
-/// Client processes. Dropping it ends those that still run.
+/// A group of client processes. Dropping it kills those that still run.
 pub(crate) struct Crew {
     members: Vec<Member>,
 }
@@ -36,7 +36,10 @@ struct Member {
 }
 
 impl Crew {
-    /// Starts one process of `program` for each of the orders, and waits until all are ready.
+    /// Starts one process of `program` for each element of `orders`, and waits until all are ready.
+    ///
+    /// # Errors
+    /// If a process cannot be started, or fails to prepare.
     pub(crate) async fn start<O: Serialize>(
         program: &Path,
         arguments: &[&str],
@@ -71,7 +74,10 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Lets all begin at one moment, and gives their results when the last of them is done.
+    /// Lets all clients begin at the same time, and returns their results when the last of them is done.
+    ///
+    /// # Errors
+    /// If a client fails or ends early.
     pub(crate) async fn run<T: DeserializeOwned>(mut self) -> Result<Vec<T>, BenchError> {
         let begin = SystemTime::now() + GATHER;
         let begin_ns = begin.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -89,7 +95,7 @@ impl Crew {
     }
 }
 
-/// How long it may take until every client has read when to begin.
+/// The time allowed for all clients to read when to begin.
 const GATHER: Duration = Duration::from_millis(50);
 
 impl Member {
@@ -114,7 +120,7 @@ fn unreadable(error: serde_json::Error) -> BenchError {
     BenchError::Process(format!("a client process and the study do not understand each other: {error}"))
 }
 
-/// The client's side: reads its orders, prepares and works as told. Fails only if nobody listens.
+/// Runs the client's side: reads the orders, prepares, and works. Fails only if the output is closed.
 pub(crate) fn serve_as_client<O, P, T>(
     prepare: impl AsyncFnOnce(O) -> Result<P, BenchError>,
     work: impl AsyncFnOnce(P, Instant) -> Result<T, BenchError>,
@@ -148,7 +154,7 @@ where
     }
 }
 
-/// Reads a line without keeping the connections of the client from their heartbeats.
+/// Reads a line without blocking the runtime, so that the client's connections keep their heartbeats.
 async fn read_line() -> Result<String, BenchError> {
     let read = tokio::task::spawn_blocking(|| {
         let mut line = String::new();

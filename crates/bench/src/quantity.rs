@@ -1,8 +1,8 @@
-//! Quantities as people type and read them: sizes, durations, counts without limit.
+//! Quantities as people type and read them: sizes, durations, and counts that may be unlimited.
 
 use std::time::Duration;
 
-/// Parses a size such as `4096`, `4KiB` or `1M`; all units are powers of 1024.
+/// Parses a size in bytes, such as `4096`, `4KiB` or `1M`; all units are powers of 1024.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -39,17 +39,17 @@ pub(crate) fn parse_limit(text: &str) -> Result<Limit, String> {
     }
 }
 
-/// A count that may be without limit.
+/// A count that may be unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// So many.
+    /// A finite count.
     Count(u64),
-    /// As many as there can be.
+    /// No limit.
     Unlimited,
 }
 
 impl Limit {
-    /// The count, if there is one.
+    /// Returns the count, if it is finite.
     pub fn count(self) -> Option<u64> {
         match self {
             Self::Count(count) => Some(count),
@@ -58,7 +58,7 @@ impl Limit {
     }
 }
 
-/// A number with its thousands apart: `12,345`.
+/// Formats a number with commas between thousands: `12,345`.
 pub(crate) fn grouped(number: f64) -> String {
     let digits = format!("{number:.0}");
     let (sign, digits) = digits.strip_prefix('-').map_or(("", digits.as_str()), |rest| ("-", rest));
@@ -72,7 +72,7 @@ pub(crate) fn grouped(number: f64) -> String {
     text
 }
 
-/// A latency in microseconds with the unit that suits it.
+/// Formats a latency in microseconds with a suitable unit.
 pub(crate) fn latency(us: f64) -> String {
     match us {
         us if us < 10.0 => format!("{us:.2} µs"),

@@ -1,4 +1,4 @@
-//! The servers of a study: child processes of the same program, each a `nacre serve` on a store of its own.
+//! The servers of a study: child processes of the same program, each a `nacre serve` with its own store.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use crate::BenchError;
 use crate::machine::{cpu_time_of, memory_bytes_of};
 use crate::peer::temporary_folder;
 
-/// How the servers keep what they are given.
+/// The durability of the servers' stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Keep {
@@ -23,26 +23,26 @@ pub enum Keep {
     Volatile,
     /// On disk; every write is durable before it is acknowledged.
     Always,
-    /// On disk; synced when the system sees fit.
+    /// On disk; synced when the system chooses.
     None,
 }
 
-/// What to start.
+/// The servers to start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerPlan {
     pub(crate) servers: u32,
     pub(crate) keep: Keep,
-    /// Whether the servers pace regions under contention.
+    /// Enables pacing of regions under contention.
     pub(crate) pacing: bool,
-    /// Whether the servers count attempts and failures of every region.
+    /// Enables counting of attempts and failures of every region.
     pub(crate) region_statistics: bool,
-    /// Log that may gather before the index is written down, where that is not left to the server.
+    /// The size of the log in bytes after which a snapshot of the index is written; if `None`, the server's default.
     pub(crate) snapshot_bytes: Option<u64>,
 }
 
-/// Running servers. Dropping it ends their processes and removes their folders.
+/// Running servers. Dropping it kills their processes and removes their folders.
 pub(crate) struct Servers {
-    /// How to open all of them as one store.
+    /// The URI that opens all of them as one store.
     pub(crate) uri: String,
     program: PathBuf,
     plan: ServerPlan,
@@ -54,6 +54,9 @@ pub(crate) struct Servers {
 
 impl Servers {
     /// Starts the servers and waits until all listen.
+    ///
+    /// # Errors
+    /// If a server cannot be started or ends early.
     pub(crate) async fn start(
         program: &Path,
         plan: ServerPlan,
@@ -74,8 +77,8 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Kills the servers, which have no chance to put anything in order, starts them again on what they kept, and
-    /// gives the time from then until all listen.
+    /// Kills the servers without a chance to clean up, restarts them on their stores, and returns the time from the
+    /// restart until all listen.
     pub(crate) async fn kill_and_restart(&mut self) -> Result<Duration, BenchError> {
         for mut child in self.children.drain(..) {
             child.kill().await.map_err(BenchError::io("kill a server"))?;
@@ -127,19 +130,19 @@ impl Servers {
         Ok(())
     }
 
-    /// The processor time that all of them have used.
+    /// Returns the processor time that all servers have used.
     pub(crate) fn cpu_time(&self) -> Duration {
         self.children.iter().filter_map(Child::id).map(cpu_time_of).sum()
     }
 
-    /// The memory that all of them hold, apart from pages of files.
+    /// Returns the memory that all servers hold, apart from pages of files, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.children.iter().filter_map(Child::id).map(memory_bytes_of).sum()
     }
 }
 
-/// A loopback address that nobody else uses: the host is this process's own, and the port is used once. So servers can be
-/// told each other's addresses before they listen.
+/// Returns a loopback address that no other process uses: the host depends on this process's id, and the port is used
+/// once. So servers can be given each other's addresses before they listen.
 fn address() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(10_000);
     let [_, high, middle, low] = std::process::id().to_be_bytes();
@@ -148,7 +151,7 @@ fn address() -> String {
     format!("127.{}.{middle}.{low}:{port}", 128 | high)
 }
 
-/// Reads what a server prints until it says that it listens, and goes on reading so that it never has to wait.
+/// Reads a server's output until it reports that it listens, and keeps reading so that the server never blocks on it.
 async fn until_listening(child: &mut Child) -> Result<(), BenchError> {
     let Some(output) = child.stdout.take() else {
         return Err(BenchError::Process("a server has no standard output".into()));
@@ -163,7 +166,7 @@ async fn until_listening(child: &mut Child) -> Result<(), BenchError> {
     Err(BenchError::Process("a server ended before it said that it listens".into()))
 }
 
-/// Opens a store by its address.
+/// Opens a store by its URI, creating it if it is a folder.
 pub(crate) async fn open(uri: &str) -> Result<nacre::Store, BenchError> {
     let mut uri: nacre::Uri = uri.parse()?;
     if let nacre::Engine::Folder(_) = &uri.engine {

@@ -1,20 +1,20 @@
-//! Repetitions summed up.
+//! Summaries of repetitions.
 
 use serde::{Deserialize, Serialize};
 
-/// The middle and the ends of some repetitions.
+/// The median and range of some repetitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The middle one, or the mean of the two middle ones.
+    /// The median.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The greatest.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of values in any order; zeros of none.
+    /// Returns the spread of values in any order; zeros if there is none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// Rows of cells in columns as wide as they must be. The first column is flush left, the others are flush right.
+/// A table whose columns are as wide as their contents. The first column is aligned left, the others right.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with its head.
+    /// Creates a table with a header row.
     pub(crate) fn new(head: &[&str]) -> Self {
         Self { rows: vec![head.iter().map(|cell| cell.to_string()).collect()] }
     }

@@ -1,7 +1,7 @@
-//! The study with real processes: servers, clients and a real ZooKeeper.
+//! Tests of the study with real processes: servers, clients and a real ZooKeeper.
 //!
-//! The study runs its own program again as a server and as a client. Here that program is this test, so it has no
-//! test harness: without arguments of those two kinds it is the test.
+//! The study starts its own program again as a server and as a client. Here that program is this test, so it has no
+//! test harness: without the arguments of a server or a client it runs the tests.
 
 use std::process::ExitCode;
 
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the study tells its servers.
+/// The arguments with which the study starts its servers.
 #[derive(clap::Args)]
 struct Serve {
     #[arg(long)]
@@ -65,7 +65,7 @@ struct Serve {
     log: String,
 }
 
-/// A server as far as the study needs one, until it is killed.
+/// Runs a server with the functions that the study needs, until it is killed.
 fn serve(server: &Serve) -> ExitCode {
     assert_eq!((server.metrics.as_str(), server.log.as_str()), ("none", "error"));
     let options = nacre_daemon::ServerOptions {
@@ -95,7 +95,7 @@ fn arguments(words: &str) -> rmw::Args {
     }
 }
 
-/// The results that a run writes.
+/// Returns the results that a run writes.
 fn results(words: &str) -> serde_json::Value {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("results.json");

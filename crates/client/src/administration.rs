@@ -1,4 +1,4 @@
-//! What concerns a store as a whole: its state, its health, its space.
+//! Administration of a store as a whole: its state, its health, its space.
 
 use futures::channel::oneshot;
 use nacre_logstore::{LogStore, ScrubProgress, ScrubReport};
@@ -10,7 +10,7 @@ use crate::engine::Opened;
 use crate::store::Store;
 use crate::uri::{Engine, Uri};
 
-/// What one part of a store answered: the store itself where it is in this process, or one of its servers.
+/// The answer of one part of a store: the store itself where it is in this process, or one of its servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The uri of the store, or the address of the server.
@@ -20,13 +20,13 @@ pub struct Report {
 }
 
 impl Store {
-    /// Segments, live bytes, write amplification, durability, versions: the state of every part of the store.
+    /// Reports the state of every part of the store: segments, live bytes, write amplification, durability, versions.
     pub async fn info(&self) -> Result<Vec<Report>, StoreError> {
         self.administer("info", |_| ()).await
     }
 
-    /// Has every part of the store read and check every byte that it wrote; transactions go on. `progress` is told
-    /// how far each part is.
+    /// Makes every part of the store read and check every byte that it wrote; transactions go on. `progress` gets the
+    /// progress of each part.
     pub async fn scrub(
         &self,
         progress: impl FnMut(Report) + Send + 'static,
@@ -34,25 +34,25 @@ impl Store {
         self.administer("scrub", progress).await
     }
 
-    /// Has every part of the store give back the space of what was overwritten and removed; transactions go on.
+    /// Makes every part of the store give back the space of what was overwritten and removed; transactions go on.
     pub async fn compact(&self) -> Result<Vec<Report>, StoreError> {
         self.administer("compact", |_| ()).await
     }
 
-    /// What conditional writes came to on every server: attempts, failures and turns in all; and attempts, failures
-    /// and the longest run of failures of up to `limit` regions, those with the longest runs first, where the server
-    /// was told to count them.
+    /// Returns the results of conditional writes on every server: attempts, failures and turns in all; and attempts,
+    /// failures and the longest run of failures of up to `limit` regions, those with the longest runs first, where the
+    /// server was told to count them.
     pub async fn regions(&self, limit: usize) -> Result<Vec<Report>, StoreError> {
         self.administer_with("regions", serde_json::json!({ "limit": limit }), |_| ()).await
     }
 
-    /// Has every server forget what it counted of regions.
+    /// Makes every server forget its counts of regions.
     pub async fn clear_regions(&self) -> Result<(), StoreError> {
         self.administer("clear-regions", |_| ()).await.map(|_| ())
     }
 
-    /// Finishes what was begun, and closes a store of this process for good; blocks as long as that takes. Handles
-    /// on servers have nothing to close.
+    /// Finishes what was begun, and closes a store of this process for good; blocks until that is done. Handles on
+    /// servers have nothing to close.
     pub fn close(&self) -> Result<(), StoreError> {
         match &self.opened {
             Opened::Log(store) => store.close(),
@@ -135,17 +135,17 @@ impl Store {
 ///
 /// # Errors
 ///
-/// `Busy` if a process has it open, `Corrupt` if nothing in the folder says which store it is.
+/// `Busy` if a process has it open; `Corrupt` if nothing in the folder identifies the store.
 pub fn scrub_folder(uri: &Uri, progress: impl FnMut(Report)) -> Result<Report, StoreError> {
     offline("scrub", uri, progress, |path, progress| LogStore::scrub_closed(path, progress))
 }
 
-/// Repairs the files of a store in a folder that no process has open, so that it opens, as far as that can be done; says
+/// Repairs the files of a store in a folder that no process has open, as far as possible, so that it opens; reports
 /// what was done and what is lost. Files that are of no use any more stay under other names. Blocks.
 ///
 /// # Errors
 ///
-/// As [`scrub_folder`]; and `Io` or `OutOfSpace` if a file cannot be read or written.
+/// Those of [`scrub_folder`]; and `Io` or `OutOfSpace` if a file cannot be read or written.
 pub fn repair_folder(uri: &Uri, progress: impl FnMut(Report)) -> Result<Report, StoreError> {
     let options = crate::engine::log_options(&uri.options);
     offline("repair", uri, progress, |path, progress| LogStore::repair(path, options, progress))

@@ -1,4 +1,4 @@
-//! The same calls, for programs without an async runtime.
+//! The calls of the library for programs without an async runtime.
 
 use std::io;
 use std::time::Duration;
@@ -28,10 +28,10 @@ pub struct BlockingObject {
     object: Object,
 }
 
-/// [`Objects`] as an iterator.
+/// An iterator over the objects of a store. See [`Objects`].
 pub struct BlockingObjects(Objects);
 
-/// [`Keys`] as an iterator.
+/// An iterator over the keys of an object. See [`Keys`].
 pub struct BlockingKeys(Keys);
 
 impl BlockingStore {
@@ -39,62 +39,62 @@ impl BlockingStore {
         Self { store }
     }
 
-    /// The same store, with calls that are awaited.
+    /// Returns the store with calls that are awaited.
     pub fn nonblocking(&self) -> &Store {
         &self.store
     }
 
-    /// See [`Store::connect`].
+    /// Connects to the servers now. See [`Store::connect`].
     pub fn connect(&self) -> Result<(), StoreError> {
         block_on(self.store.connect())
     }
 
-    /// See [`Store::info`].
+    /// Reports the state of every part of the store. See [`Store::info`].
     pub fn info(&self) -> Result<Vec<Report>, StoreError> {
         block_on(self.store.info())
     }
 
-    /// See [`Store::scrub`].
+    /// Reads and checks every byte of the store. See [`Store::scrub`].
     pub fn scrub(&self, progress: impl FnMut(Report) + Send + 'static) -> Result<Vec<Report>, StoreError> {
         block_on(self.store.scrub(progress))
     }
 
-    /// See [`Store::compact`].
+    /// Gives back the space of what was overwritten and removed. See [`Store::compact`].
     pub fn compact(&self) -> Result<Vec<Report>, StoreError> {
         block_on(self.store.compact())
     }
 
-    /// See [`Store::regions`].
+    /// Returns the results of conditional writes. See [`Store::regions`].
     pub fn regions(&self, limit: usize) -> Result<Vec<Report>, StoreError> {
         block_on(self.store.regions(limit))
     }
 
-    /// See [`Store::clear_regions`].
+    /// Forgets the counts of regions. See [`Store::clear_regions`].
     pub fn clear_regions(&self) -> Result<(), StoreError> {
         block_on(self.store.clear_regions())
     }
 
-    /// See [`Store::close`].
+    /// Closes a store of this process. See [`Store::close`].
     pub fn close(&self) -> Result<(), StoreError> {
         self.store.close()
     }
 
-    /// See [`Store::object`].
+    /// Returns an object of the store. See [`Store::object`].
     pub fn object(&self, id: impl AsRef<[u8]>) -> Result<BlockingObject, StoreError> {
         Ok(BlockingObject { object: self.store.object(id)? })
     }
 
-    /// See [`Store::apply`].
+    /// Applies a transaction to one object. See [`Store::apply`].
     pub fn apply(&self, object: &ObjectId, transaction: Transaction) -> Result<Outcome, StoreError> {
         block_on(self.store.apply(object, transaction))
     }
 
-    /// See [`Store::list`].
+    /// Lists all objects. See [`Store::list`].
     pub fn list(&self) -> BlockingObjects {
         BlockingObjects(self.store.list())
     }
 
-    /// See [`Store::list_after`].
+    /// Lists the objects after one. See [`Store::list_after`].
     pub fn list_after(&self, after: ObjectId) -> BlockingObjects {
         BlockingObjects(self.store.list_after(after))
     }
@@ -152,22 +152,22 @@ impl BlockingObject {
         remove_attribute(attribute: impl AsRef<[u8]>) -> u64;
     }
 
-    /// The same object, with calls that are awaited.
+    /// Returns the object with calls that are awaited.
     pub fn nonblocking(&self) -> &Object {
         &self.object
     }
 
-    /// See [`Object::id`].
+    /// Returns the object's id. See [`Object::id`].
     pub fn id(&self) -> &ObjectId {
         self.object.id()
     }
 
-    /// See [`Object::fork`].
+    /// Returns the object with another of its forks. See [`Object::fork`].
     pub fn fork(&self, name: impl AsRef<[u8]>) -> Result<BlockingObject, StoreError> {
         Ok(BlockingObject { object: self.object.fork(name)? })
     }
 
-    /// See [`Object::update`].
+    /// Updates a range. See [`Object::update`].
     pub fn update<B: Into<Bytes>>(
         &self,
         range: impl Into<ByteRange>,
@@ -176,17 +176,17 @@ impl BlockingObject {
         block_on(self.object.update(range, change))
     }
 
-    /// See [`Object::keys`].
+    /// Lists the keys of a range. See [`Object::keys`].
     pub fn keys(&self, range: KeyRange) -> BlockingKeys {
         BlockingKeys(self.object.keys(range))
     }
 
-    /// See [`Object::put`].
+    /// Replaces the fork's content. See [`Object::put`].
     pub fn put(&self, source: impl io::Read) -> Result<u64, StoreError> {
         self.put_sized(source, None)
     }
 
-    /// See [`Object::put_sized`].
+    /// Replaces the fork's content with a source of known length. See [`Object::put_sized`].
     pub fn put_sized(&self, mut source: impl io::Read, bytes: Option<u64>) -> Result<u64, StoreError> {
         let mut upload = block_on(Upload::new(&self.object, bytes))?;
         let mut stored = || loop {
@@ -210,7 +210,7 @@ impl BlockingObject {
         block_on(upload.end(stored))
     }
 
-    /// See [`Object::get`].
+    /// Writes the bytes of a range to `target`. See [`Object::get`].
     pub fn get(&self, range: impl Into<ByteRange>, mut target: impl io::Write) -> Result<u64, StoreError> {
         let mut download = Download::new(&self.object, range.into());
         let mut bytes = 0;

@@ -10,14 +10,14 @@ use nacre_rpc::ClusterKey;
 
 use crate::uri::{Durability, Engine, Options, Uri};
 
-/// An engine that was opened, with what it can do beyond keeping objects.
+/// An opened engine, with its abilities beyond keeping objects.
 #[derive(Clone)]
 pub(crate) enum Opened {
-    /// In this process: in a folder or in memory.
+    /// A store in this process: in a folder or in memory.
     Log(LogStore),
-    /// On servers.
+    /// A store on servers.
     Remote(RemoteStore),
-    /// In a pool of a Ceph cluster.
+    /// A store in a pool of a Ceph cluster.
     Rados(RadosStore),
     /// An engine that the caller brought along.
     Other(Arc<dyn ObjectStore>),
@@ -36,7 +36,7 @@ impl Opened {
         }
     }
 
-    /// The engine behind the seam.
+    /// Returns the engine behind the seam.
     pub(crate) fn objects(&self) -> Arc<dyn ObjectStore> {
         match self {
             Opened::Log(store) => Arc::new(store.clone()),

@@ -1,6 +1,6 @@
 //! Objects of versioned extents with conditional writes.
 //!
-//! [`open`] gives a [`Store`]: a handle on a folder of this machine, on one server or several, or on memory. An
+//! [`open`] returns a [`Store`]: a handle on a folder of this machine, on one server or several, or on memory. An
 //! [`Object`] of it is read, written and updated by byte ranges; every range has a version, and a write can be
 //! made on the condition that its range is still at the version that was read.
 //!
@@ -14,20 +14,20 @@
 //! let read = object.read(0..5).await?;
 //! assert_eq!(read.data, "hello");
 //!
-//! // Replaces the bytes, unless somebody else was faster.
+//! // Replaces the bytes, unless another client was faster.
 //! match object.write_if(0, "HELLO", read.version).await? {
 //!     nacre::Written::Done { version } => assert!(version > read.version),
 //!     nacre::Written::Conflict(now) => println!("it says {:?} now", now.data),
 //! }
 //!
-//! // Or says what is to become of them, and leaves the races to the library.
+//! // Computes the new bytes from the old ones, and leaves the races to the library.
 //! object.update(0..5, |old| old.to_ascii_lowercase()).await?;
 //! assert_eq!(object.read(0..5).await?.data, "hello");
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Without an async runtime, [`Store::blocking`] gives the same calls:
+//! Without an async runtime, [`Store::blocking`] offers the same calls without `await`:
 //!
 //! ```
 //! let store = nacre::open("mem:")?.blocking();
@@ -42,8 +42,8 @@
 //! # Ok::<(), nacre::Error>(())
 //! ```
 //!
-//! What the object-level calls do not cover, [`Store::apply`] does: any [`Transaction`] of guards, reads and writes
-//! on one object, applied wholly or not at all.
+//! [`Store::apply`] covers what the object-level calls do not: any [`Transaction`] of guards, reads and writes on one
+//! object, applied wholly or not at all.
 
 #![forbid(unsafe_code)]
 

@@ -21,7 +21,7 @@ pub struct Object {
     fork: Fork,
 }
 
-/// How a conditional write ended.
+/// The result of a conditional write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
     /// The bytes are written.
@@ -29,23 +29,23 @@ pub enum Written {
         /// The version that they carry.
         version: u64,
     },
-    /// Something in the range was newer: nothing was written. This is what stands there now.
+    /// Something in the range was newer: nothing was written. The field is the range as it stands now.
     Conflict(RangeRead),
 }
 
-/// How an update ended.
+/// The result of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Updated {
     /// The version that the new bytes carry.
     pub version: u64,
-    /// How often another writer was faster.
+    /// The number of times that another writer was faster.
     pub conflicts: u64,
 }
 
 /// The extents of a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
-    /// In ascending order, clipped to the range.
+    /// The extents in ascending order, clipped to the range.
     pub extents: Vec<Extent>,
     /// The greatest version in the range.
     pub version: u64,
@@ -58,28 +58,28 @@ impl Object {
         Self { store, id, fork: Fork::DEFAULT }
     }
 
-    /// The object's id.
+    /// Returns the object's id.
     pub fn id(&self) -> &ObjectId {
         &self.id
     }
 
-    /// The store that it belongs to.
+    /// Returns the store that the object belongs to.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The same object, with another of its forks. Fails only if the name is longer than 255 bytes.
+    /// Returns the object with another of its forks. Fails only if the name is longer than 255 bytes.
     pub fn fork(&self, name: impl AsRef<[u8]>) -> Result<Object, StoreError> {
         let fork = Fork::new(Bytes::copy_from_slice(name.as_ref()))?;
         Ok(Object { fork, ..self.clone() })
     }
 
-    /// The name of the fork.
+    /// Returns the name of the fork.
     pub fn fork_name(&self) -> &Fork {
         &self.fork
     }
 
-    /// Says what was attempted where an error came from.
+    /// Adds to an error the operation that was attempted on this object.
     pub(crate) fn context(&self, error: StoreError, attempted: &str) -> StoreError {
         error.context(format_args!("cannot {attempted} object \"{}\" of {}", self.id, self.store.name()))
     }
@@ -108,13 +108,13 @@ impl Object {
         done.answers.into_iter().next().ok_or_else(|| self.nonsense(attempted))
     }
 
-    /// Reads bytes, with their extents and the version of the range. Short where the fork ends; a range of more than
-    /// 16 MiB, or of more than 4096 extents, is cut, and `next` says where to go on.
+    /// Reads bytes, with their extents and the version of the range. Short where the fork ends; a range of more than 16
+    /// MiB, or of more than 4096 extents, is cut, and `next` is where to continue.
     pub async fn read(&self, range: impl Into<ByteRange>) -> Result<RangeRead, StoreError> {
         self.read_with(range, Intent::Look).await
     }
 
-    /// Like [`Object::read`], with a hint at what the bytes are read for.
+    /// Reads bytes, as [`Object::read`] does, with a hint at their intended use.
     pub async fn read_with(
         &self,
         range: impl Into<ByteRange>,
@@ -127,12 +127,12 @@ impl Object {
         }
     }
 
-    /// Writes bytes, whatever stands there. Gives the version that they carry.
+    /// Writes bytes, replacing any that are there. Returns the version that they carry.
     pub async fn write(&self, offset: u64, data: impl Into<Bytes>) -> Result<u64, StoreError> {
         self.change(Transaction::new().write(self.fork.clone(), offset, data), "write").await
     }
 
-    /// Writes many extents at once. Gives the version that they carry.
+    /// Writes many extents at once. Returns the version that they carry.
     pub async fn write_vectored(&self, extents: Vec<(u64, Bytes)>) -> Result<u64, StoreError> {
         let write = Write::Extents { fork: self.fork.clone(), extents };
         self.change(Transaction::new().change(write), "write").await
@@ -173,12 +173,12 @@ impl Object {
         }
     }
 
-    /// Reads a range, lets `change` say what is to stand there instead, and writes that if nobody else wrote
-    /// meanwhile; else starts again from what the other writer left, until it succeeds.
+    /// Reads a range, passes it to `change`, and writes the result if no other client wrote meanwhile; otherwise starts
+    /// again from what the other writer left, until it succeeds.
     ///
     /// `change` gets exactly the bytes of the range, with zeros past the end of the fork, and may be called several
-    /// times; what it gives is written at the beginning of the range and must not be longer than it. The range may
-    /// be up to 1 MiB.
+    /// times; its result is written at the beginning of the range and must not be longer than it. The range may be up
+    /// to 1 MiB.
     pub async fn update<B: Into<Bytes>>(
         &self,
         range: impl Into<ByteRange>,
@@ -213,8 +213,8 @@ impl Object {
         }
     }
 
-    /// The extents of a range with their versions, however many there are. If they change while this reads them,
-    /// it starts again.
+    /// Returns all extents of a range with their versions. If they change while they are read, the reading starts
+    /// again.
     pub async fn extents(&self, range: impl Into<ByteRange>) -> Result<Extents, StoreError> {
         let whole = range.into();
         'again: loop {
@@ -251,7 +251,7 @@ impl Object {
         }
     }
 
-    /// The object at a glance. Forks of reserved names ([`stage`]) are not counted.
+    /// Returns the object at a glance. Forks of reserved names ([`stage`]) are not counted.
     pub async fn stat(&self) -> Result<Stat, StoreError> {
         let after = Some(Fork::try_from(stage::RESERVED)?);
         let reserved = Read::Forks { after, limit: u32::MAX };
@@ -269,8 +269,8 @@ impl Object {
         }
     }
 
-    /// Whether a copy of the object to this store has begun and is not complete ([`nacre_object::copy`]): what it holds is
-    /// an earlier state, or a part of one.
+    /// Returns whether a copy of the object to this store has begun and is not complete ([`nacre_object::copy`]): its
+    /// content is then an earlier state, or a part of one.
     pub async fn is_incomplete_copy(&self) -> Result<bool, StoreError> {
         let mark = Fork::try_from(nacre_object::copy::MARK)?;
         let after = Some(Fork::try_from(stage::RESERVED)?);
@@ -281,21 +281,21 @@ impl Object {
         }
     }
 
-    /// The staged forks of the object: content of [`Object::put`]s that are under way, or whose writers died.
+    /// Lists the staged forks of the object: content of [`Object::put`]s that are under way, or whose writers died.
     pub async fn staged(&self) -> Result<Vec<Staged>, StoreError> {
         let staged = stage::staged(self.store(), &self.id).await;
         staged.map_err(|error| self.context(error, "list the staged forks of"))
     }
 
-    /// Removes the staged forks of the object whose writers have not got on for `idle`, and gives those. A writer that is
-    /// alive all the same fails, and leaves its fork as it was.
+    /// Removes the staged forks of the object whose writers have made no progress for `idle`, and returns them. A
+    /// writer that is still alive fails, and leaves its fork as it was.
     pub async fn remove_staged(&self, idle: Duration) -> Result<Vec<Staged>, StoreError> {
         let removed = stage::remove_staged(self.store(), &self.id, idle).await;
         removed.map_err(|error| self.context(error, "remove staged forks of"))
     }
 
-    /// The names and sizes of all forks, in ascending order of their names, without those of reserved names
-    /// ([`stage`]).
+    /// Returns the names of all forks and their sizes in bytes, in ascending order of the names, without those of
+    /// reserved names ([`stage`]).
     pub async fn forks(&self) -> Result<Vec<(Fork, u64)>, StoreError> {
         let mut all: Vec<(Fork, u64)> = Vec::new();
         let mut after = None;
@@ -314,37 +314,37 @@ impl Object {
         }
     }
 
-    /// Makes the object. False if it exists already.
+    /// Creates the object. Returns false if it exists already.
     pub async fn create(&self) -> Result<bool, StoreError> {
         let transaction = Transaction::new().guard(Guard::Absent).change(Write::Create);
         Ok(matches!(self.apply(transaction, "create").await?, Outcome::Done(_)))
     }
 
-    /// Makes a range read as zeros. Gives the version of that.
+    /// Makes a range read as zeros. Returns the version of that change.
     pub async fn zero(&self, range: impl Into<ByteRange>) -> Result<u64, StoreError> {
         let write = Write::Zero { fork: self.fork.clone(), range: range.into() };
         self.change(Transaction::new().change(write), "zero a range of").await
     }
 
-    /// Sets the size of the fork. Gives the version of that.
+    /// Sets the size of the fork in bytes. Returns the version of that change.
     pub async fn truncate(&self, size: u64) -> Result<u64, StoreError> {
         let write = Write::Truncate { fork: self.fork.clone(), size };
         self.change(Transaction::new().change(write), "truncate").await
     }
 
-    /// Removes the fork. Gives the version of that.
+    /// Removes the fork. Returns the version of that change.
     pub async fn remove_fork(&self) -> Result<u64, StoreError> {
         let write = Write::RemoveFork { fork: self.fork.clone() };
         self.change(Transaction::new().change(write), "remove a fork of").await
     }
 
-    /// Removes the object with its forks, keys and attributes. False if it did not exist.
+    /// Removes the object with its forks, keys and attributes. Returns false if it did not exist.
     pub async fn remove(&self) -> Result<bool, StoreError> {
         let transaction = Transaction::new().guard(Guard::Exists).change(Write::Remove);
         Ok(matches!(self.apply(transaction, "remove").await?, Outcome::Done(_)))
     }
 
-    /// The value of a key.
+    /// Returns the value of a key, or `None` if there is none.
     pub async fn key(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>, StoreError> {
         match self.ask(Read::Key { key: name(key)? }, "read a key of").await? {
             Answer::Value(value) => Ok(value),
@@ -352,24 +352,24 @@ impl Object {
         }
     }
 
-    /// Sets a key. Gives the object's version then.
+    /// Sets a key. Returns the object's new version.
     pub async fn set_key(&self, key: impl AsRef<[u8]>, value: impl Into<Bytes>) -> Result<u64, StoreError> {
         let write = Write::SetKey { key: name(key)?, value: value.into() };
         self.change(Transaction::new().change(write), "set a key of").await
     }
 
-    /// Removes a key, if it is there. Gives the object's version then.
+    /// Removes a key, if it is there. Returns the object's new version.
     pub async fn remove_key(&self, key: impl AsRef<[u8]>) -> Result<u64, StoreError> {
         let write = Write::RemoveKey { key: name(key)? };
         self.change(Transaction::new().change(write), "remove a key of").await
     }
 
-    /// The keys of a range with their values, in ascending order, page by page.
+    /// Lists the keys of a range with their values, in ascending order, page by page.
     pub fn keys(&self, range: KeyRange) -> Keys {
         Keys::new(self.clone(), range)
     }
 
-    /// The value of an attribute.
+    /// Returns the value of an attribute, or `None` if there is none.
     pub async fn attribute(&self, attribute: impl AsRef<[u8]>) -> Result<Option<Bytes>, StoreError> {
         match self.ask(Read::Attribute { name: name(attribute)? }, "read an attribute of").await? {
             Answer::Value(value) => Ok(value),
@@ -377,7 +377,7 @@ impl Object {
         }
     }
 
-    /// All attributes with their values.
+    /// Returns all attributes with their values.
     pub async fn attributes(&self) -> Result<Vec<(Key, Bytes)>, StoreError> {
         match self.ask(Read::Attributes, "read the attributes of").await? {
             Answer::Keys(page) => Ok(page.entries),
@@ -385,7 +385,7 @@ impl Object {
         }
     }
 
-    /// Sets an attribute. Gives the object's version then.
+    /// Sets an attribute. Returns the object's new version.
     pub async fn set_attribute(
         &self,
         attribute: impl AsRef<[u8]>,
@@ -395,14 +395,14 @@ impl Object {
         self.change(Transaction::new().change(write), "set an attribute of").await
     }
 
-    /// Removes an attribute, if it is there. Gives the object's version then.
+    /// Removes an attribute, if it is there. Returns the object's new version.
     pub async fn remove_attribute(&self, attribute: impl AsRef<[u8]>) -> Result<u64, StoreError> {
         let write = Write::RemoveAttribute { name: name(attribute)? };
         self.change(Transaction::new().change(write), "remove an attribute of").await
     }
 }
 
-/// A name of the caller's, checked.
+/// Checks a name from the caller: a key's, or an attribute's.
 fn name(bytes: impl AsRef<[u8]>) -> Result<Key, StoreError> {
     Key::new(Bytes::copy_from_slice(bytes.as_ref()))
 }

@@ -22,7 +22,8 @@ impl Objects {
         Self { store, after, page: VecDeque::new(), over: false }
     }
 
-    /// The next object, or `None` after the last. Objects that are made or removed meanwhile may or may not appear.
+    /// Returns the next object, or `None` after the last. Objects that are created or removed meanwhile may or may not
+    /// appear.
     pub async fn next(&mut self) -> Result<Option<ObjectId>, StoreError> {
         if self.page.is_empty() && !self.over {
             self.page = self.store.list(self.after.as_ref(), PAGE_ENTRIES_MAX).await?.into();
@@ -48,7 +49,8 @@ impl Keys {
         Self { object, range, page: VecDeque::new(), over: false }
     }
 
-    /// The next key and its value, or `None` after the last. Each page shows the object as it stood at one moment.
+    /// Returns the next key and its value, or `None` after the last. Each page shows the object as it stood at one
+    /// moment.
     pub async fn next(&mut self) -> Result<Option<(Key, Bytes)>, StoreError> {
         if self.page.is_empty() && !self.over {
             let range = self.range.clone();

@@ -1,4 +1,4 @@
-//! The handle.
+//! The handle on a store.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::object::Object;
 use crate::pager::Objects;
 use crate::uri::Uri;
 
-/// A handle on a store. Cheap to clone; all clones are the same store.
+/// A handle on a store. Cheap to clone; all clones are handles on the same store.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) objects: Arc<dyn ObjectStore>,
@@ -38,7 +38,7 @@ impl Store {
         Ok(Store { objects: opened.objects(), opened, name: name.into() })
     }
 
-    /// A handle on an engine of the caller's own, with a name for it in messages.
+    /// Creates a handle on an engine of the caller's own, with a name for it in messages.
     pub fn from_engine(engine: Arc<dyn ObjectStore>, name: &str) -> Store {
         Store { objects: engine.clone(), opened: Opened::Other(engine), name: name.into() }
     }
@@ -53,12 +53,13 @@ impl Store {
         }
     }
 
-    /// The store's uri.
+    /// Returns the store's uri, or the name of the caller's own engine, as messages show it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// An object of the store, whether it exists or not. Fails only if the id is not 1 to 255 bytes long.
+    /// Returns a handle on an object of the store, whether the object exists or not. Fails only if the id is not 1 to
+    /// 255 bytes long.
     pub fn object(&self, id: impl AsRef<[u8]>) -> Result<Object, StoreError> {
         let id = ObjectId::new(bytes::Bytes::copy_from_slice(id.as_ref()))?;
         Ok(Object::new(self.clone(), id))
@@ -70,9 +71,9 @@ impl Store {
         self.objects.apply(object, transaction)
     }
 
-    /// Copies all objects to another store, with their versions; `progress` is called after each one with the totals
-    /// so far. What the other store has already is not copied again, so an interrupted copy goes on where it stopped.
-    /// See [`nacre_object::copy`] for what is kept, and what cannot be.
+    /// Copies all objects to another store, with their versions; `progress` is called after each one with the totals so
+    /// far. Content that the other store has already is not copied again, so an interrupted copy resumes where it
+    /// stopped. See [`nacre_object::copy`] for what is kept, and what cannot be.
     pub async fn copy_objects(
         &self,
         destination: &Store,
@@ -82,7 +83,7 @@ impl Store {
         copied.map_err(|error| error.context(format_args!("copying {} to {}", self.name, destination.name)))
     }
 
-    /// All objects that exist, in ascending order of their ids, page by page.
+    /// Lists all objects that exist, in ascending order of their ids, page by page.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -104,16 +105,16 @@ impl Store {
         Objects::new(self.objects.clone(), None)
     }
 
-    /// Like [`Store::list`], from the first object after `after`.
+    /// Lists objects, as [`Store::list`] does, from the first one after `after`.
     pub fn list_after(&self, after: ObjectId) -> Objects {
         Objects::new(self.objects.clone(), Some(after))
     }
 
-    /// Does away with an object of which nothing can be read, because what says what it is is damaged; what is left is
-    /// an object that was removed. False if there is nothing of that name.
+    /// Discards an object of which nothing can be read, because its header is damaged; the remainder is an object that
+    /// was removed. Returns false if there is no object of that name.
     ///
     /// # Errors
-    /// `Unsupported` where objects are not kept in a pool of a Ceph cluster: damage of other stores concerns bytes, which
+    /// `Unsupported` if objects are not kept in a pool of a Ceph cluster: damage of other stores concerns bytes, which
     /// can be written again. `Invalid` if the object is not damaged like that.
     pub async fn discard_damaged(&self, object: &ObjectId) -> Result<bool, StoreError> {
         match &self.opened {
@@ -126,7 +127,7 @@ impl Store {
         }
     }
 
-    /// The same store, with calls that block the calling thread instead of being awaited.
+    /// Returns the store with calls that block the calling thread instead of being awaited.
     ///
     /// They must not be called on the only thread of an async runtime, least of all on that of the runtime in which
     /// the store was used before: what they wait for might need that thread.

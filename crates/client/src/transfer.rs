@@ -13,22 +13,22 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::Object;
 
-/// Bytes of one transaction of a transfer.
+/// The bytes of one transaction of a transfer.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
-/// Transactions of one transfer that are under way together.
+/// The maximum number of transactions of one transfer that are under way together.
 pub(crate) const PIECES_MAX: usize = 4;
 
 const STORE: &str = "store all of";
 
 impl Object {
-    /// Replaces the fork's content by all that `source` gives, at once: who reads meanwhile sees the old content or the
-    /// new one, and whatever ends this before it is done leaves the old one. Of several at a time the last to end wins.
-    /// Gives the number of bytes.
+    /// Replaces the fork's content with everything that `source` gives, at once: concurrent readers see the old content
+    /// or the new one, and a failure before the end leaves the old one. Of several at a time the last to end wins.
+    /// Returns the number of bytes.
     ///
-    /// Up to 16 MiB go in one transaction. What is longer is staged in a fork of a reserved name, which takes the place
-    /// of this one in the last transaction ([`nacre_object::stage`]); memory for about 32 MiB is used. A writer that
-    /// dies leaves its stage, which another `put` on the object removes after a day, and [`Object::remove_staged`] at
-    /// any time.
+    /// Up to 16 MiB go in one transaction. Longer content is staged in a fork of a reserved name, which replaces this
+    /// one in the last transaction ([`nacre_object::stage`]); memory for about 32 MiB is used. A writer that dies
+    /// leaves its stage, which another `put` on the object removes after a day, and [`Object::remove_staged`] at any
+    /// time.
     ///
     /// # Errors
     ///
@@ -39,12 +39,12 @@ impl Object {
         self.put_sized(source, None).await
     }
 
-    /// Like [`Object::put`], for a source that is thought to give `bytes` bytes: if that is more than the store holds in
-    /// one fork, nothing is read or written.
+    /// Replaces the fork's content, as [`Object::put`] does, with a source that is expected to give `bytes` bytes: if
+    /// that is more than the store holds in one fork, nothing is read or written.
     ///
     /// # Errors
     ///
-    /// As those of [`Object::put`].
+    /// Those of [`Object::put`].
     pub async fn put_sized(
         &self,
         mut source: impl AsyncRead + Unpin,
@@ -72,7 +72,7 @@ impl Object {
         upload.end(stored).await
     }
 
-    /// Writes the bytes of a range to `target`, to the end of the fork at most. Gives the number of bytes.
+    /// Writes the bytes of a range to `target`, to the end of the fork at most. Returns the number of bytes.
     ///
     /// All of them stood there at one moment: if the range changes meanwhile, this fails with [`ErrorKind::Busy`].
     pub async fn get(
@@ -103,9 +103,9 @@ pub(crate) fn target_error(error: std::io::Error) -> StoreError {
 /// A stream on its way into an object.
 pub(crate) struct Upload<'a> {
     object: &'a Object,
-    /// Bytes that the store holds in one fork.
+    /// The maximum number of bytes that the store holds in one fork.
     bytes_max: u64,
-    /// Where the next piece goes.
+    /// The offset of the next piece in the fork, in bytes.
     offset: u64,
     /// The pieces, as long as one transaction holds them all.
     held: Vec<(u64, Bytes)>,
@@ -115,13 +115,13 @@ pub(crate) struct Upload<'a> {
 /// A stream that turned out to be longer than one transaction.
 struct Staging<'a> {
     stage: Stage<'a>,
-    /// The first bytes, which the stage's stamp keeps the place of.
+    /// The first bytes, whose place the stage's stamp takes until the end.
     head: Bytes,
     under_way: VecDeque<nacre_object::Reply<Outcome>>,
 }
 
 impl<'a> Upload<'a> {
-    /// Begins with a stream that is thought to be so long; an error if that is too long for the store.
+    /// Starts an upload that is expected to have `bytes` bytes; fails if that is too long for the store.
     pub(crate) async fn new(object: &'a Object, bytes: Option<u64>) -> Result<Self, StoreError> {
         let limits = object.store().limits().await.map_err(|error| object.context(error, STORE))?;
         let upload =
@@ -172,7 +172,7 @@ impl<'a> Upload<'a> {
         sent.map_err(|error| self.object.context(error, STORE))
     }
 
-    /// Waits for all pieces, and makes them the fork's content. Gives the number of bytes.
+    /// Waits for all pieces, and makes them the fork's content. Returns the number of bytes.
     pub(crate) async fn finish(&mut self) -> Result<u64, StoreError> {
         let fork = self.object.fork_name().clone();
         let replaced = match self.staging.take() {
@@ -194,7 +194,7 @@ impl<'a> Upload<'a> {
         Ok(self.offset)
     }
 
-    /// Cleans up behind a failure; gives what it was given.
+    /// Cleans up after a failure; returns the given result.
     pub(crate) async fn end(self, result: Result<u64, StoreError>) -> Result<u64, StoreError> {
         if let Some(mut staging) = self.staging {
             // What is under way still counts: whether the object is nothing but this stage depends on it.
@@ -208,7 +208,7 @@ impl<'a> Upload<'a> {
 }
 
 impl Staging<'_> {
-    /// Waits until at most so many pieces are under way.
+    /// Waits until at most `limit` pieces are under way.
     async fn settle(&mut self, limit: usize) -> Result<(), StoreError> {
         // The stamp's version, by which writes know their stage, changes only while none is under way.
         let limit = if self.stage.is_old() { 0 } else { limit };
@@ -236,7 +236,7 @@ impl<'a> Download<'a> {
         Self { object, whole, next: whole.offset, version: None, over: false }
     }
 
-    /// The next piece, or `None` after the last.
+    /// Returns the next piece, or `None` after the last.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, StoreError> {
         let attempted = "fetch all of";
         self.whole.validate().map_err(|error| self.object.context(error, attempted))?;

@@ -1,4 +1,4 @@
-//! Where a store is, as text.
+//! The location of a store, as text.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,16 +9,16 @@ use nacre_object::{ErrorKind, StoreError};
 use nacre_rados::Location;
 use nacre_rpc::Address;
 
-/// The place of a store, and how to use it. Made by parsing text, or field by field.
+/// The location of a store, with options. Made by parsing text, or field by field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
-    /// What keeps the objects.
+    /// The engine that keeps the objects.
     pub engine: Engine,
-    /// How to use it.
+    /// The options of the store.
     pub options: Options,
 }
 
-/// What keeps the objects.
+/// The engine that keeps the objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// `mem:`, this process's memory.
@@ -31,39 +31,40 @@ pub enum Engine {
     Rados(Location),
 }
 
-/// How to use a store. Each is a parameter of the uri of the same name; what does not apply to an engine is refused.
+/// Options of a store. Each is a parameter of the uri of the same name; one that does not apply to an engine is
+/// refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// `durability=always`, `none`, or an interval such as `50ms`: when a folder's writes are on the medium. The
-    /// default is `always`.
+    /// `durability=always`, `none`, or an interval such as `50ms`: the latest time at which a folder's writes are on
+    /// the medium. The default is `always`.
     pub durability: Option<Durability>,
-    /// `create=yes` or `no`: whether a folder's store is made where there is none; a folder that holds other files never
-    /// becomes a store. The default is `no`, so that a misspelt path is an error, and not an empty store.
+    /// `create=yes` or `no`: whether a folder's store is created where there is none; a folder that holds other files
+    /// never becomes a store. The default is `no`, so that a misspelt path is an error, and not an empty store.
     pub create: Option<bool>,
-    /// `owner=USER`: the user that the server at a Unix socket runs as, by name or number. The default is the user of this
-    /// process, or root; a server of anybody else is not believed.
+    /// `owner=USER`: the user that the server at a Unix socket runs as, by name or number. The default is the user of
+    /// this process, or root; a server of any other user is not trusted.
     pub owner: Option<u32>,
-    /// `capacity=BYTES`: the most that a folder or memory may be filled with; a number of bytes. The default is what the
-    /// volume has.
+    /// `capacity=BYTES`: the maximum number of bytes that a folder or memory may be filled with. The default is the
+    /// volume's space.
     pub capacity: Option<u64>,
     /// `key=PATH`: the file that holds the cluster's key, for servers that ask for it.
     pub key: Option<PathBuf>,
-    /// `connections=N`: connections to each server, 1 to 64. The default is 1.
+    /// `connections=N`: the number of connections to each server, 1 to 64. The default is 1.
     pub connections: Option<usize>,
-    /// `connect_timeout=TIME`: how long connecting may take. The default is `5s`.
+    /// `connect_timeout=TIME`: the longest time that connecting may take. The default is `5s`.
     pub connect_timeout: Option<Duration>,
-    /// `silence_timeout=TIME`: how long a server may say nothing. The default is `30s`.
+    /// `silence_timeout=TIME`: the longest time that a server may be silent. The default is `30s`.
     pub silence_timeout: Option<Duration>,
 }
 
-/// When writes are on the medium.
+/// The point at which writes are on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Before they are acknowledged.
     Always,
-    /// At most so much later.
+    /// At most this much later.
     Interval(Duration),
-    /// When the operating system likes.
+    /// At a time that the operating system chooses.
     None,
 }
 
@@ -121,7 +122,7 @@ impl FromStr for Uri {
 }
 
 impl Uri {
-    /// How messages name the store: the uri, without what says only whether to make it.
+    /// Returns the name of the store in messages: the uri, without the option that only says whether to create it.
     pub(crate) fn name(&self) -> String {
         let options = Options { create: None, ..self.options.clone() };
         Uri { engine: self.engine.clone(), options }.to_string()
@@ -188,7 +189,7 @@ impl FromStr for Durability {
     }
 }
 
-/// Reads a time such as `50ms` or `2s`.
+/// Parses a time such as `50ms` or `2s`.
 fn parse_time(text: &str) -> Result<Duration, StoreError> {
     let (digits, unit): (_, fn(u64) -> Duration) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
         (Some(digits), _) => (digits, Duration::from_millis),

@@ -1,4 +1,4 @@
-//! The object-level calls, in memory and through a server: what one shows, the other shows too.
+//! The object-level calls, in memory and through a server: both must show the same.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `put` replaces content at once, and leaves nothing behind when it fails.
+//! Tests that `put` replaces content at once, and leaves nothing behind when it fails.
 
 use std::future::Future;
 use std::pin::pin;
@@ -21,7 +21,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// A store that holds forks of so many bytes at most, and counts what it is asked to write.
+/// A store that holds forks of at most `fork_bytes_max` bytes, and counts the writes that it is asked for.
 struct Small {
     inner: MemoryStore,
     fork_bytes_max: u64,
@@ -50,7 +50,7 @@ fn small(mib: u64) -> (Arc<Small>, Object) {
     (engine, object)
 }
 
-/// All forks of an object, those of reserved names too.
+/// Returns all forks of an object, including those of reserved names.
 async fn all_forks(object: &Object) -> Vec<(Fork, u64)> {
     let read = Transaction::new().read(Read::Forks { after: None, limit: 100 });
     match object.store().apply(object.id(), read).await.unwrap() {
@@ -110,7 +110,7 @@ fn content_appears_at_once_with_one_version() {
     });
 }
 
-/// A source that gives so many bytes, and then fails.
+/// A source that gives this many bytes, and then fails.
 struct Failing(u64);
 
 impl tokio::io::AsyncRead for Failing {

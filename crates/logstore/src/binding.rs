@@ -1,17 +1,17 @@
-//! What ties a checksum to its store and its place.
+//! The binding of checksums to their store and their place.
 //!
 //! A CRC tells damage from sound bytes, not one writer from another: in format 1 a payload could hold bytes that read
 //! as a sound record. From format 2 on, every checksum and every magic number inside segments and snapshots is mixed
-//! with the store's random identity, which nobody learns who cannot read the store's files, and with the place at which
-//! the bytes stand. So neither what a user writes nor a copy of the store's own files inside one of its objects is
-//! ever taken for a record: 64 bits that the writer does not know would have to match.
+//! with the store's random identity, which only a reader of the store's files can learn, and with the place of the
+//! bytes. So neither what a user writes nor a copy of the store's own files inside one of its objects is ever taken for
+//! a record: that would take a match of 64 bits that the writer does not know.
 
 use crate::codec::crc32c;
 
 const HEAD_MAGIC_1: u32 = u32::from_le_bytes(*b"NREC");
 const TAIL_MAGIC_1: u32 = u32::from_le_bytes(*b"NEND");
 
-/// What the heads and tails of one segment's records are checked against.
+/// The values that the heads and tails of one segment's records are checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     format: u32,
@@ -22,7 +22,7 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// The binding of a segment's records, by the format in the segment's header.
+    /// Creates the binding of a segment's records, by the format in the segment's header.
     pub fn new(format: u32, store: &[u8; 16], segment: u32) -> Self {
         // Any one-to-one mixing of the segment's number will do; this one spreads small numbers over all bits.
         let segment = segment.wrapping_mul(0x9e37_79b1);
@@ -45,29 +45,29 @@ impl Binding {
         }
     }
 
-    /// The version of the format.
+    /// Returns the version of the format.
     pub fn format(&self) -> u32 {
         self.format
     }
 
-    /// The first word of a head.
+    /// Returns the first word of a head.
     pub fn head_magic(&self) -> u32 {
         self.head_magic
     }
 
-    /// The first word of a tail.
+    /// Returns the first word of a tail.
     pub fn tail_magic(&self) -> u32 {
         self.tail_magic
     }
 
-    /// What the CRC of a record is mixed with that begins at an offset of the segment.
+    /// Returns the mask of the CRC (exclusive-or) of a record that begins at an offset of the segment, in bytes.
     pub fn mask(&self, offset: u64) -> u32 {
         // Records begin at multiples of 8, and no segment is longer than what 32 bits hold of those.
         self.seed ^ ((offset / 8) as u32).wrapping_mul(self.offset_factor)
     }
 }
 
-/// What the frames of a snapshot of format 2 are checked against.
+/// The values that the frames of a snapshot of format 2 are checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameBinding {
     magic: u32,
@@ -75,25 +75,25 @@ pub struct FrameBinding {
 }
 
 impl FrameBinding {
-    /// The binding of a store's snapshots.
+    /// Creates the binding of a store's snapshots.
     pub fn new(store: &[u8; 16]) -> Self {
         Self { magic: word(store, 4), seed: crc32c(store) }
     }
 
-    /// The first word of a frame.
+    /// Returns the first word of a frame.
     pub fn magic(&self) -> u32 {
         self.magic
     }
 
-    /// What the CRC of a frame is mixed with that begins at an offset of the file.
+    /// Returns the mask of the CRC (exclusive-or) of a frame that begins at an offset of the file, in bytes.
     pub fn mask(&self, offset: u64) -> u32 {
         // Both halves count: a snapshot may be longer than 4 GiB.
         self.seed ^ (offset as u32).wrapping_mul(0x85eb_ca6b) ^ (offset >> 32) as u32
     }
 }
 
-/// What others may learn of a store's identity: it tells the store from others, and leaves 64 bits unknown of what records
-/// and frames are checked against, their magic numbers and the CRC of the identity.
+/// Returns the public part of a store's identity: it tells the store from others, and leaves 64 bits unknown of the
+/// values that records and frames are checked against, their magic numbers and the CRC of the identity.
 pub fn public_identity(store: &[u8; 16]) -> [u8; 16] {
     let mut public = *store;
     public.copy_within(8.., 0);

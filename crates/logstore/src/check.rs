@@ -1,7 +1,7 @@
-//! Checking the files of a store one by one, from what the device holds.
+//! Checks of the files of a store one by one, from what the device holds.
 //!
-//! None of it needs the index, which tells what is damaged from garbage ([`crate::scrub`]): a store that cannot be opened is
-//! checked too.
+//! None of it needs the index, which tells damage to data from damage to garbage ([`crate::scrub`]), so a store that
+//! cannot be opened is checked too.
 
 use bytes::Bytes;
 use nacre_object::ObjectId;
@@ -13,20 +13,20 @@ use crate::record::{self, Body, Effect, Found, Record};
 use crate::scan::{Item, Scan};
 use crate::scrub::{Finding, ScrubReport};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
-use crate::snapshot::{decode_snapshot, snapshot_name};
+use crate::snapshot::{check_snapshot, snapshot_name};
 use crate::superblock::{SUPERBLOCK, Superblock};
 
-/// A piece of a segment that is damaged, so that what the index refers to in it has to be looked at.
+/// A damaged piece of a segment: what the index refers to in it has to be looked at.
 pub struct Suspect {
-    /// Where it begins in the segment.
+    /// The offset of its first byte in the segment.
     pub from: u64,
-    /// Where it ends.
+    /// The offset one past its last byte.
     pub to: u64,
-    /// The finding about it: its index in the report.
+    /// The index in the report of the finding about it.
     pub finding: usize,
-    /// What is left of a record there says that it is of this object.
+    /// The object that the piece belonged to, by what is left of a record there.
     pub object: Option<ObjectId>,
-    /// Whether it is a record that is lost, and not a chunk of one's payload.
+    /// True if it is a record that is lost, and not a chunk of a record's payload.
     pub is_record: bool,
 }
 
@@ -52,11 +52,24 @@ pub fn superblock(disk: &dyn Disk, report: &mut ScrubReport) {
 /// Checks a snapshot of the index.
 pub fn snapshot(disk: &dyn Disk, number: u64, store: &[u8; 16], report: &mut ScrubReport) {
     let name = snapshot_name(number);
-    if let Some(bytes) = whole(disk, &name, report)
-        && let Err(damage) = decode_snapshot(bytes, store)
-    {
-        let what = "a frame of the index (another snapshot or the log stands in)".into();
-        report.add(&disk.describe(&name), damage.offset, 0, what);
+    report.files += 1;
+    let checked = disk.open(&name).and_then(|file| {
+        let len = file.size()?;
+        check_snapshot(len, store, |offset, len| {
+            let mut bytes = vec![0; len as usize];
+            let source = file.read_device(offset, &mut bytes)?;
+            report.count(0, source);
+            Ok(bytes.into())
+        })
+        .inspect(|_| report.bytes += len)
+    });
+    match checked {
+        Ok(Ok(())) => {}
+        Ok(Err(damage)) => {
+            let what = "a frame of the index (another snapshot or the log stands in)".into();
+            report.add(&disk.describe(&name), damage.offset, 0, what);
+        }
+        Err(error) => report.add(&disk.describe(&name), 0, 0, format!("cannot be read: {error}")),
     }
 }
 
@@ -75,8 +88,8 @@ fn whole(disk: &dyn Disk, name: &str, report: &mut ScrubReport) -> Option<Bytes>
     }
 }
 
-/// Checks a segment up to where its records end, or, where that is not known, up to the last of them. Gives the pieces
-/// of it that may be lost, in ascending order.
+/// Checks a segment up to the end of its records, or, where that is not known, up to the last of them. Returns the
+/// pieces that may be lost, in ascending order.
 pub fn segment(
     disk: &dyn Disk,
     segment: &Segment,
@@ -175,7 +188,7 @@ fn check_record(
     }
 }
 
-/// Whether the tail at an offset is that of a record.
+/// Returns whether the tail at an offset is that of a record.
 pub fn tail_is_sound(bytes: &Bytes, segment: &Segment, tail: usize, record: &Record) -> bool {
     let found = record::decode(&bytes.slice(tail..), segment.binding, tail as u64);
     matches!(found, Some(Found::Tail(copy, _)) if copy == *record)
@@ -197,7 +210,7 @@ impl ScrubReport {
         }
     }
 
-    /// What the last finding is about.
+    /// Returns the suspect that the last finding is about.
     fn suspect(&self, from: u64, len: u64, object: Option<ObjectId>, is_record: bool) -> Suspect {
         let finding = self.findings.len().saturating_sub(1);
         Suspect { from, to: from + len, finding, object, is_record }

@@ -1,12 +1,12 @@
-//! The cleaner: makes room by moving what is still referred to out of segments that are mostly garbage.
+//! The cleaner: makes room by moving live extents out of segments that are mostly garbage.
 //!
-//! The choice is cost-benefit, as in the log-structured file system of Rosenblum and Ousterhout: a segment is worth
-//! the more the emptier and the older it is. Moved extents keep their versions; a record of moves is written and
-//! synced before the index refers to it, and a segment is freed only when nothing refers to it and no snapshot
-//! that is kept needs its records.
+//! The choice is cost-benefit, as in the log-structured file system of Rosenblum and Ousterhout: the emptier and the
+//! older a segment is, the more it is worth. Moved extents keep their versions; a record of moves is written and synced
+//! before the index refers to it, and a segment is freed only when nothing refers to it and no snapshot that is kept
+//! needs its records.
 //!
-//! What a segment's cleaning writes is measured before it begins, and has its room in reserve (module `space`): so
-//! none is begun that could not be finished.
+//! The number of bytes that a segment's cleaning writes is measured before it begins, and its room is kept in reserve
+//! (module `space`), so no cleaning is begun that could not be finished.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use nacre_object::{ErrorKind, Fork, ObjectId, StoreError};
 use crate::codec::crc32c;
 use crate::engine::{Engine, owned, read_chunk};
 use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
-use crate::footprint::Footprint;
+use crate::footprint::{EXTENT_BYTES_MAX, Footprint};
 use crate::log::{Position, Purpose, Refused, Room};
 use crate::record::{self, Body, Effect, Found, HEAD_BYTES_MIN, Moved, Record};
 use crate::scan::{Item, Scan};
@@ -28,26 +28,27 @@ use crate::snapshot::KEPT;
 use crate::space::Wanted;
 use crate::sync::unlock_fair;
 
-/// Payload that one record of moves carries.
+/// The maximum payload of one record of moves, in bytes.
 const MOVE_BYTES_MAX: u64 = 1 << 20;
-/// What stands in a record of moves for each piece at most, beside its bytes and its names.
+/// The maximum number of bytes in a record of moves for each piece, besides its payload and its names.
 const PIECE_HEAD_BYTES: u64 = 40;
-/// Garbage between two live pieces of a chunk that is moved with them: a piece of its own would take as much.
+/// The garbage between two live pieces of a chunk, in bytes, that is moved with them: a piece of its own would take as
+/// much.
 const GAP_BYTES_MAX: u64 = 128;
 
-/// How much cleaning is worth.
+/// The effort that cleaning is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// Keeps garbage within bounds: it must give back more than a tenth.
+    /// Keeps garbage within bounds: cleaning must give back more than a tenth.
     Bound,
     /// Makes room for a transaction that writes.
     Room,
-    /// Makes room for one that shrinks: whatever gains anything.
+    /// Makes room for a transaction that shrinks: any gain is enough.
     Utmost,
 }
 
 impl Effort {
-    /// The share of a segment that must be gained.
+    /// Returns the share of a segment that must be gained.
     pub fn gain_min(self) -> f64 {
         match self {
             Self::Bound => 0.1,
@@ -57,18 +58,19 @@ impl Effort {
     }
 }
 
-/// Passes over one segment, where forks take others' places meanwhile.
+/// The maximum number of passes over one segment in which forks are replaced meanwhile.
 const PASSES_MAX: usize = 4;
-/// Entries of an object that are searched while it waits.
+/// The maximum number of entries of an object that are searched under its lock at a time.
 const SEARCHED_MAX: usize = 10_000;
 
-/// What maintenance keeps between its turns.
+/// The state that maintenance keeps between its turns.
 pub struct CleanerState {
-    /// Where replay would begin from each snapshot that is kept, the oldest first.
+    /// The numbers of the snapshots that are kept, the oldest first, each with the position at which replay begins.
     pub snapshots: Vec<(u64, Position)>,
-    /// Snapshots that there must be before any of the log is given up.
+    /// The number of snapshots that there must be before any of the log is given up.
     pub snapshots_needed: usize,
-    /// Files of snapshots are being made so long, and must not become shorter again.
+    /// The current length of snapshots' files in bytes, while they are being made longer; they must not become shorter
+    /// again.
     pub snapshot_bytes_min: u64,
 }
 
@@ -78,7 +80,7 @@ impl Default for CleanerState {
     }
 }
 
-/// What the choice of a segment to clean is made from.
+/// The properties of a segment that decide whether it is cleaned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Its number.
@@ -87,14 +89,14 @@ pub struct Candidate {
     pub capacity: u64,
     /// Bytes of it that are referred to.
     pub live_bytes: u64,
-    /// Bytes of log that it takes to move those.
+    /// Bytes of log that it takes to move the live bytes.
     pub move_bytes: u64,
-    /// Batches since it was last written to.
+    /// The number of batches since it was last written to.
     pub age: u64,
 }
 
-/// The candidate that is most worth cleaning, if any is: one that would give back at least the share `gain_min` of
-/// itself.
+/// Returns the candidate that is most worth cleaning, if any is: one that would give back at least the share `gain_min`
+/// of itself.
 pub fn choose(candidates: impl IntoIterator<Item = Candidate>, gain_min: f64) -> Option<Candidate> {
     let mut best: Option<(f64, Candidate)> = None;
     for candidate in candidates {
@@ -113,7 +115,7 @@ pub fn choose(candidates: impl IntoIterator<Item = Candidate>, gain_min: f64) ->
 }
 
 /// A piece of a chunk that is being cleaned away: from the first byte that the index refers to up to the last, or up to
-/// where so much garbage comes that it is not moved with them.
+/// a stretch of garbage too long to be moved with them.
 #[derive(Clone)]
 struct Live {
     object: ObjectId,
@@ -126,13 +128,13 @@ struct Live {
 }
 
 impl Live {
-    /// Bytes of log that it takes to move it, its share of the record around it not counted.
+    /// Returns the bytes of log that it takes to move it, without its share of the record around it.
     fn move_bytes(&self) -> u64 {
         let names = self.object.as_bytes().len() + self.fork.as_bytes().len();
         u64::from(self.len) + 2 * (names as u64 + PIECE_HEAD_BYTES)
     }
 
-    /// The same in pieces of at most so many bytes.
+    /// Cuts it into pieces of at most `bytes_max` bytes.
     fn cut(self, bytes_max: u32) -> impl Iterator<Item = Live> {
         (0..self.len).step_by(bytes_max as usize).map(move |from| Live {
             start: self.start + u64::from(from),
@@ -143,7 +145,7 @@ impl Live {
     }
 }
 
-/// Gathers pieces of one segment, fork by fork, each fork from its beginning on.
+/// The pieces of one segment, fork by fork, each fork from its beginning on.
 #[derive(Default)]
 struct Pieces {
     list: Vec<Live>,
@@ -152,8 +154,8 @@ struct Pieces {
 }
 
 impl Pieces {
-    /// Adds what an entry of a fork's map refers to: to the piece of the same chunk before it, if hardly any garbage is
-    /// between the two.
+    /// Adds what an entry of a fork's map refers to. It joins the preceding piece of the same chunk, if hardly any
+    /// garbage is between the two.
     fn add(&mut self, object: &ObjectId, fork: &Fork, map: &ExtentMap, entry: &Entry) {
         let Place::Data { chunk, skip } = entry.place() else { return };
         if let Some(last) = self.last.get(&chunk.offset).map(|index| &mut self.list[*index])
@@ -183,8 +185,8 @@ impl Pieces {
 }
 
 impl Engine {
-    /// Whether what somebody wants would take the store over its space bound: half as much again as is live, a segment
-    /// and what is kept in reserve. (The promise is 1.6 times and three segments; cleaning begins before.)
+    /// Returns whether the wanted room would take the store over its space bound: half as much again as is live, a
+    /// segment and what is kept in reserve. (The promise is 1.6 times and three segments; cleaning begins before.)
     pub(crate) fn is_over_bound(&self, wanted: &Wanted) -> bool {
         let segment_bytes = u64::from(self.options.segment_bytes);
         let reserve_bytes = self.spares_wanted() * segment_bytes;
@@ -197,7 +199,7 @@ impl Engine {
     }
 
     /// Does one step towards less space: frees a segment, cleans one, or takes a snapshot so that one can be freed.
-    /// Only segments below `newest` are considered. `false` if there is nothing left to gain.
+    /// Only segments below `newest` are considered. Returns false if there is nothing left to gain.
     pub(crate) fn clean_once(
         self: &Arc<Self>,
         work: &mut CleanerState,
@@ -220,7 +222,8 @@ impl Engine {
             let candidates = self.table.all().into_iter().filter(|segment| {
                 segment.id < newest
                     && segment.sealed.load(Ordering::Acquire)
-                    && !segment.damaged.load(Ordering::Relaxed)
+                    // What is damaged cannot be moved, but it can be freed when nothing refers to it any more.
+                    && (!segment.damaged.load(Ordering::Relaxed) || segment.live_bytes() == 0)
                     && (pinned_too || !work.pins(segment.id))
                     && !put_off.contains(&segment.id)
             });
@@ -265,14 +268,14 @@ impl Engine {
         }
     }
 
-    /// Bytes of moves that find room without new space, whatever stays unused at the ends of segments.
+    /// Returns the bytes of moves that find room without new space, whatever stays unused at the ends of segments.
     fn room_for_moves(&self) -> u64 {
         let Room { tail_bytes, next_bytes } = self.log.room();
         let waste_bytes = u64::from(self.options.segment_bytes) / 4;
         tail_bytes.saturating_sub(waste_bytes) + next_bytes / 4 * 3
     }
 
-    /// Cleans every segment that has garbage worth the work. Others find room between its steps.
+    /// Cleans every segment that has garbage worth the work. Other waiters find room between its steps.
     pub(crate) fn compact(self: &Arc<Self>) -> Result<(), StoreError> {
         // Each turn frees a segment or moves the snapshots on; segments made meanwhile are left for another time.
         let newest = self.space.pool.lock().next_segment;
@@ -291,8 +294,8 @@ impl Engine {
         }
     }
 
-    /// Moves what is live out of a segment and frees it. `false` if what is left of it changes its names as fast as it
-    /// is looked for: another time, then.
+    /// Moves what is live out of a segment and frees it. Returns false if what is left changes its names as fast as it
+    /// is looked for, and has to be cleaned another time.
     pub(crate) fn clean(self: &Arc<Self>, segment: Arc<Segment>) -> Result<bool, StoreError> {
         // A fork that takes another's place while its pieces are looked for, or are on their way, is found under its new
         // name by the next pass.
@@ -306,11 +309,13 @@ impl Engine {
             renamed = self.replacements.load(Ordering::SeqCst) != replacements;
         }
         // What took the last reference away may be on its way to the disk only; were it lost, the index would refer
-        // to the segment again.
+        // to the segment again. So it is asked first whether there is none: a reference that goes away while this waits may
+        // not be covered by the sync.
+        let is_free = segment.is_free();
         self.log.wait_blocking(self.log.last_batch())?;
         self.log.sync()?;
-        if !segment.is_free() {
-            if renamed {
+        if !is_free {
+            if renamed || segment.is_free() {
                 return Ok(false);
             }
             // Damage hides some of it from the cleaner, not from readers: the segment stays.
@@ -325,7 +330,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Finds out how many bytes of log it takes to move what is live in a segment.
+    /// Measures the bytes of log that it takes to move what is live in a segment.
     fn measure(&self, segment: &Arc<Segment>) -> Result<(), StoreError> {
         let live_bytes = segment.live_bytes();
         let mut bytes = 0;
@@ -338,7 +343,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Records of moves are closed when they have grown to this: they must not leave much of a segment unused.
+    /// Returns the size in bytes at which records of moves are closed: they must not leave much of a segment unused.
     fn move_bytes_max(&self) -> u64 {
         MOVE_BYTES_MAX.min(u64::from(self.options.segment_bytes) / 8)
     }
@@ -368,11 +373,11 @@ impl Engine {
         self.relocate(segment, batch)
     }
 
-    /// Shows what the index refers to of a segment, each piece once as long as no fork takes another's place meanwhile.
-    /// What fills much of a segment is cut, so that a record of moves fits into any.
+    /// Shows what the index refers to of a segment, each piece once as long as no fork is replaced meanwhile. Pieces
+    /// that fill much of a segment are cut, so that a record of moves fits into any.
     ///
-    /// The heads of the segment's records name objects and forks as they were called when they were written. A fork that
-    /// took another's place may hold what was written under any name, so those are searched as a whole instead.
+    /// The heads of the segment's records name objects and forks as they were called when they were written. A fork
+    /// that replaced another may hold what was written under any name, so those are searched as a whole instead.
     fn visit_live(
         &self,
         segment: &Segment,
@@ -380,9 +385,15 @@ impl Engine {
     ) -> Result<(), StoreError> {
         // Objects whose forks may hold pieces of this segment that were written under other forks' names.
         let mut replaced: HashSet<ObjectId> = HashSet::new();
-        let piece_bytes_max = self.options.segment_bytes / 8;
+        let piece_bytes_max = self.chunk_bytes() as u32;
         let mut visit = |pieces: Vec<Live>| {
-            visit(pieces.into_iter().flat_map(|live| live.cut(piece_bytes_max)).collect())
+            let more: u32 = pieces.iter().map(|live| live.len.div_ceil(piece_bytes_max) - 1).sum();
+            let growth_bytes = u64::from(more) * EXTENT_BYTES_MAX as u64;
+            // Only what was written when segments were larger is longer than a piece.
+            match self.index_has_room(&Wanted { record_bytes: 0, growth_bytes, purpose: Purpose::Clean }) {
+                true => visit(pieces.into_iter().flat_map(|live| live.cut(piece_bytes_max)).collect()),
+                false => visit(pieces),
+            }
         };
         self.visit_chunks(segment, |object, fork, start, len, chunk_offset| {
             visit(self.collect_live(segment.id, chunk_offset, (object, fork, start, len), &mut replaced))
@@ -390,7 +401,7 @@ impl Engine {
         replaced.into_iter().try_for_each(|object| self.visit_replaced(segment.id, &object, &mut visit))
     }
 
-    /// Shows the chunks of a segment: object, fork, where it begins there, its length, and its offset in the segment.
+    /// Shows the chunks of a segment: object, fork, offset in the fork, length, and offset in the segment.
     fn visit_chunks(
         &self,
         segment: &Segment,
@@ -420,8 +431,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Shows what forks of an object that took others' places hold of a segment. Their maps are searched a portion at a
-    /// time, since each holds up the object.
+    /// Shows what those forks of an object that replaced others hold of a segment. Their maps are searched a portion at
+    /// a time, since each portion holds up the object.
     fn visit_replaced(
         &self,
         segment: u32,
@@ -462,8 +473,8 @@ impl Engine {
         StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}"))
     }
 
-    /// Collects what the index still refers to of a chunk, under the name that its fork had when it was written. Objects
-    /// whose forks took others' places since are told to the caller: what such a fork holds is not collected here.
+    /// Collects what the index still refers to of a chunk, under the name that its fork had when it was written.
+    /// Objects whose forks were replaced since are added to `replaced`: what such a fork holds is not collected here.
     fn collect_live(
         &self,
         segment: u32,
@@ -488,7 +499,7 @@ impl Engine {
         pieces.list
     }
 
-    /// Writes live pieces to the log again, and then has the index refer to the new place.
+    /// Writes live pieces to the log again, and then makes the index refer to the new place.
     fn relocate(self: &Arc<Self>, segment: &Arc<Segment>, batch: Vec<Live>) -> Result<(), StoreError> {
         let mut payload = Vec::with_capacity(batch.len());
         let mut moves = Vec::with_capacity(batch.len());
@@ -535,14 +546,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Has the index refer to a moved piece's new chunk, wherever the fork still holds the bytes that were moved.
+    /// Makes the index refer to a moved piece's new chunk, wherever the fork still holds the bytes that were moved.
     ///
-    /// In an object whose forks took each other's places a version does not tell: one transaction may have written the
-    /// same range of two forks, of which one is called as the other was. There, and while the store runs (`exact`), it
-    /// must be the very chunk that the piece was carried from. A chunk stands in one fork at a time, at one offset for
-    /// ever; so a move does no harm when it comes late, nor when it is replayed on top of a snapshot that knew more than
-    /// the log up to there. Elsewhere a replayed move applies by its version: also where the log is salvaged, and the
-    /// move that brought the piece to its source is lost.
+    /// In an object whose forks replaced each other a version is not enough: one transaction may have written the same
+    /// range of two forks, one of which now has the other's name. There, and while the store runs (`exact`), the entry
+    /// must refer to the very chunk that the piece was moved from. A chunk stands in one fork at a time, at one offset
+    /// for ever; so a move does no harm when it comes late, nor when it is replayed on top of a snapshot that knew more
+    /// than the log up to there. Elsewhere a replayed move applies by its version: also where the log is salvaged, and
+    /// the move that brought the piece to its source is lost.
     pub(crate) fn repoint(&self, moved: &Moved, chunk: Chunk, exact: bool) {
         let mut shard = self.shard(&moved.object).lock();
         let Some(node) = shard.get_mut(&moved.object) else { return };
@@ -576,8 +587,8 @@ impl Engine {
     }
 }
 
-/// Walks through the heads of a segment's records, reading hardly more than those. Over damage it reads on as a
-/// scrub would.
+/// A walk through the heads of a segment's records, which reads hardly more than those. It continues past damage as a
+/// scrub does.
 struct Heads<'a> {
     segment: &'a Segment,
     at: u64,
@@ -585,7 +596,7 @@ struct Heads<'a> {
     scan: Option<Scan>,
 }
 
-/// Most heads are shorter.
+/// The number of bytes that are read of a head at first. Most heads are shorter.
 const HEAD_GUESS_BYTES: u64 = 256;
 
 impl<'a> Heads<'a> {
@@ -600,7 +611,7 @@ impl<'a> Heads<'a> {
         Ok(bytes.freeze())
     }
 
-    /// The record at `at`, if its head is sound.
+    /// Returns the record at `at`, if its head is sound.
     fn head(&self) -> std::io::Result<Option<Record>> {
         let guess = self.read(self.at, HEAD_GUESS_BYTES)?;
         let bytes = match record::head_bytes(&guess, self.segment.binding) {
@@ -651,8 +662,8 @@ impl Heads<'_> {
 }
 
 impl CleanerState {
-    /// Whether a snapshot that is kept needs a segment's records. While there are fewer snapshots than are kept, all of
-    /// the log is needed: should the only one be damaged, it is replayed from its beginning.
+    /// Returns whether a snapshot that is kept needs a segment's records. While there are fewer snapshots than are
+    /// kept, all of the log is needed: should the only one be damaged, it is replayed from its beginning.
     pub fn pins(&self, segment: u32) -> bool {
         self.snapshots.len() < self.snapshots_needed
             || self.snapshots.first().is_none_or(|(_, position)| segment >= position.segment)

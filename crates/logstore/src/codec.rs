@@ -1,16 +1,16 @@
-//! The small pieces that every format here is made of: variable-length integers, byte strings, checksums.
+//! The basic encodings of all formats here: variable-length integers, byte strings, checksums.
 
 use bytes::{BufMut, Bytes};
 
-/// CRC-32C (Castagnoli) of some bytes.
+/// Returns the CRC-32C (Castagnoli) of some bytes.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// CRCs of any ranges of some bytes, each in a time that does not grow with the range.
+/// The CRCs of any ranges of some bytes, each computed in a time that does not grow with the range.
 ///
-/// The CRC of everything before each mark is computed once. What two such CRCs say of the range between them follows
-/// from the CRC's linearity: crc(a || b) = crc(a) * x^(8 |b|) + crc(b), modulo its polynomial.
+/// The CRC of everything before each mark is computed once. The CRC of the range between two marks follows from the
+/// CRC's linearity: crc(a || b) = crc(a) * x^(8 |b|) + crc(b), modulo its polynomial.
 pub struct RangeChecksums {
     bytes: Bytes,
     marks: Vec<u32>,
@@ -24,7 +24,7 @@ const ONE: u32 = 1 << 31;
 const MARK_BYTES: usize = 256;
 
 impl RangeChecksums {
-    /// Reads all of the bytes once.
+    /// Computes the CRCs, reading all of the bytes once.
     pub fn new(bytes: Bytes) -> Self {
         let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
         let mut marks = vec![crc32c(&[])];
@@ -46,7 +46,7 @@ impl RangeChecksums {
         Self { bytes, marks, powers }
     }
 
-    /// The CRC of a range of fewer than 2^32 bytes, which must lie within the bytes.
+    /// Returns the CRC of a range of fewer than 2^32 bytes, which must lie within the bytes.
     pub fn of(&self, range: std::ops::Range<usize>) -> u32 {
         let shift = range.len().to_le_bytes().into_iter().zip(&self.powers).fold(
             self.before(range.start),
@@ -57,7 +57,7 @@ impl RangeChecksums {
         self.before(range.end) ^ shift
     }
 
-    /// The CRC of the bytes before an offset.
+    /// Returns the CRC of the bytes before an offset.
     fn before(&self, offset: usize) -> u32 {
         let mark = offset / MARK_BYTES;
         let rest = &self.bytes[mark * MARK_BYTES..offset];
@@ -66,8 +66,9 @@ impl RangeChecksums {
     }
 }
 
-/// The bit that was flipped in `len` bytes, the lowest of the first byte being 0, if a single flipped bit explains how
-/// their CRC differs (exclusive-or) from what it must be. Within 2^31 bits no two single bits explain the same.
+/// Returns the bit that was flipped in `len` bytes, the lowest of the first byte being 0, if a single flipped bit
+/// explains the difference (exclusive-or) of their CRC from the right one. Within 2^31 bits no two bits explain the
+/// same difference.
 pub fn flipped_bit(len: usize, difference: u32) -> Option<usize> {
     // The last bit changes the CRC by the polynomial, each one before it by x times as much.
     let mut change = POLYNOMIAL;
@@ -82,7 +83,7 @@ fn times_x(value: u32) -> u32 {
     value >> 1 ^ if value & 1 == 1 { POLYNOMIAL } else { 0 }
 }
 
-/// The product of two polynomials, modulo that of the CRC.
+/// Returns the product of two polynomials, modulo that of the CRC.
 fn multiply(left: u32, mut right: u32) -> u32 {
     let mut product = 0;
     for bit in (0..32).rev() {
@@ -108,46 +109,46 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.put_slice(bytes);
 }
 
-/// Reads what the functions above wrote. Every method gives `None` where the input is too short or malformed.
+/// A reader of what the functions above wrote. Every method returns `None` if the input is too short or malformed.
 #[derive(Clone, Debug)]
 pub struct Reader {
     bytes: Bytes,
 }
 
 impl Reader {
-    /// Reads from the beginning of `bytes`.
+    /// Creates a reader at the beginning of `bytes`.
     pub fn new(bytes: Bytes) -> Self {
         Self { bytes }
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     pub fn remaining(&self) -> usize {
         self.bytes.len()
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn u8(&mut self) -> Option<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// Four bytes, little-endian.
+    /// Reads four bytes, little-endian.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// Eight bytes, little-endian.
+    /// Reads eight bytes, little-endian.
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A fixed number of bytes.
+    /// Reads a fixed number of bytes.
     pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let array = *self.bytes.first_chunk::<N>()?;
         self.bytes = self.bytes.slice(N..);
         Some(array)
     }
 
-    /// An integer written by [`put_varint`].
+    /// Reads an integer written by [`put_varint`].
     pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for (i, byte) in self.bytes.iter().take(10).enumerate() {
@@ -165,12 +166,12 @@ impl Reader {
         None
     }
 
-    /// The next `len` bytes, shared with the input.
+    /// Reads the next `len` bytes, shared with the input.
     pub fn take(&mut self, len: usize) -> Option<Bytes> {
         (len <= self.bytes.len()).then(|| self.bytes.split_to(len))
     }
 
-    /// A byte string written by [`put_bytes`].
+    /// Reads a byte string written by [`put_bytes`].
     pub fn bytes(&mut self) -> Option<Bytes> {
         let len = usize::try_from(self.varint()?).ok()?;
         self.take(len)

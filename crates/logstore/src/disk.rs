@@ -22,48 +22,49 @@ use crate::superblock::{self, SUPERBLOCK};
 pub trait Disk: Send + Sync + 'static {
     /// Opens a file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Makes a file of `bytes` bytes of zeros, with its space reserved; one of this name must not exist.
+    /// Creates a file of `bytes` bytes of zeros, with its space reserved; fails if the name exists.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>>;
-    /// Gives a file another name, replacing whatever has it.
+    /// Gives a file another name, replacing any file that has it.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Names and sizes of all files.
+    /// Returns the names and sizes of all files.
     fn list(&self) -> io::Result<Vec<(String, u64)>>;
     /// Makes creations, renamings and removals durable.
     fn sync_names(&self) -> io::Result<()>;
-    /// How much room there is for files, if it is known.
+    /// Returns the size of the volume and the free room on it, if they are known.
     fn volume(&self) -> io::Result<Option<Volume>> {
         Ok(None)
     }
-    /// Bytes of files that the disk keeps for itself, and does not list.
+    /// Returns the bytes of files that the disk keeps for itself, and does not list.
     fn own_bytes(&self) -> u64 {
         0
     }
-    /// Bytes of the volume that the folder takes with all that is in it, as the file system counts them, if it does.
+    /// Returns the bytes of the volume that the folder takes with all its contents, as the file system counts them;
+    /// `None` if it does not.
     fn allocated_bytes(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
-    /// What to call a file in a message to a person.
+    /// Returns the description of a file for messages.
     fn describe(&self, name: &str) -> String {
         name.to_string()
     }
 }
 
-/// Where a read for a check got its bytes from, the worst last.
+/// The origin of the bytes of a read for a check, the worst last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// From the device, past the page cache.
+    /// The device, past the page cache.
     #[default]
     Device,
-    /// Through the page cache, which was asked to forget the bytes first: the file system has no direct reads.
+    /// The page cache, which was asked to forget the bytes first: the file system has no direct reads.
     EmptiedCache,
-    /// From memory: there is no device.
+    /// Memory: there is no device.
     Memory,
 }
 
-/// Where a disk's files are, and how much of it others have left.
+/// The volume of a disk's files, and its free space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Volume {
     /// Its size in bytes.
@@ -74,13 +75,14 @@ pub struct Volume {
 
 /// An open file.
 pub trait DiskFile: Send + Sync {
-    /// Fills the buffer from an offset on; an error if the file ends before.
+    /// Fills the buffer from an offset on; fails if the file ends before.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
-    /// The same, but gives `false` rather than wait for a device. The buffer's contents are then undefined.
+    /// Fills the buffer as [`DiskFile::read_at`] does, but returns false rather than wait for a device. The buffer's
+    /// contents are then undefined.
     fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
         self.read_at(offset, buffer).map(|()| true)
     }
-    /// The same as [`DiskFile::read_at`], but gives what the device holds, as far as that can be had.
+    /// Fills the buffer as [`DiskFile::read_at`] does, but with what the device holds, as far as that can be had.
     fn read_device(&self, offset: u64, buffer: &mut [u8]) -> io::Result<Source> {
         self.read_at(offset, buffer).map(|()| Source::Memory)
     }
@@ -88,16 +90,17 @@ pub trait DiskFile: Send + Sync {
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()>;
     /// Makes all that was written durable.
     fn sync(&self) -> io::Result<()>;
-    /// The file's size in bytes.
+    /// Returns the file's size in bytes.
     fn size(&self) -> io::Result<u64>;
-    /// Cuts the file off behind so many bytes, or makes it as long with its space reserved, and makes that durable.
+    /// Truncates the file to `bytes`, or extends it with the space reserved, and makes that durable.
     fn set_size(&self, bytes: u64) -> io::Result<()>;
 }
 
-/// A file whose space the folder's own entries take where the volume has none left. Giving a file another name can make a
-/// folder larger by a block; without one to be had, nothing on a full volume could be renamed, and so nothing be freed.
+/// A file whose space is given to the folder's own entries where the volume has none left. Giving a file another name
+/// can make a folder larger by a block; without a free one nothing on a full volume could be renamed, and so nothing be
+/// freed.
 const NAMES_RESERVE: &str = "reserve-names";
-/// Its size, and what is taken of it at a time.
+/// The size of that file, in bytes; the next constant is the number of bytes taken of it at a time.
 const NAMES_RESERVE_BYTES: u64 = 16 << 10;
 const NAMES_STEP_BYTES: u64 = 4 << 10;
 
@@ -107,20 +110,20 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// A folder of the file system.
 pub struct FolderDisk {
     folder: PathBuf,
-    /// Kept open for its lock, and to sync the folder's names.
+    /// The folder, kept open for its lock and to sync its names.
     handle: File,
-    /// Whether files are opened for writing too.
+    /// True if files are opened for writing too.
     is_writable: bool,
 }
 
 impl FolderDisk {
-    /// Opens the folder of a store, and locks it. Where there is no store, an empty folder is opened if `create` says so,
-    /// and made if there is none.
+    /// Opens the folder of a store, and locks it. If there is no store and `create` is set, opens an empty folder, or
+    /// makes the folder.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` says that another process has it. `NotFound` says that there is no store, and none was to be made;
-    /// `AlreadyExists`, that one was, but the folder holds other files.
+    /// `WouldBlock` if another process has it; `NotFound` if there is no store, and none was to be made;
+    /// `AlreadyExists` if a store was to be made, but the folder holds other files.
     pub fn open(folder: &Path, create: bool) -> io::Result<Self> {
         if create {
             create_folder(folder)?;
@@ -128,11 +131,11 @@ impl FolderDisk {
         Self::lock(folder, create, true)
     }
 
-    /// Opens the folder of a store to look at it, and locks it. Files are opened for reading only.
+    /// Opens the folder of a store read-only, and locks it. Files are opened for reading only.
     ///
     /// # Errors
     ///
-    /// As [`FolderDisk::open`] where no store is to be made.
+    /// Those of [`FolderDisk::open`] without `create`.
     pub fn open_to_read(folder: &Path) -> io::Result<Self> {
         Self::lock(folder, false, false)
     }
@@ -154,7 +157,7 @@ impl FolderDisk {
         Ok(Self { folder: folder.to_path_buf(), handle, is_writable })
     }
 
-    /// Makes what is kept for names as large as it should be, if there is room.
+    /// Makes the reserve for names as large as it should be, if there is room.
     fn keep_names_reserve(&self) {
         let path = self.folder.join(NAMES_RESERVE);
         if fs::metadata(&path).is_ok_and(|metadata| metadata.len() >= NAMES_RESERVE_BYTES) {
@@ -166,7 +169,7 @@ impl FolderDisk {
         }
     }
 
-    /// Gives some of it back to the volume; false if nothing is left.
+    /// Gives some of the reserve for names back to the volume; returns false if nothing is left.
     fn give_names_reserve(&self) -> io::Result<bool> {
         let file = OpenOptions::new().write(true).open(self.folder.join(NAMES_RESERVE))?;
         let Some(left) = file.metadata()?.len().checked_sub(NAMES_STEP_BYTES) else { return Ok(false) };
@@ -177,7 +180,7 @@ impl FolderDisk {
     }
 }
 
-/// Makes a folder that is its owner's alone, with those above it that are missing, and all of their names durable.
+/// Makes a folder that is accessible to its owner only, with its missing parents, and makes all of their names durable.
 fn create_folder(folder: &Path) -> io::Result<()> {
     let parent = match folder.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -199,7 +202,7 @@ fn create_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks that a folder holds a store; or, if one may be made in it, nothing that is somebody else's.
+/// Checks that a folder holds a store, or, if one may be made in it, no other files.
 fn check_contents(folder: &Path, create: bool) -> io::Result<()> {
     let mut stranger = None;
     for entry in fs::read_dir(folder)? {
@@ -210,7 +213,7 @@ fn check_contents(folder: &Path, create: bool) -> io::Result<()> {
             return Ok(());
         }
         // File systems begin with the one; a store that was not finished, with the other.
-        if shown != "lost+found" && !superblock::is_temporary(&shown) {
+        if shown != "lost+found" && shown != NAMES_RESERVE && !superblock::is_temporary(&shown) {
             stranger = Some(shown.into_owned());
         }
     }
@@ -336,13 +339,14 @@ fn fill(file: &File, from: u64, bytes: u64) -> io::Result<()> {
 
 struct FolderFile {
     file: File,
-    /// The same file, opened for direct reads when the first of those is asked for; `None` if that is not to be had.
+    /// The file opened again for direct reads, when the first of those is asked for; `None` if the file system has
+    /// none.
     direct: OnceLock<Option<File>>,
 }
 
-/// What direct reads are aligned to, in the file and in memory: the largest that devices ask for.
+/// The alignment of direct reads in bytes, in the file and in memory: the largest that devices ask for.
 const DIRECT_ALIGNMENT: usize = 4096;
-/// How much is read directly at a time.
+/// The maximum number of bytes read directly at a time.
 const DIRECT_BYTES: usize = 1 << 20;
 
 impl FolderFile {
@@ -350,7 +354,7 @@ impl FolderFile {
         Self { file, direct: OnceLock::new() }
     }
 
-    /// Reads directly; `false` if the file system does not have it.
+    /// Reads directly; returns false if the file system has no direct reads.
     fn read_direct(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
         let open = || {
             // By its descriptor, because the file may have got another name since it was opened.
@@ -418,7 +422,7 @@ impl DiskFile for FolderFile {
     }
 
     fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()> {
-        /// The kernel takes no more at once.
+        /// The maximum number of slices that the kernel takes at once.
         const SLICES_MAX: usize = 1024;
         let mut offset = offset;
         let mut slices = Vec::with_capacity(parts.len().min(SLICES_MAX));
@@ -461,14 +465,14 @@ impl DiskFile for FolderFile {
     }
 }
 
-/// Plain memory: what a volatile store is kept on.
+/// Plain memory, on which volatile stores are kept.
 #[derive(Default)]
 pub struct MemoryDisk {
     files: Mutex<HashMap<String, Arc<MemoryFile>>>,
 }
 
-/// Files are cut into blocks, each behind a lock of its own, so that writers and readers of different places do not
-/// meet. Memory is taken when a block is first written.
+/// The length of a block of a file in memory, in bytes. Each block has a lock of its own, so that writers and readers of
+/// different places do not meet. Memory is taken when a block is first written.
 const MEMORY_BLOCK_BYTES: usize = 64 << 10;
 
 struct MemoryFile {
@@ -485,7 +489,8 @@ impl MemoryFile {
     }
 }
 
-/// Cuts `len` bytes from `offset` on at the borders of blocks: index of the block, offset in it, length.
+/// Cuts `len` bytes from `offset` on at the borders of blocks; returns the index of each block, the offset in it, and
+/// the length.
 fn blocks(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let mut offset = offset as usize;
     let end = offset + len;

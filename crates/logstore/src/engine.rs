@@ -1,19 +1,20 @@
-//! The store itself: objects in memory, spread over shards, in front of the log.
+//! The engine: objects in memory, spread over shards, in front of the log.
 //!
 //! A transaction is judged and takes effect in memory under the lock of its object's shard, in the same critical
-//! section in which it takes its place in the log; so the order in the log is the order of effects. Nobody is told of
-//! an effect before the log has it: every reply waits for the batch that holds the newest change of the object it
-//! speaks of (its *gate*).
+//! section in which it takes its place in the log; so the order in the log is the order of effects. No effect is told
+//! before the log has it: every reply waits for the batch that holds the newest change of the object it is about (its
+//! *gate*).
 //!
-//! Locks are taken in this order, and none is waited for by whoever holds a later one:
+//! Locks are taken in this order, and the holder of a later one never waits for an earlier one:
 //! 1. the maintenance's work (`Maintenance::work`), for one step of it;
 //! 2. the pool of files (`Space::pool`), for as long as it takes to make, rename or lengthen one;
 //! 3. names that are made durable (`Space::name_failures`); or a shard, one at a time, and inside of that the ordered
 //!    names (`Engine::names`);
-//! 4. those who wait for room (`Maintenance::requests`);
-//! 5. the table of segments, the log's tail: while these are held nothing else is waited for.
+//! 4. the waiters for room (`Maintenance::requests`);
+//! 5. the table of segments, the log's tail: while these are held no other lock is waited for.
 //!
-//! The committing thread takes the log's tail alone, so whoever waits for a batch may hold any of the others but that.
+//! The committing thread takes the log's tail alone, so a caller that waits for a batch may hold any of the others but
+//! that.
 
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
@@ -43,7 +44,7 @@ use crate::sync::{Mutex, RwLock};
 
 const SHARDS: usize = 64;
 
-/// Objects whose ids hash alike.
+/// A part of the objects: those whose ids have hashes in one class.
 pub type Shard = HashMap<ObjectId, Box<Node>, foldhash::fast::FixedState>;
 
 /// A store.
@@ -52,7 +53,7 @@ pub struct Engine {
     pub(crate) options: Options,
     /// The store's random identity.
     pub(crate) identity: [u8; 16],
-    /// Whether it can be opened again: a store in memory cannot.
+    /// True if the store can be opened again: a store in memory cannot.
     pub(crate) persistent: bool,
     pub(crate) log: Arc<Log>,
     pub(crate) table: SegmentTable,
@@ -65,7 +66,7 @@ pub struct Engine {
     hasher: foldhash::fast::FixedState,
     /// Payload that transactions wrote, in bytes.
     pub(crate) user_bytes: AtomicU64,
-    /// Forks that took others' places. Counted under the lock of the object's shard.
+    /// The number of replacements of forks. Counted under the lock of the object's shard.
     pub(crate) replacements: AtomicU64,
 }
 
@@ -76,22 +77,22 @@ struct Work {
     reads: Vec<Read>,
     effects: Vec<Effect>,
     payload: Vec<Bytes>,
-    /// The record's head as far as it can be known before.
+    /// The record's head as far as it is known in advance.
     head: Vec<u8>,
     head_bytes: usize,
-    /// Bytes by which it can make snapshots longer.
+    /// Bytes by which the transaction can make snapshots longer.
     growth_bytes: u64,
-    /// Which room it may take.
+    /// The purpose, which decides the room that the transaction may take.
     purpose: Purpose,
 }
 
-/// What became of it.
+/// The result of an attempt to apply a transaction.
 enum Attempt {
     Decided(Decided),
     NeedsRoom(Wanted),
 }
 
-/// An outcome but for the bytes that have to be read, and the batch to wait for first.
+/// An outcome without the bytes that have to be read, and the batch to wait for first.
 struct Decided {
     outcome: Outcome,
     gate: u64,
@@ -100,9 +101,9 @@ struct Decided {
     fetches: Vec<Fetch>,
 }
 
-/// Bytes to read for one answer.
+/// The bytes to read for one answer.
 struct Fetch {
-    /// The index of the answer; of no meaning for a refusal.
+    /// The index of the answer; meaningless for a refusal.
     answer: usize,
     plan: RangePlan,
     /// The segment of each piece. Holding it keeps its file from being reused.
@@ -138,19 +139,19 @@ impl Engine {
         }
     }
 
-    /// The shard that an object belongs to.
+    /// Returns the shard that an object belongs to.
     pub(crate) fn shard(&self, object: &ObjectId) -> &Mutex<Shard> {
         // The map inside takes the lowest and the highest bits of the same hash; these are in the middle.
         let hash = self.hasher.hash_one(object.as_bytes());
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
-    /// See [`nacre_object::ObjectStore::apply`].
+    /// Applies a transaction to one object. See [`nacre_object::ObjectStore::apply`].
     pub fn apply(self: &Arc<Self>, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         if let Err(error) = transaction.validate() {
             return Reply::ready(Err(error));
         }
-        let mut work = Work::new(object, transaction);
+        let mut work = Work::new(object, transaction, self.chunk_bytes());
         loop {
             match self.attempt(&mut work) {
                 Err(error) => return Reply::ready(Err(error)),
@@ -212,10 +213,9 @@ impl Engine {
         let version = work.proposal().max(node.version + 1);
         work.head.truncate(work.head_bytes);
         record::put_version(&mut work.head, version);
-        let wanted = work.wanted();
-        if !self.index_has_room(&wanted) {
-            return Ok(Attempt::NeedsRoom(wanted));
-        }
+        let mut wanted = work.wanted();
+        wanted.growth_bytes += Footprint::removal_growth_bytes(&work.object, &work.effects, node);
+        let Some(_growth) = self.reserve_growth(&wanted) else { return Ok(Attempt::NeedsRoom(wanted)) };
         let appended = match self.log.append(&mut work.head, &work.payload, work.purpose) {
             Ok(appended) => appended,
             Err(Refused::NeedsSegment(_)) => return Ok(Attempt::NeedsRoom(wanted)),
@@ -300,7 +300,7 @@ impl Engine {
         result.map_err(|error| unread(error, wrote))
     }
 
-    /// See [`nacre_object::ObjectStore::list`].
+    /// Lists objects that exist. See [`nacre_object::ObjectStore::list`].
     pub fn list(self: &Arc<Self>, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
@@ -317,16 +317,22 @@ impl Engine {
         })
     }
 
-    /// Whether commits are made by whoever appends.
+    /// The most bytes that a chunk is made of: an eighth of a segment, so that a record of moves fits into any, and the
+    /// cleaner never has to cut what the index counts as one piece.
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        record::CHUNK_BYTES_MAX.min(self.options.segment_bytes as usize / 8)
+    }
+
+    /// Returns whether batches are committed by the caller of [`Log::commit`].
     pub(crate) fn commits_by_caller(&self) -> bool {
         self.options.committer == Committer::Caller
     }
 }
 
 impl Work {
-    fn new(object: &ObjectId, transaction: Transaction) -> Self {
+    fn new(object: &ObjectId, transaction: Transaction, chunk_bytes: usize) -> Self {
         let Transaction { guards, reads, writes } = transaction;
-        let (effects, payload) = Effect::from_writes(writes);
+        let (effects, payload) = Effect::from_writes(writes, chunk_bytes);
         let head = if effects.is_empty() { Vec::new() } else { record::encode_transaction(object, &effects) };
         let head_bytes = head.len();
         let growth_bytes = Footprint::growth_bytes(object, &effects);
@@ -335,7 +341,7 @@ impl Work {
         Self { object, guards, reads, effects, payload, head, head_bytes, growth_bytes, purpose }
     }
 
-    /// The room that the transaction needs. Its record is complete but for the head's checksum.
+    /// Returns the room that the transaction needs. Its record is complete except for the head's checksum.
     fn wanted(&self) -> Wanted {
         let payload_bytes = self.payload.iter().map(Bytes::len).sum();
         Wanted {
@@ -345,7 +351,7 @@ impl Work {
         }
     }
 
-    /// The greatest version that the transaction proposes; 0 if none.
+    /// Returns the greatest version that the transaction proposes; 0 if none.
     fn proposal(&self) -> u64 {
         let versions = self.guards.iter().map(|guard| match guard {
             Guard::Proposal { version, .. } => *version,
@@ -355,12 +361,12 @@ impl Work {
     }
 }
 
-/// A copy of an id that shares no memory with the caller's, which may be a slice of a large buffer.
+/// Copies an id, so that it shares no memory with the caller's, which may be a slice of a large buffer.
 pub(crate) fn owned(object: &ObjectId) -> ObjectId {
     ObjectId::new(Bytes::copy_from_slice(object.as_bytes())).unwrap_or_else(|_| object.clone())
 }
 
-/// What the failure of a batch means to somebody who waited for it.
+/// Returns the error for a caller that waited for a batch that failed.
 fn uncertain(error: StoreError, wrote: bool) -> StoreError {
     if wrote {
         StoreError::new(
@@ -373,7 +379,8 @@ fn uncertain(error: StoreError, wrote: bool) -> StoreError {
     }
 }
 
-/// What a failed read means to a transaction that also wrote: not that nothing was changed.
+/// Returns the error of a failed read for a transaction that may also have written: it must not say that nothing was
+/// changed.
 fn unread(error: StoreError, wrote: bool) -> StoreError {
     if !wrote {
         return error;
@@ -382,7 +389,7 @@ fn unread(error: StoreError, wrote: bool) -> StoreError {
     StoreError::new(ErrorKind::Unknown, text)
 }
 
-/// Reads the bytes that an outcome lacks; `false` if that would have to wait and must not (`now`).
+/// Reads the bytes that an outcome lacks; returns false if that would have to wait and must not (`now`).
 fn fill(outcome: &mut Outcome, fetches: &[Fetch], now: bool) -> Result<bool, StoreError> {
     for fetch in fetches {
         let Some(data) = fetch.read(now)? else { return Ok(false) };
@@ -426,7 +433,7 @@ impl Fetch {
     }
 }
 
-/// Fills the buffer with a chunk and checks it; `false` if that would have to wait and must not (`now`).
+/// Fills the buffer with a chunk and checks it; returns false if that would have to wait and must not (`now`).
 pub(crate) fn read_chunk(
     segment: &Segment,
     offset: u32,

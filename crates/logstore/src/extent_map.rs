@@ -1,4 +1,4 @@
-//! Where each byte of a fork lies in the log.
+//! The extent map: the place in the log of each byte of a fork.
 //!
 //! Entries stand in ascending order in leaves of at most [`LEAF_ENTRIES_MAX`], so that an insertion moves little
 //! memory and an entry costs little more than its own 40 bytes.
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use nacre_object::ByteRange;
 
 const LEAF_ENTRIES_MAX: usize = 128;
-/// How many entries a full leaf grows by: a compromise between copying and slack.
+/// The number of entries that a full leaf grows by: a compromise between copying and slack.
 const LEAF_GROWTH: usize = 16;
 
 /// A chunk of payload in the log: the unit that has a checksum.
@@ -22,7 +22,7 @@ const LEAF_GROWTH: usize = 16;
 pub struct Chunk {
     /// The segment that holds it.
     pub segment: u32,
-    /// Its first byte's offset in the segment.
+    /// The offset of its first byte in the segment.
     pub offset: u32,
     /// Its length in bytes, 1 to 65,536.
     pub len: u32,
@@ -30,16 +30,16 @@ pub struct Chunk {
     pub crc: u32,
 }
 
-/// What an entry's bytes are.
+/// The place of an entry's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Zeros.
     Hole,
-    /// Bytes of a chunk, from its `skip`-th on.
+    /// Bytes of a chunk, from the offset `skip` on.
     Data {
         /// The chunk.
         chunk: Chunk,
-        /// The entry's first byte, counted from the chunk's first.
+        /// The offset of the entry's first byte in the chunk.
         skip: u32,
     },
 }
@@ -60,11 +60,11 @@ pub struct Entry {
     len_less_one: u16,
 }
 
-/// Stands for the segment of a hole. No segment has this number.
+/// The segment number that marks a hole. No segment has this number.
 const HOLE: u32 = u32::MAX;
 
 impl Entry {
-    /// A hole over a range that is not empty.
+    /// Creates a hole over a range that is not empty.
     pub fn hole(range: ByteRange, version: u64) -> Self {
         debug_assert!(range.len > 0);
         Self {
@@ -79,12 +79,12 @@ impl Entry {
         }
     }
 
-    /// All of a chunk, as the bytes from `start` on.
+    /// Creates an entry of a whole chunk, as the bytes from `start` on.
     pub fn data(start: u64, version: u64, chunk: Chunk) -> Self {
         Self::piece(start, version, chunk, 0, chunk.len)
     }
 
-    /// `len` bytes of a chunk, from its `skip`-th on.
+    /// Creates an entry of `len` bytes of a chunk, from the offset `skip` on.
     pub fn piece(start: u64, version: u64, chunk: Chunk, skip: u32, len: u32) -> Self {
         debug_assert!(len > 0 && skip + len <= chunk.len && chunk.segment != HOLE);
         Self {
@@ -99,17 +99,17 @@ impl Entry {
         }
     }
 
-    /// First byte.
+    /// Returns the offset of the first byte.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// The version that wrote it.
+    /// Returns the version that wrote it.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> u64 {
         match self.segment {
             HOLE => u64::from(self.offset) << 32 | u64::from(self.crc),
@@ -117,12 +117,12 @@ impl Entry {
         }
     }
 
-    /// One past the last byte.
+    /// Returns the offset one past the last byte.
     pub fn end(&self) -> u64 {
         self.start + self.len()
     }
 
-    /// Where the bytes are.
+    /// Returns the place of the bytes.
     pub fn place(&self) -> Place {
         if self.segment == HOLE {
             return Place::Hole;
@@ -136,7 +136,7 @@ impl Entry {
         Place::Data { chunk, skip: u32::from(self.skip) }
     }
 
-    /// The part of the entry that lies in `start..end`, which must overlap it.
+    /// Returns the part of the entry that lies in `start..end`, which must overlap it.
     pub fn clip(&self, start: u64, end: u64) -> Entry {
         let from = start.max(self.start);
         let to = end.min(self.end());
@@ -154,13 +154,14 @@ impl Entry {
 #[derive(Debug, Default)]
 pub struct ExtentMap {
     leaves: BTreeMap<u64, Vec<Entry>>,
-    /// Entries in all leaves, and the room that the leaves have for entries: reports need not walk through them.
+    /// The number of entries in all leaves, and the room that the leaves have for entries, so that reports need not
+    /// walk through them.
     entries: usize,
     slots: usize,
 }
 
 impl ExtentMap {
-    /// The entries that overlap `start..end`, in ascending order, not clipped.
+    /// Returns the entries that overlap `start..end`, in ascending order, not clipped.
     pub fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &Entry> {
         // The leaf that holds `start` may begin before it; every later one begins within the range.
         let first = self.leaves.range(..=start).next_back().map_or(start, |(key, _)| *key);
@@ -173,28 +174,29 @@ impl ExtentMap {
         })
     }
 
-    /// All entries, in ascending order.
+    /// Returns all entries, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.leaves.values().flatten()
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.leaves.is_empty()
     }
 
-    /// Memory that the map holds, in bytes: leaves with their slack, and an estimate for the tree above them.
+    /// Returns the memory that the map holds, in bytes: leaves with their slack, and an estimate for the tree above
+    /// them.
     pub fn memory_bytes(&self) -> usize {
         self.slots * size_of::<Entry>() + self.leaves.len() * 2 * (size_of::<u64>() + size_of::<Vec<Entry>>())
     }
 
-    /// Puts `new` (in ascending order, within `start..end`) in the place of whatever stands in `start..end`, and
-    /// calls `released` for each piece of data that is no longer referred to, with its segment and its length.
+    /// Replaces everything in `start..end` with `new` (in ascending order, within that range), and calls `released` for
+    /// each piece of data that is no longer referred to, with its segment and its length in bytes.
     pub fn replace(&mut self, start: u64, end: u64, new: &[Entry], mut released: impl FnMut(u32, u64)) {
         debug_assert!(start < end);
         let home = match self.leaves.range(..=start).next_back() {
@@ -273,7 +275,8 @@ impl ExtentMap {
         self.settle(home, appended);
     }
 
-    /// Restores the invariants of a leaf that was changed, none empty, none too long, and counts it again.
+    /// Restores the invariants of a leaf that was changed, so that it is neither empty nor too long, and counts it
+    /// again.
     fn settle(&mut self, key: u64, appended: bool) {
         let Some(leaf) = self.leaves.get_mut(&key) else { return };
         if leaf.is_empty() {
@@ -297,7 +300,8 @@ impl ExtentMap {
         }
     }
 
-    /// Adds an entry behind all others: how a stored index is loaded.
+    /// Adds an entry behind all others, as the loading of a stored index does. Returns false if the entry overlaps the
+    /// last one.
     pub fn push(&mut self, entry: Entry) -> bool {
         if let Some(mut last) = self.leaves.last_entry() {
             let leaf = last.get_mut();

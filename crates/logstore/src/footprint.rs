@@ -1,4 +1,5 @@
-//! What the index takes, in memory and in a snapshot: counted as it changes, so that nobody walks through it to know.
+//! The footprint of the index, in memory and in a snapshot: counted as it changes, so that no walk is needed to know
+//! it.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::sync::atomic::Ordering;
@@ -6,34 +7,35 @@ use std::sync::atomic::Ordering;
 use nacre_object::{Fork, Key, ObjectId};
 
 use crate::extent_map::ExtentMap;
+use crate::node::Node;
 use crate::record::Effect;
 use crate::sync::{AtomicI64, AtomicU64};
 
-/// A piece of an extent in a snapshot, at most: its kind, seven numbers, a checksum.
-const EXTENT_BYTES_MAX: i64 = 42;
-/// What stands around an object's id, a fork's name, and a key and its value, at most.
+/// The maximum bytes of a piece of an extent in a snapshot: its kind, seven numbers, a checksum.
+pub const EXTENT_BYTES_MAX: i64 = 42;
+/// The maximum bytes around an object's id, a fork's name, and a key and its value.
 const OBJECT_BYTES_MAX: i64 = 40;
 const FORK_BYTES_MAX: i64 = 28;
 const PAIR_BYTES_MAX: i64 = 8;
 
-/// What some part of the index takes. A difference of two is negative where something went away.
+/// The footprint of a part of the index. A difference of two is negative where something went away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Pieces of extents.
+    /// The number of pieces of extents.
     pub extents: i64,
-    /// Memory that those take, in bytes.
+    /// Memory that these pieces take, in bytes.
     pub extent_memory_bytes: i64,
     /// Bytes of a snapshot, at most.
     pub snapshot_bytes: i64,
 }
 
 impl Footprint {
-    /// An object without its forks, keys and attributes.
+    /// Returns the footprint of an object without its forks, keys and attributes.
     pub fn of_object(id: &ObjectId) -> Self {
         Self { snapshot_bytes: id.as_bytes().len() as i64 + OBJECT_BYTES_MAX, ..Self::default() }
     }
 
-    /// A fork.
+    /// Returns the footprint of a fork.
     pub fn of_fork(name: &Fork, map: &ExtentMap) -> Self {
         let extents = map.len() as i64;
         Self {
@@ -43,13 +45,13 @@ impl Footprint {
         }
     }
 
-    /// A key and its value, or an attribute.
+    /// Returns the footprint of a key and its value, or of an attribute.
     pub fn of_pair(key: &Key, value: &[u8]) -> Self {
         let snapshot_bytes = (key.as_bytes().len() + value.len()) as i64 + PAIR_BYTES_MAX;
         Self { snapshot_bytes, ..Self::default() }
     }
 
-    /// Bytes by which a transaction can make snapshots longer, at most.
+    /// Returns the maximum bytes by which a transaction can make snapshots longer.
     pub fn growth_bytes(object: &ObjectId, effects: &[Effect]) -> u64 {
         let fork_bytes = |fork: &Fork, pieces: i64| {
             fork.as_bytes().len() as i64 + FORK_BYTES_MAX + pieces * EXTENT_BYTES_MAX
@@ -79,6 +81,22 @@ impl Footprint {
         });
         let object = if removes { 0 } else { Self::of_object(object).snapshot_bytes };
         (grown + object) as u64
+    }
+}
+
+impl Footprint {
+    /// Bytes by which a transaction can make snapshots longer by what it removes: a removed object that never was leaves a
+    /// tombstone, a removed fork that never held anything a hole. Without these in the account, removals alone could make the
+    /// index longer than its files, and then nothing could ever be freed. `node` is the object as it stands before.
+    pub fn removal_growth_bytes(object: &ObjectId, effects: &[Effect], node: &Node) -> u64 {
+        let is_empty = |fork: &Fork| node.forks.get(fork).is_some_and(|fork| fork.map.is_empty());
+        let holes = effects.iter().filter(|effect| match effect {
+            Effect::RemoveFork { fork } => is_empty(fork),
+            _ => false,
+        });
+        let holes_bytes = holes.count() as i64 * EXTENT_BYTES_MAX;
+        let object_bytes = if node.version == 0 { Self::of_object(object).snapshot_bytes } else { 0 };
+        (holes_bytes + object_bytes) as u64
     }
 }
 
@@ -112,14 +130,14 @@ impl Sub for Footprint {
     }
 }
 
-/// The whole index's footprint, and what else is known of it without a walk.
+/// Counters of the whole index: its footprint, and what else is known of it without a walk.
 #[derive(Default)]
 pub struct IndexCounters {
     extents: AtomicI64,
     extent_memory_bytes: AtomicI64,
     snapshot_bytes: AtomicI64,
     version_max: AtomicU64,
-    /// The size of the last snapshot, and what was the most that it could have had.
+    /// The size of the last snapshot in bytes, and the largest size that it could have had.
     last_bytes: AtomicU64,
     last_bytes_max: AtomicU64,
 }
@@ -136,14 +154,14 @@ impl IndexCounters {
         self.snapshot_bytes.fetch_add(change.snapshot_bytes, Ordering::Relaxed);
     }
 
-    /// Takes note of an object's version.
+    /// Notes an object's version.
     pub fn saw_version(&self, version: u64) {
         if version > self.version_max.load(Ordering::Relaxed) {
             self.version_max.fetch_max(version, Ordering::Relaxed);
         }
     }
 
-    /// Begins anew with a footprint that was found by a walk.
+    /// Restarts with a footprint that was found by a walk.
     pub fn reset(&self, found: Footprint, version_max: u64) {
         self.extents.store(found.extents, Ordering::Relaxed);
         self.extent_memory_bytes.store(found.extent_memory_bytes, Ordering::Relaxed);
@@ -151,7 +169,7 @@ impl IndexCounters {
         self.version_max.store(version_max, Ordering::Relaxed);
     }
 
-    /// The index's footprint.
+    /// Returns the index's footprint.
     pub fn footprint(&self) -> Footprint {
         Footprint {
             extents: self.extents.load(Ordering::Relaxed),
@@ -160,28 +178,28 @@ impl IndexCounters {
         }
     }
 
-    /// The greatest version of any object.
+    /// Returns the greatest version of any object.
     pub fn version_max(&self) -> u64 {
         self.version_max.load(Ordering::Relaxed)
     }
 
-    /// The most that a snapshot taken now would have for objects.
+    /// Returns the maximum bytes that a snapshot taken now would have for objects.
     fn bytes_max(&self) -> u64 {
         self.snapshot_bytes.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// Remembers how large a snapshot became that was begun when [`IndexCounters::footprint`] gave `begun`.
+    /// Notes the size in bytes of a snapshot that was begun when [`IndexCounters::footprint`] returned `begun`.
     pub fn took_snapshot(&self, bytes: u64, begun: Footprint) {
         self.last_bytes.store(bytes, Ordering::Relaxed);
         self.last_bytes_max.store(begun.snapshot_bytes.max(0) as u64, Ordering::Relaxed);
     }
 
-    /// Has the next estimate be the most that is possible: a snapshot turned out to be larger than its file.
+    /// Makes the next estimate the maximum possible, because a snapshot turned out to be larger than its file.
     pub fn underestimated(&self) {
         self.last_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// How large a snapshot that is taken now will be: an estimate from above, out of the last one's size and what has
+    /// Returns an upper estimate of the size in bytes of a snapshot taken now, from the last one's size and what has
     /// come since. `segments` is their number.
     pub fn snapshot_bytes(&self, segments: u64) -> u64 {
         let most = self.bytes_max();
@@ -191,7 +209,8 @@ impl IndexCounters {
             // Numbers may have become longer in place.
             _ => last + last / 8 + most.saturating_sub(self.last_bytes_max.load(Ordering::Relaxed)),
         };
-        /// The header, the end, and what stands around the last frame. Frames before it are at least 4 KiB long.
+        /// The bytes of the header, the end, and what surrounds the last frame. Frames before it are at least 4 KiB
+        /// long.
         const FIXED_BYTES: u64 = 512;
         let payload = likely.min(most);
         payload + payload / 256 + segments * 16 + FIXED_BYTES

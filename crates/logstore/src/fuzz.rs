@@ -1,4 +1,4 @@
-//! What the fuzz targets run: decoders on any bytes, with the checksums out of the way.
+//! Entry points of the fuzz targets: decoders on any bytes, with the checksums out of the way.
 
 use bytes::Bytes;
 
@@ -24,7 +24,7 @@ pub fn record(bytes: &[u8]) {
     }
 }
 
-/// Decodes a snapshot of the index, what is sound of a damaged one, and items of one of its frames.
+/// Decodes a snapshot of the index, the sound part of a damaged one, and items of one of its frames.
 pub fn snapshot_items(bytes: &[u8]) {
     let store = b"NREC............";
     let _ = snapshot::decode_snapshot(Bytes::copy_from_slice(bytes), store);

@@ -1,4 +1,4 @@
-//! What a store says about itself.
+//! A store's report on itself.
 
 #[cfg(feature = "sim")]
 use std::collections::HashMap;
@@ -25,27 +25,27 @@ pub struct Info {
     pub version: &'static str,
     /// `always`, `interval(N ms)` or `none`.
     pub durability: String,
-    /// Whether the store outlives its process.
+    /// True if the store outlives its process.
     pub persistent: bool,
-    /// Why the store takes no more writes, if it does not.
+    /// The reason why the store takes no more writes, if it takes none.
     pub read_only: Option<String>,
     /// Objects that exist.
     pub objects: u64,
     /// Pieces of extents in the index.
     pub extents: u64,
-    /// Memory that those take, in bytes.
+    /// Memory that these pieces take, in bytes.
     pub extent_index_bytes: u64,
     /// The greatest version of any object.
     pub version_max: u64,
-    /// Segments.
+    /// The number of segments.
     pub segments: u64,
-    /// Their sizes together, in bytes, spare files included.
+    /// The sum of their sizes, in bytes, spare files included.
     pub segment_bytes: u64,
     /// Bytes that the index refers to.
     pub live_bytes: u64,
-    /// What all files of the store take, in bytes: segments, what is kept in reserve, snapshots.
+    /// Bytes that all files of the store take: segments, reserve and snapshots.
     pub taken_bytes: u64,
-    /// The most that they may take, if there is a bound besides the volume's.
+    /// The maximum number of bytes that they may take, if there is a bound besides the volume's.
     pub capacity_bytes: Option<u64>,
     /// Transactions that were refused because there was no space.
     pub out_of_space: u64,
@@ -80,14 +80,15 @@ pub struct SegmentInfo {
     pub file: String,
     /// Its size in bytes.
     pub bytes: u64,
-    /// How far the log has written it, in bytes; 0 if it is only made ready.
+    /// The number of bytes that the log has written to it; 0 if it is only made ready.
     pub written_bytes: u64,
     /// Bytes that the index refers to.
     pub live_bytes: u64,
 }
 
 impl Engine {
-    /// The store at a glance. Takes a time that grows with the number of segments, not with that of objects.
+    /// Returns the store at a glance. Takes a time that grows with the number of segments, not with that of
+    /// objects.
     pub(crate) fn info(self: &Arc<Self>) -> Info {
         let footprint = self.space.index.footprint();
         let describe = |segment: Arc<Segment>| {
@@ -158,7 +159,7 @@ impl Engine {
         assert_eq!(self.space.index.footprint(), footprint, "what the index takes");
     }
 
-    /// See [`crate::LogStore::check_files`].
+    /// Checks the counters of the files. See [`crate::LogStore::check_files`].
     #[cfg(feature = "sim")]
     pub(crate) fn check_files(&self) {
         let files = self.disk.list().expect("a disk of a test lists its files");

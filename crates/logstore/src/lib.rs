@@ -1,9 +1,9 @@
 //! Nacre's embedded engine: objects of versioned extents on a segmented log.
 //!
-//! The log is the truth: every transaction's effects are appended to it, and acknowledged when it is as durable as was
-//! asked for. The index, which says where each byte of each object lies in the log, is kept in memory and written
-//! down now and then, so that opening a store replays only what came later. A cleaner moves live extents out of
-//! segments that are mostly garbage. `docs/format.md` describes the files.
+//! The log is the truth: every transaction's effects are appended to it, and acknowledged when it is as durable as
+//! required. The index, which says where each byte of each object lies in the log, is kept in memory and written down
+//! now and then, so that opening a store replays only what came later. A cleaner moves live extents out of segments
+//! that are mostly garbage. `docs/format.md` describes the files.
 //!
 //! ```
 //! use nacre_logstore::{LogStore, Options};
@@ -68,16 +68,16 @@ pub use crate::scrub::{Finding, Loss, ScrubProgress, ScrubReport};
 pub use crate::segment::FORMAT_VERSION;
 use crate::sync::{JoinHandle, Mutex};
 
-/// When a transaction is acknowledged.
+/// The point at which a transaction is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// When the device has it: nothing acknowledged is ever lost.
+    /// The device has it: nothing acknowledged is ever lost.
     #[default]
     Always,
-    /// When the operating system has it, which syncs it within this time: a crash of the machine may lose what was
+    /// The operating system has it, and is made to sync it within this time: a crash of the machine may lose what was
     /// acknowledged since, a crash of the process loses nothing.
     Interval(Duration),
-    /// When the operating system has it, which syncs it when it likes.
+    /// The operating system has it, and syncs it when it likes.
     None,
 }
 
@@ -91,23 +91,24 @@ impl fmt::Display for Durability {
     }
 }
 
-/// How a store is to behave.
+/// Options of a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// When a transaction is acknowledged.
+    /// The point at which a transaction is acknowledged.
     pub durability: Durability,
     /// Size of a segment in bytes, 64 KiB to 1 GiB. A record that is larger gets a segment of its own size. 0, the
     /// default, follows what the store may take, its capacity or else what its volume has left: 64 KiB to 64 MiB.
     pub segment_bytes: u32,
-    /// The most that all files of the store may take, in bytes, at least 1 MiB: segments, what is kept in reserve, and
-    /// snapshots of the index. Without one, what the volume has.
+    /// The maximum number of bytes that all files of the store may take, at least 1 MiB: segments, reserve and
+    /// snapshots of the index. Without it, the volume's space is the bound.
     pub capacity_bytes: Option<u64>,
-    /// Log that may gather, in bytes, before the index is written down again: what an opening has to replay.
+    /// The amount of log, in bytes, after which the index is written down again: an opening has to replay that much.
     pub snapshot_bytes: u64,
-    /// Whether a store is made where there is none, in a new or an empty folder. One that is opened without this takes
+    /// True if a store is made where there is none, in a new or an empty folder. One that is opened without this takes
     /// writes too, but prepares nothing for them before the first one comes.
     pub create: bool,
-    /// Who commits. Anything but [`Committer::Thread`] is for tests, which must then call [`LogStore::turn`].
+    /// The committer of batches. Values other than [`Committer::Thread`] are for tests, which must then call
+    /// [`LogStore::turn`].
     pub committer: Committer,
 }
 
@@ -124,7 +125,7 @@ impl Default for Options {
     }
 }
 
-/// What opening a store found.
+/// The findings of the opening of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     /// Objects that exist.
@@ -135,11 +136,11 @@ pub struct Opened {
     pub replayed_bytes: u64,
     /// Records replayed.
     pub replayed_records: u64,
-    /// Records whose head was damaged and whose tail stood in.
+    /// Records with a damaged head that were read from their tail instead.
     pub healed_records: u64,
     /// Records behind the end of the log that a crash tore off: never acknowledged, and dropped.
     pub torn_records: u64,
-    /// Snapshots that were damaged and for which another one stood in.
+    /// Damaged snapshots that another one replaced.
     pub damaged_snapshots: u64,
 }
 
@@ -157,34 +158,34 @@ struct Owner {
 }
 
 impl LogStore {
-    /// Opens the store in a folder, or makes it, if [`Options::create`] says so and the folder is new or empty. One process
-    /// at a time may have it open.
+    /// Opens the store in a folder, or makes it, if [`Options::create`] is set and the folder is new or empty. Only one
+    /// process at a time may have it open.
     ///
     /// # Errors
     ///
-    /// `Busy` if another process has it; `Io` if there is none and none was to be made, or none could be; what recovery says
-    /// of its files.
+    /// `Busy` if another process has it; `Io` if there is none and none was to be made, or none could be made; and the
+    /// errors of recovery about its files.
     pub fn open(path: &Path, options: Options) -> Result<Self, StoreError> {
         Self::open_on(Arc::new(open_folder(path, options.create)?), options)
     }
 
-    /// Checks the files of a store that nobody has open, whether it can be opened or not; changes nothing, and needs no
-    /// right to. Memory is taken as by opening the store.
+    /// Checks the files of a store that is not open, whether it can be opened or not; changes nothing, and needs no
+    /// right to. It takes as much memory as opening the store.
     ///
     /// # Errors
     ///
-    /// `Busy` if a process has it open, `Corrupt` if the folder holds nothing that says which store it is.
+    /// `Busy` if a process has it open; `Corrupt` if the folder holds nothing that identifies the store.
     pub fn scrub_closed(path: &Path, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
         let disk = FolderDisk::open_to_read(path).map_err(|error| unopened(path, &error))?;
         repair::scrub(&(Arc::new(disk) as Arc<dyn Disk>), progress)
     }
 
-    /// Repairs the files of a store that nobody has open, so that it opens, as far as that can be done; then checks
-    /// them, and says what was done and what is lost. Files that are of no use any more stay under other names.
+    /// Repairs the files of a store that is not open, as far as possible, so that it opens; then checks them, and
+    /// reports what was done and what is lost. Files that are of no use any more stay under other names.
     ///
     /// # Errors
     ///
-    /// As [`LogStore::scrub_closed`]; and `Io` or `OutOfSpace` if a file cannot be read or written.
+    /// Those of [`LogStore::scrub_closed`]; and `Io` or `OutOfSpace` if a file cannot be read or written.
     pub fn repair(
         path: &Path,
         options: Options,
@@ -193,7 +194,7 @@ impl LogStore {
         Self::repair_on(Arc::new(open_folder(path, false)?), options, progress)
     }
 
-    /// See [`LogStore::scrub_closed`].
+    /// Checks a store that is not open on a disk. See [`LogStore::scrub_closed`].
     pub fn scrub_closed_on(
         disk: Arc<dyn Disk>,
         progress: impl FnMut(ScrubProgress),
@@ -201,7 +202,7 @@ impl LogStore {
         repair::scrub(&disk, progress)
     }
 
-    /// See [`LogStore::repair`].
+    /// Repairs a store on a disk. See [`LogStore::repair`].
     pub fn repair_on(
         disk: Arc<dyn Disk>,
         options: Options,
@@ -220,7 +221,7 @@ impl LogStore {
         Self::start(engine, opened)
     }
 
-    /// Makes a volatile store, which is gone with its last handle.
+    /// Creates a volatile store, which is gone with its last handle.
     pub fn memory(options: Options) -> Self {
         let capacity_bytes = options.capacity_bytes.map(|bytes| bytes.max(space::CAPACITY_BYTES_MIN));
         let options = Options { capacity_bytes, ..options };
@@ -265,23 +266,23 @@ impl LogStore {
         Self { owner: Arc::new(owner) }
     }
 
-    /// What opening the store found.
+    /// Returns the findings of the opening.
     pub fn opened(&self) -> Opened {
         self.owner.opened
     }
 
-    /// Random bytes that tell the store from others, and that anybody may learn: of the identity in its files they leave
-    /// unknown what records are checked against. Zeros for a store in memory.
+    /// Returns random bytes that tell the store from others. They are public: they leave unknown the part of the
+    /// identity in the store's files that records are checked against. Zeros for a store in memory.
     pub fn identity(&self) -> [u8; 16] {
         binding::public_identity(&self.owner.engine.identity)
     }
 
-    /// Why the store takes no more writes until it is opened again, if so. Takes no time.
+    /// Returns the reason why the store takes no more writes until it is opened again, if it takes none. Takes no time.
     pub fn failure(&self) -> Option<StoreError> {
         self.owner.engine.log.failure().cloned()
     }
 
-    /// The store at a glance. Takes a time that grows with the number of segments, not with that of objects.
+    /// Returns the store at a glance. Takes a time that grows with the number of segments, not with that of objects.
     pub fn info(&self) -> Info {
         self.owner.engine.info()
     }
@@ -302,29 +303,29 @@ impl LogStore {
         engine.snapshot(&mut engine.maintenance.work.lock())
     }
 
-    /// Checks what is counted against a walk through the index: live bytes segment by segment, what the index takes, and
-    /// that nothing refers to a segment that is not there. For tests; nobody must write meanwhile.
+    /// Checks the counters against a walk through the index: live bytes of each segment, the index's footprint, and
+    /// that nothing refers to a segment that does not exist. For tests; there must be no writers meanwhile.
     ///
     /// # Panics
     ///
-    /// If something is counted wrongly.
+    /// If a counter is wrong.
     #[cfg(feature = "sim")]
     pub fn check_counts(&self) {
         self.owner.engine.check_counts();
     }
 
-    /// Waits until the thread behind the transactions has nothing to do. For tests; nobody must write meanwhile.
+    /// Waits until the maintenance thread has nothing to do. For tests; there must be no writers meanwhile.
     #[cfg(feature = "sim")]
     pub fn wait_for_maintenance(&self) {
         self.owner.engine.wait_for_maintenance();
     }
 
-    /// Checks what is counted of the store's files against the files themselves. For tests; nobody must write meanwhile, and
-    /// no file may have been lost to an I/O error since the store was opened.
+    /// Checks the counters of the store's files against the files themselves. For tests; there must be no writers
+    /// meanwhile, and no file may have been lost to an I/O error since the store was opened.
     ///
     /// # Panics
     ///
-    /// If something is counted wrongly.
+    /// If a counter is wrong.
     #[cfg(feature = "sim")]
     pub fn check_files(&self) {
         self.owner.engine.check_files();
@@ -340,8 +341,8 @@ impl LogStore {
         Ok(())
     }
 
-    /// Finishes what was begun, syncs it, writes the index down, and takes no more. Blocks. Later calls give the same
-    /// result.
+    /// Finishes what was begun, syncs it, writes the index down, and refuses further transactions. Blocks. Later calls
+    /// return the same result.
     pub fn close(&self) -> Result<(), StoreError> {
         self.owner.close()
     }
@@ -417,7 +418,7 @@ impl ObjectStore for LogStore {
 
 const SEGMENT_BYTES_MIN: u32 = 64 << 10;
 const SEGMENT_BYTES_MAX: u32 = 1 << 30;
-/// The largest segments that are not asked for.
+/// The maximum size of segments, in bytes, when the options give none.
 const SEGMENT_BYTES_DEFAULT_MAX: u32 = 64 << 20;
 
 impl Options {
@@ -425,7 +426,7 @@ impl Options {
         space::segment_bytes_for(capacity_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_DEFAULT_MAX)
     }
 
-    /// The same with segments that suit the disk, if none are asked for.
+    /// Returns the options with segments that suit the disk, if they give no size.
     fn with_segments(self, disk: &dyn Disk) -> Result<Self, StoreError> {
         if self.segment_bytes != 0 {
             return Ok(self);

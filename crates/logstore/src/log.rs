@@ -1,16 +1,16 @@
-//! The log: where transactions become durable, together.
+//! The log, where transactions become durable together.
 //!
-//! Whoever appends only takes a place in the open batch. One writer takes the batch as it stands, writes it with one
-//! vectored append, syncs once, and wakes all who waited for it; meanwhile the next batch gathers.
+//! A caller that appends only takes a place in the open batch. One writer takes the batch as it stands, writes it with
+//! one vectored append, syncs once, and wakes all that wait for it; meanwhile the next batch gathers.
 //!
 //! Invariants:
 //! - batches become durable in the order of their numbers, records in the order in which they were appended;
-//! - `acked` is the greatest batch whose effects anybody may be told of; `synced` is the last record known to be on the
-//!   device: under `Durability::Always` that of the same batch;
+//! - `acked` is the greatest batch whose effects may be told; `synced` is the last record known to be on the device:
+//!   under `Durability::Always` that of the same batch;
 //! - `synced` only moves when a sync that began after those records were written has returned, and syncs run one at a
-//!   time: a caller that meets one under way waits for it, and begins another if that one began too early for it;
+//!   time: a caller that finds one under way waits for it, and begins another if that one began too early;
 //! - records are numbered without gaps, across segments and openings, so that a missing one is noticed;
-//! - after a failed write or sync nothing is ever acknowledged again, because nobody knows what the device holds.
+//! - after a failed write or sync nothing is ever acknowledged again, because the state of the device is unknown.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -27,48 +27,48 @@ use crate::record::{self, Stamp};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
 use crate::sync::{AtomicU64, Condvar, Instant, Mutex, MutexGuard, block_on};
 
-/// After this long without a new batch, a mark proves that the last one was synced.
+/// The time without a new batch after which a mark proves that the last one was synced.
 const MARK_AFTER: Duration = Duration::from_millis(20);
 
-/// Who writes the batches.
+/// The writer of the batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committer {
     /// A thread, which calls [`Log::run`].
     Thread,
-    /// Whoever appends, at once: for memory, where there is nothing to wait for.
+    /// The caller that appends, at once: for memory, where there is nothing to wait for.
     Appender,
-    /// Whoever calls [`Log::commit`]: for tests that decide when.
+    /// The caller of [`Log::commit`]: for tests that decide when.
     Caller,
 }
 
-/// What a record is appended for: which room it may take.
+/// The purpose of a record, which decides the room that it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// To keep more. It leaves alone what is kept for the other two.
+    /// To keep more data. Takes none of the room kept for the other two.
     Write,
-    /// To keep less. It leaves alone what is kept for the cleaner.
+    /// To keep less data. Takes none of the room kept for the cleaner.
     Shrink,
-    /// To move what is live out of a segment, so that the segment can be freed.
+    /// To move live data out of a segment, so that the segment can be freed.
     Clean,
 }
 
-/// Room in bytes that not everybody may take.
+/// Room in bytes that is reserved for some purposes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reserve {
     /// Room in files that can be made ready without new space.
     pub spare_bytes: u64,
-    /// What only the cleaner may take.
+    /// Room for the cleaner alone.
     pub clean_bytes: u64,
-    /// What only transactions that shrink may take besides.
+    /// Further room for transactions that shrink, and the cleaner.
     pub shrink_bytes: u64,
 }
 
 /// Room in bytes that the log has without new space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Behind the last record of the segment that is written to.
+    /// Room behind the last record of the segment that is written to.
     pub tail_bytes: u64,
-    /// In the segment that is ready, and in files that can be made ready.
+    /// Room in the segment that is ready, and in files that can be made ready.
     pub next_bytes: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct Log {
     durability: Durability,
     tail: Mutex<Tail>,
     work: Condvar,
-    /// Notified when a sync ends, well or not.
+    /// Notified when a sync ends, successfully or not.
     sync_ended: Condvar,
     acked: AtomicU64,
     synced: AtomicU64,
@@ -88,7 +88,7 @@ pub struct Log {
     pub counters: Counters,
 }
 
-/// What the log has done since the store was opened.
+/// Counters of the log's work since the store was opened.
 #[derive(Default)]
 pub struct Counters {
     /// Bytes written to segments, heads and padding included.
@@ -104,7 +104,7 @@ pub struct Counters {
 struct Tail {
     /// `None` before the first segment.
     segment: Option<Arc<Segment>>,
-    /// The segment to go on to.
+    /// The segment that the log continues in.
     ready: Option<Arc<Segment>>,
     offset: u64,
     reserve: Reserve,
@@ -113,11 +113,11 @@ struct Tail {
     /// The last record that is acknowledged.
     acked_sequence: u64,
     batch: Batch,
-    /// Who waits for the batch that is being written, and its number.
+    /// The number of the batch that is being written, and its waiters.
     committing: Option<(u64, Vec<Waker>)>,
     /// Segments written since the last sync began, under durability other than `Always`.
     unsynced: Vec<Arc<Segment>>,
-    /// Whether a sync of such segments is under way.
+    /// True if a sync of such segments is under way.
     syncing: bool,
     /// Bytes appended since the last snapshot began.
     since_snapshot_bytes: u64,
@@ -152,30 +152,29 @@ pub struct Position {
     pub offset: u64,
 }
 
-/// Where a record went.
+/// The place of an appended record.
 pub struct Appended {
     /// The segment.
     pub segment: u32,
-    /// Where its payload begins in the segment.
+    /// The offset of its payload in the segment, in bytes.
     pub payload_offset: u32,
-    /// The batch: what to wait for.
+    /// The batch to wait for.
     pub batch: u64,
-    /// Whether the log went on to a new segment, so that another one has to be made ready.
+    /// True if the log continued in a new segment, so that another one has to be made ready.
     pub rolled: bool,
 }
 
-/// Why a record could not be appended.
+/// The reason why a record could not be appended.
 #[derive(Debug)]
 pub enum Refused {
-    /// There is no segment with so many bytes of room, or what room there is has to be left to others; make one ready
-    /// and try again.
+    /// No segment has this many bytes of room, or the room is reserved for others; make a segment ready and try again.
     NeedsSegment(u64),
-    /// The log takes no more.
+    /// The log takes no more records.
     Failed(StoreError),
 }
 
 impl Log {
-    /// A log that goes on behind `predecessor`, with records from number `sequence` on.
+    /// Creates a log that continues behind `predecessor`, with records from number `sequence` on.
     pub fn new(
         store: [u8; 16],
         committer: Committer,
@@ -216,37 +215,37 @@ impl Log {
         }
     }
 
-    /// Whether a batch's effects may be told.
+    /// Returns whether a batch's effects may be told.
     pub fn is_acked(&self, batch: u64) -> bool {
         batch <= self.acked.load(Ordering::Acquire)
     }
 
-    /// Why the log takes no more, if it does not.
+    /// Returns the reason why the log takes no more records, if it takes none.
     pub fn failure(&self) -> Option<&StoreError> {
         self.failure.get()
     }
 
-    /// Whether there is a segment to go on to.
+    /// Returns whether a segment to continue in is ready.
     pub fn has_ready(&self) -> bool {
         self.tail.lock().ready.is_some()
     }
 
-    /// Gives the log a segment to go on to. Gives back the one that it had, if that was too small for somebody.
+    /// Gives the log a segment to continue in. Returns the one that it had, if that was too small for a record.
     pub fn set_ready(&self, segment: Arc<Segment>) -> Option<Arc<Segment>> {
         self.tail.lock().ready.replace(segment)
     }
 
-    /// Whether a record of so many bytes would find room that it may take.
+    /// Returns whether a record of `record_bytes` would find room that it may take.
     pub fn has_room(&self, record_bytes: u64, purpose: Purpose) -> bool {
         self.tail.lock().has_room(record_bytes, purpose)
     }
 
-    /// Whether a record of so many bytes would find a segment to stand in, may it take the room or not.
+    /// Returns whether a segment has room for a record of `record_bytes`, whether or not the record may take it.
     pub fn has_segment(&self, record_bytes: u64) -> bool {
         self.tail.lock().room_after(record_bytes).is_some()
     }
 
-    /// Room that the log has without new space.
+    /// Returns the room that the log has without new space.
     pub fn room(&self) -> Room {
         let tail = self.tail.lock();
         let tail_bytes = tail.segment.as_ref().map_or(0, |segment| {
@@ -256,12 +255,13 @@ impl Log {
         Room { tail_bytes, next_bytes: tail.ready_bytes() + tail.reserve.spare_bytes }
     }
 
-    /// Says what is kept for whom from now on.
+    /// Sets the reserved room.
     pub fn set_reserve(&self, reserve: Reserve) {
         self.tail.lock().reserve = reserve;
     }
 
-    /// Goes on to the segment that is ready, so that the one before it can be cleaned; `false` if none is.
+    /// Continues in the segment that is ready, so that the one before it can be cleaned; returns false if none is
+    /// ready.
     pub fn leave_segment(&self) -> bool {
         let mut head = record::encode_mark();
         let record_bytes = record::record_bytes(head.len(), 0) as u64;
@@ -276,24 +276,24 @@ impl Log {
         self.place(tail, &mut head, &[], record_bytes, true).is_ok()
     }
 
-    /// Where the next record will stand, and the last batch that has records: everything before is in the index once
-    /// the locks of the objects concerned were taken.
+    /// Returns the position of the next record, and the last batch that has records: everything before is in the index
+    /// once the locks of the objects concerned were taken.
     pub fn position(&self) -> (Position, u64) {
         let tail = self.tail.lock();
         (tail.position(), tail.last_batch())
     }
 
-    /// The last batch that has records.
+    /// Returns the last batch that has records.
     pub fn last_batch(&self) -> u64 {
         self.tail.lock().last_batch()
     }
 
-    /// Bytes appended since the last snapshot began.
+    /// Returns the bytes appended since the last snapshot began.
     pub fn since_snapshot_bytes(&self) -> u64 {
         self.tail.lock().since_snapshot_bytes
     }
 
-    /// Begins to count them anew; gives the position and the number of the next record.
+    /// Restarts the count of bytes since the last snapshot; returns the position and the number of the next record.
     pub fn begin_snapshot(&self) -> (Position, u64) {
         let mut tail = self.tail.lock();
         tail.since_snapshot_bytes = 0;
@@ -338,7 +338,7 @@ impl Log {
         self.place(tail, head, payload, record_bytes, rolled)
     }
 
-    /// Gives a record that fits its place in the segment that is written to, and in the open batch.
+    /// Places a record that fits in the segment that is written to, and in the open batch.
     fn place(
         &self,
         mut tail: MutexGuard<'_, Tail>,
@@ -416,7 +416,7 @@ impl Log {
         })
     }
 
-    /// Seals the current segment and goes on to the next one.
+    /// Seals the current segment and continues in the next one.
     fn roll(&self, tail: &mut Tail, segment: Arc<Segment>) {
         let predecessor = tail.segment.take();
         let header = SegmentHeader {
@@ -440,7 +440,7 @@ impl Log {
         tail.segment = Some(segment);
     }
 
-    /// Writes the open batch, and syncs it if durability asks for that; `false` if it had no records.
+    /// Writes the open batch, and syncs it if durability asks for that; returns false if it had no records.
     pub fn commit(&self) -> bool {
         let mut tail = self.tail.lock();
         if tail.batch.records == 0 || self.failure.get().is_some() {
@@ -523,7 +523,7 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// The log's failure: of this sync, or of whatever failed before.
+    /// The log's failure, of this sync or an earlier one.
     pub fn sync(&self) -> Result<(), StoreError> {
         let mut tail = self.tail.lock();
         let wanted = tail.acked_sequence;
@@ -560,7 +560,8 @@ impl Log {
         }
     }
 
-    /// Waits until a batch's effects may be told. Blocks; in a store without a thread it commits by itself.
+    /// Waits until a batch's effects may be told. Blocks; in a store without a thread it commits by itself. Fails if
+    /// they never will be.
     pub fn wait_blocking(self: &Arc<Self>, batch: u64) -> Result<(), StoreError> {
         match self.committer {
             Committer::Thread => block_on(self.wait(batch)),
@@ -575,12 +576,12 @@ impl Log {
         }
     }
 
-    /// Waits until a batch's effects may be told; an error if they never will.
+    /// Returns a future that waits until a batch's effects may be told; it fails if they never will be.
     pub fn wait(self: &Arc<Self>, batch: u64) -> WaitBatch {
         WaitBatch { log: Arc::clone(self), batch }
     }
 
-    /// The committing thread's work, until [`Log::close`].
+    /// Does the committing thread's work, until [`Log::close`].
     pub fn run(&self) {
         let interval = match self.durability {
             Durability::Interval(interval) => Some(interval),
@@ -624,7 +625,7 @@ impl Log {
         }
     }
 
-    /// Takes no more records; the committing thread ends when it has written those it has.
+    /// Refuses further records; the committing thread ends when it has written those it has.
     pub fn close(&self) {
         self.tail.lock().closing = true;
         self.work.notify_all();
@@ -638,8 +639,8 @@ impl Tail {
         })
     }
 
-    /// Room that is left, without new space, once a record of so many bytes was appended; `None` if there is no segment
-    /// for it. What stays unused at a segment's end is no room.
+    /// Returns the room that is left, without new space, after a record of `record_bytes` is appended; `None` if there
+    /// is no segment for it. Bytes that stay unused at a segment's end do not count.
     fn room_after(&self, record_bytes: u64) -> Option<u64> {
         if self.fits(record_bytes) {
             let segment = self.segment.as_ref()?;
@@ -670,7 +671,7 @@ impl Tail {
         if self.batch.records > 0 { self.batch.id } else { self.batch.id - 1 }
     }
 
-    /// The open batch's run that a record at `offset` of `segment` belongs to.
+    /// Returns the open batch's run that a record at `offset` of `segment` belongs to.
     fn run(&mut self, segment: &Arc<Segment>, offset: u64) -> &mut Run {
         let runs = &mut self.batch.runs;
         if runs.last().is_none_or(|run| run.segment.id != segment.id) {
@@ -697,7 +698,7 @@ impl Run {
     }
 }
 
-/// See [`Log::wait`].
+/// A future that waits for a batch. See [`Log::wait`].
 pub struct WaitBatch {
     log: Arc<Log>,
     batch: u64,

@@ -1,9 +1,9 @@
-//! What goes on behind the transactions: a next segment made ready, snapshots taken, segments cleaned.
+//! Maintenance behind the transactions: a next segment made ready, snapshots taken, segments cleaned.
 //!
 //! A store with threads has one for this. Transactions that find no room wait for it: so the cleaner's pace is the
 //! writers' pace, and the space bound holds without a throttle of its own. It works in steps (a segment made, a segment
-//! cleaned, a snapshot taken), and between any two of them serves whoever finds room by then. Others who clean, or
-//! read everything, hold the lock of the work for one step at a time too.
+//! cleaned, a snapshot taken), and between any two of them serves the waiters that find room by then. Other work that
+//! cleans, or reads everything, holds the lock of the work for one step at a time too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,28 +20,29 @@ use crate::snapshot::KEPT;
 use crate::space::Wanted;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, pause, unlock_fair};
 
-/// A reader holds a segment for as long as its read takes. After so many pauses the store is full all the same.
+/// The maximum number of pauses for readers, which hold a segment for as long as their reads take. After these the
+/// store counts as full.
 const PAUSES_FOR_READERS_MAX: u32 = 200;
 const PAUSE_FOR_READERS: Duration = Duration::from_millis(5);
 
-/// What the maintenance of one store has to do, and what it knows.
+/// The requests and the state of one store's maintenance.
 #[derive(Default)]
 pub struct Maintenance {
     threaded: AtomicBool,
     requests: Mutex<Requests>,
     wake: Condvar,
-    /// Held for one step of the work: while a segment is cleaned or a snapshot is taken.
+    /// The state of the work. Locked for one step: while a segment is cleaned or a snapshot is taken.
     pub(crate) work: Mutex<CleanerState>,
-    /// What reports say of the work, without waiting for it.
+    /// Counters of the work for reports, which read them without waiting for it.
     pub(crate) counters: MaintenanceCounters,
 }
 
-/// What maintenance has done since the store was opened.
+/// Counters of the work since the store was opened.
 #[derive(Default)]
 pub(crate) struct MaintenanceCounters {
     /// Live bytes moved.
     pub(crate) moved_bytes: AtomicU64,
-    /// Log bytes that took.
+    /// Log bytes that these moves took.
     pub(crate) move_record_bytes: AtomicU64,
     /// Segments cleaned.
     pub(crate) cleaned: AtomicU64,
@@ -64,23 +65,24 @@ struct Waiting {
 }
 
 impl Maintenance {
-    /// Whether there is a thread that does the work.
+    /// Returns whether there is a thread that does the work.
     pub fn is_threaded(&self) -> bool {
         self.threaded.load(Ordering::Relaxed)
     }
 
-    /// Says whether there is a thread.
+    /// Sets whether there is a thread.
     pub fn set_threaded(&self, threaded: bool) {
         self.threaded.store(threaded, Ordering::Relaxed);
     }
 
-    /// Has the thread look at what there is to do.
+    /// Makes the thread look for work.
     pub fn nudge(&self) {
         self.requests.lock().nudged = true;
         self.wake.notify_one();
     }
 
-    /// Waits until there is room, and gives the purpose for which it may be taken.
+    /// Waits until there is room, and returns the purpose for which it may be taken. Fails if the store is closed or
+    /// has no room.
     pub async fn wait_for_room(&self, wanted: Wanted) -> Result<Purpose, StoreError> {
         let (sender, receiver) = oneshot::channel();
         {
@@ -96,7 +98,7 @@ impl Maintenance {
         receiver.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Answers those who wait and are meant.
+    /// Answers the waiters that `meant` selects.
     fn answer(&self, result: &Result<Purpose, StoreError>, meant: impl Fn(&Waiting) -> bool) {
         let mut requests = self.requests.lock();
         let answered: Vec<Waiting> = requests.waiting.extract_if(.., |waiting| meant(waiting)).collect();
@@ -108,7 +110,7 @@ impl Maintenance {
         }
     }
 
-    /// Who is worked for next: those who shrink first, else who came first.
+    /// Returns the waiter to work for next: the first that shrinks, else the first of all.
     fn next(&self) -> Option<(u64, Wanted)> {
         let requests = self.requests.lock();
         let shrinks = requests.waiting.iter().find(|waiting| waiting.wanted.purpose == Purpose::Shrink);
@@ -128,38 +130,48 @@ impl Maintenance {
     }
 }
 
+/// Closes the maintenance when its thread ends, also by a panic: nobody may wait for a thread that is gone.
+struct Closed<'a>(&'a Maintenance);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 fn closed() -> StoreError {
     StoreError::new(ErrorKind::Closed, "the store is closed")
 }
 
-/// Work on room for somebody: what bounds it.
+/// The bounds of the work on room for one waiter.
 struct Turn {
-    /// Whether nobody waits for the room yet. Such work is left alone while somebody else does work of its kind, a compaction
-    /// that waits for the disk perhaps: whoever needs a segment meanwhile must find this thread.
+    /// True if the room has no waiter yet. Such work is put off while another thread does work of its kind, such as
+    /// a compaction that waits for the disk: a writer that needs a segment meanwhile must find this thread free.
     is_ahead: bool,
-    /// Segments from here on were made meanwhile: they are not cleaned in the same turn, so that it ends.
+    /// The number from which on segments were made meanwhile: they are not cleaned in the same turn, so that it ends.
     newest: u32,
-    /// Whether cleaning what has more than a little garbage has come to its end.
+    /// True if the cleaning of segments with more than a little garbage has come to its end.
     cleaned_all: bool,
     pauses: u32,
-    /// Snapshots taken because they would be shorter.
+    /// The number of snapshots taken because they would be shorter.
     snapshots: usize,
 }
 
-/// How a step ended that gave no error.
+/// The result of a step that did not fail.
 enum Step {
     /// There may be room now.
     Again,
     /// There is room that may be taken for this purpose.
     Room(Purpose),
-    /// Work ahead of need would have had to wait for somebody else's, who nudges the thread when that is done.
+    /// Work ahead of need would have had to wait for another thread's, which nudges this thread when it is done.
     Busy,
 }
 
 impl Engine {
-    /// The maintenance thread's work, until [`Maintenance::close`].
+    /// Does the maintenance thread's work, until [`Maintenance::close`].
     pub(crate) fn maintain(self: &Arc<Self>) {
         let maintenance = &self.maintenance;
+        let _closed = Closed(maintenance);
         loop {
             let mut requests = maintenance.requests.lock();
             while !requests.nudged && requests.waiting.is_empty() && !requests.closing {
@@ -205,7 +217,7 @@ impl Engine {
         drop(self.maintenance.work.lock());
     }
 
-    /// Makes room until nobody waits for any.
+    /// Makes room until there are no waiters.
     fn serve_waiting(self: &Arc<Self>) {
         let maintenance = &self.maintenance;
         let mut turn: Option<(u64, Turn)> = None;
@@ -228,8 +240,7 @@ impl Engine {
         }
     }
 
-    /// Makes room for somebody, and gives the purpose for which it may be taken: what the thread does, for stores that
-    /// have none.
+    /// Makes room as the thread does, for stores that have none, and returns the purpose for which it may be taken.
     pub(crate) fn make_room(self: &Arc<Self>, wanted: &Wanted) -> Result<Purpose, StoreError> {
         let mut turn = self.turn_begins();
         while !self.has_room(wanted) {
@@ -245,14 +256,14 @@ impl Engine {
         Turn { is_ahead: false, newest, cleaned_all: false, pauses: 0, snapshots: 0 }
     }
 
-    /// The lock of the work, unless that is done ahead of need and somebody else has it.
+    /// Locks the work; returns `None` if the turn is ahead of need and another thread has the lock.
     fn lock_work(&self, turn: &Turn) -> Option<MutexGuard<'_, CleanerState>> {
         let work = &self.maintenance.work;
         if turn.is_ahead { work.try_lock() } else { Some(work.lock()) }
     }
 
-    /// Does one step towards room for somebody: within the bound on garbage takes what space there is, beyond it cleans
-    /// first, and when there is no more space cleans whatever gains anything.
+    /// Does one step towards the wanted room: within the bound on garbage takes what space there is, beyond it cleans
+    /// first, and when there is no more space cleans any segment that gains anything.
     ///
     /// # Errors
     ///
@@ -325,7 +336,7 @@ impl Engine {
         })
     }
 
-    /// If much of the segment that is written to is garbage, has the log go on to the next one, so that it can be cleaned.
+    /// Makes the log continue in the next segment if much of the current one is garbage, so that it can be cleaned.
     fn leave_garbage(&self, turn: &mut Turn) -> bool {
         let (position, _) = self.log.position();
         let Some(segment) = self.table.get(position.segment) else { return false };

@@ -1,4 +1,4 @@
-//! One object in memory: where its bytes are, and its keys and attributes themselves.
+//! One object in memory: the places of its bytes, and its keys and attributes themselves.
 //!
 //! The functions here are pure bookkeeping: the live path and recovery apply the same [`Effect`]s with the same code,
 //! and the results must be the same.
@@ -18,10 +18,10 @@ use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
 use crate::footprint::Footprint;
 use crate::record::Effect;
 
-/// An object, or what is left of one that was removed.
+/// An object, or the remains of one that was removed.
 #[derive(Debug, Default)]
 pub struct Node {
-    /// Whether the object exists.
+    /// True if the object exists.
     pub exists: bool,
     /// The version of the last transaction that wrote it.
     pub version: u64,
@@ -29,11 +29,11 @@ pub struct Node {
     pub floor: u64,
     /// The greatest fencing token seen.
     pub fence: u64,
-    /// The batch that has its newest change: what anybody who is told of the object must wait for.
+    /// The batch that has its newest change, for which every reply about the object must wait.
     pub gate: u64,
-    /// Whether forks of it took others' places, so that records in the log may name them by names that they had before.
+    /// True if forks of it replaced each other, so that records in the log may refer to them by earlier names.
     pub replaced: bool,
-    /// Its forks, those that were removed (and have holes left) included.
+    /// Its forks, including those that were removed and have holes left.
     pub forks: BTreeMap<Fork, ForkNode>,
     /// Its keys.
     pub keys: BTreeMap<Key, Bytes>,
@@ -44,32 +44,32 @@ pub struct Node {
 /// A fork in memory.
 #[derive(Debug, Default)]
 pub struct ForkNode {
-    /// Whether it exists.
+    /// True if the fork exists.
     pub exists: bool,
     /// Its size in bytes.
     pub size: u64,
-    /// The version at which it last took another fork's place, or another its: no byte of it is older, whatever its
-    /// entry says, and every byte that has no entry is a hole of this version. 0 if that never happened.
+    /// The version at which it last replaced another fork, or was taken by another one: no byte of it is older,
+    /// whatever its entry says, and every byte that has no entry is a hole of this version. 0 if that never happened.
     pub base: u64,
-    /// Where its bytes are.
+    /// The places of its bytes.
     pub map: ExtentMap,
 }
 
-/// A range that is to be read: the answer but for its bytes, and where those are.
+/// A range that is to be read: the answer without its bytes, and their places.
 #[derive(Debug, Default)]
 pub struct RangePlan {
     /// The answer, without data.
     pub read: RangeRead,
-    /// First byte.
+    /// The offset of the first byte.
     pub start: u64,
-    /// How many bytes of data to give.
+    /// The number of bytes of data to give.
     pub data_bytes: usize,
     /// The pieces of data in the range, in order.
     pub pieces: Vec<Entry>,
 }
 
 impl Node {
-    /// The greatest version in a range.
+    /// Returns the greatest version in a range.
     pub fn region_version(&self, fork: &Fork, range: ByteRange) -> u64 {
         let Some(fork) = self.forks.get(fork) else { return self.floor };
         let entries = fork.map.overlapping(range.offset, range.end());
@@ -143,7 +143,7 @@ impl Node {
         plan
     }
 
-    /// The first guard that does not hold, with what stood there.
+    /// Returns the first guard that does not hold, with the state that it found.
     pub fn refusal(&self, guards: &[Guard]) -> Option<(usize, Found, Option<RangePlan>)> {
         guards.iter().enumerate().find_map(|(index, guard)| {
             let (found, plan) = self.check(guard)?;
@@ -191,7 +191,7 @@ impl Node {
         }
     }
 
-    /// Answers a read, but for the bytes of ranges, within what is left of the reply's budget.
+    /// Answers a read, except for the bytes of ranges, within what is left of the reply's budget.
     pub fn answer(&self, read: &Read, budget: &mut usize) -> (Answer, Option<RangePlan>) {
         match read {
             Read::Range { fork, range, .. } => {
@@ -254,7 +254,8 @@ impl Node {
         page
     }
 
-    /// Checks what only the object's state can tell of a transaction's effects.
+    /// Checks the limits of a transaction's effects that depend on the object's state: [`ErrorKind::Invalid`] if the
+    /// object would have too many attributes.
     pub fn admit(&self, effects: &[Effect]) -> Result<(), StoreError> {
         if !effects.iter().any(|effect| matches!(effect, Effect::SetAttribute { .. })) {
             return Ok(());
@@ -280,8 +281,8 @@ impl Node {
     }
 
     /// Applies a transaction's effects. Payload chunks lie one after another in `segment`, from `payload_offset` on;
-    /// `live` is told of each change in the bytes that the object refers to, by segment. Gives the change in what the
-    /// object takes.
+    /// `live` gets each change in the bytes that the object refers to, by segment. Returns the change in the object's
+    /// footprint.
     pub fn apply(
         &mut self,
         effects: &[Effect],
@@ -357,7 +358,7 @@ impl Node {
         change
     }
 
-    /// What the parts of the object take that an effect can change.
+    /// Returns the footprint of the parts of the object that an effect can change.
     fn footprint_of(&self, effect: &Effect) -> Footprint {
         let fork = |name: &Fork| self.forks.get(name).map(|fork| Footprint::of_fork(name, &fork.map));
         let pair =
@@ -380,7 +381,7 @@ impl Node {
         found.unwrap_or_default()
     }
 
-    /// What the object takes, but for itself.
+    /// Returns the footprint of the object's contents, without the object itself.
     fn contents_footprint(&self) -> Footprint {
         let mut sum = Footprint::default();
         for (name, fork) in &self.forks {
@@ -392,13 +393,13 @@ impl Node {
         sum
     }
 
-    /// What the object takes.
+    /// Returns the object's footprint.
     pub fn footprint(&self, id: &ObjectId) -> Footprint {
         Footprint::of_object(id) + self.contents_footprint()
     }
 
-    /// The map of one fork goes over to another as it is: its entries keep the versions that they were written at, by
-    /// which moves in the log name them, and the fork's base says that all of them are newer now.
+    /// Moves the map of one fork to another as it is: its entries keep the versions that they were written at, by which
+    /// moves in the log refer to them, and the fork's base says that all of them are newer now.
     fn replace_fork(&mut self, fork: &Fork, from: &Fork, version: u64, live: &mut impl FnMut(u32, i64)) {
         let Some(taken) = self.forks.get_mut(from).filter(|taken| taken.exists) else { return };
         let hole = ForkNode { base: version, ..ForkNode::default() };
@@ -413,7 +414,8 @@ impl Node {
         self.forks.values().for_each(|fork| release(&fork.map, live));
     }
 
-    /// The fork of a name, made if there is none. Names are copied: the caller's may be a slice of a large buffer.
+    /// Returns the fork of a name, made if there is none. Names are copied: the caller's may be a slice of a large
+    /// buffer.
     fn fork(&mut self, name: &Fork) -> &mut ForkNode {
         if !self.forks.contains_key(name) {
             let name = Fork::new(Bytes::copy_from_slice(name.as_bytes())).unwrap_or_default();
@@ -430,7 +432,7 @@ impl ForkNode {
     }
 }
 
-/// Tells of all the data of a map that is not referred to any more.
+/// Reports all the data of a map to `live` as not referred to any more.
 fn release(map: &ExtentMap, live: &mut impl FnMut(u32, i64)) {
     for entry in map.iter() {
         if let Place::Data { chunk, .. } = entry.place() {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use futures::channel::oneshot;
 use nacre_object::{ErrorKind, StoreError};
 
-/// Reads in flight at a time: enough to keep a device busy.
+/// The maximum number of reads in flight: enough to keep a device busy.
 const THREADS: usize = 8;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -21,7 +21,8 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// Runs a job on one of the threads.
+    /// Runs a job on one of the threads, and returns its result; [`ErrorKind::Io`] if no thread can be
+    /// started.
     pub async fn run<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> Result<T, StoreError> + Send + 'static,

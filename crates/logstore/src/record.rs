@@ -1,12 +1,12 @@
-//! Log records: what a transaction did, with its payload.
+//! Log records: the effects of transactions, with their payload.
 //!
-//! A record is `head | payload | tail`, each padded to 8 bytes. The head says what the record is and carries the
-//! checksums of the payload's chunks; the tail is the head again under another magic number, so that damage to
-//! either loses nothing. `docs/format.md` has the byte diagrams.
+//! A record is `head | payload | tail`, each padded to 8 bytes. The head describes the record and carries the checksums
+//! of the payload's chunks; the tail is the head again under another magic number, so that damage to either loses
+//! nothing. `docs/format.md` has the byte diagrams.
 //!
 //! Invariants:
 //! - every checksum of a head is bound to the store, the segment and the offset it stands at (see [`Binding`]), so that
-//!   neither what a recycled segment file held in its former life nor bytes of a payload are ever taken for a record;
+//!   neither the former contents of a recycled segment file nor bytes of a payload are ever taken for a record;
 //! - decoding never panics and never allocates more than a small multiple of its input.
 
 use bytes::Bytes;
@@ -16,93 +16,93 @@ use nacre_object::{ByteRange, Fork, Key, ObjectId, Write};
 pub use crate::binding::Binding;
 use crate::codec::{Reader, crc32c, put_bytes, put_varint};
 
-/// Longest chunk of payload: the unit of checksums.
+/// The maximum length of a chunk of payload in bytes: the unit of checksums.
 pub const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Records, and the parts of a record, begin at multiples of this.
+/// The alignment, in bytes, of records and of the parts of a record.
 pub const ALIGNMENT: usize = 8;
-/// The fixed part of a head.
+/// The length of the fixed part of a head, in bytes.
 pub const HEAD_BYTES_MIN: usize = 32;
 
-/// One change of an object, as it stands in the log.
+/// One change of an object, as it is kept in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The object exists.
+    /// The object is made to exist.
     Create,
     /// A chunk of payload is written. Payload stands in the record in the order of its chunks. A chunk of no bytes
     /// only makes the fork.
     Chunk {
         /// The fork.
         fork: Fork,
-        /// Where its first byte goes.
+        /// The offset of its first byte in the fork.
         offset: u64,
         /// Its length in bytes.
         len: u32,
         /// CRC-32C of its bytes.
         crc: u32,
     },
-    /// See [`Write::Zero`].
+    /// A range is made to read as zeros. See [`Write::Zero`].
     Zero {
         /// The fork.
         fork: Fork,
         /// The range.
         range: ByteRange,
     },
-    /// See [`Write::Truncate`].
+    /// The size of a fork is set. See [`Write::Truncate`].
     Truncate {
         /// The fork.
         fork: Fork,
         /// The new size in bytes.
         size: u64,
     },
-    /// See [`Write::RemoveFork`].
+    /// A fork is removed. See [`Write::RemoveFork`].
     RemoveFork {
         /// The fork.
         fork: Fork,
     },
-    /// See [`Write::ReplaceFork`].
+    /// A fork is replaced with another. See [`Write::ReplaceFork`].
     ReplaceFork {
         /// The fork whose content is replaced.
         fork: Fork,
-        /// The fork that becomes its content.
+        /// The fork whose content is taken.
         from: Fork,
     },
-    /// See [`Write::SetKey`].
+    /// A key is set. See [`Write::SetKey`].
     SetKey {
         /// The key.
         key: Key,
         /// Its value.
         value: Bytes,
     },
-    /// See [`Write::RemoveKey`].
+    /// A key is removed. See [`Write::RemoveKey`].
     RemoveKey {
         /// The key.
         key: Key,
     },
-    /// See [`Write::SetAttribute`].
+    /// An attribute is set. See [`Write::SetAttribute`].
     SetAttribute {
         /// Its name.
         name: Key,
         /// Its value.
         value: Bytes,
     },
-    /// See [`Write::RemoveAttribute`].
+    /// An attribute is removed. See [`Write::RemoveAttribute`].
     RemoveAttribute {
         /// Its name.
         name: Key,
     },
-    /// See [`Write::RaiseFence`].
+    /// The fence is raised. See [`Write::RaiseFence`].
     RaiseFence {
         /// The fencing token.
         token: u64,
     },
-    /// See [`Write::Remove`].
+    /// The object is removed. See [`Write::Remove`].
     Remove,
 }
 
-/// A piece of an extent that the cleaner carried to a new place: a chunk of its own there.
+/// A piece of an extent that the cleaner moved to a new place: a chunk of its own there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Whose it is.
+    /// The object.
     pub object: ObjectId,
     /// The fork.
     pub fork: Fork,
@@ -114,12 +114,12 @@ pub struct Moved {
     pub version: u64,
     /// CRC-32C of its bytes.
     pub crc: u32,
-    /// The chunk that it was carried from: its segment, and its offset there. It tells pieces apart where a version
-    /// does not, because forks take each other's places. Records of format 1 do not say it.
+    /// The chunk that it was moved from: its segment, and its offset there. It tells pieces apart where a version does
+    /// not, because forks replace each other. `None` in records of format 1.
     pub source: Option<(u32, u32)>,
 }
 
-/// What a record says.
+/// The contents of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A transaction's effects on one object.
@@ -133,7 +133,7 @@ pub enum Body {
     },
     /// Pieces that the cleaner moved.
     Moves(Vec<Moved>),
-    /// Nothing but the head's own fields: proof that all before it was synced.
+    /// Nothing but the head's own fields: proof that all records before it were synced.
     Mark,
 }
 
@@ -142,18 +142,18 @@ pub enum Body {
 pub struct Record {
     /// Its place in the log: records are numbered from 1, without gaps.
     pub sequence: u64,
-    /// When this was written, all records up to this one were known to be synced.
+    /// The last record known to be synced when this one was written, with all before it.
     pub synced: u64,
     /// Length of the whole record in bytes.
     pub record_bytes: u32,
-    /// Length of the head, and of the tail, in bytes: where the payload begins.
+    /// Length of the head, and of the tail, in bytes: the offset of the payload.
     pub head_bytes: u32,
-    /// What it says.
+    /// The contents.
     pub body: Body,
 }
 
 impl Body {
-    /// Bytes of payload that the record carries, without padding.
+    /// Returns the bytes of payload that the record carries, without padding.
     pub fn payload_bytes(&self) -> usize {
         match self {
             Self::Transaction { effects, .. } => effects
@@ -170,8 +170,9 @@ impl Body {
 }
 
 impl Effect {
-    /// Splits a transaction's writes into effects, and their payload into chunks, with its checksums.
-    pub fn from_writes(writes: Vec<Write>) -> (Vec<Effect>, Vec<Bytes>) {
+    /// Splits a transaction's writes into effects, and their payload into chunks of at most `chunk_bytes` bytes, with their
+    /// checksums.
+    pub fn from_writes(writes: Vec<Write>, chunk_bytes: usize) -> (Vec<Effect>, Vec<Bytes>) {
         let mut effects = Vec::with_capacity(writes.len());
         let mut payload = Vec::new();
         for write in writes {
@@ -182,7 +183,7 @@ impl Effect {
                         effects.push(Effect::Chunk { fork: fork.clone(), offset: 0, len: 0, crc: 0 });
                     }
                     for (start, data) in extents {
-                        chunks(&fork, start, &data, &mut effects);
+                        chunks(&fork, start, &data, chunk_bytes, &mut effects);
                         if !data.is_empty() {
                             payload.push(data);
                         }
@@ -206,8 +207,8 @@ impl Effect {
 }
 
 impl Effect {
-    /// Whether it is there to give space back, or to fence off who takes it, and so may take room in the log that is kept
-    /// for that.
+    /// Returns whether the effect gives space back, or fences off a client that takes it, and so may take room in the
+    /// log that is reserved for that.
     pub fn shrinks(&self) -> bool {
         match self {
             Self::Zero { .. }
@@ -223,12 +224,12 @@ impl Effect {
     }
 }
 
-fn chunks(fork: &Fork, start: u64, data: &[u8], effects: &mut Vec<Effect>) {
+fn chunks(fork: &Fork, start: u64, data: &[u8], chunk_bytes: usize, effects: &mut Vec<Effect>) {
     if data.is_empty() {
         effects.push(Effect::Chunk { fork: fork.clone(), offset: start, len: 0, crc: 0 });
     }
     let mut offset = start;
-    for chunk in data.chunks(CHUNK_BYTES_MAX) {
+    for chunk in data.chunks(chunk_bytes) {
         let len = chunk.len() as u32;
         effects.push(Effect::Chunk { fork: fork.clone(), offset, len, crc: crc32c(chunk) });
         offset += u64::from(len);
@@ -243,7 +244,7 @@ pub const fn aligned(bytes: usize) -> usize {
 const BODY_TRANSACTION: u8 = 1;
 const BODY_MOVES: u8 = 2;
 const BODY_MARK: u8 = 3;
-/// Moves with their sources, since format 2.
+/// Moves with their sources; since format 2.
 const BODY_MOVES_FROM: u8 = 4;
 
 const EFFECT_CREATE: u8 = 1;
@@ -259,7 +260,7 @@ const EFFECT_SET_ATTRIBUTE: u8 = 9;
 const EFFECT_REMOVE_ATTRIBUTE: u8 = 10;
 const EFFECT_RAISE_FENCE: u8 = 11;
 const EFFECT_REMOVE: u8 = 12;
-/// Since format 2.
+/// A replacement of a fork; since format 2.
 const EFFECT_REPLACE_FORK: u8 = 13;
 
 /// Encodes a transaction's body, with room in front of it for the fixed part of the head.
@@ -370,12 +371,12 @@ pub fn encode_mark() -> Vec<u8> {
     out
 }
 
-/// How long a record is, from the length of its head before padding and of its payload.
+/// Returns the length of a record in bytes, from the length of its head before padding and that of its payload.
 pub fn record_bytes(head_bytes: usize, payload_bytes: usize) -> usize {
     2 * aligned(head_bytes) + aligned(payload_bytes)
 }
 
-/// Where a record will stand: the last things that its head needs.
+/// The place of a record in the log, which its head needs last.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     /// The binding of the segment.
@@ -408,23 +409,23 @@ pub fn put_tail(out: &mut Vec<u8>, sealed_head: &[u8], binding: Binding) {
     out.extend_from_slice(&sealed_head[4..]);
 }
 
-/// Where the next record might begin, seen from what stands at some offset.
+/// A head or tail found at some offset, by which the log is read on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A sound head.
     Head(Record),
-    /// A sound tail: its record began this many bytes before the tail.
+    /// A sound tail, and the number of bytes before it at which its record began.
     Tail(Record, usize),
 }
 
-/// How long the head that begins here says it is, if it is one.
+/// Returns the length in bytes that a head gives for itself; `None` if the bytes do not begin with a head.
 pub fn head_bytes(bytes: &[u8], binding: Binding) -> Option<usize> {
     let fixed: &[u8; HEAD_BYTES_MIN] = bytes.first_chunk()?;
     (word(fixed, 0) == binding.head_magic())
         .then(|| aligned(HEAD_BYTES_MIN.saturating_add(word(fixed, 12) as usize)))
 }
 
-/// What the fixed part of a head or tail says, before its checksum was looked at.
+/// The fixed part of a head or tail, before its checksum was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outline {
     is_head: bool,
@@ -432,9 +433,9 @@ pub struct Outline {
     body_bytes: usize,
     /// Length of the head, and of the tail, in bytes.
     pub head_bytes: usize,
-    /// How far before it the record begins: 0 for a head.
+    /// The number of bytes before it at which the record begins: 0 for a head.
     pub back: usize,
-    /// What the CRC of the bytes from the ninth to the last of the head must be.
+    /// The expected CRC of the bytes from the ninth to the last of the head.
     crc: u32,
 }
 
@@ -458,7 +459,7 @@ impl Outline {
         Some(Self { is_head, record_bytes, body_bytes, head_bytes, back, crc })
     }
 
-    /// Decodes the rest, if `crc` is what it must be. `bytes` are at least the whole head or tail.
+    /// Decodes the rest, if `crc` is the expected one. `bytes` are at least the whole head or tail.
     pub fn decode(self, bytes: &Bytes, crc: u32) -> Option<Found> {
         if crc != self.crc {
             return None;
@@ -478,14 +479,15 @@ impl Outline {
     }
 }
 
-/// Decodes the head or the tail at the beginning of `bytes`, which stand at `offset` of their segment and may be longer.
-/// `None` if there is neither.
+/// Decodes the head or the tail at the beginning of `bytes`, which stand at `offset` of their segment and may be
+/// longer. `None` if there is neither.
 pub fn decode(bytes: &Bytes, binding: Binding, offset: u64) -> Option<Found> {
     let outline = Outline::read(bytes, binding, offset)?;
     outline.decode(bytes, crc32c(&bytes[8..outline.head_bytes]))
 }
 
-/// The lengths that a damaged head gives for its record and its body, and those that one flipped bit may have made of.
+/// Returns the lengths that a damaged head gives for its record and its body, and those that differ from them by one
+/// flipped bit.
 pub fn damaged_lengths(bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> {
     let lengths = bytes.first_chunk::<HEAD_BYTES_MIN>().map(|fixed| (word(fixed, 8), word(fixed, 12)));
     lengths.into_iter().flat_map(|(record_bytes, body_bytes)| {
@@ -496,8 +498,8 @@ pub fn damaged_lengths(bytes: &[u8]) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// The object that a record whose head and tail are damaged is about, as far as what stands there still tells: for a
-/// person to look at, and for nothing else.
+/// Returns the object that a record with a damaged head and tail is about, as far as the remains tell: for messages
+/// only.
 pub fn damaged_object(bytes: &[u8]) -> Option<ObjectId> {
     let body = bytes.get(HEAD_BYTES_MIN..(HEAD_BYTES_MIN + (4 << 10)).min(bytes.len()))?;
     let mut reader = Reader::new(Bytes::copy_from_slice(body));

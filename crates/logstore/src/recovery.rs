@@ -1,11 +1,12 @@
-//! Opening a store: the newest sound snapshot, and what the log holds behind it.
+//! The opening of a store: the newest sound snapshot, and the log behind it.
 //!
-//! Records are numbered without gaps. What a crash may have torn off the end of the log was never acknowledged, and is
-//! dropped, from the first record on that is missing or unsound. A record that is known to have been synced (because
-//! another one says so) is never dropped: if its head is damaged its tail stands in, and if both are, opening fails
-//! and names the place. Damage to its payload is left for readers to find by its checksum.
+//! Records are numbered without gaps. A part that a crash may have torn off the end of the log was never acknowledged,
+//! and is dropped, from the first record on that is missing or unsound. A record that is known to have been synced
+//! (because another one says so) is never dropped: if its head is damaged its tail stands in, and if both are, opening
+//! fails and names the place. Damage to its payload is left for readers to find by its checksum.
 //!
-//! What is not known to have been synced is written again before anybody is told of it; see module `unproven`.
+//! Records that are not known to have been synced are written again before their effects are told; see module
+//! `unproven`.
 //!
 //! Without a sound snapshot the log is replayed from its beginning, which is there for as long as there were never two
 //! snapshots at a time: nothing is freed before (see [`CleanerState::pins`]).
@@ -48,15 +49,15 @@ struct Part {
 #[derive(Default)]
 struct Replay {
     parts: Vec<Part>,
-    /// What stands in the parts, in order: an index into `parts`, and the item.
+    /// The items of the parts, in order: an index into `parts`, and the item.
     items: Vec<(usize, Item)>,
-    /// Where the log ends: an index into `parts`, and an offset.
+    /// The end of the log: an index into `parts`, and an offset in bytes.
     end: Option<(usize, usize)>,
     /// The number of the next record.
     sequence: u64,
     /// The last record that is known to have been synced.
     synced: u64,
-    /// Of a segment without a header: the last record that one in it says was synced, and the segment's file.
+    /// The last record that a segment without a header says was synced, and that segment's file.
     headless: Option<(u64, String)>,
 }
 
@@ -158,14 +159,14 @@ fn read_header(file: &dyn DiskFile) -> Option<SegmentHeader> {
     file.read_at(0, &mut bytes).ok().and_then(|()| SegmentHeader::decode(&bytes))
 }
 
-/// What a segment's records are bound to. One without a header was never used, or its header is torn off.
+/// Returns the binding of a segment's records. A segment without a header was never used, or its header is torn off.
 fn binding(file: &dyn DiskFile, id: u32, superblock: &Superblock) -> Binding {
     let own = read_header(file).filter(|header| header.id == id && header.store == superblock.store);
     let format = own.map_or(FORMAT_VERSION, |header| header.format);
     Binding::new(format, &superblock.store, id)
 }
 
-/// The newest sound snapshot, which ones there are, and what is damaged in others.
+/// Returns the newest sound snapshot, the list of snapshots, and the damage in others.
 fn load_snapshot(
     disk: &dyn Disk,
     numbers: &[u64],
@@ -208,7 +209,8 @@ fn load_snapshot(
     Ok((chosen.map(|(_, snapshot)| snapshot), state, damages))
 }
 
-/// Checks that the log is there from its very beginning, as it must be where no snapshot is sound.
+/// Checks that the log is complete from its very beginning, as it must be where no snapshot is sound;
+/// [`ErrorKind::Corrupt`] if it is not.
 fn check_beginning(disk: &dyn Disk, table: &SegmentTable, damages: &[String]) -> Result<(), StoreError> {
     let first = table.all().into_iter().find_map(|segment| {
         let header = read_header(&*segment.file)?;
@@ -237,7 +239,7 @@ pub(crate) fn newer(path: &str, format: u32) -> StoreError {
     StoreError::new(ErrorKind::Unsupported, text)
 }
 
-/// Reads the log from a position on, and finds where it ends.
+/// Reads the log from a position on, and finds its end.
 fn read_log(
     disk: &dyn Disk,
     table: &SegmentTable,
@@ -314,7 +316,7 @@ fn read_log(
     Ok(replay)
 }
 
-/// The last record that any of these says was synced; 0 if none.
+/// Returns the last record that any of the items says was synced; 0 if none does.
 fn synced_by<T: std::borrow::Borrow<Item>>(items: impl Iterator<Item = T>) -> u64 {
     let synced = items.map(|item| match item.borrow() {
         Item::Record { record, .. } => record.synced,
@@ -323,8 +325,8 @@ fn synced_by<T: std::borrow::Borrow<Item>>(items: impl Iterator<Item = T>) -> u6
     synced.max().unwrap_or(0)
 }
 
-/// Finds where the log ends: before the first record that is missing or unsound and not known to have been synced.
-/// What stands behind it is taken out of the replay.
+/// Finds the end of the log: before the first record that is missing or unsound and not known to have been synced.
+/// Everything behind it is taken out of the replay.
 fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result<(), StoreError> {
     let synced = synced_by(replay.items.iter().map(|(_, item)| item));
     // A snapshot is written when everything before its position is synced.
@@ -373,8 +375,8 @@ fn find_end(disk: &dyn Disk, replay: &mut Replay, opened: &mut Opened) -> Result
 }
 
 impl Replay {
-    /// Makes durable what is replayed: everything that nothing proves to be on the device is written again. `start` is
-    /// where replay begins.
+    /// Makes the replayed log durable: writes again everything that is not proven to be on the device. `start` is the
+    /// position at which replay begins.
     fn rewrite_unproven(
         &self,
         disk: &dyn Disk,
@@ -436,7 +438,7 @@ pub(crate) fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> boo
 }
 
 impl Engine {
-    /// Takes up what a snapshot holds.
+    /// Takes over the contents of a snapshot.
     pub(crate) fn load(&self, segment_ends: Vec<(u32, u64)>, objects: Vec<(ObjectId, Node)>) {
         for (id, end) in segment_ends {
             if let Some(segment) = self.table.get(id) {
@@ -478,7 +480,7 @@ impl Engine {
         }
     }
 
-    /// Counts what is live, collects names, and removes the segments that nobody needs.
+    /// Counts what is live, collects names, and removes the segments that are not needed.
     fn settle_after_replay(
         &self,
         tail: u32,
@@ -540,7 +542,7 @@ impl Engine {
     }
 }
 
-/// A volatile store on memory.
+/// Creates a volatile store in memory.
 pub fn in_memory(disk: Arc<dyn Disk>, options: Options) -> Engine {
     let options = Options { committer: Committer::Appender, ..options };
     let log = Log::new([0; 16], options.committer, options.durability, None, 1);

@@ -1,4 +1,4 @@
-//! What is sound of a snapshot of the index that is damaged.
+//! The sound part of a damaged snapshot of the index.
 
 use bytes::Bytes;
 use nacre_object::ObjectId;
@@ -10,23 +10,23 @@ use crate::snapshot::{
     FRAME_BYTES_MAX, FRAME_END, FRAME_HEAD_BYTES, Loader, SnapshotHeader, decode_frame, decode_frame_1,
 };
 
-/// What is sound of a damaged snapshot.
+/// The sound part of a damaged snapshot.
 #[derive(Default)]
 pub struct Remains {
     /// Its header.
     pub header: Option<SnapshotHeader>,
-    /// Where the log left the segments before its position.
+    /// The ends of the segments before its position, in bytes.
     pub segment_ends: Vec<(u32, u64)>,
-    /// The objects that are there whole.
+    /// The objects that are complete.
     pub objects: Vec<(ObjectId, Node)>,
     /// The objects of which a part is missing.
     pub broken: Vec<ObjectId>,
-    /// Whether nothing at all is missing.
+    /// True if nothing at all is missing.
     pub whole: bool,
 }
 
-/// Reads what is sound of a snapshot: the objects that no unsound frame has a part of. A frame in which a single flipped
-/// bit explains all that is wrong counts as sound.
+/// Reads the sound part of a snapshot: the objects that no unsound frame has a part of. A frame in which a single
+/// flipped bit explains everything that is wrong counts as sound.
 pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
     let binding = FrameBinding::new(store);
     let magic = bytes.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
@@ -71,7 +71,7 @@ pub fn salvage_snapshot(bytes: &Bytes, store: &[u8; 16]) -> Remains {
     }
 }
 
-/// How many items a snapshot has, by its last frame.
+/// Returns the number of items of a snapshot, by its last frame.
 fn items_said(bytes: &Bytes, binding: FrameBinding) -> Option<u64> {
     let at = bytes.len().checked_sub(FRAME_HEAD_BYTES as usize + size_of::<u64>())?;
     match decode_frame(bytes, at, binding)? {
@@ -80,17 +80,17 @@ fn items_said(bytes: &Bytes, binding: FrameBinding) -> Option<u64> {
     }
 }
 
-/// How the frames of a snapshot are laid out.
+/// The layout of a snapshot's frames.
 #[derive(Clone, Copy)]
 enum Layout {
-    /// In format 1.
+    /// The layout of format 1.
     One,
-    /// In format 2.
+    /// The layout of format 2.
     Two(FrameBinding),
 }
 
 impl Layout {
-    /// Decodes a frame that is not sound, if it is but for one bit.
+    /// Decodes a frame that is unsound by one bit.
     fn corrected(self, bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
         let rest = bytes.get(at..)?;
         let word = |at: usize| rest.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
@@ -124,7 +124,7 @@ impl Layout {
     }
 }
 
-/// Where the next sound frame begins behind one that is not.
+/// Returns the beginning of the next sound frame behind one that is not.
 fn next_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<usize> {
     // What the unsound one says of its length may be right; in format 1 there is nothing else to go by.
     let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word) as usize);

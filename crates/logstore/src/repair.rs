@@ -1,10 +1,10 @@
-//! Checking and repairing the files of a store that nobody has open, be it fit to be opened or not.
+//! Checks and repairs of the files of a store that is not open, whether or not it can be opened.
 //!
-//! A repair does what a person would who has all of `docs/format.md` at hand, in this order: files that cannot be read
-//! whole are replaced by copies of what can be read; identity and headers are written anew from what is left of them; a
-//! damaged head from its tail, a damaged tail from its head. If the store then opens, that was all. If not, the index is
-//! built from what is sound of the snapshots and of the log ([`crate::salvage`]). Files that are of no use any more are
-//! set aside under another name; nothing is removed.
+//! A repair does, in this order, what a person with `docs/format.md` at hand would do: files that cannot be read whole
+//! are replaced by copies of what can be read; identity and headers are written again from what is left of them; a
+//! damaged head from its tail, a damaged tail from its head. If the store then opens, the repair is complete. If not,
+//! the index is built from what is sound of the snapshots and of the log ([`crate::salvage`]). Files that are of no use
+//! any more are set aside under another name; nothing is removed.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ use crate::superblock::{SUPERBLOCK, Superblock};
 use crate::view::View;
 use crate::{Committer, LogStore, Options};
 
-/// The files of a store, and what they say of themselves.
+/// The files of a store, and the contents of their headers.
 pub struct Survey {
-    /// The superblock, or what the segments' headers say of it.
+    /// The superblock, or what the segments' headers tell of it.
     pub superblock: Superblock,
-    /// Whether the file is there with a sound copy.
+    /// True if the superblock's file exists with a sound copy.
     pub has_superblock: bool,
     /// The segments, in ascending order.
     pub segments: Vec<SurveyedSegment>,
@@ -43,7 +43,7 @@ pub struct SurveyedSegment {
     pub segment: Segment,
     /// Its header, if a copy of it is sound.
     pub header: Option<SegmentHeader>,
-    /// Where the log left it, if the segment behind says so.
+    /// The end of its records, if the header of the next segment says it.
     pub end: Option<u64>,
 }
 
@@ -102,8 +102,8 @@ impl Survey {
     }
 }
 
-/// What the records of a segment are bound to whose header is lost: the format that any record is found in, the newest
-/// first, so that no payload can choose.
+/// Returns the binding of the records of a segment whose header is lost: by the format in which any record is found,
+/// the newest first, so that no payload can choose.
 fn guess(file: &dyn DiskFile, size: u64, id: u32, store: &[u8; 16]) -> Binding {
     let newest = Binding::new(FORMAT_VERSION, store, id);
     let Ok((bytes, _)) = read_device(file, size) else { return newest };
@@ -119,7 +119,7 @@ fn io(what: &str, error: &std::io::Error) -> StoreError {
     StoreError::new(ErrorKind::Io, format!("cannot {what}: {error}"))
 }
 
-/// Checks all files as they are, and changes none: what has to be mended to open the store is mended in a view of the
+/// Checks all files as they are, and changes none: repairs that are needed to open the store are made in a view of the
 /// disk.
 pub fn scrub(disk: &Arc<dyn Disk>, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
     let options = Options { committer: Committer::Caller, create: false, ..Options::default() };
@@ -144,7 +144,8 @@ fn view(disk: &Arc<dyn Disk>) -> Result<Arc<dyn Disk>, StoreError> {
     Ok(Arc::new(view))
 }
 
-/// Checks all files of a store that cannot be opened. What is lost is what a repair would lose: one of a view of the disk.
+/// Checks all files of a store that cannot be opened. Its losses are those of a repair: one is made in a view of the
+/// disk.
 fn scrub_unopened(
     disk: &Arc<dyn Disk>,
     options: Options,
@@ -180,7 +181,7 @@ fn scrub_unopened(
     Ok(report)
 }
 
-/// Adds to a report on files as they are what the one on the repaired ones says is lost.
+/// Adds the losses in a report on the repaired files to a report on the files as they are.
 fn take_losses(disk: &dyn Disk, repaired: ScrubReport, report: &mut ScrubReport) {
     let present: Vec<String> =
         disk.list().unwrap_or_default().iter().map(|(name, _)| disk.describe(name)).collect();
@@ -204,7 +205,7 @@ fn take_losses(disk: &dyn Disk, repaired: ScrubReport, report: &mut ScrubReport)
     report.lost = repaired.lost;
 }
 
-/// Repairs what can be repaired, so that the store opens; then scrubs it, and says what is lost.
+/// Repairs what can be repaired, so that the store opens; then scrubs it, and reports what is lost.
 pub fn repair(
     disk: Arc<dyn Disk>,
     options: Options,
@@ -249,11 +250,11 @@ pub fn repair(
     Ok(ScrubReport { repaired, lost, ..report })
 }
 
-/// What is tried again where a larger piece cannot be read: the sector of a device.
+/// The size of a sector in bytes: the unit that is tried again where a larger piece cannot be read.
 const SECTOR_BYTES: usize = 4096;
 
-/// Replaces files that cannot be read whole by copies with zeros for what cannot be read: there it is damage like any
-/// other.
+/// Replaces files that cannot be read whole by copies with zeros for the unreadable parts, which are then damage like
+/// any other.
 fn replace_unreadable(disk: &dyn Disk, repaired: &mut Vec<String>) -> Result<(), StoreError> {
     let files = disk.list().map_err(|error| io("list the store's files", &error))?;
     // A repair that was killed between setting a file aside and putting its copy in its place.
@@ -304,7 +305,7 @@ fn replace_unreadable(disk: &dyn Disk, repaired: &mut Vec<String>) -> Result<(),
     Ok(())
 }
 
-/// Gives a file a name under which no program takes it for a store's, and which is kept.
+/// Gives a file a name under which it is kept, and under which no program takes it for a store's.
 pub fn set_aside(disk: &dyn Disk, name: &str, repaired: &mut Vec<String>) -> Result<(), StoreError> {
     let path = disk.describe(name);
     let files = disk.list().map_err(|error| io("list the store's files", &error))?;
@@ -342,7 +343,7 @@ struct Last {
     segment: u32,
     end: u64,
     sequence: u64,
-    /// Where the record before ended, if a crash may have torn this one: its payload is unsound.
+    /// The end of the record before, if a crash may have torn this one: its payload is unsound.
     torn_from: Option<u64>,
 }
 
@@ -398,7 +399,7 @@ fn repair_segments(disk: &dyn Disk, survey: &Survey, repaired: &mut Vec<String>)
     Ok(())
 }
 
-/// Adds what has to be written so that a record's head, tail and padding are what they were.
+/// Adds the writes that restore a record's head, tail and padding.
 fn twins(
     segment: &Segment,
     bytes: &Bytes,

@@ -1,7 +1,7 @@
-//! Building the index of a store that cannot be opened, from what is sound of its snapshots and its log.
+//! A rebuilding of the index of a store that cannot be opened, from the sound parts of its snapshots and its log.
 //!
 //! The objects of each snapshot that are whole in it are taken, from the newest that has them, and every record that is
-//! left is applied on top. What is lost by that is said, object by object. Nothing is made up: an object whose earlier
+//! left is applied on top. The losses are reported, object by object. Nothing is made up: an object whose earlier
 //! records are gone with the only snapshot that held it is removed rather than shown with holes where it had bytes, and
 //! data in a segment that is missing fails to be read.
 
@@ -31,7 +31,7 @@ use crate::segment::{
 };
 use crate::snapshot::{SnapshotHeader, snapshot_name};
 
-/// Stands for objects whose names are lost too.
+/// The name in reports for objects whose names are lost too.
 const UNKNOWN: &str = "(unknown, or none)";
 
 /// A record that is left.
@@ -45,10 +45,10 @@ struct Left {
 #[derive(Default)]
 struct LeftLog {
     records: Vec<Left>,
-    /// Where the last of the records ends.
+    /// The end of the last of the records: a segment, and an offset in bytes.
     end: Option<(u32, u64)>,
-    /// Numbers of records that are missing between others: the first and the last of each gap, with the objects that
-    /// the bytes there still name.
+    /// Gaps in the numbers of the records: the first and the last number of each, with the objects that the bytes there
+    /// still name.
     gaps: Vec<(u64, u64, BTreeSet<ObjectId>)>,
 }
 
@@ -57,9 +57,9 @@ struct LeftLog {
 struct Base {
     objects: BTreeMap<ObjectId, Node>,
     segment_ends: Vec<(u32, u64)>,
-    /// Whether one of the snapshots is whole: then an object that is in none was made later.
+    /// True if one of the snapshots is whole: then an object that is in none was made later.
     is_whole: bool,
-    /// The number of the record from which on the log is needed.
+    /// The number of the first record of the log that is needed.
     sequence: u64,
     /// The header of the newest snapshot.
     newest: Option<SnapshotHeader>,
@@ -177,7 +177,7 @@ pub fn rebuild(
     engine.snapshot(&mut engine.maintenance.work.lock())
 }
 
-/// The whole objects of all snapshots, each from the newest that has it.
+/// Returns the complete objects of all snapshots, each from the newest that has it.
 fn gather(snapshots: &[(u64, Bytes)], store: &[u8; 16]) -> Base {
     let mut base = Base { sequence: 1, ..Base::default() };
     for (_, bytes) in snapshots.iter().rev() {
@@ -198,7 +198,7 @@ fn gather(snapshots: &[(u64, Bytes)], store: &[u8; 16]) -> Base {
     base
 }
 
-/// All records that are left, in the order of the log.
+/// Reads all records that are left, in the order of the log.
 fn read_log(disk: &dyn Disk, survey: &Survey) -> Result<LeftLog, StoreError> {
     let mut log = LeftLog::default();
     let mut synced = 0;
@@ -273,7 +273,8 @@ fn read_log(disk: &dyn Disk, survey: &Survey) -> Result<LeftLog, StoreError> {
     Ok(log)
 }
 
-/// A record that shares no memory with its segment: decoded again from a copy of its head, or of its tail if that stood in.
+/// Returns a record that shares no memory with its segment: decoded again from a copy of its head, or of its tail if
+/// that was read instead.
 fn detached(bytes: &Bytes, binding: Binding, at: usize, record: Record, healed: bool) -> Record {
     let head_bytes = record.head_bytes as usize;
     let from = if healed { at + record.record_bytes as usize - head_bytes } else { at };
@@ -290,7 +291,7 @@ fn header(store: &[u8; 16], id: u32, end: Option<(u32, u64)>) -> SegmentHeader {
     SegmentHeader { store: *store, id, format: FORMAT_VERSION, predecessor, predecessor_end }
 }
 
-/// Makes a segment that has a header and nothing else.
+/// Creates a segment that has a header and nothing else.
 fn add_segment(
     disk: &dyn Disk,
     id: u32,
@@ -313,12 +314,12 @@ fn add_segment(
 }
 
 impl Engine {
-    /// Whether anything is known of an object.
+    /// Returns whether anything is known of an object.
     fn has(&self, object: &ObjectId) -> bool {
         self.shard(object).lock().contains_key(object)
     }
 
-    /// Removes what is known of an object but its version and its fence.
+    /// Removes what is known of an object except its version and its fence.
     fn bury(&self, object: &ObjectId) {
         let mut shard = self.shard(object).lock();
         if let Some(node) = shard.get_mut(object) {
@@ -327,7 +328,7 @@ impl Engine {
         }
     }
 
-    /// The segments that the index refers to and that are not there, with how long they must have been.
+    /// Returns the missing segments that the index refers to, with the least lengths in bytes that they must have had.
     fn dangling(&self) -> BTreeMap<u32, u64> {
         let mut missing: BTreeMap<u32, u64> = BTreeMap::new();
         for shard in &self.shards {

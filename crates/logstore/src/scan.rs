@@ -1,15 +1,15 @@
-//! Reading a segment from its bytes: record after record, over damage where there is some.
+//! A scan of a segment's bytes: record after record, past damage where there is some.
 
 use bytes::Bytes;
 
 use crate::codec::{RangeChecksums, crc32c};
 use crate::record::{self, ALIGNMENT, Binding, Found, Outline, Record};
 
-/// Heads of up to this are read to check them, each time. Longer ones take their CRC from that of the whole segment,
-/// so that bytes which look like the beginnings of many long heads cost no more than one pass.
+/// The maximum length in bytes of a head that is read each time to check it. Longer ones take their CRC from that of
+/// the whole segment, so that bytes which look like the beginnings of many long heads cost no more than one pass.
 const DIRECT_BYTES_MAX: usize = 1 << 10;
 
-/// What stands at some place of a segment.
+/// The contents of a place in a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// A record.
@@ -18,19 +18,19 @@ pub enum Item {
         at: usize,
         /// The record.
         record: Record,
-        /// Whether its head is damaged, and it was found by its tail.
+        /// True if its head is damaged, and it was found by its tail.
         healed: bool,
     },
     /// Bytes that belong to no record.
     Gap {
-        /// Their offset.
+        /// Their offset in the segment.
         at: usize,
         /// Their number.
         len: usize,
     },
 }
 
-/// Walks through a segment's bytes.
+/// A walk through a segment's bytes.
 pub struct Scan {
     bytes: Bytes,
     binding: Binding,
@@ -43,7 +43,7 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// Walks through `bytes`, which begin with the segment's header, from offset `at` on.
+    /// Creates a walk through `bytes`, which begin with the segment's header, from offset `at` on.
     pub fn new(bytes: Bytes, binding: Binding, at: usize) -> Self {
         Self {
             bytes,
@@ -56,7 +56,7 @@ impl Scan {
         }
     }
 
-    /// The head or tail at an offset.
+    /// Decodes the head or tail at an offset.
     fn decode(&mut self, at: usize) -> Option<Found> {
         let outline = Outline::read(&self.bytes[at..], self.binding, at as u64)?;
         let end = at + outline.head_bytes;
@@ -73,8 +73,8 @@ impl Scan {
         outline.decode(&self.bytes.slice(at..end), crc)
     }
 
-    /// The record whose head at an offset is damaged, found by its tail, where the head still tells, but for one bit,
-    /// where that is.
+    /// Returns the record whose head at an offset is damaged, found by its tail, if the head gives the tail's place,
+    /// except for one flipped bit.
     fn twin(&mut self, start: usize) -> Option<Record> {
         let bytes = self.bytes.slice(start..);
         record::damaged_lengths(&bytes).find_map(|(record_bytes, body_bytes)| {
@@ -155,7 +155,7 @@ mod tests {
             let object = ObjectId::try_from("object").unwrap();
             let write =
                 Write::Extents { fork: Fork::DEFAULT, extents: vec![(3, vec![sequence as u8; 21].into())] };
-            let (effects, payload) = Effect::from_writes(vec![write]);
+            let (effects, payload) = Effect::from_writes(vec![write], record::CHUNK_BYTES_MAX);
             let mut head = record::encode_transaction(&object, &effects);
             record::put_version(&mut head, sequence);
             let stamp =
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(gaps, [Item::Gap { at: starts[1], len: starts[2] - starts[1] }]);
     }
 
-    /// Bytes that look like the beginnings of heads, as many as there is room for, each as long as can be.
+    /// Makes bytes that look like the beginnings of heads, as many as there is room for, each as long as possible.
     fn hostile(binding: Binding, len: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(len);
         while out.len() < len {

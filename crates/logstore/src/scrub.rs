@@ -1,12 +1,12 @@
-//! Scrubbing: reading every byte that the store wrote, from the device, and checking it.
+//! Scrubbing: a check of every byte that the store wrote, read from the device.
 //!
-//! First the files are checked one by one, each against itself. Then the index says what is lost: every extent that it
-//! refers to and that lies in a piece that was found damaged, or where the files have nothing, is read from the device. So
-//! it does not matter what the log's records look like, or whether they are there at all; and what is garbage, or is sound
-//! in the midst of damage, is not called lost.
+//! First the files are checked one by one, each against itself. Then the index tells what is lost: every extent that it
+//! refers to and that lies in a piece that was found damaged, or where the files have nothing, is read from the device.
+//! So it does not matter what the log's records look like, or whether they are there at all; and what is garbage, or is
+//! sound in the midst of damage, is not called lost.
 //!
 //! The walk through the index goes a step at a time and holds the lock of one object's shard for one step. It collects
-//! nothing but what is in doubt in that step, and for an object no more losses than [`LOSSES_MAX`].
+//! only what is in doubt in that step, and for an object no more losses than [`LOSSES_MAX`].
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -26,14 +26,14 @@ use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 use crate::snapshot::{parse_snapshot_name, snapshot_name};
 use crate::sync::unlock_fair;
 
-/// Objects that are looked up at a time.
+/// The number of objects that are looked up at a time.
 const PAGE_OBJECTS: usize = 256;
-/// Extents and forks that are looked at under the lock of a shard at a time.
+/// The maximum number of extents and forks that are looked at under the lock of a shard at a time.
 const STEP_ENTRIES: usize = 1024;
-/// Losses of one object that are listed one by one.
+/// The maximum number of losses of one object that are listed one by one.
 const LOSSES_MAX: usize = 100;
 
-/// How far a scrub has come.
+/// The progress of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ScrubProgress {
     /// Bytes read.
@@ -47,57 +47,58 @@ pub struct ScrubProgress {
 pub struct Finding {
     /// The file.
     pub file: String,
-    /// Where the damaged piece begins in it.
+    /// The offset of the damaged piece in the file.
     pub offset: u64,
-    /// How long the piece is, in bytes.
+    /// The length of the piece, in bytes.
     pub bytes: u64,
-    /// What is damaged.
+    /// A description of the damage.
     pub what: String,
-    /// The objects that lost bytes by it. Where there are none, nothing is lost: what is damaged has a copy, or is
-    /// garbage. In a store that cannot be opened these are the objects that will have lost something when it is repaired.
+    /// The objects that lost bytes by it. If there are none, nothing is lost: the damaged bytes have a copy, or are
+    /// garbage. In a store that cannot be opened these are the objects that will have lost something when it is
+    /// repaired.
     pub objects: Vec<String>,
 }
 
-/// What an object lost.
+/// A part of an object that is lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Loss {
     /// The object.
     pub object: String,
-    /// What of it is lost, such as "bytes 4096 to 8191 of the default fork".
+    /// A description of the part, such as "bytes 4096 to 8191 of the default fork".
     pub what: String,
 }
 
-/// What a scrub found.
+/// The report of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ScrubReport {
     /// Files read.
     pub files: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Where they were read from.
+    /// The worst source of the bytes read.
     pub source: Source,
-    /// Why the store cannot be opened, if it cannot.
+    /// The reason why the store cannot be opened, if it cannot.
     pub unopened: Option<String>,
     /// Damage, file by file.
     pub findings: Vec<Finding>,
-    /// What is lost, object by object.
+    /// Losses, object by object.
     pub lost: Vec<Loss>,
-    /// What was repaired.
+    /// Repairs, one sentence each.
     pub repaired: Vec<String>,
 }
 
-/// How far a segment was checked, and what of it is damaged.
+/// The extent to which a segment was checked, and the damage in it.
 struct Checked {
-    /// Where its records ended when the scrub began.
+    /// The end of its records when the scrub began, in bytes.
     end: u64,
-    /// Whether that was where they end for ever.
+    /// True if the records of the segment end there for ever.
     sealed: bool,
-    /// What is damaged, in ascending order.
+    /// The damaged pieces, in ascending order.
     suspects: Vec<Suspect>,
 }
 
 impl Checked {
-    /// The finding that a chunk is concerned by.
+    /// Returns the finding that concerns a chunk.
     fn finding(&self, chunk: &Chunk) -> Option<usize> {
         let (from, to) = (u64::from(chunk.offset), u64::from(chunk.offset) + u64::from(chunk.len));
         let first = self.suspects.partition_point(|suspect| suspect.to <= from);
@@ -110,7 +111,7 @@ struct Doubt {
     fork: Fork,
     entry: Entry,
     chunk: Chunk,
-    /// Holding it keeps its file from being used again.
+    /// The segment of the chunk. Holding it keeps its file from being used again.
     segment: Arc<Segment>,
     finding: Option<usize>,
 }
@@ -133,23 +134,21 @@ impl Engine {
         Ok(report)
     }
 
-    /// Checks the snapshots on the store's disk, or on the one behind it: also those that were damaged when the store was
-    /// opened, and are not used.
+    /// Checks the snapshots on the store's disk, or on the one behind it, including those that were damaged when the
+    /// store was opened and are not used.
     pub(crate) fn scrub_snapshots(&self, disk: &dyn Disk, report: &mut ScrubReport) {
         let files = disk.list().unwrap_or_default();
         for number in files.iter().filter_map(|(name, _)| parse_snapshot_name(name)) {
-            // While the work's lock is held, no snapshot's file becomes another one's.
-            let work = self.maintenance.work.lock();
-            if disk.open(&snapshot_name(number)).is_ok() {
-                check::snapshot(disk, number, &self.identity, report);
+            let findings = report.findings.len();
+            check::snapshot(disk, number, &self.identity, report);
+            // A snapshot that is not kept any more has lost its name, and its file is written over, perhaps while it was read.
+            if disk.open(&snapshot_name(number)).is_err() {
+                report.findings.truncate(findings);
             }
-            unlock_fair(work);
-            // What the thread left alone meanwhile it finds to do now.
-            self.maintenance.nudge();
         }
     }
 
-    /// Checks the segments, and says what of the objects is lost.
+    /// Checks the segments, and reports what the objects lost.
     pub(crate) fn scrub_segments(
         &self,
         report: &mut ScrubReport,
@@ -178,7 +177,7 @@ impl Engine {
         self.find_losses(&checked, report)
     }
 
-    /// Goes from what is live to the device, object by object.
+    /// Reads live extents in doubt from the device, object by object, and reports the losses.
     fn find_losses(
         &self,
         checked: &BTreeMap<u32, Checked>,
@@ -202,7 +201,8 @@ impl Engine {
         }
     }
 
-    /// Names what is lost of an object. `absences` are the findings about segments that have nothing where data should be.
+    /// Reports the losses of an object. `absences` are the findings about segments that have nothing where data should
+    /// be.
     fn find_losses_of(
         &self,
         object: &ObjectId,
@@ -229,8 +229,8 @@ impl Engine {
         Ok(())
     }
 
-    /// One step of the walk through an object: what is in doubt of it, the batch that has its newest change, and where
-    /// the next step begins.
+    /// Does one step of the walk through an object: returns what is in doubt, the batch that has the object's newest
+    /// change, and the start of the next step.
     fn doubts(
         &self,
         object: &ObjectId,
@@ -286,7 +286,7 @@ impl Engine {
         None
     }
 
-    /// The finding about a segment that has nothing where the index has data.
+    /// Returns the finding about a segment that has nothing where the index has data.
     fn absence(
         &self,
         doubt: &Doubt,
@@ -313,7 +313,7 @@ impl Engine {
 }
 
 impl Doubt {
-    /// Whether the device has what the index says.
+    /// Returns whether the device has the bytes that the index names.
     fn is_readable(&self) -> bool {
         let offset = u64::from(self.chunk.offset);
         if offset + u64::from(self.chunk.len) > self.segment.capacity {
@@ -324,11 +324,11 @@ impl Doubt {
     }
 }
 
-/// What is lost of one object, in the order of its forks and their bytes.
+/// The losses of one object, in the order of its forks and their bytes.
 #[derive(Default)]
 struct Losses {
     pieces: Vec<(Fork, ByteRange)>,
-    /// Pieces that are not listed, and their bytes.
+    /// The number of pieces that are not listed, and their bytes.
     further: (u64, u64),
 }
 
@@ -357,7 +357,7 @@ impl Losses {
 }
 
 impl Loss {
-    /// Bytes of a fork.
+    /// Describes the loss of bytes of a fork.
     fn bytes(object: &ObjectId, fork: &Fork, range: ByteRange) -> Self {
         let last = range.end().saturating_sub(1);
         let fork = match *fork == Fork::DEFAULT {

@@ -1,9 +1,9 @@
-//! Segments: the files that the log is cut into, and how much of each is still referred to.
+//! Segments: the files that the log is cut into, with the amount of each that is still referred to.
 //!
 //! Invariants:
 //! - numbers grow and are never used again; the log runs through the segments in the order of their numbers;
-//! - a segment's header names its predecessor and where the log left it, so that what a crash tore off there is
-//!   never read again;
+//! - a segment's header names its predecessor and the end of the predecessor's records, so that what a crash tore off
+//!   there is never read again;
 //! - `live_bytes` counts the bytes that the index refers to. A sealed segment with none is freed as soon as no
 //!   snapshot needs its records.
 
@@ -19,11 +19,14 @@ use crate::disk::DiskFile;
 use crate::space::BLOCK_BYTES;
 use crate::sync::{AtomicBool, AtomicI64, AtomicU64, RwLock};
 
-/// Where a segment's records begin: behind two copies of its header.
+/// The offset of a segment's first record, in bytes: behind two copies of its header.
 pub const SEGMENT_HEAD_BYTES: u64 = 2 * HEADER_BYTES as u64;
-/// The version of everything that is written to disk. A store of a greater one is refused; segments and snapshots of
-/// lesser ones are read.
+/// The version of the format of everything that is written to disk. A store of a greater one is refused; segments and
+/// snapshots of lesser ones are read.
 pub const FORMAT_VERSION: u32 = 2;
+
+/// The greatest number of a segment. A file with a greater one in its name is not a store's.
+pub const SEGMENT_NUMBER_MAX: u32 = u32::MAX - (1 << 16);
 
 const HEADER_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"NACRESEG";
@@ -32,7 +35,7 @@ const MAGIC: &[u8; 8] = b"NACRESEG";
 pub struct Segment {
     /// Its number.
     pub id: u32,
-    /// What its records are bound to.
+    /// The binding of its records.
     pub binding: Binding,
     /// Its size in bytes.
     pub capacity: u64,
@@ -40,13 +43,13 @@ pub struct Segment {
     pub name: String,
     /// The file.
     pub file: Arc<dyn DiskFile>,
-    /// Where its records end.
+    /// The offset at which its records end, in bytes.
     pub end: AtomicU64,
-    /// Whether the log has gone on to the next one.
+    /// True if the log has continued in the next one.
     pub sealed: AtomicBool,
-    /// The last batch that wrote to it: its age, for the cleaner.
+    /// The last batch that wrote to it, which gives the cleaner its age.
     pub last_batch: AtomicU64,
-    /// Set when the cleaner could not read all of it: it is left alone until the store is opened again.
+    /// True if the cleaner could not read all of it: it is left alone until the store is opened again.
     pub damaged: AtomicBool,
     live_bytes: AtomicI64,
     /// Bytes of log that it would take to move what is live, and the live bytes for which that was found.
@@ -55,7 +58,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A segment on a file.
+    /// Creates a segment on a file.
     pub fn new(id: u32, binding: Binding, capacity: u64, file: Arc<dyn DiskFile>) -> Self {
         Self {
             id,
@@ -73,57 +76,57 @@ impl Segment {
         }
     }
 
-    /// What its file takes, in bytes.
+    /// Returns the bytes that its file takes.
     fn file_bytes(&self) -> u64 {
         self.capacity.next_multiple_of(BLOCK_BYTES)
     }
 
-    /// Bytes that the index refers to.
+    /// Returns the bytes that the index refers to.
     pub fn live_bytes(&self) -> u64 {
         // While an update is under way the count may be off by its size, and so dip below zero.
         self.live_bytes.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// Whether the index refers to nothing in it. Asked of a sealed segment whose last changes are in the log, where the
-    /// count is exact.
+    /// Returns whether the index refers to nothing in it. Meant for a sealed segment whose last changes are in the log,
+    /// where the count is exact.
     ///
     /// # Panics
     ///
-    /// If less than nothing is referred to: then the count is wrong, and the segment must not be given away.
+    /// If the count is negative: then it is wrong, and the segment must not be given away.
     pub fn is_free(&self) -> bool {
         let live_bytes = self.live_bytes.load(Ordering::Acquire);
         assert!(live_bytes >= 0, "{} has {live_bytes} live bytes", self.name);
         live_bytes == 0
     }
 
-    /// Bytes of log that it would take to move what is live, if that was measured and still holds. It does when hardly
-    /// anything has become garbage since: were it measured again then, writers would make it stale for ever.
+    /// Returns the bytes of log that it would take to move what is live, if that was measured and still holds. It holds
+    /// while hardly anything has become garbage since: a stricter rule would let writers make it stale for ever.
     pub fn move_bytes(&self) -> Option<u64> {
         let measured = self.move_live_bytes.load(Ordering::Relaxed);
         let gone = measured.checked_sub(self.live_bytes())?;
         (measured != u64::MAX && gone <= measured / 16).then(|| self.move_bytes.load(Ordering::Relaxed))
     }
 
-    /// Remembers what was measured when so many bytes were live.
+    /// Notes the bytes of log that moving `live_bytes` live bytes takes.
     pub fn set_move_bytes(&self, live_bytes: u64, bytes: u64) {
         self.move_bytes.store(bytes, Ordering::Relaxed);
         self.move_live_bytes.store(live_bytes, Ordering::Relaxed);
     }
 }
 
-/// The name of a segment's file.
+/// Returns the name of a segment's file.
 pub fn segment_name(id: u32) -> String {
     format!("segment-{id:010}")
 }
 
-/// The number in the name of a segment's file.
+/// Returns the number in the name of a segment's file; `None` for other names.
 pub fn parse_segment_name(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("segment-")?;
     let id = digits.parse().ok()?;
-    (segment_name(id) == name).then_some(id)
+    (segment_name(id) == name && id <= SEGMENT_NUMBER_MAX).then_some(id)
 }
 
-/// What stands at the beginning of a segment, twice.
+/// The header of a segment, which stands at its beginning twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// The store's random identity.
@@ -134,12 +137,12 @@ pub struct SegmentHeader {
     pub format: u32,
     /// The segment that the log came from; 0 for the first one.
     pub predecessor: u32,
-    /// Where the log left it.
+    /// The offset at which the predecessor's records end, in bytes.
     pub predecessor_end: u64,
 }
 
 impl SegmentHeader {
-    /// Both copies.
+    /// Encodes both copies.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(SEGMENT_HEAD_BYTES as usize);
         out.extend_from_slice(MAGIC);
@@ -155,12 +158,12 @@ impl SegmentHeader {
         out.into()
     }
 
-    /// Decodes whichever copy is sound.
+    /// Decodes the first copy that is sound.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         bytes.chunks_exact(HEADER_BYTES).take(2).find_map(Self::decode_copy)
     }
 
-    /// How many of the two copies are sound.
+    /// Returns the number of sound copies: 0 to 2.
     pub fn sound_copies(bytes: &[u8]) -> usize {
         bytes.chunks_exact(HEADER_BYTES).take(2).filter_map(Self::decode_copy).count()
     }
@@ -195,25 +198,25 @@ pub struct SegmentTable {
 }
 
 impl SegmentTable {
-    /// Adds one.
+    /// Adds a segment.
     pub fn insert(&self, segment: Arc<Segment>) {
         self.capacity_bytes.fetch_add(segment.file_bytes(), Ordering::Relaxed);
         self.segments.write().insert(segment.id, segment);
     }
 
-    /// Takes one out.
+    /// Removes a segment, and returns it.
     pub fn remove(&self, id: u32) -> Option<Arc<Segment>> {
         let segment = self.segments.write().remove(&id)?;
         self.capacity_bytes.fetch_sub(segment.file_bytes(), Ordering::Relaxed);
         Some(segment)
     }
 
-    /// One of them. Whoever holds the lock of an object that refers to it finds it here.
+    /// Returns a segment. The holder of the lock of an object that refers to it finds it here.
     pub fn get(&self, id: u32) -> Option<Arc<Segment>> {
         self.segments.read().get(&id).cloned()
     }
 
-    /// All of them, in ascending order.
+    /// Returns all segments, in ascending order.
     pub fn all(&self) -> Vec<Arc<Segment>> {
         self.segments.read().values().cloned().collect()
     }
@@ -223,7 +226,7 @@ impl SegmentTable {
         self.add_all_live(&[(id, bytes)]);
     }
 
-    /// The same for several segments at once.
+    /// Counts live bytes, as [`SegmentTable::add_live`] does, for several segments at once.
     pub fn add_all_live(&self, changes: &[(u32, i64)]) {
         let segments = self.segments.read();
         let mut sum = 0;
@@ -239,7 +242,7 @@ impl SegmentTable {
         }
     }
 
-    /// Counts from zero again.
+    /// Resets the counts of live bytes to zero.
     pub fn reset_live(&self) {
         self.live_bytes.store(0, Ordering::Relaxed);
         for segment in self.segments.read().values() {
@@ -247,17 +250,18 @@ impl SegmentTable {
         }
     }
 
-    /// Bytes that the index refers to, over all segments.
+    /// Returns the bytes that the index refers to, over all segments.
     pub fn live_bytes(&self) -> u64 {
         self.live_bytes.load(Ordering::Relaxed).max(0) as u64
     }
 
-    /// How many there are.
+    /// Returns the number of segments.
     pub fn len(&self) -> usize {
         self.segments.read().len()
     }
 
-    /// Bytes that the largest of them may have to have moved, those that are not sealed as if they were full.
+    /// Returns the maximum number of bytes of one segment that may have to be moved, counting segments that are not
+    /// sealed as full.
     pub fn largest_bytes(&self) -> u64 {
         let segments = self.segments.read();
         let bytes =
@@ -267,7 +271,7 @@ impl SegmentTable {
         bytes.max().unwrap_or(0)
     }
 
-    /// What the files of all segments take together, in bytes.
+    /// Returns the bytes that the files of all segments take together.
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes.load(Ordering::Relaxed)
     }

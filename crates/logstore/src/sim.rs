@@ -1,14 +1,14 @@
-//! A simulated disk: what was synced survives a crash, the rest may be lost, kept, or torn.
+//! A simulated disk: synced bytes survive a crash, the others may be lost, kept, or torn.
 //!
-//! Everything is decided by the seed, so that a failing run can be run again. Each file has two images, the live one that
-//! the store reads and writes (a page cache), and the durable one, and a list of writes that are on their way from the
-//! one to the other. At a crash each pending write is kept, lost, or torn at the borders of 512-byte sectors, and of the
-//! pending changes of names a prefix is kept.
+//! Everything is decided by the seed, so that a failing run can be repeated. Each file has two images, the live one
+//! that the store reads and writes (a page cache), and the durable one, and a list of writes that are under way from
+//! the one to the other. At a crash each pending write is kept, lost, or torn at the borders of 512-byte sectors, and
+//! of the pending changes of names a prefix is kept.
 //!
-//! A failed sync is that of Linux: what it could not write counts as written all the same. The live image keeps it, nothing
-//! is pending any more, and a later sync succeeds without it. The same happens when the system writes a file back on its
-//! own and fails ([`Faults::writeback_error_at`]); then the next sync of the file reports it, once. All of that outlives the
-//! process ([`SimDisk::after_kill`]); a loss of power ends it, and what was never written is gone.
+//! A failed sync behaves as on Linux: what it could not write still counts as written. The live image keeps it, nothing
+//! is pending any more, and a later sync succeeds without it. The same happens when the system writes a file back on
+//! its own and fails ([`Faults::writeback_error_at`]); then the next sync of the file reports it, once. This outlives
+//! the process ([`SimDisk::after_kill`]); a loss of power ends it, and what was never written is gone.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,14 +23,14 @@ use crate::disk::{Disk, DiskFile, Volume};
 
 const SECTOR_BYTES: usize = 512;
 
-/// What goes wrong, and when: the number of an operation that changes or syncs something, counted from 1.
+/// The faults of a disk, each at the number of an operation that changes or syncs something, counted from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// The power goes off during this operation: it and all later ones fail.
+    /// The operation during which the power goes off: it and all later ones fail.
     pub crash_at: Option<u64>,
-    /// This operation fails, and its effect is as uncertain as after a crash.
+    /// The operation that fails, with an effect as uncertain as after a crash.
     pub error_at: Option<u64>,
-    /// At this operation the system writes back what is pending of some file, and fails.
+    /// The operation at which the system writes back the pending bytes of some file, and fails.
     pub writeback_error_at: Option<u64>,
     /// Bytes that fit on the disk.
     pub capacity_bytes: Option<u64>,
@@ -41,11 +41,11 @@ pub struct Faults {
 pub enum Operation {
     /// [`Disk::create`].
     Create,
-    /// [`Disk::rename`]; the hook is told the new name.
+    /// [`Disk::rename`]; the hook gets the new name.
     Rename,
     /// [`Disk::remove`].
     Remove,
-    /// [`Disk::sync_names`]; the hook is told no name.
+    /// [`Disk::sync_names`]; the hook gets an empty name.
     SyncNames,
     /// [`DiskFile::write_at`].
     Write,
@@ -55,17 +55,17 @@ pub enum Operation {
     SetSize,
 }
 
-/// When a hook is called.
+/// The moment at which a hook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// Before the operation has its effect.
     Before,
-    /// After it, and before the store is told.
+    /// After the operation, and before the store gets its result.
     After,
 }
 
-/// A function that is called around operations, on the thread that makes them: to hold one open, or to let other threads
-/// run. The name is the one that the file has then.
+/// A function that is called around operations, on the thread that makes them: to hold one open, or to let other
+/// threads run. The name is the file's name at that moment.
 pub type Hook = Arc<dyn Fn(Moment, Operation, &str) + Send + Sync>;
 
 /// A simulated disk.
@@ -94,14 +94,14 @@ struct FileState {
     live: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<(usize, Vec<u8>)>,
-    /// Whether write-back failed and no sync has reported it yet.
+    /// True if write-back failed and no sync has reported it yet.
     unreported: bool,
 }
 
 #[derive(Clone)]
 enum NameChange {
     Create(String, usize),
-    /// From, to, and the file.
+    /// The old name, the new one, and the file.
     Rename(String, String, usize),
     Remove(String),
 }
@@ -133,7 +133,7 @@ impl FileState {
         self.pending.push((offset, bytes.to_vec()));
     }
 
-    /// Makes it longer, with zeros, or shorter; what is on its way to the device beyond its end goes nowhere.
+    /// Extends the file with zeros, or truncates it; pending writes beyond its end are dropped.
     fn cut(&mut self, bytes: usize) {
         self.live.resize(bytes, 0);
         for (offset, data) in &mut self.pending {
@@ -142,7 +142,7 @@ impl FileState {
         self.pending.retain(|(_, data)| !data.is_empty());
     }
 
-    /// Brings everything to the durable image, the file's size with it.
+    /// Writes everything back to the durable image, and sets its size.
     fn write_back(&mut self) {
         for (offset, bytes) in self.pending.drain(..) {
             write_into(&mut self.durable, offset, &bytes);
@@ -150,7 +150,7 @@ impl FileState {
         self.durable.resize(self.live.len(), 0);
     }
 
-    /// Brings some of the pending writes to the durable image, sector by sector, and forgets the others.
+    /// Writes some of the pending writes back to the durable image, sector by sector, and forgets the others.
     fn write_back_some(&mut self, rng: &mut SmallRng, chance: f64) {
         for (offset, bytes) in self.pending.drain(..) {
             let mut at = 0;
@@ -165,8 +165,8 @@ impl FileState {
     }
 }
 
-/// How much of what was under way gets there. Whole failures are of one temper: nothing, everything, or each sector by
-/// chance.
+/// Returns the chance of each pending sector to reach the device. It is the same for a whole failure: nothing,
+/// everything, or each sector by chance.
 fn chance(rng: &mut SmallRng) -> f64 {
     match rng.random_range(0..4) {
         0 => 0.0,
@@ -190,7 +190,7 @@ impl State {
         }
     }
 
-    /// Counts an operation; an error if it fails.
+    /// Counts an operation; fails if the operation is to fail.
     fn operation(&mut self) -> io::Result<()> {
         self.operations += 1;
         if self.faults.crash_at == Some(self.operations) {
@@ -228,12 +228,12 @@ impl State {
         self.operation()
     }
 
-    /// Bytes of all files together.
+    /// Returns the bytes of all files together.
     fn used_bytes(&self) -> u64 {
         self.names.values().map(|file| self.files[*file].live.len() as u64).sum()
     }
 
-    /// An error if the disk has no room for so many bytes more.
+    /// Fails if the disk has no room for `bytes` more.
     fn take_space(&self, bytes: u64) -> io::Result<()> {
         match self.faults.capacity_bytes {
             Some(capacity) if bytes > 0 && self.used_bytes() + bytes > capacity => {
@@ -279,7 +279,7 @@ fn write_into(image: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 }
 
 impl SimDisk {
-    /// An empty disk.
+    /// Creates an empty disk.
     pub fn new(seed: u64, faults: Faults) -> Self {
         Self::with(State::new(seed, faults))
     }
@@ -288,27 +288,28 @@ impl SimDisk {
         Self { shared: Arc::new(Shared { state: Mutex::new(state), hook: RwLock::new(None) }) }
     }
 
-    /// Changes what goes wrong from now on.
+    /// Sets the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.shared.state.lock().faults = faults;
     }
 
-    /// Has a function called before and after every operation that changes or syncs something.
+    /// Sets a function that is called before and after every operation that changes or syncs something.
     pub fn set_hook(&self, hook: Hook) {
         *self.shared.hook.write() = Some(hook);
     }
 
-    /// How many operations there were.
+    /// Returns the number of operations so far.
     pub fn operations(&self) -> u64 {
         self.shared.state.lock().operations
     }
 
-    /// Whether the power went off.
+    /// Returns whether the power went off.
     pub fn has_crashed(&self) -> bool {
         self.shared.state.lock().crashed
     }
 
-    /// The disk as the machine finds it after a crash that happens now. This one goes on as if it had not happened.
+    /// Returns the disk as the machine finds it after a crash at this moment. This one goes on as if there had been
+    /// none.
     pub fn after_crash(&self, faults: Faults) -> SimDisk {
         let mut state = self.shared.state.lock();
         let state = &mut *state;
@@ -333,8 +334,8 @@ impl SimDisk {
         Self::with(fresh)
     }
 
-    /// The disk as another process finds it after this one was killed: nothing written is lost, and nothing more of it is
-    /// durable.
+    /// Returns the disk as another process finds it after this one was killed: nothing written is lost, and nothing
+    /// more of it is durable.
     pub fn after_kill(&self, faults: Faults) -> SimDisk {
         let mut state = self.shared.state.lock();
         let mut fresh = State::new(state.rng.random(), faults);
@@ -373,7 +374,7 @@ impl SimDisk {
         pending.chain(images).for_each(|byte| *byte ^= 1 << (bit % 8));
     }
 
-    /// A file's bytes.
+    /// Returns a file's bytes.
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.shared.state.lock();
         state.names.get(name).map(|index| state.files[*index].live.clone())

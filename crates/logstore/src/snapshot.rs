@@ -1,4 +1,4 @@
-//! Snapshots: the index written down, with the log position that it covers.
+//! Snapshots: the index written down, with the log position that each covers.
 //!
 //! A snapshot is taken while transactions go on: each shard is copied under its lock, and what the log holds from the
 //! snapshot's position on is applied again on top of it. That is harmless, because a record is skipped where the
@@ -27,20 +27,22 @@ use crate::record::CHUNK_BYTES_MAX;
 use crate::segment::FORMAT_VERSION;
 use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE, is_full};
 
-/// Snapshots kept.
+/// The number of snapshots that are kept.
 pub const KEPT: usize = 2;
-/// A frame is closed when it has grown to this: so much is lost where a frame is lost in all snapshots.
+/// The greatest number of a snapshot. A file with a greater one in its name is not a store's.
+const SNAPSHOT_NUMBER_MAX: u64 = u64::MAX >> 1;
+/// The size in bytes at which a frame is closed, and so the loss where a frame is lost in all snapshots.
 const FRAME_BYTES: usize = 4 << 10;
-/// No frame is longer: the largest value of a key, and room for what stands around it.
+/// The maximum length of a frame in bytes: the largest value of a key, and room for what surrounds it.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 << 20;
 
 const FRAME_HEADER: u8 = 1;
 const FRAME_ITEMS: u8 = 2;
 pub(crate) const FRAME_END: u8 = 3;
 const FRAME_PADDING: u8 = 4;
-/// What stands in front of the body of a frame: magic number, checksum, length, kind.
+/// The length of what stands in front of the body of a frame, in bytes: magic number, checksum, length, kind.
 pub(crate) const FRAME_HEAD_BYTES: u64 = 13;
-/// Padding is cut into frames of this, so that little memory is taken for it.
+/// The length in bytes of the frames that padding is cut into, so that little memory is taken for it.
 const PADDING_BYTES: u64 = 64 << 10;
 
 const ITEM_OBJECT: u8 = 1;
@@ -50,42 +52,42 @@ const ITEM_ATTRIBUTE: u8 = 4;
 const ITEM_DATA: u8 = 5;
 const ITEM_HOLE: u8 = 6;
 const ITEM_SEGMENT: u8 = 7;
-/// Behind the fork that it is about, since format 2.
+/// The base of a fork, behind the fork; since format 2.
 const ITEM_BASE: u8 = 8;
 
-/// The name of a snapshot's file.
+/// Returns the name of a snapshot's file.
 pub fn snapshot_name(number: u64) -> String {
     format!("snapshot-{number:010}")
 }
 
-/// The number in the name of a snapshot's file.
+/// Returns the number in the name of a snapshot's file; `None` for other names.
 pub fn parse_snapshot_name(name: &str) -> Option<u64> {
     let number = name.strip_prefix("snapshot-")?.parse().ok()?;
-    (snapshot_name(number) == name).then_some(number)
+    (snapshot_name(number) == name && number <= SNAPSHOT_NUMBER_MAX).then_some(number)
 }
 
-/// Whether a file of this name is a snapshot that an earlier program did not complete.
+/// Returns whether a file of this name is a snapshot that an earlier program did not complete.
 pub fn is_temporary(name: &str) -> bool {
     name.strip_suffix(".tmp").is_some_and(|name| parse_snapshot_name(name).is_some())
 }
 
-/// What the first frame says.
+/// The contents of the first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotHeader {
     /// The store's random identity.
     pub store: [u8; 16],
     /// The version of the format.
     pub format: u32,
-    /// Where replay begins.
+    /// The position at which replay begins.
     pub position: Position,
     /// The number of the first record that is replayed.
     pub sequence: u64,
 }
 
-/// Gathers items into frames.
+/// A writer that gathers items into frames.
 struct Frames {
     binding: FrameBinding,
-    /// Where the first byte of `out` will stand in the file.
+    /// The offset in the file of the first byte of `out`.
     offset: u64,
     out: Vec<u8>,
     body: Vec<u8>,
@@ -109,12 +111,12 @@ impl Frames {
         self.out[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Where the file has to end for what was gathered.
+    /// Returns the length that the file must have for what was gathered.
     fn end(&self) -> u64 {
         self.offset + self.out.len() as u64
     }
 
-    /// Writes out what was gathered.
+    /// Writes the gathered bytes to the file.
     fn write_to(&mut self, file: &dyn DiskFile) -> io::Result<()> {
         let bytes = Bytes::from(std::mem::take(&mut self.out));
         let len = bytes.len() as u64;
@@ -206,13 +208,14 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
 }
 
 impl Engine {
-    /// Whether enough was appended since the last snapshot for another one.
+    /// Returns whether enough was appended since the last snapshot for another one.
     pub(crate) fn snapshot_is_due(&self) -> bool {
         self.persistent && self.log.since_snapshot_bytes() >= self.options.snapshot_bytes
     }
 
     /// Takes a snapshot. Blocks; transactions go on.
     pub(crate) fn snapshot(self: &Arc<Self>, work: &mut CleanerState) -> Result<(), StoreError> {
+        let since_bytes = self.log.since_snapshot_bytes();
         let (position, sequence) = self.log.begin_snapshot();
         let number = work.snapshots.last().map_or(1, |(number, _)| number + 1);
         if self.persistent {
@@ -242,6 +245,8 @@ impl Engine {
                 })
             });
             let bytes = named.inspect_err(|_| {
+                // A replay would still begin at the snapshot before.
+                self.log.count_replayed(since_bytes);
                 // What was written stays in reserve; if it cannot be put there, the next snapshot tries again.
                 let _ = self.return_snapshot_file(SNAPSHOT_BEGUN);
                 self.count_snapshots();
@@ -263,7 +268,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Has the file of a snapshot that is not kept any more be the next one's, and removes others, old and damaged ones.
+    /// Reuses the file of a snapshot that is not kept any more for the next one, and removes others, old and damaged
+    /// ones.
     pub(crate) fn retire_snapshots(&self, work: &CleanerState) {
         let files = self.disk.list().unwrap_or_default();
         let mut reserved = files.iter().any(|(name, _)| name == SNAPSHOT_RESERVE);
@@ -284,8 +290,9 @@ impl Engine {
         self.count_snapshots();
     }
 
-    /// Writes the index into the file that is in reserve for it; gives how long it became. The file stays as long as it
-    /// was, for a later snapshot that needs it, unless that is far too much and more than files are made at the moment.
+    /// Writes the index into the file that is in reserve for it; returns the resulting length in bytes. The file keeps
+    /// its size for a later snapshot that needs it, unless that is far too large and larger than files are made at the
+    /// moment.
     fn write_snapshot(&self, work: &CleanerState, position: Position, sequence: u64) -> io::Result<u64> {
         let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence };
         let file = self.begin_snapshot_file(work)?;
@@ -360,13 +367,13 @@ impl SnapshotHeader {
 pub struct Snapshot {
     /// Its header.
     pub header: SnapshotHeader,
-    /// Where the log left the segments before its position.
+    /// The ends of the segments before its position, in bytes.
     pub segment_ends: Vec<(u32, u64)>,
     /// Its objects.
     pub objects: Vec<(ObjectId, Node)>,
 }
 
-/// Why a snapshot cannot be used: where it is damaged.
+/// The damage that makes a snapshot unusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The offset of the frame that is not sound.
@@ -400,7 +407,65 @@ pub fn decode_snapshot(bytes: Bytes, store: &[u8; 16]) -> Result<Snapshot, Damag
     }
 }
 
-/// Decodes the body of a frame of items alone; gives the objects that begin in it.
+/// Bytes of a snapshot that are read at a time to check it.
+const CHECK_BYTES: u64 = 1 << 20;
+
+/// Checks a snapshot of `len` bytes as [`decode_snapshot`] does, without holding more of it than a frame and what is read at
+/// a time. `read` returns that many bytes from an offset on.
+///
+/// # Errors
+///
+/// Those of `read`.
+pub fn check_snapshot(
+    len: u64,
+    store: &[u8; 16],
+    mut read: impl FnMut(u64, u64) -> io::Result<Bytes>,
+) -> io::Result<Result<(), Damage>> {
+    let binding = FrameBinding::new(store);
+    let mut loader = Loader::default();
+    let mut is_format_1 = None;
+    let (mut begin, mut window) = (0, Bytes::new());
+    let mut offset = 0;
+    while offset < len {
+        let held = window.slice(((offset - begin) as usize).min(window.len())..);
+        if (held.len() as u64) < frame_bytes(&held).min(len - offset) {
+            window = read(offset, frame_bytes(&held).max(CHECK_BYTES).min(len - offset))?;
+            begin = offset;
+            // The frame may turn out to be longer.
+            if frame_bytes(&window) <= window.len() as u64 || window.len() as u64 == len - offset {
+                continue;
+            }
+            window = read(offset, frame_bytes(&window).min(len - offset))?;
+        }
+        let at = (offset - begin) as usize;
+        // A first frame that is sound in neither format is damaged, in whichever it is.
+        let is_format_1 = *is_format_1.get_or_insert_with(|| {
+            decode_frame(&window, at, binding).is_none() && decode_frame_1(&window, at).is_some()
+        });
+        let frame = match is_format_1 {
+            true => decode_frame_1(&window, at),
+            false => decode_frame_of(&window, at, begin, binding),
+        };
+        let Some((kind, body, next)) = frame else { return Ok(Err(Damage { offset })) };
+        let next = begin + next as u64;
+        if loader.frame(kind, body).is_none() || loader.ended && next != len {
+            return Ok(Err(Damage { offset }));
+        }
+        loader.forget();
+        offset = next;
+    }
+    Ok(if loader.header.is_some() && loader.ended { Ok(()) } else { Err(Damage { offset }) })
+}
+
+/// Returns how long the frame is, in either format, whose beginning is given; its head alone where that is not whole.
+fn frame_bytes(bytes: &[u8]) -> u64 {
+    let word =
+        |at: usize| bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_le_bytes(*word));
+    let longest = [word(0), word(8)].into_iter().filter(|len| *len as usize <= FRAME_BYTES_MAX).max();
+    FRAME_HEAD_BYTES + u64::from(longest.unwrap_or(0))
+}
+
+/// Decodes the body of a frame of items alone; returns the objects that begin in it.
 #[cfg(feature = "sim")]
 pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
     let mut loader = Loader::default();
@@ -411,21 +476,32 @@ pub fn decode_items(body: Bytes) -> Option<Vec<ObjectId>> {
     Some(loader.objects.into_iter().map(|(id, _)| id).collect())
 }
 
-/// Decodes a frame; gives its kind, its body, and where the next one begins.
+/// Decodes a frame; returns its kind, its body, and the offset of the next one.
 pub(crate) fn decode_frame(bytes: &Bytes, at: usize, binding: FrameBinding) -> Option<(u8, Bytes, usize)> {
+    decode_frame_of(bytes, at, 0, binding)
+}
+
+/// Decodes a frame in a part of a snapshot that begins at `begin`.
+fn decode_frame_of(
+    bytes: &Bytes,
+    at: usize,
+    begin: u64,
+    binding: FrameBinding,
+) -> Option<(u8, Bytes, usize)> {
     let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
     let len = word(at + 8)? as usize;
     if word(at)? != binding.magic() || len == 0 || len > FRAME_BYTES_MAX {
         return None;
     }
     let end = at + 12 + len;
-    if crc32c(bytes.get(at + 8..end)?) ^ binding.mask(at as u64) != word(at + 4)? {
+    if crc32c(bytes.get(at + 8..end)?) ^ binding.mask(begin + at as u64) != word(at + 4)? {
         return None;
     }
     Some((bytes[at + 12], bytes.slice(at + 13..end), end))
 }
 
-/// The same for a frame of format 1: length, CRC, and what the CRC is of.
+/// Decodes a frame of format 1, which consists of length, CRC, and the bytes that the CRC covers; returns the same as
+/// [`decode_frame`].
 pub(crate) fn decode_frame_1(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usize)> {
     let len = u32::from_le_bytes(*bytes[at..].first_chunk()?) as usize;
     let crc = u32::from_le_bytes(*bytes[at + 4..].first_chunk()?);
@@ -440,7 +516,7 @@ pub(crate) fn decode_frame_1(bytes: &Bytes, at: usize) -> Option<(u8, Bytes, usi
     Some((framed[0], bytes.slice(at + 9..end), end))
 }
 
-/// Puts items together to objects.
+/// A builder of objects from items.
 #[derive(Default)]
 pub(crate) struct Loader {
     pub(crate) header: Option<SnapshotHeader>,
@@ -450,17 +526,17 @@ pub(crate) struct Loader {
     entries: ForkNode,
     pub(crate) items: u64,
     pub(crate) ended: bool,
-    /// Whether items are missing since the last object began, which is then a stand-in that takes up what belongs to
-    /// whichever object those were of.
+    /// True if items are missing since the last object began, which is then a stand-in for the objects that those items
+    /// belong to.
     pub(crate) is_broken: bool,
     /// The objects that lost items.
     pub(crate) broken: Vec<ObjectId>,
-    /// Whether frames are missing, the first or the last among them perhaps.
+    /// True if frames are missing, possibly the first or the last.
     is_partial: bool,
 }
 
 impl Loader {
-    /// Goes on behind items that are missing: what comes before the next object is of no use.
+    /// Continues behind missing items: what comes before the next object is of no use.
     pub(crate) fn break_off(&mut self) {
         self.is_partial = true;
         self.finish_fork();
@@ -505,6 +581,15 @@ impl Loader {
         if let (Some(name), Some((_, node))) = (self.fork.take(), self.objects.last_mut()) {
             node.forks.insert(name, std::mem::take(&mut self.entries));
         }
+    }
+
+    /// Forgets what the frames so far held, but for what the next one goes on from.
+    fn forget(&mut self) {
+        if let Some((id, _)) = self.objects.pop() {
+            self.objects.clear();
+            self.objects.push((id, Node::default()));
+        }
+        self.entries = ForkNode::default();
     }
 
     fn item(&mut self, reader: &mut Reader) -> Option<()> {

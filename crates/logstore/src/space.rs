@@ -1,10 +1,10 @@
-//! Space: how much of it a store may take, and the files that it keeps in reserve.
+//! Space: the bounds on what a store takes, and the files that it keeps in reserve.
 //!
 //! A log needs space to give space back: a removal is a record, cleaning a segment writes what is live in it again, and
 //! a segment is freed only when both snapshots that are kept have moved on. So the store has files in reserve: spare
 //! segments, and a file that the next snapshot is written into. They never go back to the file system while they are
 //! needed: a segment that is freed becomes a spare one, and a snapshot that is dropped becomes the next one's file. So
-//! nobody who fills the volume can take them away.
+//! no other user who fills the volume can take them away.
 //!
 //! Invariants, as long as the reserve could be made:
 //! - what the log has without new space ([`Log::room`]) suffices to move all that is live in any segment, and a little
@@ -26,55 +26,78 @@ use crate::disk::DiskFile;
 use crate::engine::Engine;
 use crate::footprint::IndexCounters;
 use crate::log::{Purpose, Reserve};
-use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, segment_name};
+use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, SEGMENT_NUMBER_MAX, Segment, segment_name};
 use crate::snapshot::{KEPT, parse_snapshot_name};
 use crate::sync::{AtomicU64, Mutex};
 
 /// The file that the next snapshot is written into.
 pub const SNAPSHOT_RESERVE: &str = "reserve-snapshot";
-/// Its name while that is done. A file that is found under it when the store is opened is in reserve again.
+/// The name of that file while a snapshot is written. A file that is found under it when the store is opened is in
+/// reserve again.
 pub const SNAPSHOT_BEGUN: &str = "reserve-snapshot-begun";
 
-/// A segment is so small a part of what the store may take, as far as the bounds on segments allow.
+/// The number of segments that the capacity is divided into, as far as the bounds on the size of segments allow.
 const SEGMENTS_PER_CAPACITY: u64 = 256;
-/// The smallest capacity: the reserve has to fit several times over.
+/// The smallest capacity in bytes: the reserve has to fit several times over.
 pub const CAPACITY_BYTES_MIN: u64 = 1 << 20;
-/// File systems give files space in blocks of this, or smaller ones that fit into it.
+/// The size in bytes of the blocks in which file systems allocate space, or a multiple of it.
 pub const BLOCK_BYTES: u64 = 4096;
-/// What the superblock's file takes.
+/// The bytes that the superblock's file takes.
 const SUPERBLOCK_FILE_BYTES: u64 = BLOCK_BYTES;
-/// What a file's name takes in the folder, with room to spare.
+/// The bytes that a file's name takes in the folder, with room to spare.
 const NAME_BYTES: u64 = 64;
-/// Files that are neither segments nor spare ones, and some for what is under way.
+/// The number of files that are neither segments nor spare ones, with some for work under way.
 const OTHER_FILES: u64 = 16;
-/// Within this part of its capacity, a store has to know exactly what its files take.
+/// The divisor of the capacity that gives the remainder below which the exact size of the files is asked of the file
+/// system.
 const NEAR_CAPACITY: u64 = 16;
-/// What a file system may take beside the bytes of a file that is made or made longer: a block for the list of its pieces,
-/// one for its name, and one for the pieces of each snapshot's file, which writing into it may make more of.
+/// The bytes that a file system may take besides the bytes of a file that is made or extended: a block for the list of
+/// its pieces, one for its name, and one for the pieces of each snapshot's file, which writing into it may make more
+/// of.
 const FILE_RECORDS_BYTES: u64 = (2 + KEPT as u64 + 1) * BLOCK_BYTES;
-/// What the snapshot's file has beyond the estimate for transactions that shrink, which are not held up by it.
+/// The bytes that the snapshot's file has beyond the estimate, for transactions that shrink, which it does not hold up.
 const SNAPSHOT_SLACK_BYTES: u64 = 4096;
+
+/// Growth of the index by a transaction that is not counted before it has happened.
+const GROWTH_UNCOUNTED_BYTES: u64 = SNAPSHOT_SLACK_BYTES / 16;
 
 /// The space of one store.
 pub struct Space {
-    /// The most that all files of the store may take.
+    /// The maximum number of bytes that all files of the store may take.
     pub capacity_bytes: Option<u64>,
-    /// Taken after the lock of the maintenance's work, and held for no longer than it takes to make a file.
+    /// The unused files of the log. Locked after the maintenance's work, and for no longer than it takes to make a
+    /// file.
     pub pool: Mutex<Pool>,
-    /// How often the names of the store's files could not be made durable. Held while that is tried.
+    /// The number of times that the names of the store's files could not be made durable. Locked during an attempt.
     name_failures: Mutex<u64>,
-    /// What the index takes.
+    /// Counters of the index's footprint.
     pub index: IndexCounters,
-    /// Segments, as many as there were when that was last looked at.
+    /// The number of segments when it was last looked at.
     segments: AtomicU64,
-    /// Spare files together, in bytes.
+    /// The bytes of all spare files.
     spare_bytes: AtomicU64,
-    /// Snapshots and the file for the next one together, in bytes.
+    /// The bytes of all snapshots and of the file for the next one.
     snapshot_file_bytes: AtomicU64,
-    /// How long each snapshot can become without new space, however many are taken.
+    /// The length in bytes that each snapshot can reach without new space, however many are taken.
     snapshot_room_bytes: AtomicU64,
-    /// Transactions that were refused for want of space.
+    /// Growth of the index that transactions have room for, and have not counted yet.
+    growth_bytes: AtomicU64,
+    /// The number of transactions that were refused because of missing space.
     refused: AtomicU64,
+}
+
+/// Room in the files of snapshots, kept until the index has grown.
+pub(crate) struct Growth<'a> {
+    all_bytes: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl Drop for Growth<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.all_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Files of the log that are not in use.
@@ -84,7 +107,7 @@ pub struct Pool {
     pub next_segment: u32,
     /// Files of one segment's size.
     spares: Vec<Spare>,
-    /// Segments that were freed while somebody was reading them: their files are spare when that is done.
+    /// Segments that were freed while a reader held them: their files become spare when the readers are done.
     held: Vec<Arc<Segment>>,
 }
 
@@ -93,20 +116,29 @@ struct Spare {
     file: Arc<dyn DiskFile>,
 }
 
-/// Room that somebody waits for.
+/// Room that a waiter wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Length of the record; 0 for just a segment to go on to.
+    /// The length of the record in bytes; 0 for just a segment to continue in.
     pub record_bytes: u64,
     /// Bytes by which snapshots may become longer.
     pub growth_bytes: u64,
-    /// What it is for.
+    /// The purpose of the record.
     pub purpose: Purpose,
 }
 
 impl Pool {
-    /// Goes on to the next number, unless there was no space for a file of this one: on a full volume that is found again
-    /// and again, and numbers are to last, and to stay short.
+    /// The number of the next file.
+    fn number(&self) -> Result<u32, StoreError> {
+        if self.next_segment > SEGMENT_NUMBER_MAX {
+            let text = "the numbers of segments are used up; copy the store's objects to a new one";
+            return Err(StoreError::new(ErrorKind::Io, text));
+        }
+        Ok(self.next_segment)
+    }
+
+    /// Increments the number of the next segment, unless there was no space for a file of this one: on a full volume
+    /// that happens again and again, and numbers are to last, and to stay short.
     fn took_number<T>(&mut self, made: &Result<T, StoreError>) {
         if made.as_ref().err().is_none_or(|error| error.kind != ErrorKind::OutOfSpace) {
             self.next_segment += 1;
@@ -115,7 +147,7 @@ impl Pool {
 }
 
 impl Space {
-    /// Nothing but a bound.
+    /// Creates the state of a store whose files are not counted yet.
     pub fn new(capacity_bytes: Option<u64>) -> Self {
         Self {
             capacity_bytes,
@@ -126,34 +158,36 @@ impl Space {
             spare_bytes: AtomicU64::new(0),
             snapshot_file_bytes: AtomicU64::new(0),
             snapshot_room_bytes: AtomicU64::new(0),
+            growth_bytes: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
     }
 
-    /// Spare files together, in bytes.
+    /// Returns the bytes of all spare files.
     pub fn spare_bytes(&self) -> u64 {
         self.spare_bytes.load(Ordering::Relaxed)
     }
 
-    /// Snapshots and the file for the next one together, in bytes.
+    /// Returns the bytes of all snapshots and of the file for the next one.
     pub fn snapshot_file_bytes(&self) -> u64 {
         self.snapshot_file_bytes.load(Ordering::Relaxed)
     }
 
-    /// Transactions that were refused for want of space.
+    /// Returns the number of transactions that were refused because of missing space.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 }
 
-/// The size of segments for a store that may take so many bytes.
+/// Returns the size of segments in bytes for a store that may take `capacity_bytes`: a power of two between about
+/// `least` and `most`.
 pub fn segment_bytes_for(capacity_bytes: u64, least: u32, most: u32) -> u32 {
     let share = (capacity_bytes / SEGMENTS_PER_CAPACITY).clamp(u64::from(least), u64::from(most));
     // The greatest power of two in it. The clamp above keeps it within 32 bits.
     1 << share.ilog2()
 }
 
-/// Whether an I/O error says that there is no space.
+/// Returns whether an I/O error says that there is no space.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -162,20 +196,21 @@ fn spare_name(number: u32) -> String {
     format!("reserve-{number:010}")
 }
 
-/// The number in the name of a spare file.
+/// Returns the number in the name of a spare file; `None` for other names.
 pub fn parse_spare_name(name: &str) -> Option<u32> {
     let number = name.strip_prefix("reserve-")?.parse().ok()?;
-    (spare_name(number) == name).then_some(number)
+    (spare_name(number) == name && number <= SEGMENT_NUMBER_MAX).then_some(number)
 }
 
 impl Engine {
-    /// How often names could not be made durable. Asked before names are changed, for [`Engine::sync_names`].
+    /// Returns the number of times that names could not be made durable. Called before names are changed, for
+    /// [`Engine::sync_names`].
     pub(crate) fn name_failures(&self) -> u64 {
         *self.space.name_failures.lock()
     }
 
-    /// Makes names durable that were changed since there were so many failures. A failure is told to one caller only, and
-    /// what others changed before it may be lost by it too, whatever their own syncs say.
+    /// Makes names durable that were changed when `failures` was the number of failures. A failure is reported to one
+    /// caller only, and changes of other callers before it may be lost with it, whatever their own syncs report.
     pub(crate) fn sync_names(&self, failures: u64) -> io::Result<()> {
         let mut failed = self.space.name_failures.lock();
         let result = self.disk.sync_names();
@@ -192,20 +227,20 @@ impl Engine {
         u64::from(self.options.segment_bytes)
     }
 
-    /// What all files of the store take, in bytes.
+    /// Returns the bytes that all files of the store take.
     pub(crate) fn file_bytes(&self) -> u64 {
         let log_bytes = self.table.capacity_bytes() + self.space.spare_bytes();
         log_bytes + self.space.snapshot_file_bytes() + SUPERBLOCK_FILE_BYTES
     }
 
-    /// What they take with their folder, in bytes.
+    /// Returns the bytes that the files take with their folder.
     pub(crate) fn taken_bytes(&self) -> u64 {
         let spares = self.space.spare_bytes() / self.segment_bytes();
         let files = self.table.len() as u64 + spares + OTHER_FILES;
         self.file_bytes() + self.disk.own_bytes() + (files * NAME_BYTES).next_multiple_of(BLOCK_BYTES)
     }
 
-    /// What is kept for whom.
+    /// Returns the reserved room.
     fn reserve(&self) -> Reserve {
         let segment_bytes = self.segment_bytes();
         let largest_bytes = self.table.largest_bytes().max(segment_bytes);
@@ -219,13 +254,13 @@ impl Engine {
         }
     }
 
-    /// Spare files that there should be beside a segment that is ready.
+    /// Returns the number of spare files that there should be besides a segment that is ready.
     pub(crate) fn spares_wanted(&self) -> u64 {
         let Reserve { clean_bytes, shrink_bytes, .. } = self.reserve();
         (clean_bytes + shrink_bytes).div_ceil(self.segment_bytes() - SEGMENT_HEAD_BYTES) - 1
     }
 
-    /// Tells the log what is in reserve. Called whenever that has changed.
+    /// Tells the log what is in reserve. To be called whenever that has changed.
     pub(crate) fn settle_reserve(&self, pool: &mut Pool) {
         let (free, held): (Vec<_>, Vec<_>) =
             std::mem::take(&mut pool.held).into_iter().partition(|segment| Arc::strong_count(segment) == 1);
@@ -243,8 +278,8 @@ impl Engine {
         self.log.set_reserve(Reserve { spare_bytes: reserve.spare_bytes - held_room, ..reserve });
     }
 
-    /// Whether there were freed segments that somebody was still reading. Those whose readers are gone are spare files
-    /// afterwards, so that looking for room again may find it.
+    /// Returns whether there were freed segments that readers still held. Those whose readers are gone are spare files
+    /// afterwards, so a repeated search for room may find it.
     pub(crate) fn has_held_segments(&self) -> bool {
         let mut pool = self.space.pool.lock();
         let had = !pool.held.is_empty();
@@ -252,14 +287,14 @@ impl Engine {
         had
     }
 
-    /// A segment to go on to when the one that is written to is full, with what has to be kept beside it, and room for
-    /// the index to grow meanwhile.
+    /// Returns the request for a segment to continue in when the current one is full, with the reserve, and
+    /// room for the index to grow meanwhile.
     pub(crate) fn next_segment(&self) -> Wanted {
         // The pieces that small blocks make of a segment.
         Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write }
     }
 
-    /// Whether somebody finds the room that is wanted.
+    /// Returns whether there is the room that is wanted.
     pub(crate) fn has_room(&self, wanted: &Wanted) -> bool {
         let log = match wanted.record_bytes {
             0 => self.log.has_ready() && self.reserve_is_full(),
@@ -273,7 +308,7 @@ impl Engine {
         self.log.room().next_bytes >= clean_bytes + shrink_bytes
     }
 
-    /// Whether the files of snapshots will do when the index has grown.
+    /// Returns whether the files of snapshots will suffice when the index has grown.
     pub(crate) fn index_has_room(&self, wanted: &Wanted) -> bool {
         // What removes objects, forks and keys never makes the index grow. What cuts extents may, and has a little room
         // for it, even as a last resort: beyond that no snapshot could be taken, and nothing be freed, ever again.
@@ -283,17 +318,28 @@ impl Engine {
         self.snapshot_room_wanted(wanted) <= self.space.snapshot_room_bytes.load(Ordering::Relaxed)
     }
 
+    /// Keeps room for the index to grow as wanted; `None` if there is too little.
+    pub(crate) fn reserve_growth(&self, wanted: &Wanted) -> Option<Growth<'_>> {
+        // Small ones find room in the slack, as many as threads can have under way: they need not be told of each other.
+        let bytes = if wanted.growth_bytes > GROWTH_UNCOUNTED_BYTES { wanted.growth_bytes } else { 0 };
+        let all_bytes = &self.space.growth_bytes;
+        let before = if bytes > 0 { all_bytes.fetch_add(bytes, Ordering::Relaxed) } else { 0 };
+        let growth = Growth { all_bytes, bytes };
+        let growth_bytes = if wanted.growth_bytes > 0 { wanted.growth_bytes + before } else { 0 };
+        self.index_has_room(&Wanted { growth_bytes, ..*wanted }).then_some(growth)
+    }
+
     fn snapshot_room_wanted(&self, wanted: &Wanted) -> u64 {
         let slack_bytes = if wanted.purpose == Purpose::Write { SNAPSHOT_SLACK_BYTES } else { 0 };
         self.snapshot_bytes_likely() + wanted.growth_bytes + slack_bytes
     }
 
-    /// How long a snapshot that is taken now will be.
+    /// Returns the estimated length in bytes of a snapshot taken now.
     pub(crate) fn snapshot_bytes_likely(&self) -> u64 {
         self.space.index.snapshot_bytes(self.space.segments.load(Ordering::Relaxed))
     }
 
-    /// Whether there is so little space left that nothing is made larger than it has to be.
+    /// Returns whether there is so little space left that nothing is made larger than it has to be.
     fn is_tight(&self) -> bool {
         let left_bytes = match self.disk.volume() {
             Ok(Some(volume)) => self.left_bytes().min(volume.available_bytes),
@@ -302,12 +348,13 @@ impl Engine {
         left_bytes < self.taken_bytes() / 4
     }
 
-    /// How long the file of a snapshot is made that has to have so many bytes: so that it lasts for a while.
+    /// Returns the length in bytes to give the file of a snapshot that has to have at least `least` bytes, so that it
+    /// lasts for a while.
     fn snapshot_file_bytes(&self, least: u64) -> u64 {
         if self.is_tight() { least + least / 32 } else { least + least / 2 + self.segment_bytes() / 64 }
     }
 
-    /// How long the file of a snapshot that is taken now may stay.
+    /// Returns the maximum length in bytes that the file of a snapshot taken now may keep.
     pub(crate) fn snapshot_file_bytes_max(&self) -> u64 {
         let wanted =
             Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write };
@@ -315,14 +362,14 @@ impl Engine {
         if self.is_tight() { bytes } else { 2 * bytes }
     }
 
-    /// Whether snapshots taken now would have shorter files than those that there are.
+    /// Returns whether snapshots taken now would have shorter files than the existing ones.
     pub(crate) fn snapshots_can_shrink(&self) -> bool {
         let files = KEPT as u64 + 1;
         let needed = files * self.snapshot_file_bytes_max();
         self.persistent && self.space.snapshot_file_bytes() > needed + needed / 16
     }
 
-    /// Makes room without cleaning, out of what is in reserve and what the volume and the capacity have left.
+    /// Makes room without cleaning, out of the reserve and what the volume and the capacity have left.
     ///
     /// # Errors
     ///
@@ -357,9 +404,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a segment of a size and hands it to the log.
+    /// Makes a segment of a size in bytes and hands it to the log.
     pub(crate) fn add_segment(&self, pool: &mut Pool, capacity: u64) -> Result<(), StoreError> {
-        let id = pool.next_segment;
+        let id = pool.number()?;
         let name = segment_name(id);
         let failures = self.name_failures();
         let file = match pool.spares.pop_if(|_| capacity == self.segment_bytes()) {
@@ -402,7 +449,7 @@ impl Engine {
     }
 
     fn add_spare(&self, pool: &mut Pool) -> Result<(), StoreError> {
-        let name = spare_name(pool.next_segment);
+        let name = spare_name(pool.number()?);
         let file = self.create(&name, self.segment_bytes());
         pool.took_number(&file);
         let file = file?;
@@ -425,7 +472,7 @@ impl Engine {
         })
     }
 
-    /// Whether the store may take so many bytes more in one file.
+    /// Returns whether the store may take `bytes` more in one file.
     fn may_take(&self, bytes: u64) -> bool {
         let Some(capacity) = self.space.capacity_bytes else { return true };
         let taken = self.taken_bytes() + bytes;
@@ -443,16 +490,17 @@ impl Engine {
         }
     }
 
-    /// Bytes that the store may take beyond what it has, as far as its capacity says.
+    /// Returns the bytes that the store may take beyond those it has, by its capacity.
     pub(crate) fn left_bytes(&self) -> u64 {
         self.space.capacity_bytes.map_or(u64::MAX, |capacity| capacity.saturating_sub(self.taken_bytes()))
     }
 
-    /// Makes the files of snapshots longer, so that the index can grow as wanted, and if there is room, for a while.
+    /// Makes the files of snapshots longer, so that the index can grow as wanted, and, if there is room, for a while
+    /// after.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::OutOfSpace`] if the volume or the capacity has not that much left.
+    /// [`ErrorKind::OutOfSpace`] if the volume or the capacity has less left.
     pub(crate) fn raise_snapshot_room(
         self: &Arc<Self>,
         work: &mut CleanerState,
@@ -517,7 +565,7 @@ impl Engine {
             .map_err(failed)
     }
 
-    /// Makes a snapshot's file so long, if it is shorter, within the capacity.
+    /// Extends a snapshot's file to `bytes`, if it is shorter, within the capacity.
     pub(crate) fn extend_file_of_snapshot(&self, file: &dyn DiskFile, bytes: u64) -> io::Result<()> {
         let old_bytes = file.size()?;
         if old_bytes >= bytes {
@@ -534,8 +582,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The file that the next snapshot is written into, under a name that is durable: until then a crash may still find it
-    /// under the name of the snapshot that it was.
+    /// Opens the file that the next snapshot is written into, under a name that is durable: until then a crash may
+    /// still find it under the name of the snapshot that it was.
     pub(crate) fn begin_snapshot_file(&self, work: &CleanerState) -> io::Result<Arc<dyn DiskFile>> {
         // One that could not be put back before need not have that name for certain.
         self.return_snapshot_file(SNAPSHOT_BEGUN)?;
@@ -560,7 +608,7 @@ impl Engine {
         })
     }
 
-    /// Has a snapshot's file that is not used after all be in reserve again, if there is one of this name.
+    /// Puts a snapshot's file that is not used after all back in reserve, if there is one of this name.
     pub(crate) fn return_snapshot_file(&self, name: &str) -> io::Result<()> {
         match self.disk.rename(name, SNAPSHOT_RESERVE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -568,7 +616,7 @@ impl Engine {
         }
     }
 
-    /// Has the file of a segment that nobody refers to any more be a spare one, or removes it.
+    /// Makes the file of a segment that is no longer referred to a spare one, or removes it.
     pub(crate) fn discard(&self, pool: &mut Pool, segment: Arc<Segment>) {
         let kept = (pool.spares.len() + pool.held.len()) as u64;
         // One more than there should be: what was freed for a writer is not given away before he has it.
@@ -623,7 +671,7 @@ impl Engine {
         self.space.snapshot_room_bytes.store(least.min(reserve_bytes), Ordering::Relaxed);
     }
 
-    /// The refusal of a transaction that finds no room, and nothing that could be cleaned for it.
+    /// Returns the refusal of a transaction that finds no room, and nothing that could be cleaned for it; counts it.
     pub(crate) fn refuse(&self, wanted: &Wanted) -> StoreError {
         if wanted.record_bytes > 0 {
             self.space.refused.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! The file that says that a folder is a store, of which format, and which one: `nacre-store`.
+//! The superblock, `nacre-store`: the file that identifies a folder as a store, with its format and its identity.
 //!
-//! It is written once, twice over.
+//! It is written once, in two copies.
 
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
@@ -16,7 +16,7 @@ pub const SUPERBLOCK: &str = "nacre-store";
 const COPY_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"NACRESTO";
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// The version of the format.
@@ -26,7 +26,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Both copies.
+    /// Encodes both copies.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(2 * COPY_BYTES);
         out.extend_from_slice(MAGIC);
@@ -39,19 +39,19 @@ impl Superblock {
         out.into()
     }
 
-    /// Decodes whichever copy is sound.
+    /// Decodes the first copy that is sound.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         bytes.chunks_exact(COPY_BYTES).take(2).find_map(decode_copy)
     }
 
-    /// How many of the two copies are sound.
+    /// Returns the number of sound copies: 0 to 2.
     pub fn sound_copies(bytes: &[u8]) -> usize {
         bytes.chunks_exact(COPY_BYTES).take(2).filter_map(decode_copy).count()
     }
 
-    /// Reads the file, or writes it if the folder has no files of a store. With nothing beside it, it may be that of an
-    /// opening that could not make its name durable, and is written again. A store of a lesser format is one of this
-    /// program's format from then on: what is written next may be what a program of that format cannot read.
+    /// Reads the file, or writes it if the folder has no files of a store. A superblock without other files may come
+    /// from an opening that could not make its name durable, and is written again. A store of a lesser format becomes
+    /// one of this program's format: what is written next may be unreadable to a program of that format.
     pub fn load_or_create(disk: &dyn Disk, files: &[(String, u64)]) -> Result<Self, StoreError> {
         let path = disk.describe(SUPERBLOCK);
         let io = |error| StoreError::new(ErrorKind::Io, format!("cannot read or write {path}: {error}"));
@@ -87,7 +87,7 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Writes the file, in place of the one that there may be.
+    /// Writes the file, replacing any earlier one.
     pub fn write(&self, disk: &dyn Disk) -> std::io::Result<()> {
         let temporary = temporary();
         // What an opening left that did not come to its end; usually there is nothing.
@@ -100,12 +100,12 @@ impl Superblock {
     }
 }
 
-/// The name that the file has until it is complete.
+/// Returns the name that the file has until it is complete.
 fn temporary() -> String {
     format!("{SUPERBLOCK}.tmp")
 }
 
-/// Whether a file of this name is one that was not completed.
+/// Returns whether a file of this name is a superblock that was not completed.
 pub fn is_temporary(name: &str) -> bool {
     name == temporary()
 }
@@ -119,7 +119,7 @@ fn decode_copy(bytes: &[u8]) -> Option<Superblock> {
     Some(Superblock { format, store: *body[12..].first_chunk()? })
 }
 
-/// Sixteen random bytes.
+/// Returns sixteen random bytes.
 fn identity() -> Result<[u8; 16], StoreError> {
     let mut bytes = [0; 16];
     rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()).map_err(|error| {

@@ -1,8 +1,8 @@
-//! The primitives by which the threads of a store meet: locks, atomics they decide by, threads, time.
+//! The primitives by which the threads of a store synchronise: locks, deciding atomics, threads, time.
 //!
-//! They are the usual ones, or, with the feature `shuttle`, those of the scheduler of that name, under which the tests run
-//! the same code with every switch between threads decided by a seed. A store that is built with that feature works
-//! inside of such a run only. What nobody decides by (counters for reports), and locks under which nobody waits or
+//! They are the usual ones, or, with the feature `shuttle`, those of the scheduler of that name, under which the tests
+//! run the same code with every switch between threads decided by a seed. A store that is built with that feature works
+//! inside such a run only. Atomics that decide nothing (counters for reports), and locks under which no thread waits or
 //! switches, need not come from here.
 
 #[cfg(not(feature = "shuttle"))]
@@ -15,7 +15,7 @@ mod primitives {
     pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
     pub use std::thread::sleep as pause;
 
-    /// Gives a lock to whoever has waited for it the longest, rather than to whoever takes it next.
+    /// Releases a lock to the thread that has waited for it the longest, rather than to the next one that takes it.
     pub fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
         MutexGuard::unlock_fair(guard);
     }

@@ -13,7 +13,7 @@ pub use shuttle::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 pub use shuttle::thread::JoinHandle;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Who waits for so long waits to be notified.
+/// The shortest time limit that stands for a wait without one.
 const FOREVER: Duration = Duration::from_secs(3600);
 
 /// Starts a thread.
@@ -21,12 +21,12 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Resul
     shuttle::thread::Builder::new().name(name.to_string()).spawn(work)
 }
 
-/// Lets others run.
+/// Lets other threads run.
 pub fn pause(_: Duration) {
     shuttle::thread::yield_now();
 }
 
-/// Lets a lock go, and others take it.
+/// Releases a lock, and lets other threads take it.
 pub fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
     drop(guard);
     shuttle::thread::yield_now();
@@ -36,12 +36,12 @@ pub fn unlock_fair<T>(guard: MutexGuard<'_, T>) {
 pub struct Instant;
 
 impl Instant {
-    /// This moment.
+    /// Returns this moment.
     pub fn now() -> Self {
         Self
     }
 
-    /// How long ago that was.
+    /// Returns the time since then: nothing or a day.
     pub fn elapsed(&self) -> Duration {
         if thread_rng().r#gen() { DAY } else { Duration::ZERO }
     }
@@ -59,18 +59,18 @@ pub struct MutexGuard<'a, T> {
 }
 
 impl<T> Mutex<T> {
-    /// A lock that nobody holds.
+    /// Creates a lock that is free.
     pub fn new(value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
 
-    /// Waits for it.
+    /// Takes the lock, waiting for it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         MutexGuard { mutex: self, guard: Some(guard) }
     }
 
-    /// Takes it, unless somebody holds it.
+    /// Takes the lock, unless it is held.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = match self.0.try_lock() {
             Err(TryLockError::WouldBlock) => return None,
@@ -99,18 +99,18 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 #[derive(Default)]
 pub struct Condvar(shuttle::sync::Condvar);
 
-/// How a wait with a time limit ended.
+/// The result of a wait with a time limit.
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether by its limit.
+    /// Returns whether the wait ended by its limit.
     pub fn timed_out(&self) -> bool {
         self.0
     }
 }
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// Creates a condition variable without waiters.
     pub fn new() -> Self {
         Self::default()
     }
@@ -121,7 +121,7 @@ impl Condvar {
         guard.guard = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits to be notified, or for some time.
+    /// Waits to be notified, or for the time limit; the seed decides.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> WaitTimeoutResult {
         if timeout < FOREVER && thread_rng().r#gen() {
             drop(guard.guard.take());
@@ -133,12 +133,12 @@ impl Condvar {
         WaitTimeoutResult(false)
     }
 
-    /// Wakes one who waits.
+    /// Wakes one waiter.
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
@@ -149,12 +149,12 @@ impl Condvar {
 pub struct RwLock<T>(shuttle::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// Waits for it, to read.
+    /// Takes the lock to read, waiting for it.
     pub fn read(&self) -> shuttle::sync::RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for it, to write.
+    /// Takes the lock to write, waiting for it.
     pub fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,10 +1,10 @@
-//! Making true what an opening believes.
+//! The rewriting of what an opening reads but nothing proves to be on the device.
 //!
-//! What the process before this one wrote is read back from the system's cache, whether or not the device has it. A sync
-//! does not settle that: after a failed one Linux takes what it could not write for written, keeps it in the cache, and
-//! lets later syncs succeed without it. Nor does an error have to be seen by anybody, because the process may have been
-//! killed before it synced. So whatever nothing proves to be on the device is written again, the same bytes to the same
-//! place, and then synced, before anybody is told of it.
+//! The previous process's writes are read back from the system's cache, whether or not the device has them. A sync does
+//! not settle that: after a failed one Linux takes what it could not write for written, keeps it in the cache, and lets
+//! later syncs succeed without it. Nor need anyone have seen an error, because the process may have been killed before
+//! it synced. So everything that nothing proves to be on the device is written again, the same bytes to the same place,
+//! and then synced, before its effects are told.
 //!
 //! - *Records* are proven up to the greatest number that any record names as synced, and before the position of a snapshot:
 //!   both are written only after a sync of them has succeeded. What lies behind is rewritten, segment headers included; a
@@ -13,13 +13,13 @@
 //!   replayed.
 //! - *Snapshots* have been synced before they get their names, but a name is proven by nothing. Each gets a new one.
 //! - *Segments* are used only after their names were synced by the process that used them, the *superblock* likewise. A
-//!   superblock with nothing beside it may come from an opening that failed there, and is written again.
+//!   superblock without other files may come from an opening that failed there, and is written again.
 //! - *Removals* are not proven either. A torn segment that came back would cut the log of its successor; its header is
 //!   cleared before it becomes a file in reserve, and then it goes on from nothing.
 //! - *Files in reserve* get a name that is synced before anything is written to them: as segments, or as the next snapshot.
 //!
-//! Rewriting is safe at every point: a place holds the same bytes before and after, so a crash on the way loses only what
-//! was lost before.
+//! Rewriting is safe at every point: a place holds the same bytes before and after, so a crash in between loses only
+//! what was lost before.
 
 use std::io;
 
@@ -31,7 +31,7 @@ use crate::disk::Disk;
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 use crate::snapshot::snapshot_name;
 
-/// Writes what a segment holds from an offset on again, in parts that may be empty, and syncs all of it.
+/// Writes the contents of a segment from an offset on again, in parts that may be empty, and syncs the whole segment.
 pub(crate) fn rewrite(
     disk: &dyn Disk,
     segment: &Segment,
@@ -76,7 +76,7 @@ pub(crate) fn rename_snapshots(
     }
 }
 
-/// Clears a segment's header, durably, so that the segment is an unused one should its renaming be lost.
+/// Clears a segment's header, durably, so that the segment is an unused one if its renaming is lost.
 pub(crate) fn clear_header(disk: &dyn Disk, segment: &Segment) -> Result<(), StoreError> {
     let zeros = Bytes::from_static(&[0; SEGMENT_HEAD_BYTES as usize]);
     segment.file.write_at(0, &[zeros]).and_then(|()| segment.file.sync()).map_err(|error| {

@@ -1,7 +1,8 @@
-//! A disk that is only looked at: changes are kept in memory, and the files behind it stay as they are.
+//! A read-only view of a disk: changes are kept in memory, and the files behind it stay as they are.
 //!
-//! An opening mends and renames things as it goes, and so does a repair. On a view of the disk both can be done to learn
-//! what they find. A write that changes nothing, as an opening's of what nothing proves to be synced, takes no memory.
+//! An opening mends and renames things as it goes, and so does a repair. On a view of the disk both can be done to
+//! learn their findings. A write that changes nothing, as an opening's of what nothing proves to be synced, takes no
+//! memory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::disk::{Disk, DiskFile, Source};
 
-/// How much of a file is compared at a time with what is to be written to it.
+/// The number of bytes of a file that are compared at a time with those to be written to it.
 const COMPARED_BYTES: usize = 64 << 10;
 
 /// A view of a disk.
@@ -21,13 +22,13 @@ pub struct View {
     names: Mutex<BTreeMap<String, Name>>,
 }
 
-/// What stands behind a name.
+/// The file of a name.
 struct Name {
     /// The file's name on the disk behind; `None` if it is not there.
     origin: Option<String>,
     /// The file, once it was opened or made.
     file: Option<Arc<ViewFile>>,
-    /// Its size before that.
+    /// The file's size in bytes before that.
     bytes: u64,
 }
 
@@ -37,17 +38,17 @@ struct ViewFile {
     changes: Mutex<Changes>,
 }
 
-/// How a file differs from the one behind it.
+/// The differences of a file from the one behind it.
 struct Changes {
     bytes: u64,
-    /// Up to where the file behind shows.
+    /// The length in bytes up to which the file behind shows.
     shown_bytes: u64,
-    /// What was written, in the order in which it was.
+    /// The writes in their order: offsets and bytes.
     pieces: Vec<(u64, Bytes)>,
 }
 
 impl View {
-    /// A view of a disk as it is now.
+    /// Creates a view of a disk as it is now.
     pub fn new(disk: Arc<dyn Disk>) -> io::Result<Self> {
         let files = disk.list()?.into_iter();
         let names = files.map(|(name, bytes)| (name.clone(), Name { origin: Some(name), file: None, bytes }));
@@ -98,7 +99,7 @@ impl Disk for View {
         Ok(())
     }
 
-    /// Messages name the file that is there, not what it would be called.
+    /// Describes the file that exists, not the name that it has in the view.
     fn describe(&self, name: &str) -> String {
         let names = self.names.lock();
         let origin = names.get(name).and_then(|known| known.origin.as_deref());
@@ -112,7 +113,7 @@ impl ViewFile {
         Self { file, changes: Mutex::new(Changes { bytes, shown_bytes, pieces: Vec::new() }) }
     }
 
-    /// Reads what the file behind shows by `read`, and puts what was changed over it.
+    /// Reads what the file behind shows by `read`, and puts the changes over it.
     fn read<T: Default>(
         &self,
         offset: u64,
@@ -141,7 +142,7 @@ impl ViewFile {
         Ok(result)
     }
 
-    /// Whether the file holds these bytes already.
+    /// Returns whether the file holds these bytes already.
     fn holds(&self, offset: u64, bytes: &[u8]) -> bool {
         let mut buffer = vec![0; bytes.len().min(COMPARED_BYTES)];
         let mut at = offset;

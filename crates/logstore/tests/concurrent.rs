@@ -1,6 +1,6 @@
 //! Histories with all the threads that a store has: clients, the commit thread, maintenance with its snapshots and its
-//! cleaner, on a simulated disk whose operations take their time. While they run, the power goes off, again and again: each
-//! time an image of the disk is put aside. In the end every image is opened, and holds what it must.
+//! cleaner, on a simulated disk whose operations take their time. While they run, the power goes off, again and again:
+//! each time an image of the disk is put aside. At the end every image is opened, and must hold what was promised.
 //!
 //! With the feature `shuttle` a seed decides every switch between the threads, and what time-outs do. A failure names its
 //! seed; `NACRE_SEED=n cargo test -p nacre-logstore --features shuttle --test concurrent` runs that history again.
@@ -27,10 +27,10 @@ use shuttle::{future::block_on, thread};
 #[cfg(not(feature = "shuttle"))]
 use {futures::executor::block_on, std::thread};
 
-/// Objects end here.
+/// The end of all objects, in bytes.
 const SPAN_BYTES: usize = 40_000;
 
-/// A write of one byte's value, many times over. Write number `n` of an object makes version `n` of it.
+/// A write of many bytes of one value. Write number `n` of an object makes version `n` of it.
 #[derive(Clone, Copy)]
 struct Put {
     offset: usize,
@@ -38,19 +38,20 @@ struct Put {
     value: u8,
 }
 
-/// One client's object, which nobody else writes.
+/// One client's object, which no other client writes.
 struct Client {
     object: ObjectId,
     puts: Vec<Put>,
-    /// How many of them were acknowledged.
+    /// The number of puts that were acknowledged.
     acked: AtomicU64,
-    /// How many of them are durable for certain, whatever the durability.
+    /// The number of puts that are durable for certain, whatever the durability.
     durable: AtomicU64,
-    /// For each put, how far every client was acknowledged when it was issued: all of that stands before it in the log.
+    /// For each put, the number of acknowledged puts of every client when it was issued: all of those stand before it
+    /// in the log.
     before: Mutex<Vec<Vec<u64>>>,
 }
 
-/// What one history is made of.
+/// One history: its clients, its disk, and the images of the disk.
 struct History {
     seed: u64,
     durability: Durability,
@@ -59,11 +60,11 @@ struct History {
     images: Mutex<Vec<Image>>,
 }
 
-/// The disk at some moment, with what it must hold of each client's object.
+/// The disk at some moment, with the number of puts that it must hold of each client's object.
 struct Image {
     disk: SimDisk,
     least: Vec<u64>,
-    /// Whether only the process was lost.
+    /// True if only the process was lost.
     killed: bool,
 }
 
@@ -108,7 +109,7 @@ impl History {
         }
     }
 
-    /// How far each client was acknowledged.
+    /// Returns the number of acknowledged puts of each client.
     fn acked(&self) -> Vec<u64> {
         self.clients.iter().map(|client| client.acked.load(Ordering::SeqCst)).collect()
     }
@@ -127,14 +128,14 @@ impl History {
         self.images.lock().unwrap().push(Image { disk, least, killed });
     }
 
-    /// Takes note that everything is durable which was acknowledged at some moment.
+    /// Notes that everything is durable that was acknowledged at some moment.
     fn note_durable(&self, acked: &[u64]) {
         for (client, acked) in self.clients.iter().zip(acked) {
             client.durable.fetch_max(*acked, Ordering::SeqCst);
         }
     }
 
-    /// A client's work.
+    /// Does a client's work.
     fn write(&self, client: &Client, store: &LogStore) {
         for (put, version) in client.puts.iter().zip(1..) {
             client.before.lock().unwrap().push(self.acked());
@@ -201,7 +202,7 @@ impl History {
         }
     }
 
-    /// Opens an image, checks what it holds, and checks that a loss of power takes nothing of that.
+    /// Opens an image, checks its contents, and checks that a loss of power takes nothing of them.
     fn check(&self, image: Image) {
         let mut disk = Arc::new(image.disk);
         let store = loop {
@@ -223,7 +224,7 @@ impl History {
         }
     }
 
-    /// How many of each client's puts the store holds.
+    /// Returns the number of each client's puts that the store holds.
     fn find(&self, store: &LogStore, least: &[u64]) -> Vec<u64> {
         let found: Vec<u64> = self.clients.iter().map(|client| client.find(store, self.seed)).collect();
         for ((client, found), least) in self.clients.iter().zip(&found).zip(least) {
@@ -267,7 +268,7 @@ impl Client {
         }
     }
 
-    /// How many of the puts a store holds, the first ones.
+    /// Returns the number of the puts that a store holds: the first ones.
     fn find(&self, store: &LogStore, seed: u64) -> u64 {
         let range = ByteRange::new(0, SPAN_BYTES as u64);
         let mut reply = store.apply(&self.object, Transaction::new().read_range(Fork::DEFAULT, range));

@@ -22,7 +22,7 @@ use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, Store
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// What kind of trouble a history meets.
+/// The kind of trouble that a history meets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     /// The power goes off.
@@ -31,7 +31,7 @@ enum Trouble {
     Kill,
     /// An operation fails; then the process is started again, or the power goes off.
     IoError,
-    /// The system fails to write something back, and says so at the next sync, if at all.
+    /// The system fails to write something back, and reports it at the next sync, if at all.
     WritebackError,
     FullDisk,
 }
@@ -39,7 +39,7 @@ enum Trouble {
 struct Issued {
     object: ObjectId,
     transaction: Transaction,
-    /// Whether it changes the object, if all before it did what they should.
+    /// True if it changes the object, provided that all before it did what they should.
     writes: bool,
     acknowledged: bool,
 }
@@ -52,8 +52,8 @@ struct History {
     /// Every transaction that may have taken effect, in order.
     issued: Vec<Issued>,
     waiting: Vec<(usize, Result<Outcome, StoreError>, Reply<Outcome>)>,
-    /// How many of the issued transactions are known to be on the device, whatever the durability: what was acknowledged
-    /// before a snapshot was taken.
+    /// The number of issued transactions that are known to be on the device, whatever the durability: those
+    /// acknowledged before a snapshot was taken.
     durable: usize,
     durability: Durability,
 }
@@ -82,12 +82,12 @@ impl History {
         }
     }
 
-    /// How many of the issued transactions were acknowledged, with all before them.
+    /// Returns the number of issued transactions up to the last acknowledged one.
     fn acknowledged(&self) -> usize {
         self.issued.iter().rposition(|issued| issued.acknowledged).map_or(0, |last| last + 1)
     }
 
-    /// How many of the issued transactions a loss of power must leave.
+    /// Returns the number of issued transactions that a loss of power must leave.
     fn promised(&self) -> usize {
         if self.durability == Durability::Always { self.acknowledged() } else { self.durable }
     }
@@ -96,7 +96,7 @@ impl History {
         panic!("seed {}: {text}", self.seed)
     }
 
-    /// Issues a transaction; why the store refused to take it, if it did.
+    /// Issues a transaction; returns the kind of the store's refusal, if it refused.
     fn issue(&mut self, store: &LogStore) -> Option<ErrorKind> {
         let (object, transaction) = self.generator.transaction();
         self.issue_this(store, object, transaction)
@@ -127,7 +127,7 @@ impl History {
         None
     }
 
-    /// On a disk that was found full, removes what there is, as a person would: there is always room for that, and for
+    /// Removes everything from a disk that was found full, as a person would: there is always room for that, and for
     /// some of what was refused afterwards.
     fn make_room(&mut self, store: &LogStore) {
         MADE_ROOM.fetch_add(1, Ordering::Relaxed);
@@ -184,7 +184,7 @@ impl History {
         }
     }
 
-    /// Runs until the disk has had enough, or for `steps` steps.
+    /// Runs until the disk fails, or for `steps` steps.
     fn run(&mut self, store: &LogStore, disk: &SimDisk, steps: usize) {
         for _ in 0..steps {
             match self.rng.random_range(0..100) {
@@ -225,8 +225,8 @@ impl History {
         self.collect();
     }
 
-    /// Opens the store again and finds out which prefix of the history it holds: one of at least `least` transactions.
-    /// The disk has no more faults, but a sync may report one that was; whoever is told so starts the store again.
+    /// Opens the store again and finds the prefix of the history that it holds: one of at least `least` transactions.
+    /// The disk has no more faults, but a sync may report an earlier one; then the store is opened once more.
     fn recover(&mut self, disk: &mut Arc<SimDisk>, least: usize) -> LogStore {
         let store = loop {
             match LogStore::open_on(Arc::clone(disk) as _, options_after(self)) {
@@ -301,11 +301,11 @@ fn poll(reply: &mut Reply<Outcome>) -> Poll<Result<Outcome, StoreError>> {
     Pin::new(reply).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A disk on which there is room for all of the reserve, and for something besides: five small segments, and as much for
-/// the largest record of a history.
+/// The bytes of a disk on which there is room for all of the reserve, and for something besides: five small segments,
+/// and as much for the largest record of a history.
 const RESERVE_FITS_BYTES: u64 = 700 << 10;
 
-/// How often removals were tried on a disk that was found full.
+/// The number of times that removals were tried on a disk that was found full.
 static MADE_ROOM: AtomicU64 = AtomicU64::new(0);
 
 fn run(seed: u64) {
@@ -395,7 +395,7 @@ fn run(seed: u64) {
     }
 }
 
-/// A disk that several hold. When a single history is run, it says what is done to it.
+/// Shares a disk. When a single history is run, the operations on the disk are printed.
 fn share(disk: SimDisk) -> Arc<SimDisk> {
     if std::env::var("NACRE_SEED").is_ok() {
         eprintln!("-- a disk");
@@ -427,7 +427,7 @@ fn run_all(part: u64, parts: u64) {
     }
 }
 
-/// How many histories are run without being told.
+/// The number of histories that are run by default.
 const HISTORIES: u64 = 20_000;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Damage: what a flipped bit, a lost sector or a lost file costs, and what a repair brings back.
+//! Damage: the cost of a flipped bit, a lost sector or a lost file, and the effect of a repair.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -33,12 +33,12 @@ fn copy(disk: &SimDisk) -> Arc<SimDisk> {
     Arc::new(disk.after_kill(Faults::default()))
 }
 
-/// Whether anybody ever reads what stands in a file: not in one that is only in reserve.
+/// Returns whether a file's contents are ever read: not those of one that is only in reserve.
 fn is_read(name: &str) -> bool {
     !name.starts_with("reserve-")
 }
 
-/// The names of the snapshots, the oldest first.
+/// Returns the names of the snapshots, the oldest first.
 fn snapshots(disk: &SimDisk) -> Vec<String> {
     let mut names: Vec<String> = disk.list().unwrap().into_iter().map(|(name, _)| name).collect();
     names.retain(|name| name.starts_with("snapshot-"));
@@ -46,14 +46,14 @@ fn snapshots(disk: &SimDisk) -> Vec<String> {
     names
 }
 
-/// The name of the first segment, and its number.
+/// Returns the name of the first segment, and its number.
 fn first_segment(store: &LogStore) -> (String, u32) {
     let name = store.info().segment_list[0].file.clone();
     let number = name.strip_prefix("segment-").unwrap().parse().unwrap();
     (name, number)
 }
 
-/// A folder's files on a simulated disk.
+/// Copies a folder's files to a simulated disk.
 fn disk_of(folder: &Path) -> SimDisk {
     let disk = SimDisk::new(1, Faults::default());
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -65,7 +65,7 @@ fn disk_of(folder: &Path) -> SimDisk {
     disk
 }
 
-/// How the store comes to be that is damaged.
+/// The past of the store that is damaged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Past {
     /// The log alone.
@@ -74,7 +74,7 @@ enum Past {
     OneSnapshot,
     /// Two snapshots, and log behind both.
     TwoSnapshots,
-    /// Closed, so that its newest snapshot holds everything, after segments were freed.
+    /// A closed store, whose newest snapshot holds everything, after segments were freed.
     Compacted,
 }
 
@@ -83,7 +83,7 @@ const PASTS: [Past; 4] = [Past::NoSnapshot, Past::OneSnapshot, Past::TwoSnapshot
 struct Victim {
     disk: SimDisk,
     generator: Generator,
-    /// The files, and how much of each is in use.
+    /// The files, and the bytes of each that are in use.
     files: Vec<(String, u64)>,
 }
 
@@ -151,7 +151,7 @@ fn victim(past: Past, seed: u64) -> Victim {
     Victim { disk, generator, files }
 }
 
-/// The objects that a store does not show as they must be; none of them may show anything else.
+/// Returns the objects that a store cannot read; checks that the others are as they must be.
 fn unreadable(store: &LogStore, generator: &Generator, context: &str) -> Vec<String> {
     let mut unreadable = Vec::new();
     for id in generator.objects() {
@@ -355,7 +355,8 @@ fn while_there_is_one_snapshot_the_log_is_kept_from_its_beginning() {
     assert_eq!(get(&store, "last", 4).unwrap(), "last");
 }
 
-/// Objects "0" to "39" of 5,000 bytes each, over several segments, with two snapshots and the log's beginning freed.
+/// Makes objects "0" to "39" of 5,000 bytes each, over several segments, with two snapshots and the log's beginning
+/// freed.
 fn many_objects() -> SimDisk {
     let disk = Arc::new(SimDisk::new(1, Faults::default()));
     let store = open(&disk).unwrap();
@@ -377,7 +378,7 @@ fn content(number: u8) -> Vec<u8> {
     [vec![number ^ 1; 5000], vec![number; 100]].concat()
 }
 
-/// The numbers of the objects of [`many_objects`] that are as they were.
+/// Returns the numbers of the objects of [`many_objects`] that are as they were.
 fn intact(store: &LogStore) -> Vec<u8> {
     (0..40u8)
         .filter(|number| get(store, &number.to_string(), 5100).is_ok_and(|data| data == content(*number)))
@@ -478,12 +479,13 @@ fn files_of_no_store_are_not_repaired() {
     assert_eq!(disk.list().unwrap(), [("letter.txt".to_string(), 10)]);
 }
 
-/// A payload with a record in it that says that object "throne" was written, sealed as the next one after the record
-/// of the payload itself would be, in every format, by somebody who knows all but the store's identity.
+/// Makes a payload with a record in it that says that object "throne" was written, sealed as the next one after the
+/// record of the payload itself would be, in every format, by an attacker who knows everything but the store's
+/// identity.
 fn forgery(segment: u32, payload_at: u64, sequence: u64) -> Vec<u8> {
     let throne = ObjectId::try_from("throne").unwrap();
     let write = Write::Extents { fork: Fork::DEFAULT, extents: vec![(0, Bytes::from("usurper!"))] };
-    let (effects, data) = Effect::from_writes(vec![write]);
+    let (effects, data) = Effect::from_writes(vec![write], record::CHUNK_BYTES_MAX);
     let mut out = Vec::new();
     for format in [1, 2] {
         for sequence in sequence..sequence + 3 {
@@ -719,7 +721,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
     std::process::Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
 }
 
-/// A file system of its own on a file, mounted, so that its device can be damaged behind its back.
+/// A file system of its own on a file, mounted, so that its device can be damaged underneath it.
 struct Mounted {
     folder: tempfile::TempDir,
 }
@@ -745,7 +747,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Needs to mount a file system, which only root may; where it cannot be done the simulated page cache has to do.
+/// Tests a scrub on a real device. Mounting a file system needs root; where that fails the simulated page cache has to
+/// suffice.
 #[test]
 fn a_scrub_notices_a_block_that_a_real_device_lost() {
     let Some(mounted) = Mounted::new() else {
@@ -770,7 +773,7 @@ fn a_scrub_notices_a_block_that_a_real_device_lost() {
     assert_eq!(report.source, Source::Device);
     assert_eq!(report.findings.len(), 1, "{report:?}");
     assert_eq!(report.findings[0].objects, ["victim"]);
-    assert_eq!(report.lost[0].what, "bytes 0 to 29999 of the default fork");
+    assert_eq!(report.lost[0].what, "bytes 8192 to 16383 of the default fork");
 }
 
 /// A disk with a sector that cannot be read, wherever its file is renamed to.

@@ -1,6 +1,6 @@
-//! The on-disk format: pinned by files of each of its versions, and safe to decode whatever stands there.
+//! The on-disk format: pinned by files of each of its versions, and safe to decode from any bytes.
 //!
-//! `NACRE_GOLDEN=write cargo test -p nacre-logstore --test format` writes the files of the newest version anew, which
+//! `NACRE_GOLDEN=write cargo test -p nacre-logstore --test format` writes the files of the newest version again, which
 //! only a new version of the format may do.
 
 use std::path::{Path, PathBuf};
@@ -23,12 +23,13 @@ fn golden(format: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/format-{format}"))
 }
 
-/// A store of format 2 in which forks took each other's places, which no store of the first format has.
+/// Returns the folder of a store of format 2 in which forks replaced each other, which no store of the first format
+/// has.
 fn golden_with_replacements() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/format-2-replacements")
 }
 
-/// A copy of a store: one that is opened is changed, and stays locked until it is closed.
+/// Copies a store: opening one changes it, and locks it until it is closed.
 fn copy_of(folder: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -38,14 +39,14 @@ fn copy_of(folder: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// Replacements of forks in the history of the golden store that has them.
+/// The percentage of replacements of forks in the history of the golden store that has them.
 const REPLACE_PERCENT: u32 = 15;
 
 fn options() -> Options {
     Options { segment_bytes: 64 << 10, committer: Committer::Caller, ..Options::default() }
 }
 
-/// The history that the golden store holds: half of it in a snapshot, half in the log only.
+/// Runs the history that the golden store holds: half of it in a snapshot, half in the log only.
 fn history(each: impl FnMut(usize, nacre_object::testkit::history::Step)) -> Generator {
     history_with(0, each)
 }
@@ -172,19 +173,22 @@ fn heads_of_records_are_pinned() {
     let object = ObjectId::try_from("o").unwrap();
     let fork = Fork::try_from("f").unwrap();
     let key = Key::try_from("k").unwrap();
-    let (effects, payload) = Effect::from_writes(vec![
-        Write::Create,
-        Write::Extents { fork: fork.clone(), extents: vec![(300, "abc".into()), (0, "d".into())] },
-        Write::Zero { fork: fork.clone(), range: ByteRange::new(1, 2) },
-        Write::Truncate { fork: fork.clone(), size: 5 },
-        Write::RemoveFork { fork },
-        Write::SetKey { key: key.clone(), value: "v".into() },
-        Write::RemoveKey { key: key.clone() },
-        Write::SetAttribute { name: key.clone(), value: "w".into() },
-        Write::RemoveAttribute { name: key },
-        Write::RaiseFence { token: 4 },
-        Write::Remove,
-    ]);
+    let (effects, payload) = Effect::from_writes(
+        vec![
+            Write::Create,
+            Write::Extents { fork: fork.clone(), extents: vec![(300, "abc".into()), (0, "d".into())] },
+            Write::Zero { fork: fork.clone(), range: ByteRange::new(1, 2) },
+            Write::Truncate { fork: fork.clone(), size: 5 },
+            Write::RemoveFork { fork },
+            Write::SetKey { key: key.clone(), value: "v".into() },
+            Write::RemoveKey { key: key.clone() },
+            Write::SetAttribute { name: key.clone(), value: "w".into() },
+            Write::RemoveAttribute { name: key },
+            Write::RaiseFence { token: 4 },
+            Write::Remove,
+        ],
+        record::CHUNK_BYTES_MAX,
+    );
     assert_eq!(payload, ["abc", "d"]);
     let moved = Moved {
         object: object.clone(),
@@ -220,12 +224,12 @@ fn heads_of_records_are_pinned() {
     }
 }
 
-/// What format 2 has besides.
+/// Pins the heads that only format 2 has.
 #[test]
 fn heads_of_replacements_and_of_moves_with_sources_are_pinned() {
     let object = ObjectId::try_from("o").unwrap();
     let replace = Write::ReplaceFork { fork: Fork::DEFAULT, from: Fork::try_from("f").unwrap() };
-    let (effects, _) = Effect::from_writes(vec![replace]);
+    let (effects, _) = Effect::from_writes(vec![replace], record::CHUNK_BYTES_MAX);
     let mut head = record::encode_transaction(&object, &effects);
     record::put_version(&mut head, 6);
     let moved = Moved {
@@ -275,7 +279,7 @@ fn a_head_is_sound_in_its_own_store_and_place_only() {
     assert_eq!(record::decode(&head, Binding::new(1, STORE, 7), 4096), None);
 }
 
-/// What the fuzzers run, on mutations of sound input.
+/// Runs the fuzzers' entry points on mutations of sound input.
 #[test]
 fn decoders_survive_anything() {
     let mut rng = SmallRng::seed_from_u64(3);

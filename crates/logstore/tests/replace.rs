@@ -1,5 +1,5 @@
-//! Forks that take each other's places while the cleaner moves what they hold: nothing is lost, mixed up or left behind,
-//! neither at once nor after an opening.
+//! Forks that replace each other while the cleaner moves their data: nothing is lost, mixed up or left behind, neither
+//! at once nor after an opening.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,8 +41,9 @@ fn read(store: &LogStore, object: &ObjectId, name: &Fork) -> Vec<u8> {
     }
 }
 
-/// Runs `changes` when the first record of moves was written to the disk and the index does not refer to it yet; checks
-/// what two forks of one version hold then, whether the cleaner gets done with them, and what stands after openings.
+/// Runs `changes` when the first record of moves was written to the disk and the index does not refer to it yet; then
+/// checks the contents of two forks of one version, that the cleaner finishes with them, and the contents after
+/// openings.
 fn between_move_and_index(changes: Vec<Write>, expected: &[(&str, u8)]) {
     const BYTES: usize = 6000;
     let disk = Arc::new(SimDisk::new(1, Faults::default()));
@@ -162,7 +163,7 @@ fn what_took_anothers_place_long_ago_is_moved_and_its_segments_are_freed() {
     }
 }
 
-/// Random histories by one thread while another cleans and takes snapshots all the time.
+/// Tests random histories by one thread while another cleans and takes snapshots all the time.
 #[test]
 fn histories_under_a_cleaner_that_never_rests() {
     let seeds: u64 = std::env::var("NACRE_HISTORIES").map_or(12, |count| count.parse().unwrap());

@@ -1,4 +1,4 @@
-//! What a store keeps in reserve, through crashes and restarts, and how it counts what it takes.
+//! The reserve of a store through crashes and restarts, and the store's count of what it takes.
 
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
@@ -13,7 +13,7 @@ use nacre_object::{
     ByteRange, ErrorKind, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, StoreError, Transaction, Write,
 };
 
-/// What takes longer than this hangs.
+/// The time after which a test counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn options() -> Options {
@@ -42,7 +42,7 @@ fn remove(store: &LogStore, name: &str) -> Result<(), StoreError> {
     apply(store, name, Transaction::new().change(Write::Remove))
 }
 
-/// Writes objects of so many bytes until one is refused; gives how many there are.
+/// Writes objects of `bytes` bytes until one is refused; returns their number.
 fn fill(store: &LogStore, bytes: usize) -> u32 {
     for number in 0.. {
         if let Err(error) = write(store, &format!("object-{number}"), 0, vec![number as u8; bytes]) {
@@ -109,7 +109,7 @@ fn the_log_names_no_segment_without_a_header() {
     store.check_files();
 }
 
-/// A disk on which the store's process is killed, as it were, whenever a snapshot gets its name.
+/// A disk on which the store's process is, in effect, killed whenever a snapshot gets its name.
 struct Watched {
     disk: Arc<SimDisk>,
     images: Mutex<Vec<SimDisk>>,
@@ -284,7 +284,7 @@ struct SteppedFile {
     steps: Arc<Mutex<Option<Steps>>>,
 }
 
-/// Where the records of a segment begin.
+/// The offset of a segment's first record, in bytes.
 const SEGMENT_HEAD_BYTES: u64 = 128;
 
 impl SteppedDisk {

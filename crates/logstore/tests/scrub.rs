@@ -1,4 +1,4 @@
-//! Scrubs go from the index to the device: whatever cannot be read is named, object by object, and nothing else is.
+//! Scrubs that go from the index to the device: everything that cannot be read is named, object by object, and nothing else is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -16,9 +16,9 @@ use nacre_object::{
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
 
-/// Length of the objects "a", "b" and "c".
+/// The lengths of the objects "a", "b" and "c", in bytes.
 const LENGTHS: [(&str, u64); 3] = [("a", 12_813), ("b", 3_000_000), ("c", 3)];
-/// Where the record of "a" begins, in every store: behind the segment's header.
+/// The offset of the record of "a" in every store: behind the segment's header.
 const FIRST: u64 = 128;
 
 fn options() -> Options {
@@ -62,7 +62,7 @@ impl Base {
         LogStore::repair(self.path(), options(), |_| {}).unwrap()
     }
 
-    /// The file of the segment with the data: the oldest one that was used.
+    /// Returns the file of the segment with the data: the oldest one that was used.
     fn segment(&self) -> PathBuf {
         let used = |path: &Path| {
             let mut head = [0; 8];
@@ -79,7 +79,7 @@ impl Base {
         file.write_all_at(&vec![0; len], offset).unwrap();
     }
 
-    /// What is left when the process that has the store open is killed.
+    /// Returns a copy of what is left when the process that has the store open is killed.
     fn killed(&self) -> Self {
         let killed = Self { folder: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
         for (path, (bytes, _)) in self.files() {
@@ -88,7 +88,7 @@ impl Base {
         killed
     }
 
-    /// Everything that anybody can see of the folder.
+    /// Returns everything that can be seen of the folder.
     fn files(&self) -> BTreeMap<PathBuf, (Vec<u8>, SystemTime)> {
         let entries = fs::read_dir(self.path()).unwrap().map(|entry| entry.unwrap());
         let seen = |path: &Path| (fs::read(path).unwrap(), fs::metadata(path).unwrap().modified().unwrap());
@@ -96,7 +96,7 @@ impl Base {
     }
 }
 
-/// Closes the store, so that its folder is nobody's.
+/// Closes the store, so that its folder is free.
 fn close(store: LogStore) {
     store.close().unwrap();
 }
@@ -126,7 +126,7 @@ fn get(store: &LogStore, name: &str, range: ByteRange) -> Result<Bytes, StoreErr
     }
 }
 
-/// The first bytes of the pieces of 64 KiB that cannot be read, object by object.
+/// Returns the first bytes of the pieces of 64 KiB that cannot be read, object by object.
 fn unreadable(store: &LogStore) -> BTreeSet<(String, u64)> {
     let mut found = BTreeSet::new();
     for (name, len) in LENGTHS {
@@ -140,7 +140,7 @@ fn unreadable(store: &LogStore) -> BTreeSet<(String, u64)> {
     found
 }
 
-/// The same by what a report says is lost.
+/// Returns the first bytes of the pieces of 64 KiB that a report says are lost, object by object.
 fn lost(report: &ScrubReport) -> BTreeSet<(String, u64)> {
     let mut found = BTreeSet::new();
     // Where the log's end is missing, nobody knows whose later changes were there.
@@ -169,7 +169,7 @@ fn blamed(report: &ScrubReport) -> Vec<&str> {
 }
 
 /// Checks that every scrub of a damaged store, with and without a repair, names exactly what cannot be read: these
-/// objects, and nothing once they are written again or removed.
+/// objects, and nothing after they are written again or removed.
 fn check_losses(base: &Base, expected: &[&str]) {
     let check = |report: &ScrubReport, context: &str| {
         let lost = lost(report);
@@ -328,7 +328,7 @@ fn the_report_of_an_object_in_many_pieces_is_bounded() {
     assert_eq!(blamed(&report), ["many"]);
 }
 
-/// Where the name of an object stands first in the segment.
+/// Returns the offset in the segment at which the name of an object first stands.
 fn name_position(base: &Base, name: &[u8]) -> u64 {
     let bytes = fs::read(base.segment()).unwrap();
     bytes.windows(name.len()).position(|window| window == name).unwrap() as u64

@@ -1,4 +1,4 @@
-//! Room: what has it on a full disk, and who has to wait for whom.
+//! Room: the operations that have it on a full disk, and the waits for it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use nacre_object::{
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// What takes longer than this hangs.
+/// The time after which a test counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn object(name: &str) -> ObjectId {
@@ -197,7 +197,7 @@ fn writes_go_on_while_a_compaction_waits_for_the_disk() {
     writes_go_on_during(LogStore::compact);
 }
 
-/// A store on a simulated disk of a size.
+/// A store on a simulated disk of a given size.
 struct Full {
     disk: Arc<SimDisk>,
     store: LogStore,
@@ -234,14 +234,14 @@ impl Full {
         Self { disk, store }
     }
 
-    /// Leaves no byte to be taken.
+    /// Leaves no byte free on the disk.
     fn let_others_fill(&self) {
         let used: u64 = self.disk.list().unwrap().iter().map(|(_, bytes)| *bytes).sum();
         self.disk.set_faults(Faults { capacity_bytes: Some(used), ..Faults::default() });
     }
 }
 
-/// Fills the store with objects of so many bytes; gives how many there are.
+/// Fills the store with objects of `bytes` bytes, numbered from `from` on; returns the number of the first one refused.
 fn fill(full: &Full, from: u32, bytes: usize) -> u32 {
     for number in from.. {
         match full.write(&format!("object-{number}"), 0, vec![number as u8; bytes]) {

@@ -1,4 +1,5 @@
-//! What a person would notice: what is there after opening again, what damage does, how much space is taken.
+//! The store as a user sees it: the contents after opening again, the effects of damage, the space that is
+//! taken.
 
 use std::sync::Arc;
 
@@ -97,7 +98,7 @@ fn a_removed_object_keeps_its_version_and_its_fence_across_openings() {
     assert_eq!(write(&store, "phoenix", 0, "again"), 4);
 }
 
-/// A store with some history in it, on a simulated disk, and what it must hold.
+/// Makes a store with some history in it, on a simulated disk, with what it must hold.
 fn damaged_store(seed: u64, close: bool) -> (Arc<SimDisk>, Generator, Vec<(String, u64)>) {
     let disk = Arc::new(SimDisk::new(seed, Faults::default()));
     let store = LogStore::open_on(Arc::clone(&disk) as _, by_hand(Durability::Always)).unwrap();
@@ -237,7 +238,7 @@ fn a_full_disk_refuses_writes_and_takes_them_again_when_there_is_room() {
     put(stored).unwrap();
 }
 
-/// 60 % of what was written is live, and random blocks are written again, many times over.
+/// Overwrites random blocks many times over, while 60 % of what was written is live.
 fn overwrite_for_ever(store: &LogStore, segment_bytes: u64, live_bytes: u64, rounds: u64) {
     let mut rng = SmallRng::seed_from_u64(9);
     let block = 4096;

@@ -1,4 +1,4 @@
-//! What must not happen while a sync is under way.
+//! Tests of what must not happen while a sync is under way.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,8 @@ use nacre_logstore::{Committer, Durability, LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::{Answer, ByteRange, Fork, ObjectId, ObjectStore, Outcome, Transaction};
 
-/// Holds the next sync of a segment open, before it has any effect: says so, and waits for leave to go on.
+/// Holds the next sync of a segment open, before it has any effect: reports that, and waits for leave to go
+/// on.
 fn hold_next_sync(disk: &SimDisk) -> (Receiver<()>, Sender<()>) {
     let (held, is_held) = channel();
     let (release, released) = channel();
@@ -32,7 +33,7 @@ fn put(store: &LogStore, object: &ObjectId, value: u8) {
     assert!(matches!(block_on(store.apply(object, write)).unwrap(), Outcome::Done(_)));
 }
 
-/// What a store holds after a loss of power: the first byte of the object, if it is there.
+/// Returns what a store holds after a loss of power: the first byte of the object, if it exists.
 fn after_crash(disk: &SimDisk, object: &ObjectId) -> Option<u8> {
     let options = Options {
         durability: Durability::None,

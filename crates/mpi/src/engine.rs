@@ -1,7 +1,7 @@
-//! The walk's engine as the algorithms see it: a queue of work with threads behind it.
+//! The walk's engine as a queue for the algorithms, with threads behind it.
 //!
-//! Two ways to keep the queue: for all algorithms but one it is the engine's own, shared by its threads. In CP, entries
-//! are handed out one at a time: a worker visits the one that it was assigned, and the master keeps a list of the whole
+//! There are two queues: for all algorithms but one it is the engine's own, shared by its threads. In CP, entries are
+//! handed out one at a time: a worker visits the one that it was assigned, and the master keeps a list of the whole
 //! frontier of the tree, as published, which is why it is kept on disk beyond some length.
 
 use crate::spill::Spill;
@@ -10,7 +10,7 @@ use nacre_walk::algorithm::Queue;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of units in one message, about, at most.
+/// The approximate maximum size of the units in one message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// The queue of an engine whose threads share it.
@@ -65,17 +65,18 @@ pub struct OneByOne<S> {
 }
 
 impl<S: Send + Sync> OneByOne<S> {
-    /// With nothing in it.
+    /// Creates an empty queue.
     pub fn new(engine: Arc<nacre_walk::Queue<S>>) -> OneByOne<S> {
         OneByOne { engine, entries: Spill::new(), failed: None }
     }
 
-    /// Why entries could not be written to disk, or read from there. The walk is not complete then.
+    /// Takes the error with which entries could not be written to disk, or read from there. The walk is then
+    /// incomplete.
     pub fn failed(&mut self) -> Option<io::Error> {
         self.failed.take()
     }
 
-    /// What the engine found since the last time belongs into the queue.
+    /// Moves the units that the engine found since the last call into the queue.
     fn gather(&mut self) {
         for unit in self.engine.found() {
             if let Err(error) = self.entries.push(unit) {
@@ -84,7 +85,7 @@ impl<S: Send + Sync> OneByOne<S> {
         }
     }
 
-    /// Takes out everything, for a checkpoint.
+    /// Removes and returns all units, for a checkpoint.
     pub fn drain(&mut self) -> Vec<Unit> {
         self.gather();
         let mut all = Vec::new();

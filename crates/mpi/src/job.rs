@@ -1,8 +1,8 @@
-//! One rank of the job: the engine's threads walk, and this thread talks to the other ranks and does nothing else.
+//! One rank of the job: the engine's threads walk, and this thread only communicates with the other ranks.
 //!
-//! A walk goes by *phases*. Each ends for all ranks at once: because everything was visited, or because somebody asked
-//! for a stop, to write a checkpoint or to end. Between two phases nothing is under way, and what is left is in the
-//! ranks' queues.
+//! A walk consists of *phases*. Each ends for all ranks at once: because everything was visited, or because a stop was
+//! requested, to write a checkpoint or to end. Between two phases no message is in flight, and the remaining work is in
+//! the ranks' queues.
 
 use crate::engine::{OneByOne, Shared};
 use crate::network::{Network, NetworkError};
@@ -13,60 +13,65 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// For so long after something happened this thread only lets others run before it looks again: a conversation goes on
-/// without the delay of sleeping.
+/// The time for which this thread only yields between polls after something happened, so that an exchange of messages
+/// continues without the delay of sleeping.
 const EAGER: Duration = Duration::from_micros(20);
 
-/// The same with a master: there every entry is a conversation, and a processor that went to sleep in between is late.
+/// The time for which this thread only yields with CP, where every entry is an exchange of messages, and a processor
+/// that went to sleep in between is late.
 const EAGER_WITH_MASTER: Duration = Duration::from_millis(1);
 
-/// A rank that waits for an answer sleeps for as long as it has waited: the answer takes twice its time at most.
+/// The divisor of the time that a rank has waited, which gives its next sleep: with 1, an answer takes at most twice
+/// its time.
 const REST_PART: u32 = 1;
 
-/// It never sleeps longer, and a rank that waits for nothing always does: often enough for a rank that asks, and next to
-/// nothing for the processor.
+/// The maximum time of a sleep, used always by a rank that waits for nothing: short enough for ranks that ask it for
+/// work, and with a negligible use of the processor.
 const REST_MAX: Duration = Duration::from_millis(3);
 
-/// Why a rank gave up.
+/// The error with which a rank gave up.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// The network failed.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// A thread of this rank panicked; it has said why.
+    /// A thread of this rank panicked, after printing its message.
     #[error("a thread of rank {0} failed")]
     Thread(u32),
-    /// A rank told rank 0 something that cannot be understood.
+    /// A rank sent rank 0 a result that cannot be decoded.
     #[error("rank {0} told nonsense: do all ranks run the same version of this program?")]
     Nonsense(u32),
-    /// The master's queue could not be kept on disk, or the output not be had.
+    /// The master's queue could not be kept on disk, or the output could not be opened.
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }
 
-/// How a phase went, for this rank.
+/// The result of a phase for this rank.
 pub struct Phase {
-    /// Why it ended.
+    /// The reason why it ended.
     pub ending: Ending,
-    /// What was said.
+    /// The algorithm's counters.
     pub counters: algorithm::Counters,
-    /// Of CP: entries that were not handed out.
+    /// CP only: the entries that were not handed out.
     pub entries: Vec<Unit>,
-    /// Time that this thread spent with messages.
+    /// The time that this thread spent with messages.
     pub communication: Duration,
 }
 
-/// When to end a phase early.
+/// The conditions on which a phase ends early.
 pub struct Until<'a> {
-    /// Somebody wants everything to end.
+    /// Set when a signal has asked the program to end.
     pub interrupted: &'a AtomicBool,
-    /// A checkpoint is due. Only one rank needs to know.
+    /// The time at which a checkpoint is due. Only one rank needs to know it.
     pub checkpoint_at: Option<Instant>,
 }
 
-/// Walks until everything was visited by some rank, or somebody asked for a stop. `threads` runs the engine and returns when that
-/// has stopped and its output is written. `entries` is what CP's master begins with; everybody else begins with what is in the
-/// engine's queue.
+/// Walks until the ranks have visited everything or a stop was requested. `threads` runs the engine and returns when
+/// that has stopped and its output is written. CP's master begins with `entries`; all other ranks begin with the
+/// contents of the engine's queue.
+///
+/// # Errors
+/// [`JobError`] if the network or a thread failed, or the master's queue could not be kept.
 pub fn run_phase<S: Send + Sync>(
     network: &mut Network<Unit>,
     engine: &Arc<Queue<S>>,

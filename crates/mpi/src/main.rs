@@ -1,6 +1,6 @@
-//! `nacre-mpi`: what Nacre does with the ranks of an MPI job.
+//! `nacre-mpi`: Nacre on the ranks of an MPI job.
 //!
-//! A program of its own, because it links MPI. Start it with `mpirun`.
+//! A separate program, because it links MPI. It is started with `mpirun`.
 
 mod engine;
 mod job;
@@ -38,7 +38,7 @@ enum Command {
     /// Check that the network does what the walk relies on
     #[command(hide = true)]
     Contract {
-        /// What the messages are drawn from
+        /// The seed of the messages
         #[arg(default_value_t = 1)]
         seed: u64,
     },

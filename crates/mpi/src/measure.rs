@@ -1,4 +1,4 @@
-//! What a rank did, said and took, for the study.
+//! Measurements of a rank for the study: its work, its messages, and its use of resources.
 
 use crate::job::Phase;
 use crate::network::Network;
@@ -8,31 +8,31 @@ use nix::sys::resource::{UsageWho, getrusage};
 use std::path::Path;
 use std::time::Duration;
 
-/// One rank.
+/// The measurements of one rank.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Measured {
-    /// Entries that it visited.
+    /// The number of entries that it visited.
     pub entries: u64,
-    /// From the beginning of the program to the end of the walk.
+    /// The time from the start of the program to the end of the walk, in nanoseconds.
     pub wall_ns: u64,
-    /// Processor time in user mode.
+    /// Processor time in user mode, in nanoseconds.
     pub user_ns: u64,
-    /// Processor time in the kernel.
+    /// Processor time in the kernel, in nanoseconds.
     pub system_ns: u64,
-    /// The most memory that it held.
+    /// The maximum resident size, in bytes.
     pub resident_bytes_max: u64,
-    /// What its threads spent their time with.
+    /// The time that its threads spent in each part of the work.
     pub profile: Profile,
-    /// What the thread that talks spent with messages.
+    /// The time that the communicating thread spent with messages, in nanoseconds.
     pub communication_ns: u64,
-    /// What was said, by the algorithm's own count.
+    /// The algorithm's own counters.
     pub counters: Counters,
-    /// Bytes that were handed to MPI for each rank, packed.
+    /// The number of bytes that were handed to MPI for each rank, compressed.
     pub wire_bytes: Vec<u64>,
 }
 
 impl Measured {
-    /// This rank, at the end of a phase.
+    /// Collects the measurements of this rank at the end of a phase.
     pub fn new(phase: &Phase, network: &Network<Unit>, progress: &Progress, wall: Duration) -> Measured {
         // It cannot fail for the calling process; were it to, the figures would be missing.
         let usage = getrusage(UsageWho::RUSAGE_SELF).ok();
@@ -52,7 +52,7 @@ impl Measured {
     }
 }
 
-/// The whole job.
+/// The measurements of the whole job.
 #[derive(Debug, serde::Serialize)]
 pub struct Measurements<'a> {
     algorithm: Algorithm,
@@ -61,7 +61,7 @@ pub struct Measurements<'a> {
 }
 
 impl<'a> Measurements<'a> {
-    /// Of ranks with so many threads each.
+    /// Combines the measurements of ranks with `threads` threads each.
     pub fn new(
         algorithm: Algorithm,
         threads: usize,
@@ -71,6 +71,9 @@ impl<'a> Measurements<'a> {
     }
 
     /// Writes them as JSON.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
     pub fn write(&self, file: &Path) -> std::io::Result<()> {
         let mut json = serde_json::to_vec_pretty(self)?;
         json.push(b'\n');

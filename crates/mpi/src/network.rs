@@ -1,9 +1,8 @@
-//! The network of an MPI job, as the walk's algorithms see it.
+//! The network of an MPI job, as a transport of the walk's algorithms.
 //!
-//! - What is sent belongs to this end until MPI has taken it: a buffer of its own for every message, none of them ever
-//!   waited for.
-//! - What comes is asked for, and never waited for either.
-//! - One thread uses it, the one that initialised MPI.
+//! - A sent message belongs to this end until MPI has taken it: each has its own buffer, and none is ever waited for.
+//! - Received messages are polled for, and never waited for either.
+//! - Only one thread uses it, the one that initialised MPI.
 #![allow(unsafe_code)]
 
 use crate::processor::Mask;
@@ -21,43 +20,45 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// Why the network failed.
+/// The error with which the network failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// A call of MPI did not succeed. MPI itself usually ends the job before anybody sees this.
+    /// A call of MPI failed. MPI itself usually ends the job before this error is seen.
     #[error("MPI could not {0} (error {1})")]
     Mpi(&'static str, i32),
-    /// A rank sent something that this program never sends.
+    /// A rank sent a message that cannot be decoded.
     #[error(
         "rank {0} sent {1} bytes that are no message: do all ranks run the same version of this program?"
     )]
     Nonsense(u32, usize),
-    /// A message that cannot be written down.
+    /// A message cannot be encoded.
     #[error("a message cannot be encoded: {0}")]
     Encoding(postcard::Error),
-    /// The message is longer than MPI can say.
+    /// A message is longer than MPI allows.
     #[error("a message of {0} bytes is too long for MPI")]
     TooLong(usize),
 }
 
-/// A message on its way: MPI reads the buffer until the request is done.
+/// A message in flight: MPI reads the buffer until the request is done.
 struct Sending {
     request: ffi::MPI_Request,
     _buffer: Box<[u8]>,
 }
 
-/// Messages on their way, in the order in which they were sent.
+/// Messages in flight, in the order in which they were sent.
 #[derive(Default)]
 pub struct Outgoing(VecDeque<Sending>);
 
 impl Outgoing {
-    /// How many MPI has not taken yet.
+    /// Returns the number of messages that MPI has not taken yet.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Lets go of the buffers that MPI has taken. The oldest are looked at first, and those behind one that is not done
-    /// wait.
+    /// Drops the buffers that MPI has taken. The oldest are checked first, and those behind an unfinished one wait.
+    ///
+    /// # Errors
+    /// If MPI reports an error.
     pub fn settle(&mut self) -> Result<(), NetworkError> {
         while let Some(oldest) = self.0.front_mut() {
             let mut done = 0;
@@ -103,20 +104,20 @@ impl Outgoing {
     }
 }
 
-/// Whoever closes before everything was taken gives up: MPI may still read the buffers.
+/// Leaks the buffers that were not taken, because MPI may still read them.
 impl Drop for Outgoing {
     fn drop(&mut self) {
         self.0.drain(..).for_each(std::mem::forget);
     }
 }
 
-/// What the algorithms say to each other.
+/// Messages of the algorithms.
 const TALK: i32 = 0;
 /// Pieces of output.
 const OUTPUT: i32 = 1;
-/// What a rank has to tell at the end of a phase.
+/// The result of a rank at the end of a phase.
 const PART: i32 = 2;
-/// How rank 0 has the job go on.
+/// Rank 0's decision at the end of a phase.
 const DECISION: i32 = 3;
 
 /// One rank's end of the network.
@@ -128,48 +129,51 @@ pub struct Network<W> {
 }
 
 impl<W> Network<W> {
-    /// Over a communicator that nobody else uses.
+    /// Creates the network over a communicator that has no other user.
     pub fn new(world: SimpleCommunicator) -> Network<W> {
         let sent_bytes = vec![0; world.size() as usize];
         Network { world, sending: Outgoing::default(), sent_bytes, _units: PhantomData }
     }
 
-    /// Bytes that the algorithms sent to each rank.
+    /// Returns the number of bytes that the algorithms sent to each rank.
     pub fn sent_bytes(&self) -> &[u64] {
         &self.sent_bytes
     }
 
-    /// Whether this is rank 0.
+    /// Returns whether this is rank 0.
     pub fn is_root(&self) -> bool {
         self.world.rank() == 0
     }
 
-    /// This rank.
+    /// Returns this rank.
     pub fn number(&self) -> u32 {
         self.world.rank() as u32
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn size(&self) -> u32 {
         self.world.size() as u32
     }
 
     /// Sends a piece of output to rank 0.
+    ///
+    /// # Errors
+    /// If MPI reports an error.
     pub fn send_output(&self, bytes: Vec<u8>, outgoing: &mut Outgoing) -> Result<(), NetworkError> {
         outgoing.send(&self.world, 0, OUTPUT, bytes)
     }
 
-    /// A piece of output that has come.
+    /// Returns a piece of output that has arrived, with its sender.
     pub fn receive_output(&self) -> Option<(u32, Vec<u8>)> {
         self.take_one(OUTPUT)
     }
 
-    /// Tells rank 0 something, and waits until MPI has taken it. Between phases only.
+    /// Sends `bytes` to rank 0, and waits until MPI has taken them. Only between phases.
     pub fn tell(&self, bytes: &[u8]) {
         self.world.process_at_rank(0).send_with_tag(bytes, PART);
     }
 
-    /// Something that a rank told, if it has come.
+    /// Returns what a rank sent by [`Network::tell`], if it has arrived, with its sender.
     pub fn hear(&self) -> Option<(u32, Vec<u8>)> {
         self.take_one(PART)
     }
@@ -180,8 +184,8 @@ impl<W> Network<W> {
         Some((status.source_rank() as u32, bytes))
     }
 
-    /// Rank 0 says a number, and everybody hears it. Between phases only. It may take rank 0 a long time, for which the
-    /// others sleep; in a broadcast of MPI's they would keep their processors busy.
+    /// Sends a number from rank 0 to all ranks, and returns it on each. Only between phases. Rank 0 may take a long
+    /// time, during which the others sleep; in a broadcast of MPI's they would keep their processors busy.
     pub fn decide(&self, number: i32) -> i32 {
         if self.is_root() {
             for rank in 1..self.world.size() {
@@ -201,7 +205,10 @@ impl<W> Network<W> {
         }
     }
 
-    /// Rank 0 says something, and everybody hears it. Between phases only.
+    /// Sends a value from rank 0 to all ranks, and returns it on each. Only between phases.
+    ///
+    /// # Errors
+    /// If the value cannot be encoded or decoded.
     pub fn same<T: Serialize + DeserializeOwned>(&self, said: &T) -> Result<T, NetworkError> {
         let mut bytes = postcard::to_stdvec(said).map_err(NetworkError::Encoding)?;
         let len = self.decide(bytes.len() as i32) as usize;
@@ -210,14 +217,14 @@ impl<W> Network<W> {
         postcard::from_bytes(&bytes).map_err(|_| NetworkError::Nonsense(0, len))
     }
 
-    /// Every rank says something of the same length, and everybody hears all of it, by rank.
+    /// Gathers a number from every rank, and returns all of them on each, by rank.
     pub fn share(&self, number: u64) -> Vec<u64> {
         let mut all = vec![0; self.world.size() as usize];
         self.world.all_gather_into(&number, &mut all[..]);
         all
     }
 
-    /// Every rank says which processors it may use, and everybody hears of all, by rank.
+    /// Gathers the processor mask of every rank, and returns all of them on each, by rank.
     pub fn share_masks(&self, mask: &Mask) -> Vec<Mask> {
         let mut all = vec![0; mask.len() * self.world.size() as usize];
         self.world.all_gather_into(&mask[..], &mut all[..]);
@@ -264,14 +271,14 @@ impl<W: Serialize + DeserializeOwned> Transport<W> for Network<W> {
     }
 }
 
-/// Shorter messages are sent as they are.
+/// The size below which messages are not compressed, in bytes.
 const PACK_MIN_BYTES: usize = 100;
 
-/// What an unpacked message may take.
+/// The maximum size of an unpacked message, in bytes.
 const UNPACKED_MAX_BYTES: usize = 64 << 20;
 
-/// Paths that are sent together have much in common: they take a third or less when they are compressed. A byte in front
-/// says whether they are.
+/// Compresses a message, unless it is short. Paths that are sent together have much in common: compressed they take a
+/// third or less. The first byte says whether the rest is compressed.
 fn pack(plain: Vec<u8>) -> Vec<u8> {
     if plain.len() < PACK_MIN_BYTES {
         return [&[0], &plain[..]].concat();

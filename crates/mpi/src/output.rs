@@ -1,6 +1,7 @@
-//! What a rank lists goes to rank 0, which prints it: whole pieces, so that no line is broken.
+//! Listed output of all ranks, sent to rank 0, which prints it in whole pieces, so that no line is broken.
 //!
-//! A thread that lists waits while too much is under way, so a slow reader slows the walk down and nothing piles up.
+//! A thread that lists waits while too much output is in flight, so a slow reader slows the walk down and nothing piles
+//! up.
 
 use crate::network::{Network, NetworkError, Outgoing};
 use std::io::{self, Write};
@@ -8,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Pieces of a rank's own that wait to be sent.
+/// The maximum number of a rank's pieces that wait to be sent.
 const WAITING_MAX: usize = 4;
 
-/// Pieces of a rank that MPI has not taken yet.
+/// The maximum number of a rank's pieces that MPI has not taken yet.
 const SENDING_MAX: usize = 4;
 
-/// Where the threads of a rank write to.
+/// The output that the threads of a rank write to.
 pub struct Forwarder {
     pieces: SyncSender<Vec<u8>>,
 }
@@ -30,18 +31,18 @@ impl Write for Forwarder {
     }
 }
 
-/// The end of it that belongs to the thread that communicates.
+/// The end of the output that belongs to the communicating thread.
 pub struct Output {
     pieces: Receiver<Vec<u8>>,
     sending: Outgoing,
     printer: Option<Printer>,
-    /// Pieces that this rank sent, and on rank 0 those that came from each.
+    /// The number of pieces that this rank sent, and, on rank 0, of those received from each rank.
     sent: u64,
     received: Vec<u64>,
 }
 
 impl Output {
-    /// Both ends. Only rank 0 has something to print to.
+    /// Creates both ends. Only rank 0 has a `printer`.
     pub fn new(printer: Option<Printer>, ranks: u32) -> (Forwarder, Output) {
         let (sender, pieces) = sync_channel(WAITING_MAX);
         let received = vec![0; ranks as usize];
@@ -51,7 +52,10 @@ impl Output {
         )
     }
 
-    /// Sends or prints what there is, without waiting for anybody: whether there was something.
+    /// Sends or prints what is available without waiting, and returns whether there was anything.
+    ///
+    /// # Errors
+    /// If the network failed.
     pub fn go_on<W>(&mut self, network: &Network<W>) -> Result<bool, NetworkError> {
         let mut busy = false;
         self.sending.settle()?;
@@ -82,28 +86,28 @@ impl Output {
         Ok(busy)
     }
 
-    /// After the last piece was written: whether MPI, or rank 0's reader, has everything.
+    /// Returns whether MPI, or rank 0's reader, has taken everything; called after the last piece was written.
     pub fn is_empty(&mut self) -> bool {
         self.sending.len() == 0 && self.printer.as_mut().is_none_or(Printer::is_empty)
     }
 
-    /// Pieces that this rank has sent to rank 0 so far.
+    /// Returns the number of pieces that this rank has sent to rank 0.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Pieces that have come from a rank so far.
+    /// Returns the number of pieces received from a rank.
     pub fn received(&self, from: u32) -> u64 {
         self.received[from as usize]
     }
 
-    /// Why printing failed. Nothing is printed any more since.
+    /// Returns the error with which printing failed. Nothing is printed after it.
     pub fn failure(&self) -> Option<io::Error> {
         self.printer.as_ref()?.shared.failure()
     }
 }
 
-/// A thread that prints: a reader that reads slowly, or not at all, holds up nobody else than those who write.
+/// A printing thread: a slow or stopped reader holds up only the threads that write.
 pub struct Printer {
     pieces: SyncSender<Vec<u8>>,
     waiting: Option<Vec<u8>>,
@@ -125,7 +129,10 @@ impl Printed {
 }
 
 impl Printer {
-    /// To that file.
+    /// Starts a thread that prints to `file`.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
     pub fn new(mut file: std::fs::File) -> io::Result<Printer> {
         let (sender, pieces) = sync_channel::<Vec<u8>>(WAITING_MAX);
         let shared = Arc::new(Printed::default());

@@ -1,14 +1,14 @@
-//! Which processors a rank may use, and how many threads that makes where several ranks may use the same.
+//! The processors that a rank may use, and its number of threads where several ranks share processors.
 
 use std::num::NonZeroUsize;
 
 /// A bit for each processor of a node.
 pub type Mask = [u64; PROCESSORS_MAX / 64];
 
-/// More processors a node has not, or those beyond are not counted.
+/// The maximum number of processors of a node; those beyond are not counted.
 const PROCESSORS_MAX: usize = 1024;
 
-/// The processors that this process may use; none if the system does not say.
+/// Returns the processors that this process may use; none if the system does not give them.
 pub fn mask() -> Mask {
     let mut mask = [0; PROCESSORS_MAX / 64];
     if let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::this()) {
@@ -21,17 +21,17 @@ pub fn mask() -> Mask {
     mask
 }
 
-/// All ranks, with the node that each is on and the processors that it may use there.
+/// The nodes of all ranks, and the processors that each may use there.
 pub struct Shares<'a> {
-    /// Numbers of the nodes.
+    /// The number of each rank's node.
     pub nodes: &'a [u64],
-    /// What each rank may use.
+    /// The processors that each rank may use.
     pub masks: &'a [Mask],
 }
 
 impl Shares<'_> {
-    /// Threads for a rank: each of its processors counts as much as there is of it for each rank that may use it. A
-    /// rank that is bound to processors of its own takes all of them.
+    /// Returns the number of threads of a rank: each processor is divided equally among the ranks that may use it. A
+    /// rank that is bound to its own processors takes all of them.
     pub fn threads(&self, rank: usize) -> usize {
         // A limit that is not a mask, such as a container's, is one for all ranks together.
         let allowed = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);

@@ -1,30 +1,30 @@
-//! A queue of units that is kept in a temporary file beyond some length: first in, first out.
+//! A queue of units that is kept in a temporary file beyond some length, first in, first out.
 //!
-//! The oldest units are in memory, and so are the newest; what is between them lies in the file, in the order in which it
-//! came. Space in the file is used again when everything in it was read.
+//! The oldest and the newest units are in memory; those between them are in the file, in order of arrival. Space in the
+//! file is reused when everything in it was read.
 
 use nacre_walk::Unit;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-/// Units that each end keeps in memory.
+/// The maximum number of units that each end keeps in memory.
 const IN_MEMORY_MAX: usize = 50_000;
 
-/// The queue.
+/// A first-in, first-out queue of units, partly in a file.
 pub struct Spill {
     oldest: VecDeque<Unit>,
     newest: Vec<Unit>,
     file: Option<File>,
     read_at: u64,
     write_at: u64,
-    /// Portions in the file, by their lengths in bytes.
+    /// The lengths of the portions in the file, in bytes.
     portions: VecDeque<u64>,
     in_file: usize,
 }
 
 impl Spill {
-    /// An empty queue; the file is made when it is needed.
+    /// Creates an empty queue; the file is created when it is needed.
     pub fn new() -> Spill {
         Spill {
             oldest: VecDeque::new(),
@@ -37,12 +37,15 @@ impl Spill {
         }
     }
 
-    /// How many units there are.
+    /// Returns the number of units.
     pub fn len(&self) -> usize {
         self.oldest.len() + self.in_file + self.newest.len()
     }
 
-    /// Adds one.
+    /// Adds a unit.
+    ///
+    /// # Errors
+    /// If the file cannot be created or written.
     pub fn push(&mut self, unit: Unit) -> io::Result<()> {
         self.newest.push(unit);
         if self.newest.len() < IN_MEMORY_MAX {
@@ -66,7 +69,10 @@ impl Spill {
         Ok(())
     }
 
-    /// Takes out the oldest.
+    /// Removes and returns the oldest unit.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
     pub fn pop(&mut self) -> io::Result<Option<Unit>> {
         if self.oldest.is_empty() {
             self.refill()?;

@@ -1,7 +1,7 @@
 //! `nacre-mpi walk`: the command `nacre walk`, carried out by all ranks of a job.
 //!
-//! Every rank makes the same plan from the same flags. Rank 0 visits the roots; the algorithm shares out what is below;
-//! at the end, and at every checkpoint, each rank tells rank 0 what it has counted, and rank 0 prints.
+//! Every rank makes the same plan from the same flags. Rank 0 visits the roots; the algorithm shares out the work
+//! below; at the end, and at every checkpoint, each rank sends its counts to rank 0, and rank 0 prints.
 
 use crate::job::{self, JobError, Until};
 use crate::measure::{Measured, Measurements};
@@ -27,48 +27,48 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args, Clone, Debug)]
 #[group(skip)]
 pub struct Args {
-    /// How the ranks share out the work: cp, drqs, deqs, pa-drqs or h-drqs
+    /// Algorithm that shares out the work among the ranks: cp, drqs, deqs, pa-drqs or h-drqs
     #[arg(long, value_name = "NAME", default_value_t = Algorithm::HDrqs, help_heading = "Ranks")]
     pub algorithm: Algorithm,
-    /// What all random choices follow from
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Ranks")]
     pub seed: u64,
-    /// Write what every rank did, said and took into this file, as JSON
+    /// Write measurements of every rank to this file, as JSON
     #[arg(long, value_name = "FILE", help_heading = "Ranks")]
     pub measurements: Option<PathBuf>,
     #[command(flatten)]
     pub walk: command::Args,
 }
 
-/// What a rank tells rank 0 at the end of a phase.
+/// The result that a rank sends to rank 0 at the end of a phase.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Part {
-    /// What it has counted in this phase; taken out by rank 0.
+    /// The counts of this phase; taken out by rank 0.
     report: Option<Report>,
-    /// What it has counted of directories that are begun, and goes on counting: by their numbers among the sums that it
-    /// has sent before.
+    /// The counts of directories that are begun, which the rank continues: by their numbers among the sums that it has
+    /// sent before.
     begun: Vec<(u32, Tally)>,
-    /// What is left in its queue.
+    /// The work that is left in its queue.
     units: Vec<Unit>,
-    /// Pieces of output that rank 0 has to have.
+    /// The number of pieces of output that rank 0 must have received.
     pieces: u64,
-    /// Somebody wants everything to end.
+    /// True if a signal has asked the program to end.
     interrupted: bool,
     measured: Measured,
-    /// Why this rank could not do its part.
+    /// The reason why this rank failed, if it did.
     failure: Option<String>,
 }
 
-/// Rank 0's decision after a phase, where it is no exit code.
+/// Rank 0's decision to continue after a phase, in place of an exit code.
 const GO_ON: i32 = -1;
 
-/// In front of what a rank tells: a piece of its files with several names, one of its sums of directories, or its part,
-/// which comes last.
+/// The first byte of each message of a rank's result: a piece of its files with several names, one of its sums of
+/// directories, or its [`Part`], which comes last.
 const LINKS: u8 = 0;
 const LAST: u8 = 1;
 const SUMS: u8 = 2;
 
-/// Walks, and gives the exit code of this rank.
+/// Walks, and returns the exit code of this rank.
 pub fn run(args: &Args, json: bool, network: Network<Unit>, interrupted: &AtomicBool) -> i32 {
     let mut walk = Rank { network, args, json, interrupted };
     match walk.run() {
@@ -198,7 +198,7 @@ impl Rank<'_> {
         self.args.walk.resume.is_some()
     }
 
-    /// What a checkpoint holds, on rank 0.
+    /// Loads the checkpoint on rank 0, if the walk is resumed, and returns its units.
     fn load(&self, plan: &mut Plan, counted: &mut Counted) -> Result<Option<Vec<Unit>>, CommandError> {
         let flags = &self.args.walk;
         let Some(file) = flags.resume.as_ref().or(flags.checkpoint.as_ref()) else { return Ok(None) };
@@ -226,7 +226,7 @@ impl Rank<'_> {
         Ok(Some(loaded.units))
     }
 
-    /// What the flags ask for, with as many threads as this rank has processors to itself.
+    /// Builds the plan from the flags, with the number of threads that this rank's processors allow.
     fn plan(&self, numbers: &[u64], masks: &[Mask]) -> Result<Plan, CommandError> {
         let mut args = self.args.walk.clone();
         if self.args.algorithm.has_threads() {
@@ -244,7 +244,8 @@ impl Rank<'_> {
         Ok(plan)
     }
 
-    /// Whether all ranks succeeded with something: if not, each that failed says why, and all end with the same code.
+    /// Returns the result if all ranks succeeded; otherwise one of the failed ranks prints its error, and all return
+    /// the greatest exit code.
     fn agree<T>(&self, done: Result<T, CommandError>) -> Result<T, i32> {
         let code = match &done {
             Ok(_) => 0,
@@ -272,7 +273,7 @@ impl Rank<'_> {
         Ok(Some(Printer::new(io::stdout().as_fd().try_clone_to_owned()?.into())?))
     }
 
-    /// Brings everything that was counted to rank 0, which gets all parts, without the reports.
+    /// Sends all counts to rank 0, which returns all parts, without the reports.
     fn gather(
         &self,
         mut part: Part,
@@ -338,7 +339,7 @@ impl Rank<'_> {
         Ok(Some(parts.into_iter().flatten().collect()))
     }
 
-    /// Saves, or prints, on rank 0: how the job goes on.
+    /// Saves or prints the result on rank 0, and returns its decision.
     fn conclude(
         &self,
         plan: &Plan,
@@ -408,7 +409,7 @@ impl Rank<'_> {
     }
 }
 
-/// The exit code of the job, after a word about it.
+/// Prints the job's error, if any, and returns its exit code.
 fn end(verdict: Result<(), CommandError>) -> i32 {
     match verdict {
         Ok(()) | Err(CommandError::Unread) => 0,
@@ -425,7 +426,7 @@ fn fail(sentence: &str) -> i32 {
     1
 }
 
-/// What tells this node from others.
+/// Returns a number that identifies this node: a hash of its name.
 fn node_number() -> u64 {
     let name = nix::sys::utsname::uname().map(|name| name.nodename().to_owned()).ok();
     BuildHasherDefault::<DefaultHasher>::default().hash_one(name)

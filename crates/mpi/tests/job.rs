@@ -1,5 +1,5 @@
-//! Whole jobs, through the built program, as a user starts them: the launcher is that of the MPI that the program was
-//! built with, named by `NACRE_MPIRUN` (`mpirun` if it is not set).
+//! Tests of whole jobs, through the built program: the launcher is that of the MPI that the program was built with,
+//! named by `NACRE_MPIRUN` (`mpirun` if it is not set).
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-/// A job of so many ranks.
+/// Returns the command of a job of `ranks`.
 fn job(ranks: usize, arguments: &[&str]) -> Command {
     let launcher = std::env::var("NACRE_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned());
     let about = Command::new(&launcher).arg("--version").output().unwrap_or_else(|error| {
@@ -38,7 +38,7 @@ fn succeed(ranks: usize, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Folders in folders, one with very many files, and names of every kind.
+/// Creates folders in folders, one with very many files, and names of every kind.
 fn tree(root: &Path) {
     let large = root.join("large");
     std::fs::create_dir(&large).unwrap();
@@ -138,7 +138,7 @@ fn what_is_wrong_is_said_once() {
     assert!(complaint.contains("h-drqs"), "{complaint}");
 }
 
-/// The processes of a job's ranks: those that have this in their command lines.
+/// Returns the processes of a job's ranks: those with `argument` in their command lines.
 fn ranks_with(argument: &str) -> Vec<rustix::process::Pid> {
     let mut found = Vec::new();
     for process in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -153,8 +153,8 @@ fn ranks_with(argument: &str) -> Vec<rustix::process::Pid> {
     found
 }
 
-/// Ends a job by a signal to one of its ranks, some time after it has saved its first checkpoint: what it left to standard
-/// error, or nothing if it was through before.
+/// Ends a job by a signal to one of its ranks, after its first checkpoint and `delay`, and returns its standard error,
+/// or nothing if it ended before.
 fn end_early(
     ranks: usize,
     checkpoint: &Path,
@@ -177,8 +177,8 @@ fn end_early(
     (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// Waits for a job whose ranks have to end in bounded time. A launcher that is still there long after them is ended:
-/// that of Open MPI 4.1 sometimes waits for itself when a rank was killed.
+/// Waits for a job whose ranks have to end in bounded time. A launcher that outlives them for long is killed: that of
+/// Open MPI 4.1 sometimes waits for itself when a rank was killed.
 fn wait(mut running: Child, mark: &str) -> Output {
     let begun = Instant::now();
     let mut alone: Option<Instant> = None;

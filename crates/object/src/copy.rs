@@ -1,29 +1,31 @@
-//! Copying objects from one store to another with their versions: how a site grows from one machine to a cluster, and
-//! back.
+//! Copying of objects from one store to another with their versions: the way for a site to grow from one machine to a
+//! cluster, and back.
 //!
-//! The seam has no call that sets versions, and needs none: a transaction that proposes a version is stamped with it
-//! if it is ahead of the object's ([`Guard::Proposal`]). So an object is *replayed*: its extents are written in
-//! ascending order of their versions, all those of one version in one transaction that proposes it; keys and
-//! attributes go along, or take versions that no extent has; the last transaction proposes the object's own version.
-//! (Whatever carries one version was written by one transaction, and so fits into one again; or it took another fork's
-//! place, and does so again: [`Write::ReplaceFork`].)
+//! The seam has no call that sets versions, and needs none: a transaction that proposes a version is stamped with it if
+//! it is ahead of the object's ([`Guard::Proposal`]). So an object is *replayed*: its extents are written in ascending
+//! order of their versions, all those of one version in one transaction that proposes it; keys and attributes go along,
+//! or take versions that no extent has; the last transaction proposes the object's own version. (Everything that
+//! carries one version was written by one transaction, and so fits into one again; or it replaced another fork, and
+//! does so again: [`Write::ReplaceFork`].)
 //!
-//! **One version.** A copy is the original as of one version. All that has to be known of an object beforehand is read in
-//! one transaction, with its bytes and keys as far as a reply holds them, so small objects are copied however often they
-//! are written. Other bytes are read on the condition that they did not change since; if they did, the object is begun
-//! again, and what is new since is all that is left to do. An object that changes faster than that is given up after
-//! [`ATTEMPTS_MAX`] attempts, and reported.
+//! **One version.** A copy is the original as of one version. Everything that a copy must know of an object in advance
+//! is read in one transaction, with its bytes and keys as far as a reply holds them, so small objects are copied
+//! however often they are written. Other bytes are read on the condition that they did not change since; if they did,
+//! the object is started again, and only the newer part is left to do. A copy of an object that changes faster than
+//! that is given up after [`ATTEMPTS_MAX`] attempts, and reported.
 //!
 //! **Not yet whole.** At each moment the copy is what the original would look like if nothing newer than the copy's
-//! version had been written yet. That is also where an interrupted copy takes up again: at the destination's version,
-//! without any record beside the objects. For the same reason, copying again later brings over only what changed since.
-//! An object that takes several transactions has the fork [`MARK`] from the first to the last: whoever finds it looks at
-//! a copy that is not complete. Where a removed object was copied before, or one transaction does it all, there is no such moment.
+//! version had been written yet. An interrupted copy resumes from there, at the destination's version, without any
+//! record beside the objects. For the same reason, copying again later brings over only what changed since. An object
+//! that takes several transactions has the fork [`MARK`] from the first to the last: its presence marks a copy that is
+//! not complete. There is no such moment where a removed object was copied before, or where one transaction does it
+//! all.
 //!
-//! **What is not copied**: staged forks and whatever else has a reserved name ([`crate::stage`]), and what cannot be seen
-//! through the seam, which is the versions of objects that were removed, and of forks other than the default one that do
-//! not exist (any more). Clients must not carry versions that they read in the one store over to the other for those.
-//! Where such a fork comes to be after a first copy was made, its oldest holes get a newer version in the copy.
+//! **What is not copied**: staged forks and everything else that has a reserved name ([`crate::stage`]), and what
+//! cannot be seen through the seam, which is the versions of objects that were removed, and of forks other than the
+//! default one that do not exist (any more). Clients must not carry versions that they read in the one store over to
+//! the other for those. Where such a fork is created after a first copy was made, its oldest holes get a newer version
+//! in the copy.
 
 mod look;
 mod pairs;
@@ -34,33 +36,33 @@ use crate::limit::PAGE_ENTRIES_MAX;
 use crate::*;
 use look::Look;
 
-/// How often an object is begun anew because somebody wrote it meanwhile.
+/// The maximum number of times that a copy of an object is started because the object was written to meanwhile.
 pub const ATTEMPTS_MAX: usize = 20;
 /// The fork that an object has in the destination as long as its copy is not complete.
 pub const MARK: &str = ".nacre.copying";
 
-/// What copying came to.
+/// The result of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// Objects that are now the same in both stores.
     pub objects: u64,
-    /// Those among them that were the same before.
+    /// Objects among these that were the same already.
     pub unchanged: u64,
     /// Bytes of extents that were written.
     pub bytes: u64,
-    /// Objects that were not copied, or not wholly, and why.
+    /// Objects that were not copied, or not wholly, with the reason.
     pub failed: Vec<(ObjectId, StoreError)>,
 }
 
 /// Copies all objects of a store into another one, in the order of their ids. `progress` is called after each
-/// transaction that was written, and after each object, with the totals so far. An object that cannot be copied (damaged,
-/// written all the time, or such that the destination has another one of its name) is reported, and the others are copied
-/// all the same.
+/// transaction that was written, and after each object, with the totals so far. An object that cannot be copied
+/// (because it is damaged, is written all the time, or has a different namesake in the destination) is reported, and
+/// the others are still copied.
 ///
 /// # Errors
 ///
-/// Those that would befall the next object too: a store that cannot be reached, is full or takes no writes. What was
-/// copied stays, and the next attempt goes on from there.
+/// Errors that would affect the next object too: a store that cannot be reached, is full or takes no writes. What was
+/// copied stays, and the next attempt resumes from there.
 pub async fn copy_objects(
     source: &dyn ObjectStore,
     destination: &dyn ObjectStore,
@@ -90,11 +92,11 @@ pub async fn copy_objects(
     }
 }
 
-/// Copies one object, or what of it the destination does not have yet.
+/// Copies one object, or the part of it that the destination does not have yet.
 ///
 /// # Errors
 ///
-/// Those of the stores; [`ErrorKind::Busy`] if the object is written all the time, or somebody else writes the copy;
+/// Those of the stores; [`ErrorKind::Busy`] if the object is written all the time, or another client writes the copy;
 /// [`ErrorKind::Invalid`] if the destination has an object of this name that is no earlier state of it.
 pub async fn copy_object(
     source: &dyn ObjectStore,
@@ -107,13 +109,13 @@ pub async fn copy_object(
     Ok(copied)
 }
 
-/// Whether a failure says something about a store rather than an object.
+/// Returns whether a failure is one of the store rather than of an object.
 fn is_of_the_store(kind: ErrorKind) -> bool {
     use ErrorKind::*;
     matches!(kind, OutOfSpace | ReadOnly | Unavailable | Unknown | Denied | Closed)
 }
 
-/// Copies one object; `true` if there was nothing to do. `wrote` is told of the bytes of each transaction.
+/// Copies one object; returns true if there was nothing to do. `wrote` gets the bytes of each transaction.
 async fn copy_one(
     source: &dyn ObjectStore,
     destination: &dyn ObjectStore,
@@ -146,7 +148,7 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    /// `None` if the source was written to meanwhile; else whether there was nothing to do.
+    /// Runs the copy; returns whether there was nothing to do, or `None` if the source was written to meanwhile.
     async fn run(mut self) -> Result<Option<bool>, StoreError> {
         // Forks that only one of the two has are looked at in the other as well.
         let Some(to) = Look::outline(self.destination, self.object, &[]).await? else { return Ok(None) };

@@ -1,5 +1,5 @@
-//! What can go wrong with a store, as opposed to a guard that did not hold (which is an
-//! [`Outcome`](crate::Outcome), not an error).
+//! Failures of a store, as opposed to a guard that did not hold (which is an [`Outcome`](crate::Outcome), not an
+//! error).
 
 use std::fmt;
 
@@ -22,13 +22,13 @@ pub enum ErrorKind {
     /// The request was sent, or was being made durable, when the connection or the store failed: it may or may
     /// not have taken effect, and only a later read can tell.
     Unknown = 7,
-    /// The peer did not prove that it may do this.
+    /// The peer did not prove that it is allowed to do this.
     Denied = 8,
     /// This store cannot do what was asked.
     Unsupported = 9,
     /// The store was closed, or is shutting down. Nothing was changed.
     Closed = 10,
-    /// The store is used by somebody else, or too busy to accept the request. Nothing was changed.
+    /// The store is used by another process, or too busy to accept the request. Nothing was changed.
     Busy = 11,
 }
 
@@ -48,17 +48,17 @@ impl ErrorKind {
         Self::Busy,
     ];
 
-    /// The code that stands for this kind on the wire.
+    /// Returns the code that stands for this kind on the wire.
     pub fn code(self) -> u8 {
         self as u8
     }
 
-    /// The kind that a code stands for.
+    /// Returns the kind that a code stands for.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// True if the very same request may succeed later, and repeating it can do no harm.
+    /// Returns whether the same request may succeed later, and repeating it can do no harm.
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::Unavailable | Self::Busy | Self::OutOfSpace)
     }
@@ -68,19 +68,19 @@ impl ErrorKind {
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct StoreError {
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub kind: ErrorKind,
     /// The sentence.
     pub message: String,
 }
 
 impl StoreError {
-    /// A failure of a kind.
+    /// Creates a failure of a kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    /// The same failure, with what was being attempted put before it.
+    /// Returns the failure with what was attempted put before its sentence.
     pub fn context(mut self, attempted: impl fmt::Display) -> Self {
         self.message = format!("{attempted}: {}", self.message);
         self

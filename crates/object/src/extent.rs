@@ -13,20 +13,20 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// All that a fork can hold.
+    /// The range of everything that a fork can hold.
     pub const ALL: ByteRange = ByteRange { offset: 0, len: OFFSET_MAX };
 
-    /// The `len` bytes from `offset` on.
+    /// Creates the range of the `len` bytes from `offset` on.
     pub const fn new(offset: u64, len: u64) -> Self {
         Self { offset, len }
     }
 
-    /// One past the last byte, for a range that passed [`ByteRange::validate`].
+    /// Returns the offset one past the last byte, for a range that passed [`ByteRange::validate`].
     pub const fn end(&self) -> u64 {
         self.offset + self.len
     }
 
-    /// Checks that the range ends within the offset space.
+    /// Checks that the range ends within the offset space; [`ErrorKind::Invalid`] if it does not.
     pub fn validate(&self) -> Result<(), StoreError> {
         match self.offset.checked_add(self.len) {
             Some(end) if end <= OFFSET_MAX => Ok(()),
@@ -44,7 +44,7 @@ impl From<std::ops::Range<u64>> for ByteRange {
     }
 }
 
-/// Whether an extent holds bytes.
+/// The kind of an extent: bytes, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExtentKind {
     /// Written bytes.
@@ -56,15 +56,16 @@ pub enum ExtentKind {
 /// A byte range of a fork written at one version. Ranges that were never written belong to no extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent {
-    /// Where it stands. Extents in an answer are clipped to the range that was asked for.
+    /// The range in the fork. Extents in an answer are clipped to the range that was asked for.
     pub range: ByteRange,
     /// The version of the transaction that wrote it.
     pub version: u64,
-    /// Whether it holds bytes.
+    /// The extent's kind.
     pub kind: ExtentKind,
 }
 
-/// Appends `extent` to a list in ascending order, merging it with the last one where the two are really one.
+/// Appends `extent` to a list in ascending order, and merges it with the last one where the two are really
+/// one.
 pub fn coalesce(extents: &mut Vec<Extent>, extent: Extent) {
     if extent.range.len == 0 {
         return;

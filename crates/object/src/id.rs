@@ -1,4 +1,4 @@
-//! Names: of objects, forks, keys and attributes. All are byte strings; programs usually use UTF-8.
+//! Names of objects, forks, keys and attributes. All are byte strings; programs usually use UTF-8.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ macro_rules! name {
         pub struct $name(Bytes);
 
         impl $name {
-            /// Makes the name from bytes; an [`ErrorKind::Invalid`] error says which lengths are allowed.
+            /// Creates the name from bytes; [`ErrorKind::Invalid`] if their number is not allowed.
             pub fn new(bytes: impl Into<Bytes>) -> Result<Self, StoreError> {
                 let bytes = bytes.into();
                 if $range.contains(&bytes.len()) {
@@ -49,12 +49,12 @@ macro_rules! name {
                 Err(StoreError::new(ErrorKind::Invalid, text))
             }
 
-            /// The name's bytes.
+            /// Returns the name's bytes.
             pub fn as_bytes(&self) -> &[u8] {
                 &self.0
             }
 
-            /// The name's bytes, shared rather than copied.
+            /// Returns the name's bytes, shared rather than copied.
             pub fn to_bytes(&self) -> Bytes {
                 self.0.clone()
             }
@@ -103,15 +103,15 @@ macro_rules! name {
 }
 
 name! {
-    /// Names an object: 1 to 255 bytes.
+    /// The name of an object: 1 to 255 bytes.
     ObjectId, "object id", (1..=OBJECT_ID_BYTES_MAX)
 }
 name! {
-    /// Names a fork of an object: 0 to 255 bytes. The empty name is the default fork.
+    /// The name of a fork of an object: 0 to 255 bytes. The empty name is the default fork.
     Fork, "fork name", (0..=FORK_NAME_BYTES_MAX)
 }
 name! {
-    /// Names a key or an attribute of an object: 1 to 1024 bytes, ordered bytewise.
+    /// The name of a key or an attribute of an object: 1 to 1024 bytes, ordered bytewise.
     Key, "key", (1..=KEY_BYTES_MAX)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! An object is named by an [`ObjectId`] and holds *forks* (sparse byte streams), *keys* (an ordered map) and
 //! *attributes* (a small map). Every byte of a fork carries the version of the transaction that wrote it, so that
-//! a client can read a region, change it, and write it back on the condition that nobody else did so meanwhile:
+//! a client can read a region, change it, and write it back on the condition that no other client did so meanwhile:
 //! optimistic coordination instead of locks (Carns et al., *A Case for Optimistic Coordination in HPC Storage
 //! Systems*, section III).
 //!

@@ -3,34 +3,34 @@
 //! [`Transaction::validate`](crate::Transaction::validate) enforces them; every engine and every server calls it
 //! before anything else.
 
-/// Longest object id, in bytes. The shortest is one byte.
+/// The maximum length of an object id, in bytes. The shortest is one byte.
 pub const OBJECT_ID_BYTES_MAX: usize = 255;
-/// Longest fork name, in bytes. The empty name is the default fork.
+/// The maximum length of a fork name, in bytes. The empty name is the default fork.
 pub const FORK_NAME_BYTES_MAX: usize = 255;
-/// Longest key or attribute name, in bytes. The shortest is one byte.
+/// The maximum length of a key or attribute name, in bytes. The shortest is one byte.
 pub const KEY_BYTES_MAX: usize = 1024;
-/// Largest value of a key, in bytes.
+/// The maximum length of a key's value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
-/// Largest value of an attribute, in bytes.
+/// The maximum length of an attribute's value, in bytes.
 pub const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
-/// Attributes that one object may have.
+/// The maximum number of attributes of one object.
 pub const ATTRIBUTES_MAX: usize = 256;
-/// Payload that one transaction may carry, in bytes: extents, values, and the operands of its guards.
+/// The maximum payload of one transaction, in bytes: extents, values, and the operands of its guards.
 pub const TRANSACTION_BYTES_MAX: usize = 16 << 20;
-/// Guards, reads and writes that one transaction may hold together.
+/// The maximum number of guards, reads and writes of one transaction together.
 pub const OPERATIONS_MAX: usize = 4096;
-/// Extents that one transaction may write, over all its vectored writes.
+/// The maximum number of extents that one transaction writes, over all its vectored writes.
 pub const EXTENTS_PER_TRANSACTION_MAX: usize = 65_536;
-/// Bytes of data, keys and values that one outcome carries; reads past it are cut, with a continuation.
+/// The maximum bytes of data, keys and values that one outcome carries; reads past it are cut, with a continuation.
 pub const REPLY_BYTES_MAX: usize = 16 << 20;
-/// Bytes of the region that a refusal hands back.
+/// The maximum bytes of the region that a refusal carries.
 pub const REFUSAL_BYTES_MAX: usize = 1 << 20;
-/// Extents that the answer to one read lists; a read of more is cut, with a continuation.
+/// The maximum number of extents that the answer to one read lists; a read of more is cut, with a continuation.
 pub const EXTENTS_PER_READ_MAX: usize = 4096;
-/// Entries in one page of keys, forks or objects.
+/// The maximum number of entries in one page of keys, forks or objects.
 pub const PAGE_ENTRIES_MAX: usize = 1024;
-/// One past the last byte that a fork can hold: offsets and sizes are at most 2^63 - 1.
+/// The offset one past the last byte that a fork can hold: offsets and sizes are at most 2^63 - 1.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
-/// Greatest version that a write may propose. It leaves half of the sequence to the object itself, so that no
+/// The greatest version that a write may propose. It leaves half of the sequence to the object itself, so that no
 /// proposal can exhaust it.
 pub const PROPOSAL_MAX: u64 = 1 << 62;

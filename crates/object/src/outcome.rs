@@ -1,10 +1,10 @@
-//! What a transaction gives back.
+//! The results of a transaction.
 
 use bytes::Bytes;
 
 use crate::{Extent, Fork, Key};
 
-/// How a transaction ended, when the store did not fail.
+/// The outcome of a transaction, when the store did not fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Every guard held: the reads are answered, the writes took effect.
@@ -18,7 +18,7 @@ pub enum Outcome {
 pub struct Done {
     /// The version that was stamped on the writes; the object's version if there were none.
     pub version: u64,
-    /// Whether the object existed before the transaction.
+    /// True if the object existed before the transaction.
     pub existed: bool,
     /// One answer for each read, in order.
     pub answers: Vec<Answer>,
@@ -29,18 +29,18 @@ pub struct Done {
 pub struct Refusal {
     /// The first guard, in order, that did not hold.
     pub guard: usize,
-    /// What stood there instead.
+    /// The state that the guard found instead.
     pub found: Found,
     /// The object's version.
     pub version: u64,
 }
 
-/// What stood where a guard wanted something else.
+/// The state that made a guard fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// For `Exists`, `Absent` and `Version`: whether the object exists. Its version is the refusal's.
     Object {
-        /// Whether it does.
+        /// True if it exists.
         exists: bool,
     },
     /// For `Region` and `Proposal`: the region as it stands, so that the loser of a race can try again at once.
@@ -55,15 +55,15 @@ pub enum Found {
 /// The answer to one read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// To `Range` and `Extents`.
+    /// The answer to `Range` and `Extents`.
     Range(RangeRead),
-    /// To `Stat`.
+    /// The answer to `Stat`.
     Stat(Stat),
-    /// To `Forks`.
+    /// The answer to `Forks`.
     Forks(ForkPage),
-    /// To `Key` and `Attribute`: the value, or `None` if there is none.
+    /// The answer to `Key` and `Attribute`: the value, or `None` if there is none.
     Value(Option<Bytes>),
-    /// To `Keys` and `Attributes`.
+    /// The answer to `Keys` and `Attributes`.
     Keys(KeyPage),
 }
 
@@ -79,26 +79,26 @@ pub struct RangeRead {
     pub version: u64,
     /// The fork's size in bytes; 0 if there is no such fork.
     pub size: u64,
-    /// Where the answer was cut: the first byte that it does not cover. `None` if it covers the whole range.
+    /// The first byte that the answer does not cover, if it was cut. `None` if it covers the whole range.
     pub next: Option<u64>,
 }
 
 /// An object at a glance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
-    /// Whether the object exists.
+    /// True if the object exists.
     pub exists: bool,
     /// The version of the last transaction that wrote it, removed or not; 0 if it never existed.
     pub version: u64,
     /// The greatest fencing token that it has seen.
     pub fence: u64,
-    /// How many forks it has.
+    /// The number of its forks.
     pub forks: u64,
-    /// The sizes of its forks together, in bytes.
+    /// The sum of its forks' sizes, in bytes.
     pub bytes: u64,
-    /// How many keys it has.
+    /// The number of its keys.
     pub keys: u64,
-    /// How many attributes it has.
+    /// The number of its attributes.
     pub attributes: u64,
 }
 
@@ -107,7 +107,7 @@ pub struct Stat {
 pub struct ForkPage {
     /// Names and sizes in bytes.
     pub entries: Vec<(Fork, u64)>,
-    /// Whether there are more, after the last of these.
+    /// True if there are more, after the last of these.
     pub more: bool,
 }
 
@@ -116,7 +116,7 @@ pub struct ForkPage {
 pub struct KeyPage {
     /// Keys and values; values are empty where none were asked for.
     pub entries: Vec<(Key, Bytes)>,
-    /// Whether there are more, after the last of these. The page may be empty and yet say so, if earlier reads of
-    /// the same transaction filled the reply.
+    /// True if there are more, after the last of these. It may be true of an empty page, if earlier reads of the same
+    /// transaction filled the reply.
     pub more: bool,
 }

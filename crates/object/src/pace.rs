@@ -1,19 +1,19 @@
-//! Pacing: what the master does about regions that many clients update at once.
+//! Pacing of regions that many clients update at once.
 //!
-//! Where conditional writes to a region fail again and again, most of the work is wasted: every round, all but one
-//! of the writers lose. The paper leaves the remedy as future work and suggests that the server delay its replies
-//! (Carns et al., section IV, end). Here the master lets the updaters of a contended region take turns:
+//! Where conditional writes to a region fail again and again, most of the work is wasted: in every round all but one of
+//! the writers lose. The paper leaves the remedy as future work and suggests that the server delay its replies (Carns
+//! et al., section IV, end). Here the master lets the updaters of a contended region take turns:
 //!
 //! - A region becomes *tracked* when several conditional writes of it failed and none succeeded in between. Where two
 //!   writers meet now and then, trying again is cheaper than taking turns.
-//! - While it is tracked, reads that announce an update ([`Intent::Update`](crate::Intent)) and refusals of
-//!   conditional writes wait in one queue, first come, first served. Whoever is at the head gets *the turn*: its
-//!   read is made, or its refusal is made again, from the state of that moment. Its next conditional write ends the
-//!   turn, and the next in the queue gets it. So nearly every write succeeds, at one round trip each.
-//! - A turn lapses after a time derived from how long turns of this region took before, so that a client that died
-//!   or changed its mind holds up nobody for long.
+//! - While it is tracked, reads that announce an update ([`Intent::Update`](crate::Intent)) and refusals of conditional
+//!   writes wait in one queue, first come, first served. The waiter at the head gets *the turn*: its read is made, or
+//!   its refusal is made again, from the state of that moment. Its next conditional write ends the turn, and the next
+//!   in the queue gets it. So nearly every write succeeds, at one round trip each.
+//! - A turn lapses after a time derived from how long turns of this region took before, so that a client that died or
+//!   changed its mind does not hold up others for long.
 //! - Plain reads, unconditional writes, and conditional writes on their way to success never wait.
-//! - A region is forgotten when nobody waits for it any more.
+//! - A region is forgotten when it has no waiters any more.
 //!
 //! It is advice, not locking: a write that comes out of turn is judged by its version like any other, and where the
 //! table or a queue is full, requests are simply not delayed. Regions that overlap without being the same take
@@ -34,19 +34,19 @@ pub use statistics::{RegionStatistics, Statistics};
 /// does no harm.
 pub type RegionHash = u64;
 
-/// Whoever waits for a turn, or has it.
+/// The number of a request that waits for a turn, or has it.
 pub type Waiter = u64;
 
-/// What limits the pacer.
+/// Limits of the pacer.
 #[derive(Clone, Debug)]
 pub struct PacerLimits {
-    /// Regions tracked at once.
+    /// The maximum number of regions tracked at once.
     pub regions_max: usize,
-    /// Failures in a row, without a success, that make a region tracked.
+    /// The number of failures in a row, without a success, that make a region tracked.
     pub failures_min: u32,
-    /// Waiters of one region.
+    /// The maximum number of waiters of one region.
     pub waiters_per_region_max: usize,
-    /// Waiters of all regions.
+    /// The maximum number of waiters of all regions.
     pub waiters_max: usize,
     /// The shortest time after which a turn lapses.
     pub turn_min: Duration,
@@ -67,29 +67,29 @@ impl Default for PacerLimits {
     }
 }
 
-/// How a request is to proceed.
+/// The admission of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// At once; nobody keeps account of it.
+    /// It proceeds at once, and the pacer keeps no account of it.
     Free,
-    /// At once; it has the turn.
+    /// It proceeds at once, and has the turn.
     Turn(Waiter),
-    /// When its waiter is granted the turn.
+    /// It proceeds when its waiter is granted the turn.
     Wait(Waiter),
 }
 
-/// A turn lapses after so many times what turns took before.
+/// The multiple of the average turn time after which a turn lapses.
 const LAPSE_FACTOR: u32 = 8;
-/// A region is forgotten after so many turns in a row for which nobody was waiting when they ended.
+/// The number of turns in a row that ended without another waiter after which a region is forgotten.
 const QUIET_TURNS_MAX: u32 = 16;
-/// A region is forgotten after so many turns in a row that lapsed: taking turns does not help there.
+/// The number of turns in a row that lapsed after which a region is forgotten: taking turns does not help there.
 const LAPSES_MAX: u32 = 8;
-/// Failures are forgotten after so many successes elsewhere.
+/// The number of successes elsewhere after which failures are forgotten.
 const CALM_MAX: u32 = 1024;
-/// A region is forgotten when nothing happened to it for so long.
+/// The time without events after which a region is forgotten.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// The state machine. Time is whatever the caller says, and must not go backwards.
+/// The state machine. Time is given by the caller, and must not go backwards.
 ///
 /// Invariants: a region with waiters has a turn, so no waiter is left behind; a waiter is granted exactly once, in
 /// the order of arrival, unless it is cancelled before.
@@ -97,7 +97,7 @@ const IDLE_MAX: Duration = Duration::from_secs(1);
 pub struct Pacer {
     limits: PacerLimits,
     regions: HashMap<RegionHash, Tracked>,
-    /// Failures in a row of regions that are not tracked. Forgotten when they become too many: it is a hint.
+    /// The failures in a row of each region that is not tracked. Cleared when there are too many: it is a hint.
     suspects: HashMap<RegionHash, u32>,
     /// Successes since the last failure of one of those.
     calm: u32,
@@ -110,7 +110,7 @@ pub struct Pacer {
 struct Tracked {
     turn: Option<Turn>,
     queue: VecDeque<Waiter>,
-    /// What turns took, as a moving average; zero before the first.
+    /// The time that turns took, as a moving average; zero before the first.
     turn_time: Duration,
     quiet_turns: u32,
     lapses: u32,
@@ -127,7 +127,7 @@ struct Turn {
 }
 
 impl Pacer {
-    /// Tracks nothing yet.
+    /// Creates a pacer that tracks nothing yet.
     pub fn new(limits: PacerLimits) -> Self {
         Self {
             limits,
@@ -140,27 +140,27 @@ impl Pacer {
         }
     }
 
-    /// Regions that are tracked.
+    /// Returns the number of regions that are tracked.
     pub fn regions(&self) -> usize {
         self.regions.len()
     }
 
-    /// Whether successes and reads matter: there is a region that is tracked, or may soon be.
+    /// Returns whether successes and reads matter: whether a region is tracked, or may soon be.
     pub fn is_attentive(&self) -> bool {
         !self.regions.is_empty() || !self.suspects.is_empty()
     }
 
-    /// Waiters of all regions.
+    /// Returns the number of waiters of all regions.
     pub fn waiters(&self) -> usize {
         self.waiters
     }
 
-    /// Turns that lapsed since the start.
+    /// Returns the number of turns that lapsed since the start.
     pub fn lapsed(&self) -> u64 {
         self.lapsed
     }
 
-    /// A read that announces an update arrives.
+    /// Handles the arrival of a read that announces an update.
     pub fn read(&mut self, region: RegionHash, now: Duration) -> Admission {
         if !self.regions.contains_key(&region) {
             return Admission::Free;
@@ -168,7 +168,7 @@ impl Pacer {
         self.admit(region, now)
     }
 
-    /// A conditional write that had been given `version` of the region was refused.
+    /// Handles the refusal of a conditional write that had been given `version` of the region.
     pub fn refused(
         &mut self,
         region: RegionHash,
@@ -205,7 +205,7 @@ impl Pacer {
         self.admit(region, now)
     }
 
-    /// A conditional write succeeded: whoever had the turn, it is over.
+    /// Handles the success of a conditional write, which ends the turn of any holder.
     pub fn succeeded(&mut self, region: RegionHash, now: Duration, granted: &mut Vec<Waiter>) {
         let Some(tracked) = self.regions.get_mut(&region) else {
             self.suspects.remove(&region);
@@ -226,7 +226,7 @@ impl Pacer {
         }
     }
 
-    /// The holder of a turn was given this version of the region.
+    /// Notes the version of the region that the holder of a turn was given.
     pub fn given(&mut self, region: RegionHash, holder: Waiter, version: u64) {
         if let Some(tracked) = self.regions.get_mut(&region)
             && let Some(turn) = &mut tracked.turn
@@ -236,7 +236,7 @@ impl Pacer {
         }
     }
 
-    /// Somebody who waited, or had the turn, has gone away.
+    /// Handles the departure of a waiter, or of the holder of the turn.
     pub fn cancel(&mut self, region: RegionHash, waiter: Waiter, now: Duration, granted: &mut Vec<Waiter>) {
         let Some(tracked) = self.regions.get_mut(&region) else { return };
         if tracked.turn.as_ref().is_some_and(|turn| turn.holder == waiter) {
@@ -247,7 +247,7 @@ impl Pacer {
         }
     }
 
-    /// Ends turns that have lapsed, and forgets regions at which nothing happens any more.
+    /// Ends turns that have lapsed, and forgets regions where nothing happens any more.
     pub fn expire(&mut self, now: Duration, granted: &mut Vec<Waiter>) {
         let lapsed = |tracked: &Tracked| tracked.turn.as_ref().is_some_and(|turn| turn.lapses_at <= now);
         let regions: Vec<RegionHash> =
@@ -264,7 +264,7 @@ impl Pacer {
         self.forget_idle(now);
     }
 
-    /// Counts a failure: whether turns are to be taken from now on.
+    /// Counts a failure; returns whether turns are to be taken from now on.
     fn is_contended(&mut self, region: RegionHash) -> bool {
         let failures = self.suspects.get(&region).map_or(1, |failures| failures + 1);
         if failures >= self.limits.failures_min {
@@ -307,7 +307,7 @@ impl Pacer {
         tracked.touched = now;
     }
 
-    /// Ends the turn of a region, and gives it to the next in the queue, if there is one.
+    /// Ends the turn of a region, and grants it to the next in the queue, if there is one.
     fn end_turn(&mut self, region: RegionHash, now: Duration, granted: &mut Vec<Waiter>) {
         let Some(tracked) = self.regions.get_mut(&region) else { return };
         tracked.turn = None;

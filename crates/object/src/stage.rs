@@ -4,10 +4,10 @@
 //! fork in the place of the one that is meant ([`Write::ReplaceFork`]) in one transaction. Readers see the old content
 //! or the new one, and a writer that dies leaves the old one, and its stage.
 //!
-//! The first [`STAMP_BYTES`] bytes of a stage are its *stamp*: who claimed it, and when it last got on. The content's own
-//! first bytes take their place in the transaction that ends it. Whoever takes a stage away, by claiming or removing it,
-//! writes over the stamp; so a guard of that small range tells a writer that its stage is not its own any more. Names are
-//! numbers, which are used again, because the versions of a removed fork are kept for ever.
+//! The first [`STAMP_BYTES`] bytes of a stage are its *stamp*: the writer that claimed it, and the time of its last
+//! progress. The content's own first bytes take their place in the transaction that ends it. Taking a stage away, by
+//! claiming or removing it, overwrites the stamp; so a guard on that small range tells a writer that it has lost its
+//! stage. Names are numbers, which are used again, because the versions of a removed fork are kept for ever.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
@@ -17,26 +17,26 @@ use bytes::Bytes;
 use crate::limit::{FORK_NAME_BYTES_MAX, PAGE_ENTRIES_MAX};
 use crate::*;
 
-/// What the names of reserved forks begin with. Programs give their own forks other names.
+/// The prefix of the names of reserved forks. Programs give their own forks other names.
 pub const RESERVED: &str = ".nacre.";
-/// What the names of staged forks begin with; a number follows.
+/// The prefix of the names of staged forks; a number follows.
 pub const STAGED: &str = ".nacre.staged.";
-/// Bytes of a stage that its stamp takes. Only content that is longer is staged.
+/// The number of bytes of a stage that its stamp takes. Only content that is longer is staged.
 pub const STAMP_BYTES: usize = 64;
-/// A stage whose writer has not got on for so long is taken to be a dead writer's.
+/// The time without progress after which the writer of a stage is taken to be dead.
 pub const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// How often a writer that gets on says so in its stamp.
+/// The interval at which a writer that makes progress records it in its stamp.
 pub const REFRESH_AFTER: Duration = Duration::from_secs(600);
 
 const MAGIC: [u8; 8] = *b"NACRSTAG";
-/// Where in a stamp a 1 says that the object came to be with the stage.
+/// The offset in a stamp, in bytes, at which a 1 says that the object was created with the stage.
 const CREATED_AT: usize = 24;
-/// Numbers of stages that writers choose from where there are none; with each one there is, two more.
+/// The number of stage names that writers choose from where there are no stages; each existing stage adds two.
 const NUMBERS: u64 = 8;
-/// How often a writer tries to claim a stage.
+/// The maximum number of attempts to claim a stage.
 const CLAIMS_MAX: usize = 64;
 
-/// Whether a fork is none of a user's: a stage, or the mark of a copy that is not complete.
+/// Returns whether a fork has a reserved name: a stage, or the mark of a copy that is not complete.
 pub fn is_reserved(fork: &Fork) -> bool {
     fork.as_bytes().starts_with(RESERVED.as_bytes())
 }
@@ -48,15 +48,16 @@ pub struct Staged {
     pub fork: Fork,
     /// Its size in bytes.
     pub bytes: u64,
-    /// How long ago its writer last got on, by the writer's clock and this one's. `None` if it does not say.
+    /// The time since its writer last made progress, by the writer's clock and this one's. `None` if its stamp does not
+    /// say.
     pub idle: Option<Duration>,
     /// The version of its stamp.
     version: u64,
-    /// The version of the object, if it came to be with this stage and nothing else of it was written since.
+    /// The version of the object, if it was created with this stage and nothing else of it was written since.
     alone: Option<u64>,
 }
 
-/// The staged forks of an object.
+/// Lists the staged forks of an object.
 ///
 /// # Errors
 ///
@@ -76,9 +77,9 @@ pub async fn staged(store: &dyn ObjectStore, object: &ObjectId) -> Result<Vec<St
     Ok(found)
 }
 
-/// Removes the staged forks of an object whose writers have not got on for `idle`, and gives those that were removed.
-/// A writer that is alive all the same fails, and leaves its object as it was. Where `idle` is zero, all are removed;
-/// else those that do not say how long ago stay.
+/// Removes the staged forks of an object whose writers have made no progress for `idle`, and returns those that were
+/// removed. A writer that is still alive fails, and leaves its object as it was. Where `idle` is zero, all are removed;
+/// otherwise stages whose stamps do not say how long they are idle stay.
 ///
 /// # Errors
 ///
@@ -105,7 +106,7 @@ pub async fn remove_staged(
     Ok(removed)
 }
 
-/// The forks of an object whose names begin with `prefix`, and their sizes.
+/// Lists the forks of an object whose names begin with `prefix`, with their sizes in bytes.
 pub(crate) async fn names(
     store: &dyn ObjectStore,
     object: &ObjectId,
@@ -138,14 +139,14 @@ async fn answer(
     }
 }
 
-/// A claimed stage. Dropping it before it was put in its place removes it, as far as a request without anybody to wait
-/// for its reply does that.
+/// A claimed stage. Dropping it before it replaces a fork removes it, as far as a request whose reply is not awaited
+/// does that.
 pub struct Stage<'a> {
     store: &'a dyn ObjectStore,
     object: &'a ObjectId,
     fork: Fork,
     token: u64,
-    /// Whether the object came to be with this stage.
+    /// True if the object was created with this stage.
     created: bool,
     /// The version of the stamp.
     stamp: u64,
@@ -160,7 +161,7 @@ impl<'a> Stage<'a> {
     ///
     /// # Errors
     ///
-    /// Those of the store, and [`ErrorKind::Busy`] where others claim each stage that this one chooses.
+    /// Those of the store, and [`ErrorKind::Busy`] where other writers claim each stage that is tried.
     pub async fn claim(store: &'a dyn ObjectStore, object: &'a ObjectId) -> Result<Stage<'a>, StoreError> {
         remove_staged(store, object, STALE_AFTER).await?;
         let mut taken: Vec<Fork> =
@@ -211,18 +212,19 @@ impl<'a> Stage<'a> {
         Err(StoreError::new(ErrorKind::Busy, text))
     }
 
-    /// The fork that holds the stage.
+    /// Returns the fork that holds the stage.
     pub fn fork(&self) -> &Fork {
         &self.fork
     }
 
-    /// Begins to write bytes behind the stamp. The reply is for [`Stage::wrote`].
+    /// Begins to write bytes behind the stamp, at an offset of at least [`STAMP_BYTES`]. The reply is to be passed to
+    /// [`Stage::wrote`].
     pub fn write(&self, offset: u64, data: Bytes) -> Reply<Outcome> {
         debug_assert!(offset >= STAMP_BYTES as u64);
         self.store.apply(self.object, self.guarded().write(self.fork.clone(), offset, data))
     }
 
-    /// Notes what a write came to.
+    /// Notes the result of a write; returns its version.
     ///
     /// # Errors
     ///
@@ -242,16 +244,16 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Whether it is time for [`Stage::refresh`].
+    /// Returns whether it is time for [`Stage::refresh`].
     pub fn is_old(&self) -> bool {
         self.refreshed.elapsed() >= REFRESH_AFTER
     }
 
-    /// Says in the stamp that the writer gets on. No write may be under way.
+    /// Records in the stamp that the writer makes progress. No write may be under way.
     ///
     /// # Errors
     ///
-    /// As those of [`Stage::wrote`].
+    /// Those of [`Stage::wrote`].
     pub async fn refresh(&mut self) -> Result<(), StoreError> {
         let stamp = self.guarded().write(self.fork.clone(), 0, stamp(self.token, self.created));
         let reply = self.store.apply(self.object, stamp).await;
@@ -260,12 +262,12 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Puts the stage in a fork's place, with the content's first bytes in the place of the stamp. All writes must
-    /// have been noted. Gives the version of the new content.
+    /// Replaces a fork with the stage, and the stamp with the content's first bytes, `head`. All writes must have been
+    /// noted. Returns the version of the new content.
     ///
     /// # Errors
     ///
-    /// As those of [`Stage::wrote`], but that [`ErrorKind::Unknown`] stays: the content is the old one or the new one.
+    /// Those of [`Stage::wrote`], except that [`ErrorKind::Unknown`] stays: the content is the old one or the new one.
     pub async fn replace(mut self, fork: &Fork, head: Bytes) -> Result<u64, StoreError> {
         debug_assert_eq!(head.len(), STAMP_BYTES);
         let swap = Transaction::new()
@@ -288,7 +290,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Removes the stage, if it is still there; and the object, if it came to be with the stage and nothing else was
+    /// Removes the stage, if it is still there; and the object, if it was created with the stage and nothing else was
     /// written to it. For that, all writes must have been noted.
     pub async fn abandon(mut self) {
         self.over = true;
@@ -318,13 +320,13 @@ impl Drop for Stage<'_> {
     }
 }
 
-/// Removes an object that is still at a version.
+/// Returns a transaction that removes an object that is still at a version.
 fn undoing(version: u64) -> Transaction {
     let guarded = Transaction::new().guard(Guard::Exists).guard(Guard::Version { version });
     guarded.change(Write::Remove)
 }
 
-/// Removes a stage whose stamp is not newer than `version`.
+/// Returns a transaction that removes a stage whose stamp is not newer than `version`.
 fn removal(fork: &Fork, version: u64) -> Transaction {
     let range = ByteRange::new(0, STAMP_BYTES as u64);
     let guarded = Transaction::new().guard(Guard::Exists).if_version(fork.clone(), range, version);

@@ -1,4 +1,4 @@
-//! The seam: what every way of keeping objects implements.
+//! The seam: the trait that every way of keeping objects implements.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use crate::limit::OFFSET_MAX;
 use crate::{ObjectId, Outcome, StoreError, Transaction};
 
-/// Keeps objects. The embedded engine, a remote server and a Ceph pool all implement it, and all pass the same
+/// A store of objects. The embedded engine, a remote server and a Ceph pool all implement it, and all pass the same
 /// conformance suite (`testkit::conformance`).
 ///
 /// Methods return at once; the [`Reply`] is the answer, now or later. Transactions on one object that overlap in
@@ -22,27 +22,27 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// the list; an empty one is.
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>>;
 
-    /// What this store holds less of than the model allows. A store in front of another one passes on that one's.
+    /// Returns the limits of this store that are below the model's. A store in front of another one returns that one's.
     fn limits(&self) -> Reply<Limits> {
         Reply::ready(Ok(Limits::default()))
     }
 }
 
-/// What one store holds less of than the model allows.
+/// Limits of one store, which may be below the model's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes that one fork of an object may hold, holes not counted.
+    /// The maximum number of bytes that one fork of an object may hold, holes not counted.
     pub fork_bytes_max: u64,
 }
 
 impl Default for Limits {
-    /// The model's own.
+    /// Returns the model's own limits.
     fn default() -> Self {
         Self { fork_bytes_max: OFFSET_MAX }
     }
 }
 
-/// An answer that may be there already: a future that costs no allocation where it is.
+/// An answer that may be there already: a future that costs no allocation if it is.
 pub enum Reply<T> {
     /// The answer. `None` once it was taken.
     Ready(Option<Result<T, StoreError>>),
@@ -51,12 +51,12 @@ pub enum Reply<T> {
 }
 
 impl<T> Reply<T> {
-    /// An answer that is there.
+    /// Creates an answer that is there.
     pub fn ready(result: Result<T, StoreError>) -> Self {
         Self::Ready(Some(result))
     }
 
-    /// An answer that a future will give.
+    /// Creates an answer that a future will give.
     pub fn pending(future: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
         Self::Pending(Box::pin(future))
     }

@@ -1,4 +1,4 @@
-//! What engines are tested with.
+//! Tools for testing engines.
 //!
 //! - [`Model`] says what every transaction must do, as plainly as possible; [`MemoryStore`] is a store made of it.
 //! - [`history`] makes random transactions from a seed.

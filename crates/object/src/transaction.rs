@@ -1,4 +1,4 @@
-//! Transactions: what a client asks of one object.
+//! Transactions: a client's requests about one object.
 
 use bytes::Bytes;
 
@@ -21,11 +21,11 @@ use crate::{ByteRange, ErrorKind, Fork, Key, StoreError};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// All must hold; the first that does not is reported.
+    /// The guards. All must hold; the first that does not is reported.
     pub guards: Vec<Guard>,
-    /// Answered in order, from the state before the writes.
+    /// The reads, answered in order from the state before the writes.
     pub reads: Vec<Read>,
-    /// Applied in order.
+    /// The writes, applied in order.
     pub writes: Vec<Write>,
 }
 
@@ -60,18 +60,18 @@ pub enum Guard {
     Key {
         /// The key.
         key: Key,
-        /// What its value must be.
+        /// The check of its value.
         check: Check,
     },
     /// The attribute's value passes the check.
     Attribute {
         /// The attribute.
         name: Key,
-        /// What its value must be.
+        /// The check of its value.
         check: Check,
     },
-    /// The object's version is `version`: nothing of it has changed since it had that one. An object that never was has
-    /// version 0, and one that was removed keeps its version.
+    /// The object's version is `version`: nothing of it has changed since it had that version. An object that never
+    /// existed has version 0, and one that was removed keeps its version.
     Version {
         /// The version.
         version: u64,
@@ -105,7 +105,7 @@ pub enum Check {
 }
 
 impl Check {
-    /// Whether a value passes.
+    /// Returns whether a value passes.
     pub fn holds(&self, value: Option<&[u8]>) -> bool {
         match (self, value) {
             (Check::Present, value) => value.is_some(),
@@ -121,7 +121,7 @@ impl Check {
         }
     }
 
-    /// The value compared with; empty where there is none.
+    /// Returns the value compared with; empty if there is none.
     pub fn operand(&self) -> &[u8] {
         match self {
             Check::Present | Check::Absent => &[],
@@ -135,13 +135,13 @@ impl Check {
     }
 }
 
-/// What the caller means to do with what it reads: a hint to the master, never a promise.
+/// The use that the caller intends for what it reads: a hint to the master, never a promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Intent {
-    /// Look at it.
+    /// To look at it.
     #[default]
     Look,
-    /// Write the same region soon, on condition that it did not change. Where many do so to one region, the master
+    /// To write the same region soon, on condition that it did not change. Where many do so to one region, the master
     /// may let them read one after another, so that most of their writes succeed.
     Update,
 }
@@ -155,7 +155,7 @@ pub enum Read {
         fork: Fork,
         /// The range.
         range: ByteRange,
-        /// What the caller will do with it.
+        /// The caller's intent.
         intent: Intent,
     },
     /// The extents and the region version of a range, without the bytes.
@@ -169,9 +169,9 @@ pub enum Read {
     Stat,
     /// Forks, in ascending order of their names.
     Forks {
-        /// Only those after this one.
+        /// The fork after which the page begins; `None` for the first page.
         after: Option<Fork>,
-        /// At most so many, and at most [`PAGE_ENTRIES_MAX`].
+        /// The maximum number of forks; greater values count as [`PAGE_ENTRIES_MAX`].
         limit: u32,
     },
     /// The value of one key.
@@ -181,11 +181,11 @@ pub enum Read {
     },
     /// Keys, in ascending order.
     Keys {
-        /// Which ones.
+        /// The range of keys.
         range: KeyRange,
-        /// At most so many, and at most [`PAGE_ENTRIES_MAX`].
+        /// The maximum number of keys; greater values count as [`PAGE_ENTRIES_MAX`].
         limit: u32,
-        /// Whether to give their values too.
+        /// True if the values are to be given too.
         values: bool,
     },
     /// The value of one attribute.
@@ -200,26 +200,26 @@ pub enum Read {
 /// A range of keys: those that meet all three conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyRange {
-    /// Greater than this one.
+    /// The bound that keys must be greater than.
     pub after: Option<Bytes>,
-    /// Less than this one.
+    /// The bound that keys must be less than.
     pub before: Option<Bytes>,
-    /// Beginning with this.
+    /// The bytes that keys must begin with.
     pub prefix: Bytes,
 }
 
 impl KeyRange {
-    /// All keys.
+    /// Returns the range of all keys.
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// The keys that begin with `prefix`.
+    /// Returns the range of the keys that begin with `prefix`.
     pub fn prefix(prefix: impl Into<Bytes>) -> Self {
         Self { prefix: prefix.into(), ..Self::default() }
     }
 
-    /// Whether a key is in the range.
+    /// Returns whether a key is in the range.
     pub fn contains(&self, key: &[u8]) -> bool {
         key.starts_with(&self.prefix)
             && self.after.as_ref().is_none_or(|after| key > after.as_ref())
@@ -230,13 +230,13 @@ impl KeyRange {
 /// A change of the object. Every one but `Remove` makes the object exist if it does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Changes nothing more than that. Guard with `Absent` to be its only creator.
+    /// Does nothing more than that. Guard with `Absent` to be its only creator.
     Create,
     /// Writes extents of one fork, in order; the fork grows to hold them.
     Extents {
         /// The fork.
         fork: Fork,
-        /// Offsets and bytes.
+        /// The offsets in bytes, and the bytes.
         extents: Vec<(u64, Bytes)>,
     },
     /// Makes a range read as zeros. Neither makes a fork nor changes its size.
@@ -246,26 +246,26 @@ pub enum Write {
         /// The range.
         range: ByteRange,
     },
-    /// Sets the size of a fork, making it if there is none.
+    /// Sets the size of a fork, and creates it if there is none.
     Truncate {
         /// The fork.
         fork: Fork,
         /// The new size in bytes.
         size: u64,
     },
-    /// Removes a fork; does nothing to one that was never there.
+    /// Removes a fork; does nothing to one that never existed.
     RemoveFork {
         /// The fork.
         fork: Fork,
     },
-    /// Puts the content of one fork in the place of another's, in a time that does not depend on how much there is:
-    /// what `fork` held is gone, and `from` is removed. Every byte of `fork`, data and holes to the end of the offset
-    /// space, then carries this transaction's version; `from` is left as by `RemoveFork`. Where there is no fork
-    /// `from`, neither changes: guard its region version to be sure of what is taken.
+    /// Replaces the content of one fork with another's, in a time that does not depend on the amount: what `fork` held
+    /// is gone, and `from` is removed. Every byte of `fork`, data and holes to the end of the offset space, then
+    /// carries this transaction's version; `from` is left as by `RemoveFork`. Where there is no fork `from`, neither
+    /// changes: guard its region version to be sure of what is taken.
     ReplaceFork {
-        /// The fork whose content is replaced; made if there is none.
+        /// The fork whose content is replaced; created if there is none.
         fork: Fork,
-        /// The fork that becomes its content; any other one.
+        /// The fork whose content is taken; any other one.
         from: Fork,
     },
     /// Sets a key.
@@ -292,7 +292,7 @@ pub enum Write {
         /// Its name.
         name: Key,
     },
-    /// Raises the object's fence to `token`, unless it is there or above already.
+    /// Raises the object's fence to `token`, unless it is as high already.
     RaiseFence {
         /// The fencing token.
         token: u64,
@@ -302,7 +302,7 @@ pub enum Write {
 }
 
 impl Transaction {
-    /// An empty transaction.
+    /// Creates an empty transaction.
     pub fn new() -> Self {
         Self::default()
     }
@@ -340,7 +340,7 @@ impl Transaction {
         self.change(Write::Extents { fork, extents: vec![(offset, data.into())] })
     }
 
-    /// Checks every limit of the model (module [`limit`](crate::limit)).
+    /// Checks every limit of the model (module [`limit`](crate::limit)); [`ErrorKind::Invalid`] if one is exceeded.
     pub fn validate(&self) -> Result<(), StoreError> {
         let operations = self.guards.len() + self.reads.len() + self.writes.len();
         at_most("operations in one transaction", operations, OPERATIONS_MAX)?;
@@ -366,7 +366,7 @@ impl Transaction {
 }
 
 impl Guard {
-    /// Checks the guard, and counts its payload bytes.
+    /// Checks the guard, and returns its payload in bytes.
     fn validate(&self) -> Result<usize, StoreError> {
         match self {
             Guard::Exists | Guard::Absent | Guard::Version { .. } | Guard::Fence { .. } => Ok(0),
@@ -385,7 +385,7 @@ impl Guard {
 }
 
 impl Write {
-    /// Checks the change, and counts its payload bytes.
+    /// Checks the change, and returns its payload in bytes.
     fn validate(&self) -> Result<usize, StoreError> {
         match self {
             Write::Create

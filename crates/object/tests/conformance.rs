@@ -36,7 +36,7 @@ fn a_namespace_that_was_used() {
     conformance::run_with(&store, "used", Effort { histories: 1, increments: 5, ..Effort::default() });
 }
 
-/// Whatever a store changes behind the model's back, a comparison of whole objects finds it.
+/// Tests that a comparison of whole objects finds whatever a store changes behind the model's back.
 #[test]
 fn comparison_of_objects() {
     let f = Fork::try_from("f").unwrap();

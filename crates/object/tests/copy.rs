@@ -1,4 +1,4 @@
-//! Copying between stores: after any history, again after more of it, and after being interrupted anywhere.
+//! Copying between stores: after any history, again after more of it, and after interruptions at any point.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +12,8 @@ fn copy(source: &dyn ObjectStore, destination: &dyn ObjectStore) -> Result<Copie
     block_on(copy_objects(source, destination, |_, _| {}))
 }
 
-/// Every existing object must look the same; forks and objects that are gone cannot be seen, and may differ.
+/// Checks that every existing object looks the same; forks and objects that are gone cannot be seen, and may
+/// differ.
 fn assert_same(source: &Model, destination: &MemoryStore, exact: bool, context: &str) {
     for (id, state) in source.objects().filter(|(_, state)| state.exists()) {
         let visible: Vec<&Fork> =
@@ -80,7 +81,7 @@ fn a_copy_is_the_same_and_follows_later_changes() {
     }
 }
 
-/// A store that fails after so many transactions that write.
+/// A store that fails after a number of transactions that write.
 struct Failing {
     store: MemoryStore,
     left: AtomicUsize,
@@ -167,7 +168,7 @@ fn done(store: &dyn ObjectStore, object: &ObjectId, transaction: Transaction) ->
     }
 }
 
-/// Checks that two stores have the same of an object that has no forks.
+/// Checks that two stores have the same content of an object that has no forks.
 fn assert_alike(source: &MemoryStore, destination: &MemoryStore, object: &ObjectId) {
     let (source, destination) = (source.model(), destination.model());
     let (source, destination) = (source.object(object).unwrap(), destination.object(object).unwrap());
@@ -218,7 +219,7 @@ fn any_number_of_keys_is_copied() {
     assert_alike(&source, &destination, &id("many"));
 }
 
-/// Stages content of so many MiB in a fork, and puts it in the place of another.
+/// Stages content of `mib` MiB in a fork, and replaces another fork with it.
 fn put(store: &MemoryStore, object: &ObjectId, fork: &Fork, mib: usize, byte: u8) {
     let stage = Fork::try_from(".nacre.staged.1").unwrap();
     for piece in 0..mib.div_ceil(4) {
@@ -228,7 +229,7 @@ fn put(store: &MemoryStore, object: &ObjectId, fork: &Fork, mib: usize, byte: u8
     done(store, object, Transaction::new().change(Write::ReplaceFork { fork: fork.clone(), from: stage }));
 }
 
-/// Copies with an interruption after each transaction, and gives how many there were.
+/// Copies with an interruption after each transaction, and returns the number of interruptions.
 fn copy_in_steps(
     source: &MemoryStore,
     destination: &Failing,
@@ -302,7 +303,7 @@ fn content_that_took_a_forks_place_is_copied_as_that() {
     assert_eq!(copied.all_extents(&Fork::DEFAULT), original.all_extents(&Fork::DEFAULT));
 }
 
-/// A source with a writer that gets a turn after each transaction that others make.
+/// A source with a writer that gets a turn before each transaction of other clients.
 struct Written<W> {
     store: MemoryStore,
     write: W,

@@ -1,4 +1,4 @@
-//! The linearizability check: on histories whose verdict is plain, and against trying every order.
+//! The linearizability check: on histories whose verdict is plain, and against a trial of every order.
 
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::testkit::linear::{Observed, Record, Recorder, Violation, check};
@@ -19,7 +19,7 @@ fn read() -> Transaction {
     Transaction::new().read_range(D, BLOCK)
 }
 
-/// A record of a transaction that a state answers, and is changed by.
+/// Makes a record of a transaction with a state's answer, and applies it to the state.
 fn record(state: &mut ObjectState, invoked: u64, returned: u64, transaction: Transaction) -> Record {
     let outcome = state.apply(&transaction).unwrap();
     Record { invoked, returned, transaction, observed: Observed::Outcome(outcome) }
@@ -33,7 +33,7 @@ fn verdict(history: &[Record]) -> Result<(), Violation> {
     check(&ObjectState::default(), history)
 }
 
-/// The operation that the check complains of.
+/// Returns the operation that the check complains of.
 fn offender(history: &[Record]) -> usize {
     match verdict(history) {
         Err(Violation::NotLinearizable { operation, message }) => {
@@ -202,7 +202,8 @@ fn unknown_proposals() {
     assert!(verdict(&[first, unknown(2, propose(61)), late]).is_err());
 }
 
-/// Tries every order of every choice of the transactions of unknown fate.
+/// Tries every order of every choice of the transactions of unknown fate; returns whether one explains the
+/// history.
 fn brute_force(state: &ObjectState, left: &[Record]) -> bool {
     if left.iter().all(|record| record.observed == Observed::Unknown) {
         return true;
@@ -220,7 +221,7 @@ fn brute_force(state: &ObjectState, left: &[Record]) -> bool {
     })
 }
 
-/// A history of a few transactions that is linearizable as it is made, and then perhaps is spoiled.
+/// Makes a history of a few transactions that is linearizable as it is made, and then perhaps is spoiled.
 fn random_history(seed: u64, len: usize, unknown_percent: u32) -> Vec<Record> {
     let rng = &mut SmallRng::seed_from_u64(seed);
     let shape = Shape { span_bytes: 6, extent_bytes_max: 6, remove_percent: 10, ..Shape::contended() };

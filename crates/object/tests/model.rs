@@ -1,5 +1,5 @@
-//! The model against something plainer still: a row of bytes, each with its own version. And the histories that
-//! engines are tested with: that they reproduce, and that they contain everything.
+//! The model against something even plainer: a row of bytes, each with its own version. And the histories that engines
+//! are tested with: they are reproducible, and they contain everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use nacre_object::testkit::ObjectState;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::*;
 
-/// Bytes of a fork that the rows keep.
+/// The number of bytes of a fork that the rows keep.
 const SPAN: usize = 400;
 
 /// A byte: its version, whether it is data, and its value.
@@ -16,7 +16,7 @@ type Cell = (u64, bool, u8);
 #[derive(Default)]
 struct Rows {
     forks: BTreeMap<Fork, Vec<Cell>>,
-    /// What stands in forks that have no row yet.
+    /// The initial cell of forks that have no row yet.
     floor: Cell,
 }
 
@@ -132,7 +132,7 @@ fn histories_reproduce() {
     assert!(!history(3).eq(history(4)));
 }
 
-/// The name of a variant.
+/// Returns the name of a variant.
 fn name(value: &impl std::fmt::Debug) -> String {
     format!("{value:?}").split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_string()
 }

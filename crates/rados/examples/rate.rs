@@ -1,4 +1,5 @@
-//! Measures, side by side, conditional read/modify/writes of 4 KiB blocks by Nacre and by raw librados.
+//! A measurement, side by side, of conditional read/modify/writes of 4 KiB blocks by Nacre and by raw
+//! librados.
 //!
 //! `cargo run --release -p nacre-rados --example rate -- URI [CONCURRENT] [BLOCKS] [SECONDS]`
 

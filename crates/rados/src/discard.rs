@@ -1,8 +1,8 @@
-//! Doing away with an object whose header is damaged, so that nothing else can be done with it.
+//! The removal of an object whose header is damaged, so that nothing else can be done with it.
 //!
 //! Versions and fences must never go back, so a header stays: of a removed object, at a version above every one that
 //! the remains of the object show. Keys and attributes carry no versions, and a damaged header may show a version that
-//! never was, in either direction; hence the distance.
+//! never existed, too high or too low; hence the distance.
 
 use std::ffi::{CStr, CString};
 
@@ -16,13 +16,13 @@ use crate::record::{Author, Header, NoHeader, Placed, Token};
 use crate::store::Inner;
 use crate::sys::{ReadStep, WriteStep, flag};
 
-/// How far above the versions of the remains the object goes on.
+/// The distance by which the object continues above the versions of its remains.
 const DISTANCE: u64 = 1 << 32;
-/// A version that no object comes near by being written; what a damaged header says above it is ignored.
+/// The greatest version that is believed of a damaged header; no object comes near it by being written.
 const CREDIBLE_MAX: u64 = 1 << 61;
 
 impl Inner {
-    /// See [`RadosStore::discard_damaged`](crate::RadosStore::discard_damaged).
+    /// Discards a damaged object. See [`RadosStore::discard_damaged`](crate::RadosStore::discard_damaged).
     pub(crate) async fn discard_damaged(&self, object: &ObjectId, token: Token) -> Result<bool, StoreError> {
         let name = object_name(object);
         let completed = self.pool.read(&name, &[ReadStep::Xattrs], 0).await;
@@ -71,7 +71,7 @@ impl Inner {
         }
     }
 
-    /// The greatest version in the index that can be read.
+    /// Returns the greatest version in the part of the index that can be read.
     async fn greatest_extent_version(&self, object: &ObjectId, name: &CStr) -> Result<u64, StoreError> {
         // Decodes every extent that is sound by itself.
         let any = Header { version: OFFSET_MAX, tail: u32::MAX, ..Header::default() };

@@ -1,4 +1,4 @@
-//! What librados' error codes mean, and what to do about them.
+//! The meanings of librados' error codes, and the remedies.
 
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
@@ -19,19 +19,19 @@ pub(crate) mod errno {
     pub(crate) const EOVERFLOW: i32 = 75;
     pub(crate) const EOPNOTSUPP: i32 = 95;
     pub(crate) const ENOTCONN: i32 = 107;
-    /// What an OSD answers a client that the cluster has blocklisted.
+    /// The answer of an OSD to a client that the cluster has blocklisted.
     pub(crate) const ESHUTDOWN: i32 = 108;
     pub(crate) const ETIMEDOUT: i32 = 110;
     pub(crate) const EDQUOT: i32 = 122;
     pub(crate) const ECANCELED: i32 = 125;
 }
 
-/// What was attempted when an operation failed.
+/// The kind of operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
-    /// Something that changes nothing.
+    /// One that changes nothing.
     Read,
-    /// Something that may have changed the object if its answer got lost.
+    /// One that may have changed the object if its answer got lost.
     Write,
 }
 
@@ -43,7 +43,7 @@ fn system(code: i32) -> std::io::Error {
 const LUA_SETTINGS: &str = "an administrator has to add \"lua\" to osd_class_load_list and osd_class_default_list \
                             (ceph config set osd …, or ceph.conf) and restart the OSDs";
 
-/// The error for an operation on an object that ended with a negative code.
+/// Returns the error for an operation on an object that ended with a negative code.
 pub(crate) fn failed(code: i32, attempt: Attempt, location: &Location, object: &ObjectId) -> StoreError {
     let (pool, timeout_ms) = (&location.pool, location.timeout.as_millis());
     let (kind, why) = match -code {
@@ -92,7 +92,7 @@ pub(crate) fn failed(code: i32, attempt: Attempt, location: &Location, object: &
     StoreError::new(kind, format!("object \"{object}\" in pool \"{pool}\": {why}"))
 }
 
-/// The error for a call of a class that ended with a negative code.
+/// Returns the error for a call of a class that ended with a negative code.
 pub(crate) fn call_failed(code: i32, attempt: Attempt, location: &Location, object: &ObjectId) -> StoreError {
     let pool = &location.pool;
     match -code {
@@ -116,13 +116,13 @@ pub(crate) fn call_failed(code: i32, attempt: Attempt, location: &Location, obje
     }
 }
 
-/// The error for a pool that was removed while it was used. The caller adds which.
+/// Returns the error for a pool that was removed while it was used. The caller adds the pool.
 pub(crate) fn pool_gone() -> StoreError {
     let text = "the pool was removed; if there is another one of that name by now, open the store again";
     StoreError::new(ErrorKind::Unavailable, text)
 }
 
-/// The error for an object whose header is of a later format. The caller adds which.
+/// Returns the error for an object whose header is of a later format. The caller adds the object.
 pub(crate) fn newer(format: u8) -> StoreError {
     let text = format!(
         "it was written by a newer version of Nacre, in format {format} of which this one knows 1 and 2: use that version"
@@ -130,7 +130,7 @@ pub(crate) fn newer(format: u8) -> StoreError {
     StoreError::new(ErrorKind::Unsupported, text)
 }
 
-/// The error for a store that could not be opened.
+/// Returns the error for a store that could not be opened.
 pub(crate) fn not_opened(step: Step, code: i32, location: &Location) -> StoreError {
     let conf = location.conf.as_deref().unwrap_or("Ceph's default configuration");
     let (pool, id) = (&location.pool, &location.id);
@@ -172,7 +172,7 @@ pub(crate) fn not_opened(step: Step, code: i32, location: &Location) -> StoreErr
     StoreError::new(kind, format!("opening pool \"{pool}\": {why}"))
 }
 
-/// The error where librados is not installed.
+/// Returns the error for a missing librados.
 pub(crate) fn no_library(why: &str) -> StoreError {
     StoreError::new(
         ErrorKind::Unsupported,

@@ -1,7 +1,7 @@
-//! What this client knows of objects: the header as it last saw it, and where extents lie.
+//! This client's knowledge of objects: the header as last seen, and the places of extents.
 //!
-//! Knowledge only ever decides which way a transaction goes, never what it answers: a native write names the header
-//! that it counts on, and the OSD compares. So knowledge may be stale, evicted or absent; it must not be a mixture.
+//! Knowledge only decides how a transaction is run, never what it answers: a native write names the header that it
+//! relies on, and the OSD compares. So knowledge may be stale, evicted or absent; it must not be a mixture.
 //!
 //! Invariants: the extents kept for an object are some of those that it has in the state that the kept header stands
 //! for; they do not overlap within a fork. No two states of an object have the same header, since each change stamps it
@@ -19,53 +19,54 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::record::{Author, ForkRecord, Header, Placed, Token};
 
 const SHARDS: usize = 16;
-/// Objects kept per shard and generation; there are two generations.
+/// The maximum number of objects kept per shard and generation; there are two generations.
 const OBJECTS_MAX: usize = 1024;
-/// Extents kept per object.
+/// The maximum number of extents kept per object.
 const EXTENTS_MAX: usize = 4096;
 
-/// What is known of one object.
+/// The knowledge of one object.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     header: Option<Header>,
     extents: HashMap<Fork, BTreeMap<u64, Placed>>,
     extent_count: usize,
-    /// The records of forks of which there are extents.
+    /// The records of the forks that extents are known of.
     forks: HashMap<Fork, ForkRecord>,
-    /// The token of the last call that changed the object, where nothing is known of it since.
+    /// The token of the last call that changed the object, if nothing is known of the object since.
     left: Option<Token>,
-    /// Whether the header was last found as it was known to be: nobody else seems to write the object.
+    /// True if the header was last found as it was known to be: no other client seems to write the object.
     pub(crate) steady: bool,
-    /// Goes up when knowledge turns out to be wrong, so that only the first of a row of failures throws it away.
+    /// Incremented when knowledge turns out to be wrong, so that only the first of a row of failures discards it.
     pub(crate) generation: u64,
-    /// Calls under way whose effect on the header is not known before they are over.
+    /// The number of calls under way whose effect on the header is not known before they are over.
     pub(crate) calls: u32,
 }
 
 impl Known {
-    /// The header, unless it is about to change in a way that cannot be foretold.
+    /// Returns the header, unless it is about to change in a way that cannot be foretold.
     pub(crate) fn header(&self) -> Option<&Header> {
         self.header.as_ref().filter(|_| self.calls == 0)
     }
 
-    /// The extent that holds the byte at an offset, if it is known.
+    /// Returns the extent that holds the byte at an offset, if it is known.
     pub(crate) fn extent(&self, fork: &Fork, offset: u64) -> Option<&Placed> {
         let (_, extent) = self.extents.get(fork)?.range(..=offset).next_back()?;
         (offset < extent.end).then_some(extent)
     }
 
-    /// The record of a fork, if it is known.
+    /// Returns the record of a fork, if it is known.
     pub(crate) fn fork(&self, fork: &Fork) -> Option<&ForkRecord> {
         self.forks.get(fork)
     }
 
-    /// All that a read of a range needs but the bytes, if one extent holds the range.
+    /// Returns all that a read of a range needs except the bytes, if one extent holds the range: the header, the
+    /// extent, and the fork's size in bytes.
     pub(crate) fn whole(&self, fork: &Fork, range: ByteRange) -> Option<(Header, Placed, u64)> {
         let extent = self.extent(fork, range.offset).filter(|extent| range.end() <= extent.end)?;
         Some((*self.header.as_ref()?, *extent, self.fork(fork)?.size.unwrap_or(0)))
     }
 
-    /// Takes in a header that was read, and what was read of a fork with it.
+    /// Takes in a header that was read, with what was read of a fork.
     pub(crate) fn saw(&mut self, header: &Header, fork: &Fork, record: &ForkRecord, extents: &[Placed]) {
         match &self.header {
             // Older than what is known: of no use.
@@ -86,7 +87,7 @@ impl Known {
         }
     }
 
-    /// Takes in what a native write is about to make of the object.
+    /// Takes in the expected effect of a native write on the object.
     pub(crate) fn foretell(&mut self, header: Header, fork: &Fork, extent: Placed) {
         self.header = Some(header);
         if let Some(known) = self.extents.get_mut(fork).and_then(|extents| extents.get_mut(&extent.start)) {
@@ -94,7 +95,7 @@ impl Known {
         }
     }
 
-    /// Begins anew from a header, or from nothing.
+    /// Restarts from a header, or from nothing.
     pub(crate) fn restart(&mut self, header: Option<Header>) {
         self.header = header;
         self.extents.clear();
@@ -105,7 +106,7 @@ impl Known {
         self.left = None;
     }
 
-    /// Begins anew after a call, of which nothing is known but the token of its change, if it made one.
+    /// Restarts after a call, of which nothing is known except the token of its change, if it made one.
     pub(crate) fn restart_after(&mut self, token: Option<Token>) {
         self.restart(None);
         self.left = token;
@@ -125,13 +126,14 @@ impl Known {
     }
 }
 
-/// What is known of all objects.
+/// The knowledge of all objects.
 pub(crate) struct Knowledge {
     hasher: RandomState,
     shards: [Mutex<Shard>; SHARDS],
 }
 
-/// Two generations: when the young one is full it becomes the old one, and what nobody asked for since is forgotten.
+/// One part of the objects in two generations: when the young one is full it becomes the old one, and objects that were
+/// not asked for since are forgotten.
 #[derive(Default)]
 struct Shard {
     young: HashMap<ObjectId, Arc<Mutex<Known>>>,
@@ -143,7 +145,7 @@ impl Knowledge {
         Self { hasher: RandomState::new(), shards: Default::default() }
     }
 
-    /// What is known of an object; nothing, at first.
+    /// Returns the knowledge of an object; empty at first.
     pub(crate) fn of(&self, object: &ObjectId) -> Arc<Mutex<Known>> {
         let shard = self.hasher.hash_one(object) as usize % SHARDS;
         let mut shard: MutexGuard<'_, Shard> = self.shards[shard].lock();

@@ -5,11 +5,12 @@
 //! the guards once and then sends its replicas an ordinary write (Carns et al., *A Case for Optimistic Coordination
 //! in HPC Storage Systems*, section III; and Sevilla et al., *Malacology*, sections 4.2 and 4.4).
 //!
-//! What RADOS has operations for runs natively (`native`); everything else is `classes/extent.lua`, which stock OSDs
-//! run through their class `lua`. `docs/ceph.md` says what an administrator has to set, and what is stored where.
+//! Transactions that RADOS has operations for run natively (`native`); all others are run by `classes/extent.lua`,
+//! which stock OSDs run through their class `lua`. `docs/ceph.md` has the settings for administrators, and the layout
+//! of what is stored.
 //!
-//! librados is found at run time: the program runs where it is not installed, and says what to install when a
-//! `rados://` store is opened.
+//! librados is found at run time: the program runs where it is not installed, and opening a `rados://` store says what
+//! to install.
 
 #![deny(unsafe_code)]
 

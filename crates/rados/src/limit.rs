@@ -11,12 +11,13 @@ use crate::error::errno;
 use crate::sys::{Pool, WriteStep, flag};
 
 const SETTING: &CStr = c"osd_max_object_size";
-/// No object of Nacre has this name, for it does not begin like one.
+/// The name of an object that no object of Nacre has, because it has another prefix.
 const PROBE: &CStr = c"nacre-probe";
-/// The most that BlueStore keeps in one object, whatever is set.
+/// The maximum number of bytes that BlueStore keeps in one object, whatever is set.
 const HARD_MAX: u64 = (1 << 32) - 1;
 
-/// Bytes that one object of a pool may have. What cannot be found out does not bound anything.
+/// Returns the maximum number of bytes that one object of a pool may have. A limit that cannot be found out counts as
+/// none.
 pub(crate) async fn object_bytes_max(pool: &Pool) -> u64 {
     let Some(set) = pool.setting(SETTING) else { return HARD_MAX };
     match (fits(pool, set.saturating_sub(1)).await, fits(pool, set).await) {
@@ -37,8 +38,8 @@ pub(crate) async fn object_bytes_max(pool: &Pool) -> u64 {
     low
 }
 
-/// Whether an object may have a byte at an offset. `None` where no OSD says, because this user must not write or none
-/// can be reached.
+/// Returns whether an object may have a byte at an offset. Returns `None` if no OSD tells, because this user must not
+/// write or none can be reached.
 async fn fits(pool: &Pool, offset: u64) -> Option<bool> {
     let steps = [WriteStep::Zero { offset }, WriteStep::IfXattr(c"nacre", b"never")];
     match -pool.write(PROBE, &steps, flag::FULL_TRY).await.code {

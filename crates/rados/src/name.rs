@@ -1,19 +1,19 @@
-//! How Nacre's names, which are any bytes, become names of RADOS objects and keys of an omap, which must hold no zero
-//! byte.
+//! The mapping of Nacre's names, which are any bytes, to names of RADOS objects and keys of an omap, which must hold no
+//! zero byte.
 //!
-//! Objects are named `nacre.` and the id, with everything but plain ASCII as `%XX`, so that `rados ls` is readable
-//! and anything else in the pool is told apart. Keys are escaped so that their order stays: 00 becomes 01 02, and 01
-//! becomes 01 03. Since no escape begins like 01 01, that ends a fork's name inside a key.
+//! Objects are named `nacre.` and the id, with everything but plain ASCII as `%XX`, so that `rados ls` is readable and
+//! other objects in the pool are told apart. Keys are escaped so that their order is preserved: 00 becomes 01 02, and
+//! 01 becomes 01 03. Since no escape begins like 01 01, that ends a fork's name inside a key.
 
 use std::ffi::CString;
 
 use bytes::Bytes;
 use nacre_object::ObjectId;
 
-/// What every RADOS object of ours is named with first.
+/// The prefix of the name of every RADOS object of Nacre's.
 pub(crate) const OBJECT_PREFIX: &str = "nacre.";
 
-/// The RADOS object of an object.
+/// Returns the name of an object's RADOS object.
 pub(crate) fn object_name(id: &ObjectId) -> CString {
     let mut name = String::with_capacity(OBJECT_PREFIX.len() + id.as_bytes().len());
     name.push_str(OBJECT_PREFIX);
@@ -28,7 +28,7 @@ pub(crate) fn object_name(id: &ObjectId) -> CString {
     CString::new(name).unwrap_or_default()
 }
 
-/// The object of a RADOS object, if it is one of ours.
+/// Returns the object of a RADOS object, if it is one of Nacre's.
 pub(crate) fn object_id(name: &[u8]) -> Option<ObjectId> {
     let mut rest = name.strip_prefix(OBJECT_PREFIX.as_bytes())?;
     let mut id = Vec::with_capacity(rest.len());
@@ -58,7 +58,7 @@ pub(crate) fn escape_into(name: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The key of the omap for a name: a letter, and the escaped name.
+/// Returns the key of the omap for a name: a letter, if any, and the escaped name.
 pub(crate) fn keyed(letter: Option<u8>, name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len() + 2);
     out.extend(letter);
@@ -66,19 +66,19 @@ pub(crate) fn keyed(letter: Option<u8>, name: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The key of the extent that ends before `end`, of the fork with a stem.
+/// Returns the key of the extent that ends before `end`, of the fork with a stem.
 pub(crate) fn extent_key(stem: &[u8], end: u64) -> Vec<u8> {
     let mut key = extent_prefix(stem);
     key.extend(format!("{end:016x}").bytes());
     key
 }
 
-/// What the keys of all extents of the fork with a stem begin with. A stem is escaped already.
+/// Returns the prefix of the keys of all extents of the fork with a stem. A stem is escaped already.
 pub(crate) fn extent_prefix(stem: &[u8]) -> Vec<u8> {
     [b"x", stem, &[1, 1]].concat()
 }
 
-/// The name that was escaped; `None` if this is not what [`escape_into`] makes.
+/// Returns the name that was escaped; `None` if [`escape_into`] does not make this text.
 pub(crate) fn unescaped(text: &[u8]) -> Option<Bytes> {
     let mut name = Vec::with_capacity(text.len());
     let mut bytes = text.iter();

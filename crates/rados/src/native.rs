@@ -1,11 +1,11 @@
-//! What RADOS has operations for runs without an interpreter: reads of one range, key or attribute, and writes of a
-//! region that is exactly one extent, with the guards that such a write usually has.
+//! Transactions that RADOS has operations for, run without an interpreter: reads of one range, key or attribute, and
+//! writes of a region that is exactly one extent, with the guards that such a write usually has.
 //!
 //! Such a write is four steps of one RADOS operation: compare the header, write the bytes where they are, set the
 //! extent's entry, set the header. The header holds the token of the change that wrote it, so comparing it proves that
-//! the object is in the very state that the write was planned for, and decides everything that the guards say; where
-//! it changed meanwhile, the transaction runs as a call instead, which decides by the region. Versions alone would
-//! prove nothing: another client's write takes the same version as the one that failed for it.
+//! the object is in the very state that the write was planned for, and thereby settles all guards; if it changed
+//! meanwhile, the transaction runs as a call instead, which judges by the region. Versions alone would prove nothing:
+//! another client's write takes the same version as the one that failed for it.
 
 use std::ffi::CStr;
 
@@ -24,26 +24,27 @@ use crate::sys::{Operation, Pool, WriteStep, flag};
 /// The attribute that holds an object's header.
 pub(crate) const HEADER: &CStr = c"nacre";
 
-/// Most bytes of a range that is read natively: the index is read before the bytes, or beside a guess at them.
+/// The maximum number of bytes of a range that is read natively: the index is read before the bytes, or together with a
+/// guess at them.
 pub(crate) const READ_BYTES_MAX: u64 = 4 << 20;
-/// Entries of the index that a native read asks for.
+/// The number of entries of the index that a native read asks for.
 pub(crate) const ENTRIES_MAX: u64 = 8;
 
 /// A write that RADOS can do by itself.
 pub(crate) struct NativeWrite {
     pub(crate) fork: Fork,
-    /// What the keys of the fork's extents begin with.
+    /// The prefix of the keys of the fork's extents.
     pub(crate) stem: Bytes,
     pub(crate) data: Bytes,
-    /// The header that it counts on, and the one that it leaves.
+    /// The header that the write relies on; the one that it leaves follows.
     pub(crate) before: Header,
     pub(crate) after: Header,
-    /// The extent that it leaves.
+    /// The extent that the write leaves.
     pub(crate) extent: Placed,
 }
 
 impl NativeWrite {
-    /// Sends it: four steps, one operation.
+    /// Sends the write: four steps, one operation.
     pub(crate) fn send(&self, pool: &Pool, name: &CStr) -> Operation {
         let (before, after) = (self.before.encode(), self.after.encode());
         let (key, value) = (extent_key(&self.stem, self.extent.end), self.extent.encode());
@@ -57,7 +58,7 @@ impl NativeWrite {
     }
 }
 
-/// The fork, offset and data of a transaction that does nothing but write one extent.
+/// Returns the fork, offset and data of a transaction that does nothing but write one extent.
 fn only_extent(transaction: &Transaction) -> Option<(&Fork, u64, &Bytes)> {
     let ([], [Write::Extents { fork, extents }]) = (&transaction.reads[..], &transaction.writes[..]) else {
         return None;
@@ -66,7 +67,8 @@ fn only_extent(transaction: &Transaction) -> Option<(&Fork, u64, &Bytes)> {
     (!data.is_empty()).then_some((fork, *offset, data))
 }
 
-/// The native form of a transaction, if it has one as far as is known. The token is its own, and never used again.
+/// Returns the native form of a transaction, if it has one as far as is known. The token must be its own, and never be
+/// used again.
 pub(crate) fn plan(transaction: &Transaction, known: &Known, token: Token) -> Option<NativeWrite> {
     let (fork, offset, data) = only_extent(transaction)?;
     let before = *known.header().filter(|header| header.exists && header.version < OFFSET_MAX - 1)?;
@@ -100,7 +102,8 @@ pub(crate) fn plan(transaction: &Transaction, known: &Known, token: Token) -> Op
     Some(NativeWrite { fork: fork.clone(), stem, data: data.clone(), before, after, extent })
 }
 
-/// The region that a lost native write would want to see: that of its first guard of a region.
+/// Returns the region whose content the refusal of a lost native write should show: that of its first guard of a
+/// region.
 pub(crate) fn guarded_region(transaction: &Transaction) -> Option<(&Fork, ByteRange)> {
     only_extent(transaction)?;
     let simple =
@@ -114,7 +117,8 @@ pub(crate) fn guarded_region(transaction: &Transaction) -> Option<(&Fork, ByteRa
     })
 }
 
-/// Judges the guards of a transaction by one region as it was read. `None` if they hold, or if that does not tell.
+/// Judges the guards of a transaction by one region as it was read. Returns `None` if they hold, or if the region does
+/// not tell.
 pub(crate) fn refusal(
     transaction: &Transaction,
     region: (&Fork, ByteRange),
@@ -144,7 +148,7 @@ pub(crate) fn refusal(
     None
 }
 
-/// The one read of a transaction that can be answered natively.
+/// Returns the one read of a transaction that can be answered natively.
 pub(crate) fn only_read(transaction: &Transaction) -> Option<&Read> {
     let ([], [], [read]) = (&transaction.guards[..], &transaction.writes[..], &transaction.reads[..]) else {
         return None;
@@ -158,7 +162,8 @@ pub(crate) fn only_read(transaction: &Transaction) -> Option<&Read> {
     native.then_some(read)
 }
 
-/// Part of the byte stream that a range needs, and where in the range it goes.
+/// A part of the byte stream that a range needs, with its place there, its length and its offset in the range, in
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) place: u64,
@@ -166,7 +171,7 @@ pub(crate) struct Segment {
     pub(crate) at: usize,
 }
 
-/// Where the bytes of a range are.
+/// Returns the parts of the byte stream that hold the bytes of a range.
 pub(crate) fn segments(entries: &[Placed], range: ByteRange, size: u64) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
     let end = range.end().min(size);
@@ -187,8 +192,8 @@ pub(crate) fn segments(entries: &[Placed], range: ByteRange, size: u64) -> Vec<S
     segments
 }
 
-/// The answer to a read of a range, from all the entries that share a byte with it. Bytes without an entry have the
-/// version `floor`. The data is added by the caller.
+/// Returns the answer to a read of a range, from all the entries that share a byte with it. Bytes without an entry have
+/// the version `floor`. The data is added by the caller.
 pub(crate) fn range_read(floor: u64, entries: &[Placed], range: ByteRange, size: u64) -> RangeRead {
     let mut extents = Vec::new();
     let mut push = |start: u64, end: u64, version: u64, kind| {
@@ -207,7 +212,8 @@ pub(crate) fn range_read(floor: u64, entries: &[Placed], range: ByteRange, size:
     RangeRead { data: Bytes::new(), extents, version, size, next: None }
 }
 
-/// The entries of a page of the index that share a byte with a range; `None` if the page ends before the range does.
+/// Returns the entries of a page of the index that share a byte with a range; `None` if the page ends before the range
+/// does.
 pub(crate) fn covering(
     pairs: &[(Bytes, Bytes)],
     more: bool,
@@ -231,7 +237,7 @@ pub(crate) fn covering(
     Ok(complete.then_some(entries))
 }
 
-/// What a transaction of one read gives back.
+/// Returns the outcome of a transaction of one read.
 pub(crate) fn done(header: &Header, answer: Answer) -> nacre_object::Outcome {
     nacre_object::Outcome::Done(nacre_object::Done {
         version: header.version,

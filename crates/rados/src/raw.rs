@@ -38,7 +38,7 @@ impl RawPool {
         }
     }
 
-    /// Replaces a RADOS object, if its version still is the one that was read. Whether it was.
+    /// Replaces a RADOS object, if its version is still the one that was read. Returns whether it was.
     pub async fn write_if(&self, object: &str, version: u64, data: &[u8]) -> Result<bool, StoreError> {
         // RADOS has no version 0: where there was nothing, there must be nothing still.
         let condition = if version == 0 { WriteStep::CreateNew } else { WriteStep::IfVersion(version) };
@@ -70,8 +70,8 @@ impl RawPool {
         Ok(())
     }
 
-    /// One read/modify/write of a whole object: reads it, changes it, and writes it back unless somebody else did
-    /// meanwhile. Whether the write took effect.
+    /// Reads a whole object, changes it, and writes it back unless another client did meanwhile. Returns whether the
+    /// write took effect.
     pub async fn read_modify_write(
         &self,
         object: &str,

@@ -17,7 +17,7 @@ use crate::store::Inner;
 use crate::sys::{self, Completed, ReadStep};
 
 impl Inner {
-    /// Answers one read natively; `None` if that takes a call.
+    /// Answers one read natively; returns `None` if that takes a call.
     pub(crate) async fn read_natively(
         &self,
         object: &ObjectId,
@@ -52,8 +52,8 @@ impl Inner {
         Ok(Some(native::done(&header, answer)))
     }
 
-    /// Reads a range. The bytes are fetched with the index where they are known to have been last, and once more if
-    /// they turn out to be elsewhere. `None` if it takes a call: the index is long, or bytes moved meanwhile.
+    /// Reads a range. The bytes are fetched with the index from the place where they were last, and once more if they
+    /// turn out to be elsewhere. Returns `None` if it takes a call: the index is long, or bytes moved meanwhile.
     pub(crate) async fn read_range(
         &self,
         object: &ObjectId,
@@ -141,7 +141,8 @@ impl Inner {
         Ok(Some((found, header)))
     }
 
-    /// Reads a range of which all but the bytes is known. `None` if the object is not as it was known to be.
+    /// Reads a range of which everything but the bytes is known. Returns `None` if the object is not as it was known to
+    /// be.
     async fn read_known(
         &self,
         object: &ObjectId,
@@ -181,7 +182,7 @@ impl Inner {
         self.context(StoreError::new(ErrorKind::Corrupt, text), object)
     }
 
-    /// Reads parts of the byte stream, unless the object changed since its header was read: then there is `None`.
+    /// Reads parts of the byte stream; returns `None` if the object changed since its header was read.
     pub(crate) async fn read_segments(
         &self,
         object: &ObjectId,
@@ -219,7 +220,8 @@ impl Inner {
         Ok(Some(data.into()))
     }
 
-    /// The header from an operation whose first step was to read the attributes; all zeros where there is no object.
+    /// Returns the header from an operation whose first step was to read the attributes, with the answers of the other
+    /// steps; all zeros if there is no object.
     pub(crate) fn header(
         &self,
         object: &ObjectId,
@@ -251,7 +253,7 @@ impl Inner {
         Err(self.context(error, object))
     }
 
-    /// Where RADOS says that there is no such object, the pool itself may be what is missing.
+    /// Checks that the pool still exists, after RADOS said that an object does not. Fails if the pool is gone.
     pub(crate) fn pool_is_there(&self, object: &ObjectId) -> Result<(), StoreError> {
         if self.pool.exists() { Ok(()) } else { Err(self.context(pool_gone(), object)) }
     }

@@ -1,33 +1,33 @@
-//! What stands in a RADOS object: its header (an attribute named `nacre`), and the values of its omap.
+//! The contents of a RADOS object: its header (an attribute named `nacre`), and the values of its omap.
 //!
-//! All numbers are little-endian; every record carries the format's version and a checksum. `classes/extent.lua`
-//! reads and writes the same records in the OSD; `docs/ceph.md` draws them. Decoders take anything: what is not a
-//! record that this format makes is refused.
+//! All numbers are little-endian; every record carries the format's version and a checksum. `classes/extent.lua` reads
+//! and writes the same records in the OSD; `docs/ceph.md` draws them. Decoders take any bytes: they refuse everything
+//! that this format does not make.
 
 use bytes::Bytes;
 use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{ByteRange, ExtentKind};
 
-/// The format of the entries of extents, keys and attributes, and of the headers and forks of old.
+/// The format of the entries of extents, keys and attributes, and of old headers and forks.
 const FORMAT: u8 = 1;
 /// The format of headers and forks as they are written today.
 const FORMAT_2: u8 = 2;
 const OLD_HEADER_BYTES: usize = 64;
 const HEADER_BYTES: usize = 80;
-/// What every later format of the header is within: its number first, its checksum last.
+/// The maximum length of the header in every later format, in bytes: its format number comes first, its checksum last.
 const HEADER_BYTES_MAX: usize = 4096;
 const EXTENT_BYTES: usize = 28;
 const OLD_FORK_BYTES: usize = 13;
 /// A fork's record without its stem.
 const FORK_BYTES: usize = 24;
-/// What stands before the bytes of a key's or attribute's value.
+/// The length of the prefix of a key's or attribute's value, in bytes.
 pub(crate) const VALUE_PREFIX_BYTES: usize = 5;
 
-/// What tells a change of an object from every other change by whomever: random, and never used twice.
+/// The identity of a change of an object among all changes by all clients: random, and never used twice.
 pub(crate) type Token = [u8; 16];
 
-/// A checksum of 32 bits, cheap in Lua: each word of 8 bytes goes in by a step that can be undone, so that no change
-/// of a single word is lost before the last step folds 64 bits into 32.
+/// Returns a checksum of 32 bits that is cheap in Lua: each word of 8 bytes goes in by a step that can be undone, so
+/// that no change of a single word is lost before the last step folds 64 bits into 32.
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut sum = 0x6e_6163_7265 ^ bytes.len() as u64;
@@ -52,7 +52,7 @@ fn sealed<const N: usize>(body: &[u8]) -> [u8; N] {
     record
 }
 
-/// The body of a record whose length, checksum and format are right.
+/// Returns the body of a record whose length, checksum and format are right.
 fn opened<const N: usize>(record: &[u8], format_at: usize) -> Option<&[u8]> {
     let (body, sum) = record.split_at_checked(N - 4)?;
     (sum == checksum(body).to_le_bytes() && body[format_at] == FORMAT).then_some(body)
@@ -67,15 +67,15 @@ fn u32_at(body: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(body[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// What tells two states of an object apart that its version does not: who wrote it, or which compaction moved its
-/// bytes.
+/// The distinction of two states of an object that its version does not make: the change that wrote it, or the
+/// compaction that moved its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Author {
-    /// A header of format 2 carries the token of the change that wrote it.
+    /// The token of the change that wrote the header, in format 2.
     Token(Token),
-    /// One of format 1 does not. It counts compactions, modulo 64. Two clients that wrote in format 1 could take each
-    /// other's for their own; read from an OSD, it stands for one state all the same, because no version was given
-    /// to two changes.
+    /// The number of compactions, modulo 64, in format 1, which has no token. Two clients that wrote in format 1 could
+    /// take each other's state for their own; read from an OSD, it still stands for one state, because no version was
+    /// given to two changes.
     Old { compactions: u8 },
 }
 
@@ -88,11 +88,11 @@ impl Default for Author {
 /// An object at a glance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Whether the object exists.
+    /// True if the object exists.
     pub(crate) exists: bool,
-    /// Whether it existed before the transaction that wrote this header.
+    /// True if it existed before the transaction that wrote this header.
     pub(crate) existed: bool,
-    /// Whether extents are in the index that belong to no fork any more.
+    /// True if the index has extents that belong to no fork any more.
     pub(crate) unswept: bool,
     pub(crate) attributes: u16,
     pub(crate) forks: u32,
@@ -100,28 +100,29 @@ pub(crate) struct Header {
     pub(crate) fence: u64,
     /// The version of the last removal.
     pub(crate) floor: u64,
-    /// Where the next piece of payload goes in the byte stream.
+    /// The offset of the next piece of payload in the byte stream, in bytes.
     pub(crate) tail: u32,
-    /// Bytes of the byte stream that extents refer to.
+    /// The bytes of the byte stream that extents refer to.
     pub(crate) live: u32,
-    /// The sum of the upper and of the lower 32 bits of all forks' sizes: the sum itself may pass 64 bits.
+    /// The sum of the upper 32 bits of all forks' sizes; that of the lower 32 bits follows: the sum of the sizes may
+    /// pass 64 bits.
     pub(crate) size_high: u64,
     pub(crate) size_low: u64,
     pub(crate) keys: u32,
     pub(crate) author: Author,
 }
 
-/// Why bytes are no header.
+/// The reason why bytes are no header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoHeader {
-    /// They are not what any format makes.
+    /// No format makes these bytes.
     Damaged,
-    /// A later Nacre wrote them, in this format.
+    /// A later version of Nacre wrote them, in this format.
     Newer(u8),
 }
 
 impl Header {
-    /// The header's bytes, in the format that it was read in: what an OSD compares with what it holds.
+    /// Encodes the header in the format that it was read in: an OSD compares these bytes with what it holds.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = [0; HEADER_BYTES - 4];
         body[0] = FORMAT_2;
@@ -183,14 +184,14 @@ impl Header {
         (plausible && in_use).then_some(header).ok_or(NoHeader::Damaged)
     }
 
-    /// The sizes of all forks together.
+    /// Returns the sum of the sizes of all forks, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let sum = (u128::from(self.size_high) << 32) + u128::from(self.size_low);
         u64::try_from(sum).unwrap_or(u64::MAX)
     }
 }
 
-/// What a call that changed an object answers with: within 32 bytes, which every OSD is set to let pass.
+/// The answer of a call that changed an object: within 32 bytes, which every OSD is set to let pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) existed: bool,
@@ -213,7 +214,7 @@ impl Changed {
         })
     }
 
-    /// Whether half of the byte stream is garbage, and enough of it to bother.
+    /// Returns whether half of the byte stream is garbage, and the amount is worth a compaction.
     pub(crate) fn wants_compaction(&self) -> bool {
         u64::from(self.tail) >= 2 * u64::from(self.live) + (64 << 10)
     }
@@ -226,19 +227,19 @@ impl From<&Header> for Changed {
     }
 }
 
-/// An extent, or part of one, and where its bytes are.
+/// An extent, or part of one, with the place of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) version: u64,
     pub(crate) kind: ExtentKind,
-    /// Where its first byte is in the byte stream; 0 for a hole.
+    /// The offset of its first byte in the byte stream; 0 for a hole.
     pub(crate) place: u32,
 }
 
 impl Placed {
-    /// The value of the extent's key, which holds the end.
+    /// Encodes the value of the extent's key, which holds the end.
     pub(crate) fn encode(&self) -> [u8; EXTENT_BYTES] {
         let mut body = [0; EXTENT_BYTES - 4];
         body[..8].copy_from_slice(&self.version.to_le_bytes());
@@ -272,7 +273,7 @@ impl Placed {
         (fits && inside).then_some(Self { start, end, version, kind, place })
     }
 
-    /// The range of bytes.
+    /// Returns the range of bytes.
     pub(crate) fn range(&self) -> ByteRange {
         ByteRange::from(self.start..self.end)
     }
@@ -281,21 +282,22 @@ impl Placed {
 /// A fork's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ForkRecord {
-    /// The size, if there is such a fork.
+    /// The size in bytes; `None` if there is no such fork.
     pub(crate) size: Option<u64>,
-    /// The version that every byte of the fork has at least, data and holes.
+    /// The least version of every byte of the fork, data and holes.
     pub(crate) base: u64,
-    /// What the keys of its extents begin with, escaped: at first its name, later what it took over from another one.
+    /// The prefix of the keys of its extents, escaped: at first its name, later the stem that it took over from another
+    /// fork.
     pub(crate) stem: Bytes,
 }
 
 impl ForkRecord {
-    /// What stands for a fork that has no record. `key` is that under which the record would be.
+    /// Returns the record of a fork that has none. `key` is the key that the record would have.
     pub(crate) fn none(key: &[u8]) -> Self {
         Self { size: None, base: 0, stem: Bytes::copy_from_slice(key.get(1..).unwrap_or_default()) }
     }
 
-    /// Decodes what is stored under a fork's key.
+    /// Decodes the value of a fork's key.
     pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Self> {
         if value.len() == OLD_FORK_BYTES {
             let size = u64_at(opened::<OLD_FORK_BYTES>(value, 0)?, 1);
@@ -313,13 +315,13 @@ impl ForkRecord {
     }
 }
 
-/// What stands before the bytes of a value.
+/// Returns the prefix of a value.
 pub(crate) fn value_prefix(value: &[u8]) -> [u8; VALUE_PREFIX_BYTES] {
     let sum = checksum(value).to_le_bytes();
     [FORMAT, sum[0], sum[1], sum[2], sum[3]]
 }
 
-/// The bytes of a key's or attribute's value.
+/// Returns the bytes of a key's or attribute's value; `None` if they are unsound.
 pub(crate) fn decode_value(stored: &Bytes) -> Option<Bytes> {
     if stored.len() < VALUE_PREFIX_BYTES {
         return None;
@@ -358,7 +360,7 @@ mod tests {
         }
     }
 
-    /// Changes a record: bits, bytes, its length.
+    /// Mutates a record: bits, bytes, its length.
     fn mutated(record: &[u8], random: &mut StdRng) -> Vec<u8> {
         let mut bytes = record.to_vec();
         for _ in 0..random.random_range(1..4) {

@@ -1,4 +1,4 @@
-//! What `classes/extent.lua` gives back.
+//! The replies of `classes/extent.lua`.
 
 use bytes::{Buf, Bytes};
 use nacre_object::{
@@ -15,19 +15,19 @@ pub(crate) enum Reply {
     Refused(Refusal),
     /// The answers to the reads, and the header of the object as it stood.
     Answered(Vec<Answer>, Header),
-    /// The object would have so many attributes.
+    /// The object would have this many attributes.
     Crowded(u32),
-    /// What stands under a key is not a record of ours.
+    /// The value of this key is not a record of Nacre's.
     Corrupt(Bytes),
     /// The script itself failed.
     Failed(String),
-    /// A later Nacre wrote the object, in this format.
+    /// A later version of Nacre wrote the object, in this format.
     Newer(u8),
-    /// The call would have taken longer than any may.
+    /// The call would have taken longer than a call may.
     Exhausted,
 }
 
-/// Decodes the output of a call that did not change the object. `None` if it is not a reply to the transaction.
+/// Decodes the output of a call that did not change the object. Returns `None` if it is not a reply to the transaction.
 pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<Reply, StoreError>> {
     let mut text = Decoder(output);
     Some(Ok(match text.u8()? {
@@ -67,7 +67,7 @@ pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<
     }))
 }
 
-/// An object at a glance, from its header.
+/// Returns an object at a glance, from its header.
 pub(crate) fn stat(header: &Header) -> Stat {
     Stat {
         exists: header.exists,
@@ -80,12 +80,12 @@ pub(crate) fn stat(header: &Header) -> Stat {
     }
 }
 
-/// The error for an entry that is not one of ours. The caller adds the object.
+/// Returns the error for an entry that is not one of Nacre's. The caller adds the object.
 pub(crate) fn corrupt(key: &[u8]) -> StoreError {
     StoreError::new(ErrorKind::Corrupt, format!("key \"{}\" holds no record of Nacre", key.escape_ascii()))
 }
 
-/// Takes a reply apart. Every length is checked before it is used.
+/// A decoder of a reply. Every length is checked before it is used.
 struct Decoder(Bytes);
 
 impl Decoder {
@@ -109,7 +109,7 @@ impl Decoder {
         (self.0.len() >= length).then(|| self.0.split_to(length))
     }
 
-    /// A header as it is stored, with its length before it; of no length where the object never existed.
+    /// Decodes a stored header behind its length, which is zero if the object never existed.
     fn header(&mut self) -> Option<Header> {
         let length = self.u16()?.into();
         let text = self.bytes(length)?;
@@ -219,7 +219,7 @@ mod tests {
             .read(Read::Keys { range: KeyRange::all(), limit: 9, values: true })
     }
 
-    /// What the class answers to that.
+    /// Returns an answer of the class to that request.
     fn output() -> Vec<u8> {
         let header = Header {
             exists: true,

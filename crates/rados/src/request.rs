@@ -1,4 +1,4 @@
-//! Transactions as `classes/extent.lua` takes them.
+//! The encoding of transactions for `classes/extent.lua`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,7 +11,8 @@ use crate::name::escape_into;
 use crate::record::{Token, value_prefix};
 use crate::script::{Section, Sections};
 
-/// The sections of the script that a transaction needs. `expecting` says that the answers to its reads are held.
+/// Returns the sections of the script that a transaction needs. `expecting` says that the answers to its reads are
+/// held.
 pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     let mut sections = Sections::default().with(Section::Apply);
     let is_range = |read: &Read| matches!(read, Read::Range { .. } | Read::Extents { .. });
@@ -37,8 +38,8 @@ pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     sections
 }
 
-/// A transaction's encoding. What it changes is stamped with `token`; `expected` is the version at which the answers to
-/// its reads are held already.
+/// Encodes a transaction. Its changes are stamped with `token`; `expected` is the version at which the answers to its
+/// reads are held already.
 pub(crate) fn encode(transaction: &Transaction, token: &Token, expected: Option<u64>) -> Vec<u8> {
     let mut out = Encoder(Vec::with_capacity(256));
     out.0.extend(token);
@@ -59,7 +60,7 @@ impl Encoder {
         self.0.push(value);
     }
 
-    /// A count or a length; the limits of the model keep them far below 32 bits.
+    /// Appends a count or a length; the limits of the model keep them far below 32 bits.
     fn u32(&mut self, value: usize) {
         self.0.extend((value as u32).to_le_bytes());
     }
@@ -68,7 +69,7 @@ impl Encoder {
         self.0.extend(value.to_le_bytes());
     }
 
-    /// A version to compare with. None passes half of the sequence, so anything above compares alike.
+    /// Appends a version to compare with. No version passes half of the sequence, so everything above compares alike.
     fn version(&mut self, value: u64) {
         self.u64(value.min(i64::MAX as u64));
     }
@@ -78,7 +79,7 @@ impl Encoder {
         self.u64(range.len);
     }
 
-    /// An escaped name, perhaps after a letter, with its length before it.
+    /// Appends an escaped name, possibly after a letter, behind its length.
     fn name(&mut self, letter: Option<u8>, name: &[u8]) {
         let at = self.0.len();
         self.0.extend([0, 0]);
@@ -228,7 +229,7 @@ impl Encoder {
         }
     }
 
-    /// Pieces side by side become one, so that they take one extent's entry.
+    /// Appends pieces, joining adjacent ones, so that they take one extent's entry.
     fn pieces(&mut self, pieces: &[(u64, Bytes)]) {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for (offset, data) in pieces {
@@ -249,12 +250,13 @@ impl Encoder {
     }
 }
 
-/// The first bytes of a bound that may be longer than any key: cut well past the longest key, it bounds the same keys.
+/// Returns the first bytes of a bound that may be longer than any key: cut well past the longest key, it bounds the
+/// same keys.
 fn clipped(bound: &[u8]) -> &[u8] {
     &bound[..bound.len().min(2048)]
 }
 
-/// Extents in ascending order, none empty, none sharing a byte: where they did, the later one wins.
+/// Returns extents in ascending order, none empty, none sharing a byte: where they do, the later one wins.
 fn ordered(extents: &[(u64, Bytes)]) -> Cow<'_, [(u64, Bytes)]> {
     let mut end = 0;
     let is_ordered = extents.iter().all(|(offset, data)| {

@@ -1,4 +1,5 @@
-//! `classes/extent.lua`, as it is sent to the OSDs: without comments, and only the sections that a call needs.
+//! The form of `classes/extent.lua` in which it is sent to the OSDs: without comments, and only the sections that a
+//! call needs.
 //!
 //! The OSD makes a new Lua machine for each call. Compiling the text would take most of the call's time, so that is
 //! done once: an OSD is asked to compile the chunk and to hand back the result, which is sent with the calls that
@@ -58,14 +59,14 @@ impl Sections {
     }
 }
 
-/// What a call runs: a handler of the class, and the sections that it needs.
+/// The code that a call runs: a handler of the class, and the sections that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Routine {
     pub(crate) handler: &'static str,
     pub(crate) sections: Sections,
 }
 
-/// The chunk of Lua that a routine is: it takes a text, where the request begins in it, and the output.
+/// Returns the chunk of Lua of a routine: it takes a text, the beginning of the request in it, and the output.
 pub(crate) fn source(routine: Routine) -> &'static str {
     static SOURCES: OnceLock<RwLock<HashMap<Routine, &'static str>>> = OnceLock::new();
     let sources = SOURCES.get_or_init(RwLock::default);
@@ -92,7 +93,7 @@ pub(crate) fn source(routine: Routine) -> &'static str {
 /// The status of a call whose chunk the OSD could not load: another version of Lua compiled it.
 pub(crate) const FOREIGN_CHUNK: u8 = 6;
 
-/// The input of a call of a chunk, as text or compiled: the loader, then the chunk's length, chunk and request.
+/// Returns the input of a call of a chunk, as text or compiled: the loader, then the chunk's length, chunk and request.
 pub(crate) fn call(chunk: &[u8], request: &[u8]) -> Vec<u8> {
     const LOADER: &str = "function run(i,o)local s=i:str()local n=string.unpack('<I4',s)\
         local f=load(s:sub(5,4+n),'=nacre')if not f then o:append('\\6')return -125 end \
@@ -100,14 +101,15 @@ pub(crate) fn call(chunk: &[u8], request: &[u8]) -> Vec<u8> {
     encoded(LOADER, &[&(chunk.len() as u32).to_le_bytes(), chunk, request])
 }
 
-/// The input of a call that compiles a chunk and gives back what came of it.
+/// Returns the input of a call that compiles a chunk and returns the result.
 pub(crate) fn compilation(source: &str) -> Vec<u8> {
     const COMPILER: &str = "function run(i,o)o:append(string.dump(load(i:str(),'=nacre'),true))return 0 end \
         objclass.register(run)";
     encoded(COMPILER, &[source.as_bytes()])
 }
 
-/// The input of `eval_bufferlist`: Ceph's encoding of a script, the name of its function, and that function's input.
+/// Returns the input of `eval_bufferlist`: Ceph's encoding of a script, the name of its function, and that function's
+/// input.
 fn encoded(script: &str, input: &[&[u8]]) -> Vec<u8> {
     const FUNCTION: &str = "run";
     let input_bytes: usize = input.iter().map(|part| part.len()).sum();

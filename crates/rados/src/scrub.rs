@@ -1,4 +1,4 @@
-//! A look at every object of a namespace: whether its header and all entries of its index are records of ours, and
+//! A check of every object of a namespace: whether its header and all entries of its index are records of Nacre's, and
 //! whether the byte stream is as long as they say. The bytes themselves are compared by Ceph's own deep scrub.
 
 use nacre_object::{ErrorKind, ObjectId, StoreError};
@@ -8,23 +8,23 @@ use crate::snapshot::{Snapshot, Stop};
 use crate::store::Inner;
 use crate::sys::ReadStep;
 
-/// What a scrub came to.
+/// The result of a scrub.
 #[derive(Clone, Debug, Default)]
 pub struct ScrubReport {
-    /// Objects looked at, removed ones among them.
+    /// Objects checked, including removed ones.
     pub objects: u64,
     /// Bytes of their headers and indexes.
     pub bytes: u64,
-    /// The objects with something wrong, and what it is.
+    /// The objects with a fault, and its description.
     pub findings: Vec<(ObjectId, StoreError)>,
 }
 
-/// How often an object is looked at anew because somebody wrote it meanwhile. One that is written so often is sound
-/// enough to be written.
+/// The maximum number of times that an object is checked because it was written to meanwhile. One that is written so
+/// often is sound enough to be written.
 const ATTEMPTS_MAX: u32 = 5;
 
 impl Inner {
-    /// Looks at all objects, one after another. `progress` is told how many of how many are done.
+    /// Checks all objects, one after another. `progress` gets the number of objects that are done, and of all objects.
     pub(crate) async fn scrub(&self, mut progress: impl FnMut(u64, u64)) -> Result<ScrubReport, StoreError> {
         let mut ids = self.names().await?;
         ids.sort_unstable();
@@ -58,7 +58,7 @@ impl Inner {
         Ok(0)
     }
 
-    /// Whether the byte stream of an object reaches as far as its header says.
+    /// Returns whether the byte stream of an object reaches as far as its header says.
     pub(crate) async fn has_bytes_up_to(&self, snapshot: &Snapshot<'_>, tail: u32) -> Result<bool, Stop> {
         if tail == 0 {
             return Ok(true);

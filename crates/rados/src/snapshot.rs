@@ -1,8 +1,8 @@
-//! Transactions that write nothing, answered by RADOS' own reads alone: for users who may read and not call the class,
-//! for clusters without it, and for answers that one call may not make.
+//! Transactions without writes, answered by RADOS' own reads alone: for users who may read and not call the class, for
+//! clusters without it, and for answers that are too long for one call.
 //!
 //! The object's header is read first. Every operation that follows compares it, so that all of them show the object in
-//! the one state that the header stands for; if it changed meanwhile, everything begins anew.
+//! the one state that the header stands for; if it changed meanwhile, everything starts again.
 
 use std::ffi::{CStr, CString};
 
@@ -23,12 +23,12 @@ use crate::reply::{self, corrupt};
 use crate::store::Inner;
 use crate::sys::{self, ReadStep};
 
-/// How often a transaction is begun anew because somebody wrote the object meanwhile.
+/// The maximum number of times that a transaction is started because the object was written to meanwhile.
 const ATTEMPTS_MAX: u32 = 50;
-/// Entries of the omap that one operation asks for.
+/// The number of entries of the omap that one operation asks for.
 const PAGE: u64 = 512;
 
-/// Why the reading of a state came to an end before its time.
+/// The reason why the reading of a state ended early.
 pub(crate) enum Stop {
     /// The object is in another state by now.
     Changed,
@@ -88,7 +88,7 @@ impl Snapshot<'_> {
         Ok(Outcome::Done(Done { version, existed: exists, answers }))
     }
 
-    /// What stands where a guard wants something else; `None` if it holds.
+    /// Returns what a guard found instead of what it demands; `None` if it holds.
     async fn violation(&self, guard: &Guard) -> Result<Option<Found>, Stop> {
         let exists = self.header.exists;
         Ok(match guard {
@@ -141,7 +141,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Runs steps of a read on the object in this state; their answers, without that of the comparison.
+    /// Runs steps of a read on the object in this state; returns their answers, without that of the comparison.
     pub(crate) async fn read(&self, steps: Vec<ReadStep<'_>>) -> Result<Vec<sys::Answer>, Stop> {
         if self.header == Header::default() {
             // There was no object: there was nothing in it.
@@ -161,14 +161,14 @@ impl Snapshot<'_> {
         }
     }
 
-    /// The entry of a key of the omap.
+    /// Returns the entry of a key of the omap.
     async fn entry(&self, key: &[u8]) -> Result<Option<Bytes>, Stop> {
         let answers = self.read(vec![ReadStep::OmapKey(key)]).await?;
         let pairs = answers.into_iter().next().map(|answer| answer.into_pairs().0).unwrap_or_default();
         Ok(pairs.into_iter().next().map(|(_, value)| value))
     }
 
-    /// Checks every entry of the omap, and the length of the byte stream. Gives the bytes looked at.
+    /// Checks every entry of the omap, and the length of the byte stream. Returns the bytes that were checked.
     pub(crate) async fn check_all(&self) -> Result<u64, Stop> {
         let (mut after, mut bytes) = (Vec::new(), 0);
         loop {
@@ -201,7 +201,7 @@ impl Snapshot<'_> {
         Ok(bytes)
     }
 
-    /// The entries of the omap after a key that begin with a prefix, and whether there are more.
+    /// Returns the entries of the omap after a key that begin with a prefix, and whether there are more.
     async fn page(&self, after: &[u8], prefix: &[u8]) -> Result<(Vec<(Bytes, Bytes)>, bool), Stop> {
         // Keys hold no zero byte: the conversions cannot fail.
         let after = CString::new(after).unwrap_or_default();
@@ -211,7 +211,7 @@ impl Snapshot<'_> {
         Ok(answers.into_iter().next().map(|answer| answer.into_pairs()).unwrap_or_default())
     }
 
-    /// The error for an entry that is not one of ours.
+    /// Returns the error for an entry that is not one of Nacre's.
     fn corrupt(&self, key: &[u8]) -> Stop {
         Stop::Failed(self.inner.context(corrupt(key), self.object))
     }
@@ -224,7 +224,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// A range: its bytes up to a budget, or its extents alone.
+    /// Reads a range: its bytes up to a budget, or its extents alone.
     async fn range(&self, fork: &Fork, range: ByteRange, budget: Option<usize>) -> Result<RangeRead, Stop> {
         let fork_key = keyed(Some(b'f'), fork.as_bytes());
         let record = match self.entry(&fork_key).await? {
@@ -270,7 +270,7 @@ impl Snapshot<'_> {
         Ok(found)
     }
 
-    /// The stored extents that share a byte with a range.
+    /// Returns the stored extents that share a byte with a range.
     async fn extents(&self, record: &ForkRecord, range: ByteRange) -> Result<Vec<Placed>, Stop> {
         let (mut entries, mut end) = (Vec::new(), 0);
         if range.len == 0 {

@@ -31,21 +31,21 @@ use crate::scrub::ScrubReport;
 use crate::sys::{Connection, Library, Operation, Pool, ReadStep, flag};
 use crate::uri::Location;
 
-/// Bytes by which a compaction must make an object shorter, where nobody waits for it, and where a write does that did not
-/// fit into the object.
+/// The number of bytes by which a compaction in the background must make an object shorter; the next constant is that
+/// for a compaction for a write that did not fit into the object.
 const COMPACTION_BYTES_MIN: u32 = 64 << 10;
 const NEEDED_COMPACTION_BYTES_MIN: u32 = 4 << 10;
-/// Extents that one sweep takes out of an index.
+/// The maximum number of extents that one sweep takes out of an index.
 const SWEPT_EXTENTS_MAX: u32 = 16 << 10;
-/// How long a client that has the turn to update a contended region may take before the next one gets it: round trips
-/// to an OSD take longer than those within a server, above all while the cluster mends itself.
+/// The shortest time that a client has to update a contended region before the turn passes on; the next constant is the
+/// longest. Round trips to an OSD take longer than those within a server, above all while the cluster mends itself.
 const TURN_MIN: Duration = Duration::from_millis(5);
 const TURN_MAX: Duration = Duration::from_millis(200);
 
-/// Objects in a pool of a Ceph cluster. Cheap to clone; the connection is closed with the last clone.
+/// A store of objects in a pool of a Ceph cluster. Cheap to clone; the connection is closed with the last clone.
 ///
 /// Updates of a region for which many clients of one process race take turns ([`nacre_object::pace`]): an OSD cannot
-/// let them wait, so it is done on this side.
+/// make them wait, so the client does.
 #[derive(Clone)]
 pub struct RadosStore(Paced<Engine>);
 
@@ -63,17 +63,17 @@ pub(crate) struct Inner {
     pub(crate) location: Location,
     knowledge: Knowledge,
     tokens: Tokens,
-    /// Whether this user's calls are refused, or the OSDs run none: reads are put together from RADOS' own then.
+    /// True if this user's calls are refused, or the OSDs run none: reads are then assembled from RADOS' own.
     calls_denied: AtomicBool,
     /// Routines of the class as an OSD compiled them.
     chunks: RwLock<HashMap<Routine, Bytes>>,
-    /// Whether the OSDs are too different for that.
+    /// True if the OSDs differ too much for compiled routines.
     by_text: AtomicBool,
-    /// Bytes that the OSDs let one object have, once somebody wanted to know.
+    /// The maximum number of bytes that the OSDs let one object have, once it was asked for.
     object_bytes_max: OnceCell<u64>,
 }
 
-/// Makes the tokens of changes: 64 random bits of this connection, and a count.
+/// A generator of the tokens of changes: 64 random bits of this connection, and a count.
 struct Tokens {
     nonce: u64,
     count: AtomicU64,
@@ -91,7 +91,7 @@ impl Tokens {
 }
 
 impl RadosStore {
-    /// A store that connects when it is first used.
+    /// Creates a store that connects when it is first used.
     pub fn new(location: Location) -> Self {
         let limits = PacerLimits { turn_min: TURN_MIN, turn_max: TURN_MAX, ..PacerLimits::default() };
         let options = PaceOptions { pacing: location.pacing, limits, ..PaceOptions::default() };
@@ -110,19 +110,19 @@ impl RadosStore {
         self.0.inner().connected().await.map(drop)
     }
 
-    /// The identity of the cluster (its fsid).
+    /// Returns the identity of the cluster (its fsid).
     pub async fn cluster_id(&self) -> Result<String, StoreError> {
         Ok(self.0.inner().connected().await?.pool.fsid())
     }
 
-    /// The address by which the cluster knows this client: what `ceph osd blocklist ls` shows.
+    /// Returns the address by which the cluster knows this client, as `ceph osd blocklist ls` shows it.
     pub async fn client_address(&self) -> Result<String, StoreError> {
         Ok(self.0.inner().connected().await?.pool.address())
     }
 
-    /// Does away with an object whose header is damaged, and with all that it holds. What is left is an object that was
-    /// removed, at a version above every one that its remains show. False if there is no such object, or none with
-    /// that name was ever made.
+    /// Discards an object whose header is damaged, with all that it holds. The remainder is an object that was removed,
+    /// at a version above every one that its remains show. Returns false if there is no such object, or none with that
+    /// name was ever made.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if the header is not damaged: then the object can be removed like any other.
@@ -132,18 +132,18 @@ impl RadosStore {
         inner.discard_damaged(object, inner.tokens.next()).await
     }
 
-    /// Looks at every object: whether its header and its index are sound. `progress` is told how many of how many are
-    /// done.
+    /// Checks whether the header and the index of every object are sound. `progress` gets the number of objects that
+    /// are done, and of all objects.
     pub async fn scrub(&self, progress: impl FnMut(u64, u64)) -> Result<ScrubReport, StoreError> {
         self.0.inner().connected().await?.scrub(progress).await
     }
 
-    /// Where the store is.
+    /// Returns the location of the store.
     pub fn location(&self) -> &Location {
         &self.0.inner().0.location
     }
 
-    /// What came of conditional writes so far.
+    /// Returns the totals of conditional writes so far.
     pub fn pace(&self) -> PaceTotals {
         self.0.totals()
     }
@@ -193,7 +193,7 @@ impl ObjectStore for Engine {
     }
 }
 
-/// A reply whose first operation is sent now, and not when somebody first asks for the reply.
+/// Starts a reply, so that its first operation is sent now, and not when the reply is first polled.
 fn started<T: Send + 'static>(
     future: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> Reply<T> {
@@ -247,7 +247,7 @@ fn connect_blocking(location: &Location) -> Result<Pool, StoreError> {
     Pool::connect(&connection).map_err(|(step, code)| not_opened(step, code, location))
 }
 
-/// How a call ended, when the OSD did not fail.
+/// The result of a call, when the OSD did not fail.
 enum Called {
     /// It changed the object.
     Changed(Changed),
@@ -297,8 +297,8 @@ impl Inner {
         self.call(object, &name, &known, transaction).await
     }
 
-    /// Applies a transaction as one native write, if it is one as far as is known, and the object is what it was
-    /// known to be. `None` if it takes a call.
+    /// Applies a transaction as one native write, if it is one as far as is known, and the object is as it was known to
+    /// be. Returns `None` if it takes a call.
     async fn write_natively(
         &self,
         object: &ObjectId,
@@ -341,8 +341,8 @@ impl Inner {
         Ok(None)
     }
 
-    /// Answers a transaction that writes nothing: by a call, which takes one operation whatever is asked, or where
-    /// that cannot be, by reads of RADOS' own.
+    /// Answers a transaction that writes nothing: by a call, which takes one operation whatever is asked, or, if that
+    /// is impossible, by RADOS' own reads.
     async fn ask(
         &self,
         object: &ObjectId,
@@ -431,7 +431,7 @@ impl Inner {
         }
     }
 
-    /// The outcome of a call that changed nothing.
+    /// Returns the outcome of a call that changed nothing.
     fn conclude(&self, object: &ObjectId, reply: reply::Reply) -> Result<Outcome, StoreError> {
         let error = match reply {
             reply::Reply::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
@@ -456,7 +456,7 @@ impl Inner {
         Err(self.context(error, object))
     }
 
-    /// One call of a transaction. What it changes is stamped with the token.
+    /// Makes one call of a transaction. Its changes are stamped with the token.
     async fn evaluate(
         &self,
         object: &ObjectId,
@@ -508,8 +508,8 @@ impl Inner {
         }
     }
 
-    /// What a change came to that the OSD made and did not answer: the object's header says it, unless somebody changed
-    /// the object again.
+    /// Returns the result of a change that the OSD made and did not answer: the object's header tells it, unless
+    /// another change followed.
     async fn own_change(&self, object: &ObjectId, name: &CStr, token: &Token) -> Result<Changed, StoreError> {
         let completed = self.pool.read(name, &[ReadStep::Xattrs], 0).await;
         let (header, _) = self.header(object, completed)?;
@@ -521,19 +521,19 @@ impl Inner {
         Err(self.context(StoreError::new(ErrorKind::Unknown, why), object))
     }
 
-    /// Has the OSD move an object's live bytes together, if that makes it shorter by so many bytes.
+    /// Makes the OSD move an object's live bytes together, if that makes it shorter by `bytes_min` bytes.
     fn compact(&self, name: &CStr, bytes_min: u32) -> Operation {
         let sections = Sections::default().with(Section::Index).with(Section::Compact);
         self.tend(name, Routine { handler: "compact", sections }, bytes_min)
     }
 
-    /// Has the OSD take extents out of the index that belong to no fork any more.
+    /// Makes the OSD take extents out of the index that belong to no fork any more.
     fn sweep(&self, name: &CStr) -> Operation {
         let sections = Sections::default().with(Section::Index).with(Section::Sweep);
         self.tend(name, Routine { handler: "sweep", sections }, SWEPT_EXTENTS_MAX)
     }
 
-    /// Has the OSD take all such extents out of the index, in calls of bounded length. A failure leaves the rest.
+    /// Makes the OSD take all such extents out of the index, in calls of bounded length. A failure leaves the rest.
     async fn sweep_all(&self, name: &CStr) {
         loop {
             let completed = self.sweep(name).await;
@@ -545,7 +545,7 @@ impl Inner {
         }
     }
 
-    /// Starts a call that changes how an object is stored, and nothing of what it holds.
+    /// Starts a call that changes the way in which an object is stored, and nothing of its content.
     fn tend(&self, name: &CStr, routine: Routine, bound: u32) -> Operation {
         let request = [&self.tokens.next()[..], &bound.to_le_bytes()].concat();
         let input = script::call(script::source(routine).as_bytes(), &request);
@@ -560,7 +560,7 @@ impl Inner {
         }
     }
 
-    /// The chunk of a routine: compiled, as soon as an OSD has done that once.
+    /// Returns the chunk of a routine: compiled, as soon as an OSD has done that once.
     async fn chunk(&self, name: &CStr, routine: Routine) -> Bytes {
         if let Some(chunk) = self.chunks.read().get(&routine) {
             return chunk.clone();
@@ -583,7 +583,7 @@ impl Inner {
     /// Lists objects. RADOS lists a pool in no order, so every page walks over all names of the namespace and sorts
     /// them; a removed object keeps its version under its name, so each candidate's header is looked at.
     async fn list(&self, after: Option<ObjectId>, limit: usize) -> Result<Vec<ObjectId>, StoreError> {
-        /// Headers looked at at once.
+        /// The maximum number of headers read at once.
         const LOOKS: usize = 128;
         if limit == 0 {
             return Ok(Vec::new());
@@ -615,7 +615,8 @@ impl Inner {
         Ok(found)
     }
 
-    /// The ids of all objects of ours, removed or not, in no order. librados lists by blocking, so this has a thread.
+    /// Returns the ids of all objects of Nacre's, removed or not, in no order. librados lists by blocking, so this runs
+    /// on a thread.
     pub(crate) async fn names(&self) -> Result<Vec<ObjectId>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         let pool = self.pool.clone();
@@ -648,7 +649,7 @@ impl Inner {
         }
     }
 
-    /// Says on which object, and where, an error came up.
+    /// Adds to an error the object and the pool.
     pub(crate) fn context(&self, error: StoreError, object: &ObjectId) -> StoreError {
         error.context(format_args!("object \"{object}\" in pool \"{}\"", self.location.pool))
     }

@@ -1,9 +1,9 @@
 //! The one place with `unsafe`: librados, found at run time, behind a small asynchronous interface.
 //!
-//! librados runs an operation in threads of its own and calls back when it is done; the callback wakes the future
-//! that waits, and no thread of ours ever blocks for an operation. What librados writes into lives in an
-//! [`InFlight`], which the callback and the future own together: dropping the future neither cancels the operation
-//! nor frees what librados still holds a pointer to.
+//! librados runs an operation in threads of its own and calls back when it is done; the callback wakes the future that
+//! waits, and no thread of ours ever blocks for an operation. The memory that librados writes into lives in an
+//! [`InFlight`], which the callback and the future own together: dropping the future neither cancels the operation nor
+//! frees what librados still holds a pointer to.
 //!
 //! Invariants: librados writes into the slots of an operation only before its callback runs; we look at them only
 //! after it ran, which the mutex around `done` orders. A pool is closed only when no operation is under way.
@@ -27,7 +27,7 @@ macro_rules! library {
         /// The functions of librados that are used here.
         pub(crate) struct Library {
             $($name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            /// Kept so that the functions stay where they are.
+            /// The library, kept so that the functions stay in place.
             _library: libloading::Library,
         }
 
@@ -102,14 +102,14 @@ const CREATE_EXCLUSIVE: c_int = 1;
 /// Flags of an operation, as in librados.h.
 pub(crate) mod flag {
     use std::ffi::c_int;
-    /// An error instead of waiting where the pool or the cluster is full.
+    /// Fails instead of waiting where the pool or the cluster is full.
     pub(crate) const FULL_TRY: c_int = 64;
-    /// Output of a call that changed the object.
+    /// Returns the output of a call that changed the object.
     pub(crate) const RETURNVEC: c_int = 1024;
 }
 
 impl Library {
-    /// librados, loaded the first time that it is needed. The error is the loader's sentence.
+    /// Returns librados, loaded when it is first needed. The error is the loader's sentence.
     pub(crate) fn get() -> Result<&'static Library, String> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         let loaded = LIBRARY.get_or_init(|| {
@@ -122,7 +122,7 @@ impl Library {
 }
 
 impl Library {
-    /// The version of the interface: it changes when what a program relies on does.
+    /// Returns the version of the interface: it changes when what a program relies on does.
     fn interface(&self) -> c_int {
         let (mut major, mut minor, mut extra) = (0, 0, 0);
         // SAFETY: librados writes three numbers.
@@ -132,17 +132,17 @@ impl Library {
 }
 
 thread_local! {
-    /// Whether this thread is one of librados', in the midst of a callback.
+    /// True if this thread is one of librados', in the midst of a callback.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How to connect.
+/// The parameters of a connection.
 pub(crate) struct Connection<'a> {
     /// The user, without `client.`.
     pub(crate) id: &'a CStr,
     /// The configuration file; Ceph's own search path where there is none.
     pub(crate) conf: Option<&'a CStr>,
-    /// Settings that go over the file's.
+    /// Settings that override the file's.
     pub(crate) settings: &'a [(CString, CString)],
     pub(crate) pool: &'a CStr,
     pub(crate) namespace: &'a CStr,
@@ -169,7 +169,7 @@ struct Connected {
     under_way: Arc<UnderWay>,
 }
 
-/// Counts the operations whose callbacks have not run to their end.
+/// A count of the operations whose callbacks have not run to their end.
 #[derive(Default)]
 struct UnderWay {
     count: Mutex<usize>,
@@ -227,7 +227,7 @@ impl Drop for Connected {
 }
 
 impl Pool {
-    /// Connects. Blocks until the monitors answered or `client_mount_timeout` passed.
+    /// Connects to a pool. Blocks until the monitors answered or `client_mount_timeout` passed.
     pub(crate) fn connect(connection: &Connection<'_>) -> Result<Pool, (Step, c_int)> {
         let library = Library::get().map_err(|_| (Step::Create, 0))?;
         let mut cluster = ptr::null_mut();
@@ -266,7 +266,7 @@ impl Pool {
         }
     }
 
-    /// The cluster's identity.
+    /// Returns the cluster's identity.
     pub(crate) fn fsid(&self) -> String {
         let mut buffer = [0_u8; 64];
         // SAFETY: the buffer is as long as we say.
@@ -276,7 +276,7 @@ impl Pool {
         String::from_utf8_lossy(&buffer[..usize::try_from(length).unwrap_or(0).min(64)]).into_owned()
     }
 
-    /// The address by which the cluster knows this client: what a blocklist holds.
+    /// Returns the address by which the cluster knows this client, as in a blocklist.
     pub(crate) fn address(&self) -> String {
         let mut text = ptr::null_mut();
         // SAFETY: librados makes the text, and it is ours to free.
@@ -290,7 +290,7 @@ impl Pool {
         }
     }
 
-    /// A setting that is a number, as this client has it.
+    /// Returns a numeric setting of this client; `None` if it is not set to a number.
     pub(crate) fn setting(&self, name: &CStr) -> Option<u64> {
         let mut value = [0_u8; 64];
         // SAFETY: the buffer is as long as we say.
@@ -304,8 +304,8 @@ impl Pool {
         CStr::from_bytes_until_nul(&value).ok()?.to_str().ok()?.parse().ok()
     }
 
-    /// Whether the pool is there, as far as this client knows. It knows better once an operation came back with ENOENT,
-    /// for librados asks the monitors before it says that of a pool.
+    /// Returns whether the pool exists, as far as this client knows. It knows better once an operation came back with
+    /// ENOENT, because librados asks the monitors before it says that of a pool.
     pub(crate) fn exists(&self) -> bool {
         const NO_ENTRY: c_int = -2;
         let mut name = [0_u8; 1024];
@@ -363,11 +363,10 @@ impl Pool {
 
     /// Starts a call of a class's method that may change the object; its output is that of a read operation's call.
     ///
-    /// A call that is sent as a read operation would leave the object with the time of 1970, for librados sends no time
-    /// along. A write operation has the time, but librados.h has no function that adds a call *with output* to one.
-    /// Those for read operations do it, because librados makes both kinds of operation of the same class, or of one that
-    /// begins with it; that is relied on for the version of librados' interface of which it is known, 3, and for none
-    /// other.
+    /// A call that is sent as a read operation would leave the object with the time of 1970, because librados sends no
+    /// time with it. A write operation has the time, but librados.h has no function that adds a call *with output* to
+    /// one. Those for read operations do it, because librados makes both kinds of operation of the same class, or of
+    /// one that begins with it; that is relied on only for version 3 of librados' interface, of which it is known.
     pub(crate) fn call(&self, object: &CStr, step: &ReadStep<'_>, flags: c_int) -> Operation {
         let library = self.0.library;
         if library.interface() != 3 {
@@ -556,7 +555,7 @@ impl WriteStep<'_> {
 /// The code of a step that no OSD has answered, because the operation failed before. No OSD answers with this.
 const NO_REPLY: c_int = c_int::MIN;
 
-/// Where librados puts the result of a step of a read operation.
+/// The place where librados puts the result of a step of a read operation.
 enum Slot {
     Nothing,
     Xattrs { iterator: Raw, code: c_int },
@@ -670,7 +669,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// The bytes, of a step that reads or calls.
+    /// Returns the bytes of a step that reads or calls; empty for others.
     pub(crate) fn into_bytes(self) -> Bytes {
         match self {
             Answer::Bytes(bytes) => bytes,
@@ -678,7 +677,8 @@ impl Answer {
         }
     }
 
-    /// The pairs, of a step that gets attributes or entries.
+    /// Returns the pairs of a step that gets attributes or entries, and whether the limit left some out; empty for
+    /// others.
     pub(crate) fn into_pairs(self) -> (Vec<(Bytes, Bytes)>, bool) {
         match self {
             Answer::Pairs { pairs, more } => (pairs, more),
@@ -693,14 +693,14 @@ pub(crate) struct Completed {
     pub(crate) code: c_int,
     /// RADOS' own version of the object.
     pub(crate) version: u64,
-    /// One for each step of a read operation.
+    /// The answers, one for each step of a read operation.
     pub(crate) answers: Vec<Answer>,
 }
 
 /// An operation under way; a future.
 pub(crate) struct Operation {
     in_flight: Arc<InFlight>,
-    /// Whoever waits for an operation keeps the pool; the callback must not, or it could be the last to let it go.
+    /// The pool. The waiter for an operation keeps it; the callback must not, or it could be the last to release it.
     _pool: Pool,
 }
 

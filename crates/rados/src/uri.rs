@@ -1,4 +1,4 @@
-//! Where a store is: `rados://POOL?conf=FILE&id=USER&keyring=FILE&ns=NAMESPACE&timeout_ms=MILLISECONDS`.
+//! The location of a store: `rados://POOL?conf=FILE&id=USER&keyring=FILE&ns=NAMESPACE&timeout_ms=MILLISECONDS`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,34 +6,34 @@ use std::time::Duration;
 
 use nacre_object::{ErrorKind, StoreError};
 
-/// How long an operation may take unless the uri says otherwise: longer than a stock cluster needs to notice that an
-/// OSD is gone.
+/// The timeout of an operation unless the uri gives one: longer than a stock cluster needs to notice that an OSD is
+/// gone.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A pool of a Ceph cluster, and how to reach it.
+/// A pool of a Ceph cluster, with the parameters of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The pool.
     pub pool: String,
-    /// The configuration file; Ceph's own search path where there is none.
+    /// The configuration file; Ceph's own search path if there is none.
     pub conf: Option<String>,
-    /// The user, without `client.`; `admin` where nothing is said.
+    /// The user, without `client.`; `admin` by default.
     pub id: String,
-    /// The file with the user's key, where the configuration does not name it.
+    /// The file with the user's key, if the configuration does not name it.
     pub keyring: Option<String>,
     /// The namespace within the pool: stores in different ones do not see each other.
     pub namespace: String,
-    /// How long an operation may take; librados counts it in whole seconds, rounded up.
+    /// The timeout of an operation; librados counts it in whole seconds, rounded up.
     pub timeout: Duration,
-    /// Whether clients of this process that race for a region take turns: `pacing=off` lets them race.
+    /// True if clients of this process that race for a region take turns: `pacing=off` lets them race.
     pub pacing: bool,
-    /// Whether RADOS' own operations are used where they do: `native=off` makes everything a call of the class, which
-    /// is slower, and equal in all else. For tests and for measuring.
+    /// True if RADOS' own operations are used where they suffice: `native=off` makes everything a call of the class,
+    /// which is slower, and equal in all else. For tests and for measuring.
     pub native: bool,
 }
 
 impl Location {
-    /// A pool, all else at its default.
+    /// Creates the location of a pool, with the defaults for everything else.
     pub fn new(pool: impl Into<String>) -> Self {
         Self {
             pool: pool.into(),
@@ -47,7 +47,7 @@ impl Location {
         }
     }
 
-    /// Reads a uri.
+    /// Parses a uri; [`ErrorKind::Invalid`] if it is malformed.
     pub fn parse(uri: &str) -> Result<Self, StoreError> {
         let invalid = |why: &str| {
             let form = "rados://POOL?conf=FILE&id=USER&keyring=FILE&ns=NAMESPACE&timeout_ms=MILLISECONDS";
@@ -124,7 +124,7 @@ impl FromStr for Location {
     }
 }
 
-/// Writes as `%XX` what would end a value, or stand for something else.
+/// Encodes as `%XX` the characters that would end a value, or have a meaning of their own.
 fn encoded(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
@@ -138,7 +138,7 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// Resolves `%XX`. Zero bytes end strings in C, so there can be none.
+/// Decodes `%XX`. Zero bytes end strings in C, so there can be none.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

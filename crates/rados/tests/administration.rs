@@ -1,5 +1,6 @@
-//! What an administrator meets: settings and capabilities that are missing, pools that cannot be used, damaged and
-//! foreign objects, clients that are shut out. Each is a sentence that says what is wrong, and none is a wrong read.
+//! The faults that an administrator meets: settings and capabilities that are missing, pools that cannot be used,
+//! damaged and foreign objects, clients that are shut out. Each is reported in a sentence that says what is wrong, and
+//! none is a wrong read.
 
 mod cluster;
 
@@ -368,7 +369,7 @@ fn objects_have_the_time_of_their_last_write() {
     }
 }
 
-/// A call ends by itself, whatever it is asked: an OSD that is kept busy for long kills itself.
+/// Tests that a call ends by itself, whatever it is asked: an OSD that is kept busy for long kills itself.
 #[test]
 fn what_is_too_much_for_one_call_is_refused_or_read_piece_by_piece() {
     let cluster = Cluster::shared();

@@ -1,4 +1,4 @@
-//! The suite that every engine passes, on a Ceph cluster: as the store works by itself, and by calls alone.
+//! The suite that every engine passes, on a Ceph cluster: with native operations, and by calls alone.
 
 mod cluster;
 

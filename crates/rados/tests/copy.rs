@@ -1,4 +1,4 @@
-//! From memory to Ceph, on to a folder's engine, and back to memory: versions, bytes, keys and attributes stay.
+//! Copies from memory to Ceph, on to a folder's engine, and back to memory: versions, bytes, keys and attributes stay.
 
 mod cluster;
 
@@ -10,7 +10,8 @@ use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::testkit::{MemoryStore, Model, block_on};
 use nacre_object::{ObjectId, ObjectStore};
 
-/// Objects and forks that are gone cannot be seen by who copies, and nothing may depend on them here.
+/// Returns a shape without removals: objects and forks that are gone are not seen by a copy, and nothing may depend on
+/// them here.
 fn shape() -> Shape {
     Shape { objects: 5, forks: 1, keys: 40, remove_percent: 0, replace_percent: 0, ..Shape::default() }
 }

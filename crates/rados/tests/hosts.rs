@@ -14,7 +14,7 @@ use nacre_object::{
     Answer, ByteRange, Fork, Intent, ObjectId, ObjectStore, Outcome, Read, Refusal, Transaction,
 };
 
-/// An address block that is set aside for tests between devices (RFC 2544).
+/// An address of a block that is set aside for tests between devices (RFC 2544).
 const CLUSTER: &str = "198.18.231.1";
 const INCREMENTS: u32 = 250;
 
@@ -80,7 +80,7 @@ impl Drop for Hosts {
     }
 }
 
-/// Not a test by itself: what runs on each of the hosts.
+/// Runs the client of one of the hosts, which counts. Not a test by itself.
 #[test]
 fn client_on_a_host() {
     let Ok(uri) = std::env::var("NACRE_TEST_HOST") else { return };

@@ -1,5 +1,5 @@
-//! Clients of the first format on the same pool: what they send, byte for byte, must fail and change nothing once a client
-//! of today has written an object; and what they wrote before is read, and goes on in today's format.
+//! Clients of the first format on the same pool: their requests, byte for byte, must fail and change nothing once a
+//! client of today has written an object; and objects that they wrote before are read, and continue in today's format.
 //!
 //! `old/extent-1.lua` is the class as those clients send it.
 
@@ -66,7 +66,7 @@ impl OldClient {
         Self { library, io }
     }
 
-    /// A write of bytes at an offset of the default fork, as a call of the old class.
+    /// Writes bytes at an offset of the default fork by a call of the old class; returns the code.
     fn call(&self, object: &str, offset: u64, data: &[u8]) -> c_int {
         const LOADER: &str = "function run(i,o)local s=i:str()local n=string.unpack('<I4',s)\
             local f=load(s:sub(5,4+n),'=nacre')if not f then o:append('\\6')return -125 end \
@@ -115,7 +115,8 @@ impl OldClient {
         value
     }
 
-    /// An old native write of the whole of an extent at 0: compare the header, write, set the entry and the header.
+    /// Writes the whole of an extent at 0 in the old native way: compare the header, write, set the entry and the
+    /// header. Returns the code.
     fn write_natively(&self, object: &str, before: &[u8], data: &[u8]) -> c_int {
         let version = u64::from_le_bytes(before[8..16].try_into().unwrap()) + 1;
         let mut after = before[..60].to_vec();
@@ -146,7 +147,7 @@ impl OldClient {
     }
 }
 
-/// A record with its checksum, as in docs/ceph.md.
+/// Returns a record with its checksum, as in docs/ceph.md.
 fn sealed(mut body: Vec<u8>) -> Vec<u8> {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut sum = 0x6e_6163_7265 ^ body.len() as u64;
@@ -167,7 +168,7 @@ fn apply(store: &RadosStore, object: &str, transaction: Transaction) -> Done {
     }
 }
 
-/// The bytes of an object, and their version.
+/// Returns the bytes of an object, and their version.
 fn read(store: &RadosStore, object: &str) -> (Vec<u8>, u64) {
     let done = apply(store, object, Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(0, 100)));
     let Some(Answer::Range(found)) = done.answers.first() else { panic!("a range was asked for") };
@@ -178,7 +179,7 @@ fn write(store: &RadosStore, object: &str, data: &'static str) -> u64 {
     apply(store, object, Transaction::new().write(Fork::DEFAULT, 0, data)).version
 }
 
-/// The header of the first format that says the same as one of today's.
+/// Returns the header of the first format that is equivalent to one of today's.
 fn in_old_format(header: &[u8]) -> Vec<u8> {
     let mut body = header[..60].to_vec();
     body[0] = 1;
@@ -244,7 +245,7 @@ fn what_the_first_format_holds_is_read_and_goes_on_in_todays() {
     }
 }
 
-/// A header of a format that is not known yet is told apart from damage, and is in nobody's way.
+/// Tests that a header of a format that is not known yet is told apart from damage, and does not hinder other objects.
 #[test]
 fn what_a_newer_version_wrote_is_said_to_be_that() {
     let cluster = Cluster::shared();

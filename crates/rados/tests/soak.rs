@@ -1,4 +1,4 @@
-//! Clients that count while OSDs and the monitor are killed and brought back, for as long as `SOAK_SECONDS` says: no
+//! Clients that count while OSDs and the monitor are killed and brought back, for `SOAK_SECONDS` seconds: no
 //! acknowledged increment is lost, and no version of a block has two contents.
 
 mod cluster;
@@ -10,10 +10,10 @@ use cluster::{Cluster, open, wait_until};
 use nacre_object::testkit::race::Race;
 use nacre_object::{ErrorKind, ObjectId};
 
-/// Connections, and operations that each has under way.
+/// The number of connections; that of the operations that each has under way follows.
 const CLIENTS: u64 = 4;
 const WINDOW: usize = 16;
-/// What a client may be told while its object is moved from one OSD to another.
+/// The errors that a client may get while its object is moved from one OSD to another.
 const TOLERATED: &[ErrorKind] = &[ErrorKind::Unknown, ErrorKind::Unavailable];
 
 #[test]

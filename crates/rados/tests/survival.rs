@@ -1,6 +1,6 @@
-//! What a cluster goes through while clients work on it: OSDs and the monitor killed and brought back, clients killed,
-//! a full pool, compaction. Nothing that was acknowledged may be lost, and what concurrent clients saw must be
-//! explicable one transaction after another.
+//! Events that a cluster survives while clients work on it: OSDs and the monitor killed and brought back, clients
+//! killed, a full pool, compaction. Nothing that was acknowledged may be lost, and there must be an order of
+//! transactions that explains what concurrent clients saw.
 
 mod cluster;
 
@@ -17,7 +17,7 @@ use nacre_object::testkit::linear::Recorder;
 use nacre_object::{Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Transaction, Write};
 use nacre_rados::RadosStore;
 
-/// Transactions that a client has under way.
+/// The number of transactions that a client has under way.
 const WINDOW: usize = 3;
 
 /// Applies random transactions to one object until told to stop, several at a time, and counts those that were answered.
@@ -52,8 +52,8 @@ fn work(
     }
 }
 
-/// Runs clients on one object, each with a connection of its own, while something happens to the cluster.
-/// Then what they saw is checked.
+/// Runs clients on one object, each with a connection of its own, while `meanwhile` acts on the cluster; then checks
+/// what they saw.
 fn under_load(uri: &str, object: &ObjectId, shape: &Shape, meanwhile: impl FnOnce(&AtomicU64)) -> u64 {
     const CLIENTS: u64 = 4;
     let seed: u64 = rand::random();
@@ -151,7 +151,7 @@ fn compaction_goes_on_under_clients_that_write() {
     assert!(tail <= 2 * live + (64 << 10) + 14 * 20_000, "tail {tail}, live {live}");
 }
 
-/// Increments a counter in four bytes by a conditional write, as often as the race is lost.
+/// Increments a counter in four bytes by a conditional write, again and again while it loses the race.
 fn increment(store: &RadosStore, object: &ObjectId) -> u32 {
     let range = ByteRange::new(0, 4);
     loop {
@@ -171,7 +171,7 @@ fn increment(store: &RadosStore, object: &ObjectId) -> u32 {
     }
 }
 
-/// Not a test by itself: the client that `killed_clients_leave_nothing_half_done` kills.
+/// Increments a counter, as the client that `killed_clients_leave_nothing_half_done` kills. Not a test by itself.
 #[test]
 fn client_to_be_killed() {
     let Ok(uri) = std::env::var("NACRE_TEST_CLIENT") else { return };
@@ -181,7 +181,7 @@ fn client_to_be_killed() {
     }
 }
 
-/// Not a test by itself: what `programs_end_cleanly` runs.
+/// Runs as the program of `programs_end_cleanly`. Not a test by itself.
 #[test]
 fn program_that_ends_at_once() {
     let Ok(uri) = std::env::var("NACRE_TEST_PROGRAM") else { return };

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use nacre_object::StoreError;
 use nacre_rpc::client::{Call, Link, Request};
-use nacre_rpc::{Kind, Outbox, WireError, control};
+use nacre_rpc::{Outbox, WireError, control};
 
 use crate::{call, kind};
 
@@ -27,8 +27,8 @@ impl Request for Administer {
         true
     }
 
-    fn part_kind(&self) -> Option<Kind> {
-        Some(kind::PROGRESS)
+    fn wants_latest_part(&self) -> bool {
+        true
     }
 }
 

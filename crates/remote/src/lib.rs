@@ -18,6 +18,7 @@ mod rendezvous;
 pub mod reply;
 pub mod request;
 mod requests;
+mod room;
 mod roster;
 mod service;
 mod store;

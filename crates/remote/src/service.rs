@@ -11,7 +11,7 @@ use rand::TryRngCore;
 use crate::join::{self, Proof};
 use crate::members::Membership;
 use crate::requests::{Ending, Operation, Requests, Tally};
-use crate::{kind, reply, request};
+use crate::{kind, reply, request, room};
 
 /// The version of the protocol whose clients do not know of members: they are served where there is only one.
 const VERSION_WITHOUT_MEMBERS: u16 = 1;
@@ -95,6 +95,14 @@ impl StoreService {
         if let Err(error) = valid.and_then(|()| self.check_place(&object)) {
             connection.put_applied(id, operation, Err(error), outbox);
             return Handled::Answered;
+        }
+        match request.reserve(room::reply_bytes(&transaction, request.account_bytes())) {
+            Ok(true) => {}
+            Ok(false) => return Handled::NoRoom(request.body),
+            Err(error) => {
+                connection.put_applied(id, operation, Err(error), outbox);
+                return Handled::Answered;
+            }
         }
         match self.store.apply(&object, transaction) {
             Reply::Ready(Some(result)) => {

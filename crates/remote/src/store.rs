@@ -62,6 +62,7 @@ impl RemoteOptions {
             silence_timeout: self.silence_timeout,
             backoff_min: self.backoff_min,
             backoff_max: self.backoff_max,
+            ..Default::default()
         }
     }
 }

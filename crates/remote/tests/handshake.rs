@@ -72,7 +72,7 @@ fn a_server_that_only_pretends_to_have_the_key_is_found_out() {
     let reflecting = impostor(|mut stream| {
         let mut opening = [0; 64];
         stream.read_exact(&mut opening).unwrap();
-        let mut answer = hello(2, 0).to_vec();
+        let mut answer = hello(3, 0).to_vec();
         answer.extend_from_slice(&opening[16..]);
         answer.extend_from_slice(&[0; 16]);
         stream.write_all(&answer).unwrap();
@@ -122,8 +122,8 @@ fn a_changed_byte_ends_a_keyed_connection() {
     let key = ClusterKey::generate().unwrap();
     let (server, requests) = serve_counted(Some(key.clone()));
     let Address::Tcp(address) = server.addresses()[0].clone() else { panic!("a TCP address") };
-    // A relay that lets the handshake pass (64 and 18 bytes), and the two records by which the client joins (34 and 58), and
-    // changes one byte of what follows.
+    // A relay that lets the handshake pass (64 and 18 bytes), the record by which the session begins (75), and the two by
+    // which the client joins (34 and 58), and changes one byte of what follows.
     let relay = impostor(move |mut client| {
         let mut upstream = TcpStream::connect(address).unwrap();
         let (mut back, mut forth) = (upstream.try_clone().unwrap(), client.try_clone().unwrap());
@@ -131,7 +131,7 @@ fn a_changed_byte_ends_a_keyed_connection() {
             let _ = std::io::copy(&mut back, &mut forth);
             let _ = forth.shutdown(std::net::Shutdown::Both);
         });
-        for part in [64, 18, 34, 58] {
+        for part in [64, 18, 75, 34, 58] {
             let mut opening = vec![0; part];
             client.read_exact(&mut opening).unwrap();
             upstream.write_all(&opening).unwrap();
@@ -153,7 +153,7 @@ fn a_changed_byte_ends_a_keyed_connection() {
 #[test]
 fn other_versions_are_told_which_one_is_spoken() {
     let server = serve();
-    for version in [0, 3, 99] {
+    for version in [0, 4, 99] {
         let mut stream = raw(&server);
         stream.write_all(&hello(version, 0)).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -227,6 +227,7 @@ fn connections_beyond_the_limit_are_told_so() {
     let server = serve_with(ServerLimits { connections_max: 2, ..Default::default() }, None);
     let first = introduced(&server);
     let _second = introduced(&server);
+    eventually("both are counted", || server.stats().connections.get() == 2);
     let mut third = raw(&server);
     third.write_all(&hello(1, 0)).unwrap();
     assert_eq!(status(&mut third), Status::Full as u8);

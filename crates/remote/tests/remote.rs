@@ -45,7 +45,7 @@ fn scripted(handle: impl Fn(usize, TcpStream) + Send + 'static) -> Address {
             let mut stream = stream.unwrap();
             let mut theirs = [0; 16];
             if stream.read_exact(&mut theirs).is_ok() {
-                stream.write_all(&hello(2, 0)).unwrap();
+                stream.write_all(&hello(3, 0)).unwrap();
                 if let_join(&mut stream).is_ok() {
                     handle(index, stream);
                 }

@@ -191,10 +191,10 @@ fn a_thousand_idle_connections_hold_nothing() {
 
 #[test]
 fn all_connections_together_stay_within_the_budget() {
-    let budget: u64 = 8 << 20;
+    let budget: u64 = 16 << 20;
     let limits = ServerLimits {
         held_bytes_max: budget as usize,
-        stall_timeout: Duration::from_secs(2),
+        stall_timeout: Duration::from_millis(200),
         ..Default::default()
     };
     let server = serve_with(limits, None);
@@ -228,8 +228,9 @@ fn all_connections_together_stay_within_the_budget() {
         assert!(peer.join().unwrap());
     }
     let most = most.join().unwrap();
-    // Each connection may go beyond by one step of growing its buffer, which doubles from 1 MiB on.
-    assert!(most <= budget + 20 * (1 << 20) + 20 * READ_BYTES, "{most} bytes");
+    // Each connection may go beyond by one step of growing its buffer, which doubles from 1 MiB on, and one at a time by all
+    // of its request.
+    assert!(most <= budget + (10 << 20) + 20 * (1 << 20) + 20 * READ_BYTES, "{most} bytes");
     drop(store);
     eventually("everything is given back", || held(&server) == 0);
 }
@@ -272,4 +273,75 @@ fn a_reply_keeps_no_other_one_alive_on_the_server() {
         block_on(store.apply(object, write)).unwrap();
     }
     eventually("nothing is held", || held(&server) == 0 || held(&server) <= 4096);
+}
+
+#[test]
+fn large_writes_that_do_not_fit_together_wait_for_each_other() {
+    // Each takes two thirds of what there is, and waits for far longer than a peer may stall.
+    let limits = ServerLimits {
+        held_bytes_max: 24 << 20,
+        stall_timeout: Duration::from_millis(400),
+        ..Default::default()
+    };
+    let server = serve_with(limits, None);
+    let clients: Vec<_> = (0..12).map(|_| remote(&server)).collect();
+    let writers: Vec<_> = clients
+        .into_iter()
+        .enumerate()
+        .map(|(n, client)| {
+            std::thread::spawn(move || {
+                for round in 0..3u8 {
+                    write(&client, &format!("o{n}"), vec![round; 15 << 20]);
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    eventually("everything is given back", || held(&server) <= 12 * 4096);
+}
+
+#[test]
+fn what_is_larger_than_the_account_is_refused_at_once() {
+    let limits = ServerLimits { held_bytes_max: 4 << 20, ..Default::default() };
+    let server = serve_with(limits, None);
+    let store = remote(&server);
+    let object: ObjectId = "o".parse().unwrap();
+    let large = Transaction::new().write(Fork::DEFAULT, 0, vec![1; 8 << 20]);
+    let error = block_on(store.apply(&object, large)).unwrap_err();
+    assert!(error.kind == ErrorKind::Invalid && error.message.contains("together may hold"), "{error}");
+    for part in 0..4 {
+        let small = Transaction::new().write(Fork::DEFAULT, part << 21, vec![1; 2 << 20]);
+        block_on(store.apply(&object, small)).unwrap();
+    }
+    let read = |len| Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(0, len));
+    let error = block_on(store.apply(&object, read(8 << 20))).unwrap_err();
+    assert!(error.kind == ErrorKind::Invalid && error.message.contains("together may hold"), "{error}");
+    block_on(store.apply(&object, read(1 << 20))).unwrap();
+    assert_eq!(server.stats().accepted.get(), 1, "all of it over one connection");
+}
+
+#[test]
+fn who_has_not_proven_the_key_takes_no_place_of_those_who_have() {
+    let key = nacre_rpc::ClusterKey::generate().unwrap();
+    let limits = ServerLimits {
+        connections_max: 4,
+        unproven_max: 8,
+        handshake_timeout: Duration::from_secs(60),
+        ..Default::default()
+    };
+    let server = serve_with(limits, Some(key.clone()));
+    let known = |key: &nacre_rpc::ClusterKey| {
+        let options = nacre_remote::RemoteOptions { key: Some(key.clone()), ..Default::default() };
+        remote_with(&server, options)
+    };
+    // As many as there may be connections, and more, that say nothing.
+    let silent: Vec<TcpStream> = (0..6).map(|_| raw(&server)).collect();
+    eventually("all are there", || server.stats().unproven.get() == 6);
+    let stores: Vec<_> = (0..4).map(|_| known(&key)).collect();
+    stores.iter().for_each(|store| write(store, "o", "x"));
+    assert_eq!(server.stats().connections.get(), 4);
+    drop(silent);
+    eventually("they are gone", || server.stats().unproven.get() == 0);
 }

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use crate::control;
-use crate::frame::{self, Frame, Kind};
+use crate::frame::{self, CONTROL, Frame, Kind};
 use crate::outbox::Outbox;
 
 /// Takes frames out of bytes until there is none left, decodes the bodies of the connection's own messages, and hands
@@ -18,6 +18,10 @@ pub fn decode_all(bytes: &[u8], mut decode: impl FnMut(&Frame)) -> usize {
     while let Ok(Some(frame)) = frame::take(&mut buffer) {
         match frame.kind {
             Kind::ERROR => decode_error(&frame),
+            kind if kind.service == CONTROL => {
+                decode_control(&frame);
+                decode(&frame);
+            }
             _ => decode(&frame),
         }
         frames += 1;
@@ -32,6 +36,47 @@ fn decode_error(frame: &Frame) {
     // A text that is not UTF-8 is mended, and may be longer then.
     let again = Frame { body: retake(outbox, frame), ..frame.clone() };
     assert!(control::get_failure(&again).is_ok());
+}
+
+fn decode_control(frame: &Frame) {
+    let mut outbox = Outbox::default();
+    match frame.kind {
+        Kind::CANCEL => {
+            let Ok(service) = control::get_cancel(&frame.body) else { return };
+            control::put_cancel(&mut outbox, service, frame.id);
+        }
+        Kind::WINDOW => {
+            let Ok(bytes) = control::get_window(&frame.body) else { return };
+            control::put_window(&mut outbox, bytes as u32);
+            let again = Frame { id: 0, ..frame.clone() };
+            assert_eq!(retake(outbox, &again), frame.body);
+            return;
+        }
+        Kind::EVENT => {
+            let Ok((sequence, payload)) = control::get_event(frame) else { return };
+            control::put_event(&mut outbox, frame.flags, frame.id, sequence, &payload);
+        }
+        Kind::END => {
+            let Ok(error) = control::get_end(&frame.body) else { return };
+            control::put_end(&mut outbox, frame.id, error.as_ref());
+            // A text that is not UTF-8 is mended, and may be longer then.
+            assert_eq!(
+                control::get_end(&retake(outbox, frame)).map(|end| end.is_some()),
+                Ok(error.is_some())
+            );
+            return;
+        }
+        Kind::BEGIN | Kind::BEGUN => {
+            let Ok(beginning) = control::get_beginning(&frame.body) else { return };
+            control::put_beginning(&mut outbox, frame.kind, frame.id, &beginning);
+            let again = retake(outbox, frame);
+            assert_eq!(control::get_beginning(&again), Ok(beginning));
+            assert!(frame.body.starts_with(&again), "what a later version adds stands behind");
+            return;
+        }
+        _ => return,
+    }
+    assert_eq!(retake(outbox, frame), frame.body);
 }
 
 /// The body of the one frame in an outbox, which must have the header of `frame` but for the length.

@@ -26,6 +26,13 @@ pub fn put_body(outbox: &mut Outbox, kind: Kind, id: u64, body: &Bytes) -> Resul
 /// Writes an error.
 pub fn put_error(outbox: &mut Outbox, id: u64, error: &StoreError) {
     let open = outbox.begin(Kind::ERROR, id);
+    put_failure(outbox, error);
+    // The text is cut.
+    let _ = outbox.end(open);
+}
+
+/// Writes the code and the text of an error, as they stand in a body.
+pub(crate) fn put_failure(outbox: &mut Outbox, error: &StoreError) {
     let mut end = error.message.len().min(ERROR_TEXT_BYTES_MAX);
     while !error.message.is_char_boundary(end) {
         end -= 1;
@@ -34,8 +41,6 @@ pub fn put_error(outbox: &mut Outbox, id: u64, error: &StoreError) {
     outbox.u8(error.kind.code());
     outbox.u16(text.len() as u16);
     outbox.slice(text.as_bytes());
-    // The text was cut above.
-    let _ = outbox.end(open);
 }
 
 /// Reads a message that must be an error.
@@ -43,7 +48,11 @@ pub fn get_failure(frame: &Frame) -> Result<StoreError, WireError> {
     if frame.kind != Kind::ERROR {
         return Err(WireError::Malformed("the reply is another message"));
     }
-    let mut cursor = Cursor::new(&frame.body);
+    get_error(&frame.body)
+}
+
+fn get_error(body: &Bytes) -> Result<StoreError, WireError> {
+    let mut cursor = Cursor::new(body);
     let Some(kind) = ErrorKind::from_code(cursor.u8()?) else {
         return Err(WireError::Malformed("unknown kind of error"));
     };
@@ -54,4 +63,136 @@ pub fn get_failure(frame: &Frame) -> Result<StoreError, WireError> {
     let error = StoreError::new(kind, String::from_utf8_lossy(&cursor.bytes(len)?));
     cursor.end()?;
     Ok(error)
+}
+
+/// Writes that nobody waits for the reply of a service to a request any more, or wants its events.
+pub fn put_cancel(outbox: &mut Outbox, service: u8, id: u64) {
+    let open = outbox.begin(Kind::CANCEL, id);
+    outbox.u8(service);
+    // It is one byte long.
+    let _ = outbox.end(open);
+}
+
+/// Reads which service is to cancel.
+pub fn get_cancel(body: &Bytes) -> Result<u8, WireError> {
+    let mut cursor = Cursor::new(body);
+    let service = cursor.u8()?;
+    cursor.end()?;
+    Ok(service)
+}
+
+/// Writes that bytes of events were consumed.
+pub fn put_window(outbox: &mut Outbox, bytes: u32) {
+    let open = outbox.begin(Kind::WINDOW, 0);
+    outbox.u32(bytes);
+    // It is four bytes long.
+    let _ = outbox.end(open);
+}
+
+/// Reads how many bytes of events were consumed.
+pub fn get_window(body: &Bytes) -> Result<usize, WireError> {
+    let mut cursor = Cursor::new(body);
+    let bytes = cursor.u32()? as usize;
+    cursor.end()?;
+    Ok(bytes)
+}
+
+/// Writes an event of subscription `id`: its number and its payload; with the flag [`GAP`](crate::frame::flag::GAP), that of the latest event
+/// that was dropped.
+pub fn put_event(outbox: &mut Outbox, flags: u16, id: u64, sequence: u64, payload: &Bytes) {
+    let open = outbox.begin_with(Kind::EVENT, flags, id);
+    outbox.u64(sequence);
+    outbox.payload(payload);
+    // The payloads of events are bounded by far less than a frame may hold.
+    let _ = outbox.end(open);
+}
+
+/// Writes the end of a subscription, with the error that ended it, if any.
+pub fn put_end(outbox: &mut Outbox, id: u64, error: Option<&StoreError>) {
+    let open = outbox.begin(Kind::END, id);
+    if let Some(error) = error {
+        put_failure(outbox, error);
+    }
+    // The text of an error is cut.
+    let _ = outbox.end(open);
+}
+
+/// Reads an event: its number and its payload.
+pub fn get_event(frame: &Frame) -> Result<(u64, Bytes), WireError> {
+    let mut cursor = Cursor::new(&frame.body);
+    let sequence = cursor.u64()?;
+    Ok((sequence, cursor.bytes(cursor.left())?))
+}
+
+/// Reads the end of a subscription: the error that ended it, if any.
+pub fn get_end(body: &Bytes) -> Result<Option<StoreError>, WireError> {
+    if body.is_empty() { Ok(None) } else { get_error(body).map(Some) }
+}
+
+/// The id of a session, and the secret by which it is resumed after its connection broke.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SessionKey {
+    /// The id; all zero where there is no session to be resumed.
+    pub id: [u8; SESSION_ID_BYTES],
+    /// The secret.
+    pub token: [u8; SESSION_ID_BYTES],
+}
+
+/// Bytes of a session's id, and of its token.
+pub const SESSION_ID_BYTES: usize = 16;
+
+impl std::fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SessionKey({:02x?}, …)", self.id)
+    }
+}
+
+impl SessionKey {
+    /// No session.
+    pub const NONE: SessionKey = SessionKey { id: [0; SESSION_ID_BYTES], token: [0; SESSION_ID_BYTES] };
+
+    /// Whether it names no session.
+    pub fn is_none(&self) -> bool {
+        self.id == [0; SESSION_ID_BYTES]
+    }
+}
+
+/// What stands in the messages by which a session begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beginning {
+    /// The features that the sender has, or that both have; there are none so far.
+    pub features: u64,
+    /// Whether the client wants a session that outlives its connection; whether the server has found the one to be
+    /// resumed.
+    pub kept: bool,
+    /// From the client, the session to be resumed; from the server, the one that has begun.
+    pub session: SessionKey,
+}
+
+/// Writes the beginning of a session, a `BEGIN` or `BEGUN`.
+pub fn put_beginning(outbox: &mut Outbox, kind: Kind, id: u64, beginning: &Beginning) {
+    let open = outbox.begin(kind, id);
+    outbox.u64(beginning.features);
+    outbox.u8(beginning.kept as u8);
+    outbox.slice(&beginning.session.id);
+    outbox.slice(&beginning.session.token);
+    // Its length is fixed.
+    let _ = outbox.end(open);
+}
+
+/// Reads the beginning of a session. What a later version may add behind it is passed over.
+pub fn get_beginning(body: &Bytes) -> Result<Beginning, WireError> {
+    let mut cursor = Cursor::new(body);
+    let features = cursor.u64()?;
+    let kept = match cursor.u8()? {
+        0 => false,
+        1 => true,
+        _ => return Err(WireError::Malformed("a flag is neither 0 nor 1")),
+    };
+    let mut secret = || -> Result<[u8; SESSION_ID_BYTES], WireError> {
+        let bytes = cursor.bytes(SESSION_ID_BYTES)?;
+        bytes.first_chunk().copied().ok_or(WireError::Truncated)
+    };
+    let session = SessionKey { id: secret()?, token: secret()? };
+    Ok(Beginning { features, kept, session })
 }

@@ -3,8 +3,8 @@
 //! ```text
 //!  0        4         5      6          8              16
 //!  +--------+---------+------+----------+---------------+----------
-//!  | length | service | kind | reserved | request id    | body …
-//!  | u32    | u8      | u8   | u16 = 0  | u64           | length bytes
+//!  | length | service | kind | flags    | request id    | body …
+//!  | u32    | u8      | u8   | u16      | u64           | length bytes
 //!  +--------+---------+------+----------+---------------+----------
 //! ```
 //!
@@ -36,6 +36,18 @@ impl Kind {
     pub const ERROR: Kind = Kind::new(CONTROL, 3);
     /// The sender takes no more requests on this connection, and will close it. No body, and no id.
     pub const GOODBYE: Kind = Kind::new(CONTROL, 4);
+    /// Nobody waits for the reply any more, or wants the events. Body: the number of the service. Version 3.
+    pub const CANCEL: Kind = Kind::new(CONTROL, 8);
+    /// An event of a subscription, whose id it carries. Body: its number, and what the service says. Version 3.
+    pub const EVENT: Kind = Kind::new(CONTROL, 9);
+    /// The subscription has ended. Body: none, or code and text of an error. Version 3.
+    pub const END: Kind = Kind::new(CONTROL, 10);
+    /// The client has consumed so many bytes of events. No id. Version 3.
+    pub const WINDOW: Kind = Kind::new(CONTROL, 11);
+    /// The beginning of a session: features, and the session to be resumed, if any. Version 3.
+    pub const BEGIN: Kind = Kind::new(CONTROL, 12);
+    /// The session has begun: features, and by what it can be resumed. Version 3.
+    pub const BEGUN: Kind = Kind::new(CONTROL, 13);
 
     /// A message of a service.
     pub const fn new(service: u8, code: u8) -> Kind {
@@ -43,23 +55,41 @@ impl Kind {
     }
 }
 
+/// The flags of version 3; before it they are 0.
+pub mod flag {
+    /// The body of a request begins with a time in milliseconds (u32): nobody needs the reply later than that.
+    pub const DEADLINE: u16 = 1;
+    /// A part of a reply, which more parts or the end will follow.
+    pub const MORE: u16 = 2;
+    /// The number of this event is that of one that was dropped, the latest.
+    pub const GAP: u16 = 4;
+}
+
 /// A frame as it was received: its body is a slice of the receive buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The message.
     pub kind: Kind,
+    /// The flags.
+    pub flags: u16,
     /// The id that the requester gave it.
     pub id: u64,
     /// The bytes after the header.
     pub body: Bytes,
 }
 
-/// Writes a header.
+/// Writes a header without flags.
 pub fn header(kind: Kind, id: u64, body_bytes: u32) -> [u8; HEADER_BYTES] {
+    header_with(kind, 0, id, body_bytes)
+}
+
+/// Writes a header.
+pub fn header_with(kind: Kind, flags: u16, id: u64, body_bytes: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0..4].copy_from_slice(&body_bytes.to_le_bytes());
     header[4] = kind.service;
     header[5] = kind.code;
+    header[6..8].copy_from_slice(&flags.to_le_bytes());
     header[8..16].copy_from_slice(&id.to_le_bytes());
     header
 }
@@ -79,9 +109,7 @@ pub fn take(buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
     let Some(frame_bytes) = frame_bytes(buffer)? else { return Ok(None) };
     let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let kind = Kind::new(header[4], header[5]);
-    if header[6] != 0 || header[7] != 0 {
-        return Err(WireError::Malformed("the reserved bytes of a header are not zero"));
-    }
+    let flags = u16::from_le_bytes([header[6], header[7]]);
     let mut id = [0; 8];
     id.copy_from_slice(&header[8..16]);
     if buffer.len() < frame_bytes {
@@ -89,7 +117,7 @@ pub fn take(buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
     }
     let mut body = buffer.split_to(frame_bytes);
     body.advance(HEADER_BYTES);
-    Ok(Some(Frame { kind, id: u64::from_le_bytes(id), body: body.freeze() }))
+    Ok(Some(Frame { kind, flags, id: u64::from_le_bytes(id), body: body.freeze() }))
 }
 
 #[cfg(test)]
@@ -107,7 +135,7 @@ mod tests {
             assert_eq!(part.len(), end);
         }
         let frame = take(&mut bytes).unwrap().unwrap();
-        assert_eq!(frame, Frame { kind: Kind::PING, id: 7, body: Bytes::from_static(b"abc") });
+        assert_eq!(frame, Frame { kind: Kind::PING, flags: 0, id: 7, body: Bytes::from_static(b"abc") });
         assert_eq!(&bytes[..], b"rest");
     }
 
@@ -116,8 +144,5 @@ mod tests {
         let too_long = BODY_BYTES_MAX as u32 + 1;
         let mut bytes = BytesMut::from(&too_long.to_le_bytes()[..]);
         assert_eq!(take(&mut bytes), Err(WireError::TooLong { body_bytes: BODY_BYTES_MAX + 1 }));
-        let mut reserved = header(Kind::PING, 1, 0);
-        reserved[7] = 1;
-        assert!(take(&mut BytesMut::from(&reserved[..])).is_err());
     }
 }

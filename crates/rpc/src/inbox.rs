@@ -8,11 +8,11 @@
 use std::cell::RefCell;
 use std::io;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 
 use crate::WireError;
 use crate::frame::{self, Frame};
-use crate::limit::READ_BYTES;
+use crate::limit::{HEADER_BYTES, READ_BYTES};
 use crate::stream::Stream;
 
 /// Buffers that a thread keeps for its next reads.
@@ -43,6 +43,8 @@ enum Origin {
 pub(crate) struct Inbox {
     buffer: BytesMut,
     origin: Origin,
+    /// Bytes to come, or in the buffer, that are to be forgotten.
+    skipping: usize,
 }
 
 impl Inbox {
@@ -60,7 +62,15 @@ impl Inbox {
 
     /// Whether the first part of a frame waits for the rest.
     pub(crate) fn is_partial(&self) -> bool {
-        !self.buffer.is_empty()
+        !self.buffer.is_empty() || self.skipping > 0
+    }
+
+    /// The id and the length of the frame whose first part is there, if its header is.
+    pub(crate) fn announced(&self) -> Option<(u64, usize)> {
+        let header = self.buffer.first_chunk::<HEADER_BYTES>()?;
+        let frame_bytes = frame::frame_bytes(header).ok().flatten()?;
+        let id = header.last_chunk().map_or(0, |id| u64::from_le_bytes(*id));
+        Some((id, frame_bytes))
     }
 
     /// Bytes of memory held.
@@ -68,8 +78,18 @@ impl Inbox {
         self.buffer.capacity()
     }
 
+    /// Forgets the next `count` bytes, those included that have not come yet.
+    pub(crate) fn skip(&mut self, count: usize) {
+        self.skipping += count;
+    }
+
     /// Takes the next whole frame.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, WireError> {
+        if self.skipping > 0 {
+            let skipped = self.skipping.min(self.buffer.len());
+            self.buffer.advance(skipped);
+            self.skipping -= skipped;
+        }
         frame::take(&mut self.buffer)
     }
 

@@ -6,10 +6,11 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::frame::{Kind, header};
+use crate::frame::{Kind, flag, header_with};
 use crate::limit::{BODY_BYTES_MAX, BY_REFERENCE_BYTES_MIN, HEADER_BYTES};
 
 /// Bytes that wait to be written, in order.
@@ -49,10 +50,25 @@ impl Outbox {
         self.small.capacity() + self.large_bytes
     }
 
-    /// Begins a frame.
+    /// Begins a frame without flags.
+    #[inline]
     pub fn begin(&mut self, kind: Kind, id: u64) -> Open {
+        self.begin_with(kind, 0, id)
+    }
+
+    /// Begins a request whose reply nobody needs later than after `deadline`, if there is one. Times of more than 49 days
+    /// are cut to that.
+    pub fn begin_by(&mut self, kind: Kind, id: u64, deadline: Option<Duration>) -> Open {
+        let Some(deadline) = deadline else { return self.begin(kind, id) };
+        let open = self.begin_with(kind, flag::DEADLINE, id);
+        self.u32(deadline.as_millis().min(u32::MAX.into()) as u32);
+        open
+    }
+
+    /// Begins a frame.
+    pub fn begin_with(&mut self, kind: Kind, flags: u16, id: u64) -> Open {
         let open = Open { start: self.small.len(), large: self.large.len(), large_bytes: self.large_bytes };
-        self.small.extend_from_slice(&header(kind, id, 0));
+        self.small.extend_from_slice(&header_with(kind, flags, id, 0));
         open
     }
 

@@ -4,11 +4,13 @@
 //! A program that runs one has a [`Transport`], a [`Queue`] of work with an engine behind it that visits entries, and a [`Rank`]:
 //!
 //! - every message that comes is given to [`Rank::handle`];
-//! - [`Rank::poll`] is called when the queue became empty, when a unit was done, and when [`Rank::next_timeout_ns`] has come;
-//! - after each of these calls, whatever is in the [`Outbox`] is sent;
-//! - rank 0's queue holds the roots before the first call, every other queue is empty (or: what a checkpoint left it with);
+//! - [`Rank::poll`] is called when the queue becomes empty, when a unit is done, and at [`Rank::next_timeout_ns`];
+//! - after each of these calls, the messages in the [`Outbox`] are sent;
+//! - rank 0's queue holds the roots before the first call, every other queue is empty (or holds what a checkpoint left
+//!   in it);
 //! - [`Rank::stop`], on any rank, makes all of them stop with their queues as they stand;
-//! - it is over when [`Rank::is_finished`]: nothing is under way any more to any rank, and the transport can be closed.
+//! - the walk is over when [`Rank::is_finished`] is true: no message is in flight to any rank, and the transport can be
+//!   closed.
 //!
 //! ```
 //! use nacre_walk::algorithm::{Algorithm, Options, Outbox, PlainQueue, Rank, Transport, Unit, transport};
@@ -55,9 +57,10 @@
 //! assert_eq!(visited, 127);
 //! ```
 //!
-//! Messages of one pair of ranks must arrive in the order in which they were sent, as MPI promises; those of different pairs may
-//! overtake each other by any time. Time is nanoseconds from any beginning, and must not go backwards on a rank. What happens when a
-//! rank dies is the transport's affair: the algorithms assume that whatever is sent arrives.
+//! Messages between one pair of ranks must arrive in the order in which they were sent, as MPI guarantees; those of
+//! different pairs may overtake each other by any amount of time. Time is in nanoseconds from an arbitrary origin, and
+//! must not go backwards on a rank. The death of a rank is for the transport to handle: the algorithms assume that
+//! every message sent arrives.
 
 mod back_off;
 mod centralized;
@@ -103,10 +106,10 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them, in the paper's order.
+    /// All algorithms, in the paper's order.
     pub const ALL: [Self; 5] = [Self::Cp, Self::Drqs, Self::Deqs, Self::PaDrqs, Self::HDrqs];
 
-    /// Its name on a command line.
+    /// Returns the algorithm's name on a command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cp => "cp",
@@ -117,7 +120,7 @@ impl Algorithm {
         }
     }
 
-    /// What it does, in one line for a help text.
+    /// Returns a one-line description for a help text.
     pub fn description(self) -> &'static str {
         match self {
             Self::Cp => "a master hands out entries one at a time, all others are workers; for comparison",
@@ -132,12 +135,12 @@ impl Algorithm {
         }
     }
 
-    /// Whether several threads may stand behind one rank's queue.
+    /// Returns whether several threads may serve one rank's queue.
     pub fn has_threads(self) -> bool {
         self == Self::HDrqs
     }
 
-    /// Whether rank 0 only hands out work (as soon as there are others).
+    /// Returns whether rank 0 only hands out work (when there is more than one rank).
     pub fn has_master(self) -> bool {
         self == Self::Cp
     }
@@ -149,7 +152,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A name that is none of [`Algorithm::ALL`].
+/// The error for a name that is not in [`Algorithm::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no algorithm {0:?}: choose one of cp, drqs, deqs, pa-drqs, h-drqs")]
 pub struct UnknownAlgorithm(String);
@@ -165,36 +168,36 @@ impl FromStr for Algorithm {
     }
 }
 
-/// How the ranks of a job behave. All of them must be given the same.
+/// The behaviour of the ranks of a job. All ranks must be given the same options.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which algorithm.
+    /// The algorithm that shares out the work.
     pub algorithm: Algorithm,
-    /// What all random choices follow from, together with the rank.
+    /// The seed of all random choices; each rank derives its own from it.
     pub seed: u64,
-    /// How idle ranks wait.
+    /// The waiting times of idle ranks between requests.
     pub back_off: BackOff,
-    /// Units in one message, at most: a queue of millions is not given away in one piece.
+    /// Maximum number of units in one message, so that a queue of millions is not given away in one piece.
     pub units_per_message_max: usize,
     /// CP only: a worker keeps one of the entries that it found (section V).
     pub keeps_one: bool,
-    /// CP only: one worker, rank 1, is given all directories, and the others all files, as in LANL's implementation (section
-    /// II-B). Takes a queue that can tell them apart ([`Queue::take_one`]), and at least two workers.
+    /// CP only: one worker, rank 1, is given all directories, and the others all files, as in LANL's implementation
+    /// (section II-B). Requires a queue that can tell them apart ([`Queue::take_one`]), and at least two workers.
     pub single_reader: bool,
-    /// PA-DRQS only: which ranks share a node.
+    /// PA-DRQS only: the node of each rank.
     pub nodes: Arc<proximity::Nodes>,
-    /// PA-DRQS only: with the two refinements of section IV-C.
+    /// PA-DRQS only: applies the two refinements of section IV-C.
     pub refined: bool,
-    /// Whether each rank counts messages for every peer; takes memory proportional to the square of the number of ranks.
+    /// Counts messages per peer on each rank; takes memory proportional to the square of the number of ranks.
     pub count_peers: bool,
-    /// The rules of the token.
+    /// The rule by which the token detects termination.
     pub token_rule: token::Rule,
-    /// The rules of leaving together.
+    /// The rule by which the ranks leave together.
     pub ending_rule: ending::Rule,
 }
 
 impl Options {
-    /// What suits a job of `ranks`, all of them on one node as far as is known.
+    /// Returns the default options for a job of `ranks`, with all ranks assumed to be on one node.
     pub fn new(algorithm: Algorithm, ranks: u32, seed: u64) -> Self {
         Self {
             algorithm,

@@ -1,10 +1,10 @@
-//! A walk that was stopped, written down so that it can go on in another process: `docs/walk.md` has the format.
+//! A stopped walk, written to a file so that another process can continue it: `docs/walk.md` has the format.
 //!
-//! A checkpoint is frames behind a magic number: what was asked, what was counted, the directories and rests of
-//! directories that are left, and the files with several names. Each frame has a checksum, the last one says how many
-//! there are. It appears under its name as a whole or not at all.
+//! A checkpoint is frames behind a magic number: the flags of the walk, its counts, the directories and rests of
+//! directories that are left, and the files with several names. Each frame has a checksum, and the last one gives the
+//! number of frames. The file appears under its name as a whole or not at all.
 //!
-//! What is read is believed as little as any input: a path that could lead out of a root is refused.
+//! What is read is trusted no more than any other input: a path that could lead out of a root is refused.
 
 use crate::Unit;
 use crate::entry::Time;
@@ -21,10 +21,10 @@ const MAGIC: [u8; 8] = *b"\x89NACREW\n";
 /// Version of the format, and of the structures in it.
 pub const VERSION: u32 = 2;
 
-/// No frame is longer.
+/// The maximum length of a frame.
 const FRAME_BYTES_MAX: u32 = 256 << 20;
 
-/// Units, or sums of directories, in one frame, and about how many bytes they take at most.
+/// The maximum number of units, or sums of directories, in one frame, and roughly the maximum of their bytes.
 const FRAME_UNITS: usize = 1024;
 const FRAME_UNITS_BYTES: usize = 1 << 20;
 
@@ -36,19 +36,19 @@ const LINKS: u8 = 4;
 const SUMS: u8 = 5;
 const BEGUN: u8 = 6;
 
-/// What was asked, so that nobody goes on with something else.
+/// The parameters of the walk, compared when it is resumed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     /// Flags and their values, in a fixed order; roots are among them.
     pub flags: Vec<(String, String)>,
-    /// When the walk began: ages are counted from then.
+    /// The time at which the walk began; ages are relative to it.
     pub now: Time,
-    /// What `--newer` compared with.
+    /// The time that `--newer` compares with.
     pub newer: Option<Time>,
 }
 
 impl Head {
-    /// The first flag in which it differs from another one: its name, its value here, and there.
+    /// Returns the first flag in which it differs from `other`: its name, its value here, and its value there.
     pub fn difference(&self, other: &Head) -> Option<(String, String, String)> {
         let value = |head: &Head, flag: &str| {
             let found = head.flags.iter().find(|(name, _)| name == flag);
@@ -61,54 +61,57 @@ impl Head {
     }
 }
 
-/// What is written.
+/// The contents of a checkpoint to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Saved<'a> {
-    /// What was asked.
+    /// The parameters of the walk.
     pub head: &'a Head,
-    /// What was counted.
+    /// The counts so far.
     pub report: &'a Report,
-    /// Sums of directories that are counted in parts.
+    /// The sums of directories that are counted in parts.
     pub partial: &'a Partial,
-    /// What was counted of directories that are begun, by their numbers among those.
+    /// The counts of directories that are begun, each with the directory's index in `partial`.
     pub begun: &'a [(u32, Tally)],
-    /// What is left.
+    /// The work that is left.
     pub units: &'a [Unit],
-    /// Files with several names.
+    /// The files with several names.
     pub links: &'a HardLinks,
 }
 
-/// What was read.
+/// The contents of a checkpoint that was read.
 #[derive(Debug)]
 pub struct Loaded {
-    /// What was asked.
+    /// The parameters of the walk.
     pub head: Head,
-    /// What was counted.
+    /// The counts so far.
     pub report: Report,
-    /// What is left.
+    /// The work that is left.
     pub units: Vec<Unit>,
 }
 
-/// Why a file cannot be gone on from.
+/// An error in loading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// The file is not a checkpoint.
     #[error("it is not a checkpoint of a walk")]
     Foreign,
-    /// It is of another version of the program.
+    /// The checkpoint has another version of the format.
     #[error(
         "it has version {0}, and this program reads version {VERSION}: go on with the program that wrote it, or begin anew"
     )]
     Version(u32),
-    /// It was changed, or cut.
+    /// The file was changed or truncated.
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
 }
 
-/// Writes a checkpoint, replacing what is there.
+/// Writes a checkpoint, atomically replacing an existing file.
+///
+/// # Errors
+/// If the file cannot be created, written, synced or renamed.
 pub fn save(path: &Path, saved: &Saved<'_>) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -125,11 +128,17 @@ pub fn save(path: &Path, saved: &Saved<'_>) -> io::Result<()> {
 }
 
 /// Reads a checkpoint; files with several names are added to `links`, and sums of directories to `partial`.
+///
+/// # Errors
+/// [`LoadError`] if the file cannot be read or is not an intact checkpoint of this version.
 pub fn load(path: &Path, links: &mut HardLinks, partial: &mut Partial) -> Result<Loaded, LoadError> {
     read(&mut BufReader::new(File::open(path)?), links, partial)
 }
 
 /// Writes a checkpoint's bytes.
+///
+/// # Errors
+/// If the writer fails, or a part is too large for a frame.
 pub fn write(writer: &mut impl Write, saved: &Saved<'_>) -> io::Result<()> {
     let Saved { head, report, partial, begun, units, links } = saved;
     writer.write_all(&MAGIC)?;
@@ -183,6 +192,9 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// Reads a checkpoint's bytes.
+///
+/// # Errors
+/// As for [`load`].
 pub fn read(
     reader: &mut impl Read,
     links: &mut HardLinks,
@@ -275,10 +287,10 @@ fn get_frame(reader: &mut impl Read) -> Result<(u8, Vec<u8>), LoadError> {
     Ok((kind, frame))
 }
 
-/// For those who check that nothing read here does harm.
+/// Helpers for tests and fuzz targets that read damaged checkpoints.
 #[doc(hidden)]
 pub mod check {
-    /// A file that begins as it should, with one frame of that kind, whose checksum is right.
+    /// Returns a file with a valid start and one frame of the given kind, with a correct checksum.
     pub fn file_with(kind: u8, payload: &[u8]) -> Vec<u8> {
         let mut file = Vec::from(super::MAGIC);
         file.extend_from_slice(&super::VERSION.to_le_bytes());

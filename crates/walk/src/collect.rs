@@ -9,14 +9,14 @@ use crate::report::{Report, Shared, Sums, Tally};
 use crate::{Opened, Queue, Verdict, Visitor, WalkError};
 use std::sync::Arc;
 
-/// What one thread of a walk counts and lists.
+/// The visitor of one thread, which counts or lists entries.
 pub struct Collector<'a> {
     plan: &'a Plan,
-    /// What it has counted.
+    /// The counts.
     pub report: Report,
-    /// Files with several names that it met.
+    /// The files with several names that it met.
     pub links: HardLinks,
-    /// What was visited since the last portion of a directory.
+    /// The counts since the last portion of a directory.
     current: Tally,
     lister: Option<Lister<'a>>,
     errors: Option<&'a Output>,
@@ -25,7 +25,7 @@ pub struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    /// The visitor of one of so many threads, and where it lists entries and errors.
+    /// Returns the visitor of one of `threads` threads, with its outputs for entries and errors.
     pub fn new(
         plan: &'a Plan,
         (lister, errors): (Option<Lister<'a>>, Option<&'a Output>),
@@ -45,13 +45,13 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Takes what it has counted, and leaves it with nothing.
+    /// Moves the counts and links into `into` and `links`, leaving none here.
     pub fn take(&mut self, into: &mut Report, links: &mut HardLinks) {
         into.merge(std::mem::replace(&mut self.report, Report::new(&self.plan.shape)));
         links.merge(self.links.take());
     }
 
-    /// Writes what it has listed but not written yet.
+    /// Writes the buffered list entries; stops the walk if the output is closed.
     pub fn flush(&mut self) {
         if let Some(lister) = &mut self.lister
             && !lister.flush()

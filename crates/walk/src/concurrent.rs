@@ -1,5 +1,6 @@
-//! The threads of a walk under a scheduler that switches between them wherever they meet, as a seed decides:
-//! `cargo test -p nacre-walk --features shuttle --lib concurrent`. `NACRE_ITERATIONS` says how many histories are tried.
+//! Tests of a walk's threads under a scheduler that switches between them at every synchronisation point, as a seed
+//! decides: `cargo test -p nacre-walk --features shuttle --lib concurrent`. `NACRE_ITERATIONS` sets the number of
+//! histories.
 
 use crate::Unit;
 use crate::directory::{self, Budget, Directory, Place};
@@ -71,7 +72,7 @@ fn a_directory_is_read_once_though_others_close_it_and_open_it_again() {
     });
 }
 
-/// What a thread of a walk does, with a tree that is only numbers: below a node of each level there are two of the next.
+/// Runs one thread of a walk on a tree of numbers: each node has two children on the next level.
 fn work(queue: &Queue<()>, own: &Worker<Work<()>>, number: usize, levels: usize) -> Vec<Vec<u8>> {
     let mut done = Vec::new();
     while !queue.is_stopped() {

@@ -1,11 +1,11 @@
-//! The switch that stops a removal or a copy, whichever of its walks is under way.
+//! A switch that stops a removal or a copy, whichever of its walks is running.
 
 use crate::pool::Queue;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Stops what it was given to. It may be used from any thread and more than once.
+/// A stop switch for a removal or a copy. It may be used from any thread and more than once.
 #[derive(Default)]
 pub struct Control {
     stopped: AtomicBool,
@@ -13,7 +13,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Has the work stop as soon as what is under way is done.
+    /// Stops the work as soon as the operations under way are done.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
         if let Some(stop) = &*self.walk.lock() {
@@ -21,13 +21,13 @@ impl Control {
         }
     }
 
-    /// Whether it was stopped.
+    /// Returns whether it was stopped.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// From now on it stops that walk. A walk that begins after the switch was thrown is stopped by its visitors, which
-    /// have to ask.
+    /// Attaches the walk that [`Control::stop`] is to stop. A walk that begins after the switch was thrown is stopped
+    /// by its visitors, which have to ask.
     pub(crate) fn attach<S: Send + Sync + 'static>(&self, queue: &Arc<Queue<S>>) {
         let queue = Arc::clone(queue);
         *self.walk.lock() = Some(Box::new(move || queue.stop()));

@@ -1,7 +1,7 @@
-//! A directory that is being walked: its place in the tree, its descriptor, and how much of it is left to do.
+//! A directory that is being walked: its place in the tree, its descriptor, and its unfinished work.
 //!
 //! - A directory is opened relative to its parent's descriptor, never by its whole path, and a symbolic link is never
-//!   followed: nobody can lead the walk out of its root by renaming what it has passed.
+//!   followed: renaming what the walk has passed cannot lead it out of its root.
 //! - The descriptor stays open as long as a piece of work needs it. Where too many are open it is closed earlier, and
 //!   opened again from the nearest ancestor that is open; then it has to be the same directory as before.
 //! - At any moment at most one piece of work reads the entries (the *rest*); others open subdirectories.
@@ -17,14 +17,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How many descriptors the directories of a walk hold.
+/// The number of descriptors that the directories of a walk hold, and its limit.
 #[derive(Debug, Default)]
 pub struct Budget {
     open: AtomicUsize,
     max: usize,
-    /// Reading directories is to leave their access times as they are.
+    /// Reading directories must leave their access times unchanged.
     keep_access_times: bool,
-    /// Too many were open at some time, so that some are closed which are still needed.
+    /// The limit was exceeded at some time, so that directories are closed while they are still needed.
     scarce: AtomicBool,
 }
 
@@ -33,7 +33,7 @@ impl Budget {
         Budget { open: AtomicUsize::new(0), max, keep_access_times, scarce: AtomicBool::new(false) }
     }
 
-    /// Too many are open.
+    /// Returns whether more descriptors are open than the limit allows.
     pub fn is_exceeded(&self) -> bool {
         let exceeded = self.open.load(Ordering::Relaxed) > self.max;
         if exceeded {
@@ -73,7 +73,7 @@ impl AsFd for Descriptor {
     }
 }
 
-/// Opens a directory by its name in another one, or by the whole path of a root.
+/// Opens a directory by its name in `parent`, or by the whole path of a root.
 pub fn open(
     parent: Option<&Descriptor>,
     name: &CStr,
@@ -100,23 +100,23 @@ fn read_records(descriptor: &Descriptor, buffer: &mut [u8]) -> Result<usize, Err
     }
 }
 
-/// What `statx` says of an entry of an open directory.
+/// Returns the `statx` result for an entry of an open directory.
 pub fn stat(parent: BorrowedFd<'_>, name: &CStr) -> Result<Statx, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     retry_on_intr(|| rustix::fs::statx(parent, name, flags, StatxFlags::BASIC_STATS))
 }
 
-/// What `statx` says of an open directory itself.
+/// Returns the `statx` result (type and inode) for an open directory itself.
 pub fn stat_open(descriptor: &Descriptor) -> Result<Statx, Errno> {
     retry_on_intr(|| {
         rustix::fs::statx(descriptor, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE | StatxFlags::INO)
     })
 }
 
-/// Device and inode: what makes a directory the one that it is.
+/// A device and an inode number, which together identify a directory.
 pub type Identity = (u64, u64);
 
-/// Those of it.
+/// Returns the device and inode number of a `statx` result.
 pub fn identity(stat: &Statx) -> Identity {
     (libc::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino)
 }
@@ -127,29 +127,29 @@ pub struct Directory<S> {
     name: Box<CStr>,
     root: u32,
     depth: u32,
-    /// As it was listed, or 0: how it is found if it is renamed before somebody comes back to it.
+    /// The inode number as it was listed, or 0: finds the directory if it was renamed before it is opened again.
     inode: u64,
     state: S,
     budget: Arc<Budget>,
     stream: Mutex<Stream>,
-    /// Pieces of work that need the descriptor.
+    /// The number of pieces of work that need the descriptor.
     holders: AtomicUsize,
-    /// The same and the subdirectories that were not left yet.
+    /// The number of holders and of subdirectories that were not left yet.
     unfinished: AtomicUsize,
-    /// A part of what is below it is done elsewhere.
+    /// Some of the work below it is done elsewhere.
     split: AtomicBool,
 }
 
 struct Stream {
     descriptor: Option<Arc<Descriptor>>,
-    /// Where reading goes on.
+    /// The position at which reading continues.
     position: u64,
-    /// The descriptor does not stand there.
+    /// The descriptor is not at `position`.
     displaced: bool,
     ended: bool,
-    /// Known once it mattered.
+    /// The identity; known once it was needed.
     identity: Option<Identity>,
-    /// Whether positions mean the same in another opening of the directory; known once it mattered.
+    /// Positions are valid in another opening of the directory; known once it was needed.
     stable: Option<bool>,
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct Place<'a, S> {
 }
 
 impl<S> Directory<S> {
-    /// A directory that was just opened, with one piece of work to do.
+    /// Creates a directory that was just opened, with one piece of work to do.
     pub(crate) fn new(place: Place<'_, S>, descriptor: Arc<Descriptor>, state: S) -> Arc<Directory<S>> {
         let depth = place.parent.as_ref().map_or(0, |parent| parent.depth + 1);
         if let Some(parent) = &place.parent {
@@ -190,43 +190,43 @@ impl<S> Directory<S> {
         })
     }
 
-    /// The directory that it is in; `None` for a root.
+    /// Returns the parent directory; `None` for a root.
     pub fn parent(&self) -> Option<&Arc<Directory<S>>> {
         self.parent.as_ref()
     }
 
-    /// Its name; of a root the whole path as it was given.
+    /// Returns the name; for a root, the whole path as it was given.
     pub fn name(&self) -> &CStr {
         &self.name
     }
 
-    /// The number of the root that it is below.
+    /// Returns the number of the root that it is below.
     pub fn root(&self) -> u32 {
         self.root
     }
 
-    /// Number of its inode as it was listed; 0 if that is not known.
+    /// Returns the inode number as it was listed; 0 if unknown.
     pub(crate) fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Levels below that root.
+    /// Returns the number of levels below the root.
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// What the visitor attached to it.
+    /// Returns the state that the visitor attached to it.
     pub fn state(&self) -> &S {
         &self.state
     }
 
-    /// A part of what is below it, or of its own entries, is done by another process or in another run: what was
-    /// counted here is not the whole.
+    /// Returns whether a part of what is below it, or of its own entries, is done by another process or in another run:
+    /// the counts here are then incomplete.
     pub fn is_split(&self) -> bool {
         self.split.load(Ordering::Relaxed)
     }
 
-    /// Its path, beginning with that of its root as it was given.
+    /// Returns the path, beginning with that of the root as it was given.
     pub fn path_bytes(&self) -> Vec<u8> {
         let mut path = Vec::new();
         for directory in self.lineage() {
@@ -238,7 +238,7 @@ impl<S> Directory<S> {
         path
     }
 
-    /// Its path below its root; empty for the root.
+    /// Returns the path below the root; empty for the root.
     pub fn path_below_root(&self) -> Vec<u8> {
         let mut path = Vec::new();
         for directory in &self.lineage()[1..] {
@@ -250,7 +250,7 @@ impl<S> Directory<S> {
         path
     }
 
-    /// From the root down to itself.
+    /// Returns the directories from the root down to itself.
     fn lineage(&self) -> Vec<&Directory<S>> {
         let mut lineage = vec![self];
         while let Some(parent) = &lineage[lineage.len() - 1].parent {
@@ -260,7 +260,7 @@ impl<S> Directory<S> {
         lineage
     }
 
-    /// Its descriptor, opened again if it was closed in the meantime.
+    /// Returns the descriptor, opened again if it was closed in the meantime.
     pub fn descriptor(&self) -> Result<Arc<Descriptor>, Errno> {
         let mut closed = vec![self];
         let mut open_one = None;
@@ -297,8 +297,8 @@ impl<S> Directory<S> {
         open_one.ok_or(Errno::BADF)
     }
 
-    /// Reads the next entries into `buffer`: how many bytes they take, 0 at the end. Only the piece of work that is
-    /// the rest of this directory may ask.
+    /// Reads the next entries into `buffer` and returns the number of bytes read, 0 at the end. May be called only by
+    /// the piece of work that is the rest of this directory.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<(Arc<Descriptor>, usize), Errno> {
         // Between having the descriptor and having the lock, another thread may close the directory and open it again,
         // as it does with a parent of what it works on. Position and descriptor belong together: what is read here has to
@@ -322,7 +322,7 @@ impl<S> Directory<S> {
         Ok((descriptor, len))
     }
 
-    /// What the subdirectory with that inode is called now; `None` if it is not here any more.
+    /// Returns the current name of the subdirectory with that inode; `None` if it is no longer here.
     pub(crate) fn name_of(&self, inode: u64) -> Result<Option<CString>, Errno> {
         // Reading moves a position, and that of the open directory is not ours to move.
         let own = open(Some(&*self.descriptor()?), c".", &self.budget)?;
@@ -342,38 +342,38 @@ impl<S> Directory<S> {
         }
     }
 
-    /// Where the entries that were read last end.
+    /// Sets the position behind the entries that were read last.
     pub(crate) fn set_position(&self, position: u64) {
         self.stream.lock().position = position;
     }
 
-    /// Has it read on from there, as another opening of it stood.
+    /// Moves reading to a position that was taken from another opening of the directory.
     pub(crate) fn seek(&self, position: u64) {
         let mut stream = self.stream.lock();
         stream.position = position;
         stream.displaced = true;
     }
 
-    /// Where reading goes on, if that means the same to others.
+    /// Returns the position at which reading continues, if positions are stable.
     pub(crate) fn stable_position(&self) -> Option<u64> {
         let stream = self.stream.lock();
         (stream.stable == Some(true)).then_some(stream.position)
     }
 
-    /// Itself, as it can be written down.
+    /// Returns the whole directory as a unit of work.
     pub(crate) fn unit(&self) -> Unit {
         let inodes = self.lineage()[1..].iter().map(|directory| directory.inode).collect();
         Unit { root: self.root, path: self.path_below_root(), position: None, inodes }
     }
 
-    /// Its rest, as it can be written down.
+    /// Returns the rest of the directory as a unit of work.
     pub(crate) fn rest(&self) -> Unit {
         let position = Some(self.stream.lock().position);
         Unit { position, ..self.unit() }
     }
 
-    /// Finds out whether a position of this directory means the same in another opening of it: on file systems whose
-    /// positions are kept for NFS servers, or are cookies of the server's. Elsewhere a position may be a mere count, and
+    /// Determines whether a position of this directory is valid in another opening of it: true of file systems whose
+    /// positions are kept for NFS servers, or are the server's cookies. Elsewhere a position may be a mere count, and
     /// the rest of a directory stays with the descriptor that began to read it.
     pub(crate) fn learn_stability(&self, descriptor: &Descriptor) {
         let mut stream = self.stream.lock();
@@ -394,17 +394,17 @@ impl<S> Directory<S> {
         }
     }
 
-    /// The identity that [`Directory::descriptor`] insists on from now on.
+    /// Sets the identity that [`Directory::descriptor`] requires from now on.
     pub(crate) fn set_identity(&self, identity: Identity) {
         self.stream.lock().identity = Some(identity);
     }
 
-    /// An ancestor, or itself, is that directory: it was met below itself.
+    /// Returns whether it or one of its ancestors has that identity, so that the directory was met below itself.
     pub(crate) fn is_within(&self, identity: Identity) -> bool {
         self.lineage().iter().any(|directory| directory.stream.lock().identity == Some(identity))
     }
 
-    /// Closes the descriptor for the time being, if it can be opened again without harm.
+    /// Closes the descriptor temporarily, if it can be opened again without harm.
     pub(crate) fn close_for_now(&self) {
         let mut stream = self.stream.lock();
         let Some(descriptor) = stream.descriptor.clone() else { return };
@@ -423,8 +423,8 @@ impl<S> Directory<S> {
         stream.descriptor = None;
     }
 
-    /// Opens it again through a child that is open, whatever the depth: finding it from above takes a step for each
-    /// level. `..` is where the child is now, which has to be where it was found.
+    /// Opens it again through a child that is open, in one step at any depth: from above, one step is needed for each
+    /// level. `..` is the child's current parent, which has to be the directory in which the child was found.
     pub(crate) fn recall(&self, child: &Directory<S>) {
         if !self.budget.is_scarce() {
             return;
@@ -450,20 +450,20 @@ impl<S> Directory<S> {
         }
     }
 
-    /// One more piece of work needs it.
+    /// Registers one more piece of work that needs the descriptor.
     pub(crate) fn hold(&self) {
         self.holders.fetch_add(1, Ordering::Relaxed);
         self.unfinished.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One piece of work less needs the descriptor. [`Directory::finish`] comes after, and then, if it is not finished,
-    /// [`Directory::settle`].
+    /// Removes one piece of work that needed the descriptor. [`Directory::finish`] comes after, and then, if the
+    /// directory is not finished, [`Directory::settle`].
     pub(crate) fn unhold(&self) {
         self.holders.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Closes it if no piece of work needs it any more, though subdirectories are still walked. With `keep_open` only if
-    /// too many are open.
+    /// Closes the descriptor if no piece of work needs it any more, though subdirectories are still walked; with
+    /// `keep_open`, only if too many are open.
     pub(crate) fn settle(&self, keep_open: bool) {
         if self.holders.load(Ordering::Acquire) > 0 {
             return;
@@ -477,12 +477,12 @@ impl<S> Directory<S> {
         }
     }
 
-    /// One piece of work or subdirectory less is unfinished: whether it was the last.
+    /// Removes one piece of work or subdirectory from the unfinished ones, and returns whether it was the last.
     pub(crate) fn finish(&self) -> bool {
         self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Marks it and all that it is in as split.
+    /// Marks it and all its ancestors as split.
     pub(crate) fn mark_split(&self) {
         let mut directory = self;
         while !directory.split.swap(true, Ordering::Relaxed) {
@@ -492,7 +492,7 @@ impl<S> Directory<S> {
     }
 }
 
-/// A chain of a hundred thousand directories is let go of one by one, not by recursion.
+/// Drops a chain of directories iteratively, since recursion over a hundred thousand levels would overflow the stack.
 impl<S> Drop for Directory<S> {
     fn drop(&mut self) {
         let mut parent = self.parent.take();

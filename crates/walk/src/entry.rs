@@ -1,4 +1,4 @@
-//! What a visitor is shown: an entry of a directory, with its metadata.
+//! An entry of a directory as a visitor sees it, with its metadata.
 
 use crate::directory::Directory;
 use rustix::fs::{Statx, StatxAttributes};
@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -15,7 +15,7 @@ pub enum Kind {
     File,
     /// A directory.
     Directory,
-    /// A symbolic link; what it points to is none of the walk's business.
+    /// A symbolic link; it is never followed.
     Link,
     /// A named pipe.
     Pipe,
@@ -25,12 +25,12 @@ pub enum Kind {
     CharacterDevice,
     /// A block device.
     BlockDevice,
-    /// Something that this program does not know.
+    /// A type that this program does not know.
     Unknown,
 }
 
 impl Kind {
-    /// By the type in a directory's record; `None` where the file system does not say.
+    /// Converts the type in a directory's record; `None` where the file system does not give it.
     pub(crate) fn from_directory(kind: u8) -> Option<Kind> {
         Some(match kind {
             libc::DT_REG => Kind::File,
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// The letter that `find -type` and `ls -l` know it by.
+    /// Returns the letter that `find -type` and `ls -l` use for it.
     pub fn letter(self) -> char {
         match self {
             Kind::File => 'f',
@@ -72,117 +72,118 @@ impl Kind {
     }
 }
 
-/// Seconds and nanoseconds since the epoch.
+/// A time in seconds and nanoseconds since the epoch.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
 pub struct Time {
     /// Whole seconds; negative before 1970.
     pub seconds: i64,
-    /// The rest, below 10^9.
+    /// The fraction in nanoseconds, below 10^9.
     pub nanoseconds: u32,
 }
 
-/// What `statx` says of an entry.
+/// The `statx` result for an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Metadata(pub(crate) Statx);
 
 impl Metadata {
-    /// What it is.
+    /// Returns the type.
     pub fn kind(&self) -> Kind {
         Kind::from_mode(self.mode())
     }
 
-    /// Type and permission bits.
+    /// Returns the type and permission bits.
     pub fn mode(&self) -> u32 {
         u32::from(self.0.stx_mode)
     }
 
-    /// Apparent size in bytes.
+    /// Returns the apparent size in bytes.
     pub fn size(&self) -> u64 {
         self.0.stx_size
     }
 
-    /// Bytes that it takes on its device.
+    /// Returns the space allocated on the device, in bytes.
     pub fn allocated(&self) -> u64 {
         self.0.stx_blocks.saturating_mul(512)
     }
 
-    /// Number of hard links.
+    /// Returns the number of hard links.
     pub fn links(&self) -> u32 {
         self.0.stx_nlink
     }
 
-    /// Number of the owner.
+    /// Returns the owner's user number.
     pub fn user(&self) -> u32 {
         self.0.stx_uid
     }
 
-    /// Number of the group.
+    /// Returns the group's number.
     pub fn group(&self) -> u32 {
         self.0.stx_gid
     }
 
-    /// Number of the inode, unique on its device.
+    /// Returns the inode number, unique on its device.
     pub fn inode(&self) -> u64 {
         self.0.stx_ino
     }
 
-    /// Number of the device that it lies on.
+    /// Returns the number of the device that holds it.
     pub fn device(&self) -> u64 {
         libc::makedev(self.0.stx_dev_major, self.0.stx_dev_minor)
     }
 
-    /// For a device: its number.
+    /// Returns the device number of a device file.
     pub fn special_device(&self) -> u64 {
         libc::makedev(self.0.stx_rdev_major, self.0.stx_rdev_minor)
     }
 
-    /// When it was read last, as far as the file system keeps it.
+    /// Returns the time of the last access, as far as the file system keeps it.
     pub fn accessed(&self) -> Time {
         Time { seconds: self.0.stx_atime.tv_sec, nanoseconds: self.0.stx_atime.tv_nsec }
     }
 
-    /// When its contents changed last.
+    /// Returns the time of the last change of the contents.
     pub fn modified(&self) -> Time {
         Time { seconds: self.0.stx_mtime.tv_sec, nanoseconds: self.0.stx_mtime.tv_nsec }
     }
 
-    /// When it or its metadata changed last.
+    /// Returns the time of the last change of the contents or metadata.
     pub fn changed(&self) -> Time {
         Time { seconds: self.0.stx_ctime.tv_sec, nanoseconds: self.0.stx_ctime.tv_nsec }
     }
 
-    /// Another file system, or another part of this one, begins here, or would be mounted if the directory were opened.
+    /// Returns whether another file system, or another part of this one, begins here, or would be mounted if the
+    /// directory were opened.
     pub fn is_mount_point(&self) -> bool {
         self.0.stx_attributes.intersects(StatxAttributes::MOUNT_ROOT | StatxAttributes::AUTOMOUNT)
     }
 }
 
-/// An entry, as a visitor is shown it.
+/// An entry, as it is passed to a visitor.
 pub struct Entry<'a, S> {
-    /// The directory that it is in; `None` for a root.
+    /// The parent directory; `None` for a root.
     pub directory: Option<&'a Directory<S>>,
-    /// That directory, open.
+    /// The parent directory's descriptor; `None` for a root.
     pub(crate) descriptor: Option<BorrowedFd<'a>>,
-    /// That directory's path, once somebody asked.
+    /// The parent directory's path, computed on first use.
     pub(crate) prefix: &'a std::cell::OnceCell<Vec<u8>>,
-    /// Its name; of a root the whole path as it was given.
+    /// The name; for a root, the whole path as it was given.
     pub name: &'a CStr,
-    /// What it is.
+    /// The type.
     pub kind: Kind,
-    /// Number of its inode. Without metadata, that of a mount point is of the directory below the mount.
+    /// The inode number. Without metadata, that of a mount point is of the directory below the mount.
     pub inode: u64,
-    /// The rest; `None` if the walk was told to do without.
+    /// The metadata; `None` if the walk runs without it.
     pub metadata: Option<&'a Metadata>,
-    /// Which root it was found below.
+    /// The number of the root that it was found below.
     pub root: u32,
-    /// Levels below the root; 0 for the root itself.
+    /// The number of levels below the root; 0 for the root itself.
     pub depth: u32,
 }
 
 impl<S> Entry<'_, S> {
-    /// Its path, beginning with that of the root as it was given, after what `path` holds already.
+    /// Appends its path, beginning with that of the root as it was given, to `path`.
     pub fn write_path(&self, path: &mut Vec<u8>) {
         if let Some(directory) = self.directory {
             path.extend_from_slice(self.prefix.get_or_init(|| {
@@ -196,15 +197,15 @@ impl<S> Entry<'_, S> {
         path.extend_from_slice(self.name.to_bytes());
     }
 
-    /// The same in a new buffer.
+    /// Returns its path, beginning with that of the root as it was given.
     pub fn path(&self) -> PathBuf {
         let mut path = Vec::new();
         self.write_path(&mut path);
         PathBuf::from(OsStr::from_bytes(&path))
     }
 
-    /// The descriptor that [`Entry::name`] is to be looked up in: of the open directory, or of the working directory
-    /// for a root.
+    /// Returns the descriptor in which to look up [`Entry::name`]: that of the open directory, or of the working
+    /// directory for a root.
     pub fn parent(&self) -> BorrowedFd<'_> {
         self.descriptor.unwrap_or(rustix::fs::CWD)
     }

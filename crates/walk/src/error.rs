@@ -1,11 +1,11 @@
-//! What went wrong during a walk, and where.
+//! Errors of a walk, with their paths.
 
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What was being done.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -13,20 +13,20 @@ pub enum Operation {
     Open,
     /// Reading a directory's entries.
     List,
-    /// Asking for an entry's metadata.
+    /// Reading an entry's metadata.
     Stat,
     /// Entering a directory that is mounted below itself.
     Loop,
 }
 
-/// An entry that could not be visited, or a directory that could not be read. The walk goes on without it.
+/// An entry that could not be visited, or a directory that could not be read. The walk continues without it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct WalkError {
-    /// Where; bytes, for not all names are UTF-8.
+    /// The path; bytes, because not all names are UTF-8.
     pub path: Vec<u8>,
-    /// What was being done.
+    /// The operation that failed.
     pub operation: Operation,
-    /// The error's number, as in `errno`.
+    /// The error number, as in `errno`.
     pub errno: i32,
 }
 
@@ -35,14 +35,14 @@ impl WalkError {
         WalkError { path, operation, errno: errno.raw_os_error() }
     }
 
-    /// The error of a missing directory.
+    /// Returns the error of a missing directory.
     #[cfg(feature = "command")]
     pub(crate) fn missing(path: Vec<u8>) -> WalkError {
         WalkError::new(path, Operation::Open, Errno::NOENT)
     }
 
-    /// Whether the entry went away between being listed and being looked at: then there is nothing to visit. A
-    /// directory that is removed while it is read was empty.
+    /// Returns whether the entry was removed between being listed and being looked at, so that there is nothing to
+    /// visit. A directory that is removed while it is read was empty.
     pub fn vanished(&self) -> bool {
         match self.operation {
             Operation::Open | Operation::Loop => false,
@@ -51,20 +51,20 @@ impl WalkError {
         }
     }
 
-    /// Whether a directory was listed, and was not in its place any more when it was to be opened. It may have been
-    /// removed; it may as well have been moved, with all that is in it, to where nobody looks.
+    /// Returns whether a listed directory was no longer in its place when it was to be opened. It may have been
+    /// removed, or moved with all its contents to a place that the walk does not visit.
     pub fn is_missing(&self) -> bool {
         self.operation == Operation::Open
             && matches!(self.errno, libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ESTALE)
     }
 
-    /// Where.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.path))
     }
 }
 
-/// Why a missing directory cannot be opened.
+/// The reason why a missing directory cannot be opened.
 pub(crate) const MISSING: &str = "it was moved or removed before it was opened";
 
 impl std::fmt::Display for WalkError {

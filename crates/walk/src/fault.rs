@@ -1,4 +1,4 @@
-//! What could not be removed or copied: where, what was attempted, and why it failed.
+//! Entries that could not be removed or copied: the path, the attempted operation, and the reason.
 
 use crate::error::{MISSING, Operation, WalkError};
 use parking_lot::Mutex;
@@ -8,15 +8,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Faults that are kept with their paths; the others are only counted, so that memory is bounded.
+/// The maximum number of faults kept with their paths; further ones are only counted, so that memory is bounded.
 const KEPT_MAX: usize = 1000;
 
-/// Why something failed.
+/// The reason of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The system's reason, as in `errno`.
+    /// The system's error number, as in `errno`.
     System(i32),
-    /// A reason of our own.
+    /// A reason found by this crate.
     Other(&'static str),
 }
 
@@ -32,14 +32,14 @@ impl From<&'static str> for Cause {
     }
 }
 
-/// Something that failed. The rest goes on without it.
+/// An operation that failed on one path. The rest continues without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where; bytes, for not all names are UTF-8.
+    /// The path; bytes, because not all names are UTF-8.
     pub path: Vec<u8>,
-    /// What was attempted, such as "cannot remove".
+    /// The attempted operation, such as "cannot remove".
     pub attempted: &'static str,
-    /// Why it failed.
+    /// The reason.
     pub cause: Cause,
 }
 
@@ -48,12 +48,12 @@ impl Fault {
         Fault { path, attempted, cause: cause.into() }
     }
 
-    /// Where.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.path))
     }
 
-    /// The reason as a sentence's end.
+    /// Returns the reason as the end of a sentence.
     pub fn reason(&self) -> String {
         match self.cause {
             Cause::System(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
@@ -81,7 +81,7 @@ impl From<WalkError> for Fault {
     }
 }
 
-/// All faults of a run: how many, and the first of them.
+/// All faults of a run: their number, and the first of them.
 #[derive(Debug, Default)]
 pub struct Faults {
     count: AtomicU64,
@@ -89,12 +89,12 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// How many there are.
+    /// Returns the number of faults.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The first thousand of them, in no particular order.
+    /// Returns the first thousand faults, in no particular order.
     pub fn first(&self) -> Vec<Fault> {
         self.first.lock().clone()
     }

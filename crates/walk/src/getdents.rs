@@ -1,7 +1,7 @@
 //! Reading directories: one system call fills a large buffer, and its records are taken apart here.
 //!
-//! The standard library's iterator hides the position behind each record and when the buffer is used up; both are
-//! needed to share out the rest of a directory.
+//! The standard library's iterator hides the position behind each record and the end of the buffer; both are needed to
+//! share out the rest of a directory.
 #![allow(unsafe_code)]
 
 use crate::entry::Kind;
@@ -9,7 +9,10 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Reads the next records of a directory into `buffer`: how many bytes they take, 0 at the end.
+/// Reads the next records of a directory into `buffer`, and returns the number of bytes read, 0 at the end.
+///
+/// # Errors
+/// The system call's.
 pub fn read(directory: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`, which nobody else can touch meanwhile.
     let read = unsafe {
@@ -18,27 +21,28 @@ pub fn read(directory: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
 
-/// One record: an entry's name and what the directory itself knows of it.
+/// A directory record: an entry's name, inode and type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// The name.
+    /// The entry's name.
     pub name: &'a CStr,
-    /// The number of its inode. For a mount point that of the directory below the mount.
+    /// The inode number; for a mount point, that of the directory below the mount.
     pub inode: u64,
-    /// What it is, where the file system says.
+    /// The type, where the file system gives it.
     pub kind: Option<Kind>,
-    /// Where reading goes on after this record.
+    /// The position behind this record.
     pub next: u64,
 }
 
-/// The records in a buffer that [`read`] has filled, without "." and "..". What is not whole ends the iteration.
+/// An iterator over the records in a buffer that [`read`] has filled, without "." and "..". A truncated record ends the
+/// iteration.
 #[derive(Clone, Debug)]
 pub struct Records<'a>(pub &'a [u8]);
 
-/// Bytes of a record before its name.
+/// The number of bytes of a record before its name.
 const HEAD_BYTES: usize = 19;
 
-/// A record as if a directory had been read that holds this name, and does not say what it is.
+/// Returns a record with this name and no type, as if read from a directory.
 pub fn record(name: &[u8]) -> Vec<u8> {
     // A name that no directory can hold becomes no record at all.
     let len = u16::try_from(HEAD_BYTES + name.len() + 1).unwrap_or(0);

@@ -2,7 +2,7 @@
 //! the ranks of many.
 //!
 //! A [`Walk`] takes roots and one [`Visitor`] for each thread. Threads share the work by stealing it; a unit of work is
-//! a directory that nobody opened yet, or the rest of one that somebody began to read, so that one huge directory is
+//! an unopened directory, or the rest of one that a thread has begun to read, so that one huge directory is
 //! shared out too. Descent is by file descriptor: an entry is looked up in its open directory, whatever happens to the
 //! names above it, and however long its path is. Symbolic links are reported and never followed.
 //!

@@ -1,7 +1,7 @@
 //! Entries listed as they are found: paths, chosen fields, or JSON, one after the other, in no particular order.
 //!
-//! Each thread writes into a buffer of its own, which goes out whole, so that lines never mix. What a listing holds in
-//! memory does not grow with the tree.
+//! Each thread writes into its own buffer, which is written out as a whole, so that lines never mix. The memory of a
+//! listing does not grow with the tree.
 
 use crate::entry::{Entry, Kind, Metadata, Time};
 use crate::error::{Operation, WalkError};
@@ -15,13 +15,13 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A buffer is written when it holds this much.
+/// The size at which a buffer is written, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// It is written earlier if it is this old.
+/// The age at which a buffer is written, even if it is not full.
 const BUFFER_AGE: Duration = Duration::from_millis(250);
 
-/// What is listed of an entry.
+/// A field of a list entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Field {
     /// Path, beginning with the root as it was given
@@ -57,7 +57,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// Whether it takes an entry's metadata.
+    /// Returns whether it needs an entry's metadata.
     pub fn needs_metadata(self) -> bool {
         !matches!(self, Field::Path | Field::Type | Field::Depth)
     }
@@ -83,20 +83,20 @@ impl Field {
     }
 }
 
-/// How entries are listed.
+/// The format of a listing.
 #[derive(Clone, Debug)]
 pub struct Format {
-    /// What of them, in order.
+    /// The fields of each entry, in order.
     pub fields: Vec<Field>,
-    /// One JSON object on each line; else text with tabs between.
+    /// One JSON object on each line, instead of text separated by tabs.
     pub json: bool,
-    /// A zero byte instead of a line's end.
+    /// A zero byte instead of a newline at the end of each entry.
     pub null: bool,
-    /// Paths with control characters in them are escaped: for a terminal, which would obey them.
+    /// Escapes control characters in paths, which a terminal would interpret.
     pub escape: bool,
 }
 
-/// Where a listing goes: shared by all threads.
+/// The output of a listing, shared by all threads.
 pub struct Output {
     writer: Mutex<Box<dyn Write + Send>>,
     closed: AtomicBool,
@@ -104,17 +104,17 @@ pub struct Output {
 }
 
 impl Output {
-    /// Lists to that.
+    /// Creates an output to `writer`.
     pub fn new(writer: Box<dyn Write + Send>) -> Output {
         Output { writer: Mutex::new(writer), closed: AtomicBool::new(false), error: Mutex::new(None) }
     }
 
-    /// Writing failed: why, told once.
+    /// Takes the error with which writing failed; `None` from the second call on.
     pub fn failure(&self) -> Option<io::Error> {
         self.error.lock().take()
     }
 
-    /// Writing failed.
+    /// Returns whether writing has failed.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
@@ -134,7 +134,7 @@ impl Output {
     }
 }
 
-/// Lists for one thread.
+/// The listing of one thread.
 pub struct Lister<'a> {
     format: &'a Format,
     output: &'a Output,
@@ -146,7 +146,7 @@ pub struct Lister<'a> {
 }
 
 impl<'a> Lister<'a> {
-    /// Lists in that format to that output.
+    /// Creates a lister for one thread.
     pub fn new(format: &'a Format, output: &'a Output) -> Lister<'a> {
         Lister {
             format,
@@ -169,7 +169,7 @@ impl<'a> Lister<'a> {
         self.end_record();
     }
 
-    /// Lists an error, in JSON only: a line of text is an entry's.
+    /// Lists an error, in JSON only: in text every line is an entry.
     pub(crate) fn list_error(&mut self, error: &WalkError) {
         if self.format.json {
             put_error(&mut self.buffer, error);
@@ -184,12 +184,12 @@ impl<'a> Lister<'a> {
         }
     }
 
-    /// A portion of a directory is listed: writes the buffer if it is old. False if nobody reads any more.
+    /// Writes the buffer if it is old; called after each portion of a directory. Returns false if the output is closed.
     pub fn pause(&mut self) -> bool {
         if self.written.elapsed() >= BUFFER_AGE { self.flush() } else { !self.output.is_closed() }
     }
 
-    /// Writes the buffer. False if that failed, now or before.
+    /// Writes the buffer. Returns false if this or an earlier write failed.
     pub fn flush(&mut self) -> bool {
         let written = self.buffer.is_empty() || self.output.write(&self.buffer);
         self.buffer.clear();
@@ -277,7 +277,7 @@ impl<'a> Lister<'a> {
     }
 }
 
-/// Fields that are plain numbers.
+/// Returns the value of a field that is a plain number.
 fn number(field: Field, metadata: &Metadata) -> u64 {
     match field {
         Field::Size => metadata.size(),
@@ -296,7 +296,7 @@ fn put(buffer: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = buffer.write_fmt(text);
 }
 
-/// A JSON string.
+/// Appends a JSON string.
 fn put_string(buffer: &mut Vec<u8>, text: &str) {
     let before = buffer.len();
     if serde_json::to_writer(&mut *buffer, text).is_err() {
@@ -306,7 +306,7 @@ fn put_string(buffer: &mut Vec<u8>, text: &str) {
     }
 }
 
-/// `"path":…`, and `"path_base64":…` where the path is not UTF-8.
+/// Appends `"path":…`, and `"path_base64":…` where the path is not UTF-8.
 pub(crate) fn put_path(buffer: &mut Vec<u8>, path: &[u8]) {
     buffer.extend_from_slice(b"\"path\":");
     put_string(buffer, &String::from_utf8_lossy(path));
@@ -316,7 +316,7 @@ pub(crate) fn put_path(buffer: &mut Vec<u8>, path: &[u8]) {
     }
 }
 
-/// An error on a line of its own, for people or as JSON.
+/// Returns the line for an error, as text or as JSON.
 pub(crate) fn error_record(error: &WalkError, json: bool) -> Vec<u8> {
     let mut record = Vec::new();
     if json {
@@ -342,7 +342,7 @@ fn put_error(buffer: &mut Vec<u8>, error: &WalkError) {
     buffer.push(b'}');
 }
 
-/// A number with nanoseconds; before the epoch the fraction counts backwards.
+/// Appends a time as a number with nanoseconds; before the epoch the fraction counts backwards.
 fn put_json_time(buffer: &mut Vec<u8>, time: Time) {
     let Time { seconds, nanoseconds } = time;
     if seconds < 0 && nanoseconds > 0 {
@@ -352,7 +352,7 @@ fn put_json_time(buffer: &mut Vec<u8>, time: Time) {
     }
 }
 
-/// A kind as a word.
+/// Returns the JSON word for a kind.
 pub fn kind_word(kind: Kind) -> &'static str {
     match kind {
         Kind::File => "file",
@@ -366,7 +366,7 @@ pub fn kind_word(kind: Kind) -> &'static str {
     }
 }
 
-/// The name of a user; the number if there is none.
+/// Returns the name of a user; the number if there is none.
 pub(crate) fn user_name(known: &mut HashMap<u32, String>, number: u32) -> &str {
     known.entry(number).or_insert_with(|| {
         let user = nix::unistd::User::from_uid(number.into());

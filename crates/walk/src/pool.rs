@@ -1,9 +1,9 @@
-//! The work that is left, shared by the threads of a walk: each has a queue of its own and steals from the others'.
+//! The queued work of a walk, shared by its threads: each has its own queue and steals from the others'.
 //!
-//! - A thread takes its own newest piece, which keeps the walk deep and the queues short, and steals others' oldest,
-//!   which stands for the largest part of the tree.
+//! - A thread takes its own newest piece, which keeps the walk deep and the queues short, and steals the oldest of
+//!   others, which stands for the largest part of the tree.
 //! - `outstanding` counts the pieces that are queued or being worked on; a walk is over when it is 0.
-//! - Nobody spins: a thread that finds nothing sleeps, and whoever queues a piece wakes one that does.
+//! - No thread spins: one that finds no work sleeps, and queueing a piece wakes a sleeping thread.
 //! - Memory: a piece that stands for subdirectories holds their names only, as many as one reading of a directory
 //!   gave. Where very many names are queued, directories are read in smaller portions.
 
@@ -20,20 +20,20 @@ use std::time::Duration;
 
 /// A piece of work.
 pub(crate) enum Work<S> {
-    /// The entries of a directory that nobody has read yet.
+    /// The unread entries of a directory.
     Rest(Arc<Directory<S>>),
-    /// Subdirectories of it that nobody has opened yet.
+    /// Unopened subdirectories of a directory.
     Children(Arc<Directory<S>>, Names),
-    /// Something that came from outside and has to be found first.
+    /// A unit from outside, whose directory has to be located first.
     Located(Unit),
-    /// An entry that came from outside: to be visited by itself, and listed if it is a directory.
+    /// An entry from outside, to be visited by itself, and listed if it is a directory.
     Entry(Unit),
-    /// A piece of that directory was given away.
+    /// A mark that a piece of the directory was given away.
     Given(Arc<Directory<S>>),
 }
 
 impl<S> Work<S> {
-    /// How many directories could be given away, one by one.
+    /// Returns the number of directories that could be given away one by one.
     fn units(&self) -> usize {
         match self {
             Work::Rest(_) | Work::Located(_) => 1,
@@ -43,8 +43,8 @@ impl<S> Work<S> {
     }
 }
 
-/// Names of subdirectories, in the order in which they were found: eight bytes with the inode's number, and the name,
-/// closed by a zero.
+/// Names of subdirectories, in the order in which they were found: eight bytes of inode number and the name, terminated
+/// by a zero byte, for each.
 #[derive(Default)]
 pub(crate) struct Names {
     bytes: Vec<u8>,
@@ -68,7 +68,7 @@ impl Names {
         Some((CStr::from_bytes_until_nul(rest).ok()?, u64::from_ne_bytes(*inode)))
     }
 
-    /// Those that were not taken, with their inodes' numbers.
+    /// Iterates over the names not yet taken, with their inode numbers.
     pub fn iter(&self) -> impl Iterator<Item = (&CStr, u64)> {
         let mut place = self.next;
         std::iter::from_fn(move || {
@@ -78,7 +78,7 @@ impl Names {
         })
     }
 
-    /// Takes the first.
+    /// Takes the first name.
     pub fn pop(&mut self) -> Option<(Box<CStr>, u64)> {
         let (name, inode) = self.at(self.next)?;
         let (name, inode): (Box<CStr>, u64) = (name.into(), inode);
@@ -87,7 +87,7 @@ impl Names {
         Some((name, inode))
     }
 
-    /// What is left after taking much needs no large buffer.
+    /// Shrinks the buffer to what is left.
     fn shrink(&mut self) {
         self.bytes.drain(..self.next);
         self.bytes.shrink_to_fit();
@@ -95,37 +95,37 @@ impl Names {
     }
 }
 
-/// How far a walk has come: read while it runs.
+/// The progress of a walk, readable while it runs.
 #[derive(Debug, Default)]
 pub struct Progress {
     threads: Vec<CachePadded<ThreadProgress>>,
 }
 
-/// What one thread has done.
+/// The progress of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadProgress {
     pub entries: AtomicU64,
     pub directories: AtomicU64,
     pub errors: AtomicU64,
     pub busy: AtomicBool,
-    /// Nanoseconds, as [`Profile`] has them.
+    /// The times of [`Profile`], in nanoseconds.
     pub opening: AtomicU64,
     pub reading: AtomicU64,
     pub asking: AtomicU64,
     pub visiting: AtomicU64,
 }
 
-/// What the threads of a walk spent their time with, added up: the parts of figure 3b of the paper. Kept if
-/// [`Options::profile`](crate::Options::profile) says so.
+/// The time that the threads of a walk spent in each part of the work, added up: the parts of figure 3b of the paper.
+/// Recorded if [`Options::profile`](crate::Options::profile) is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Profile {
-    /// Opening directories.
+    /// Time spent opening directories.
     pub opening_ns: u64,
-    /// Reading their entries.
+    /// Time spent reading their entries.
     pub reading_ns: u64,
-    /// Asking for entries' metadata.
+    /// Time spent reading entries' metadata.
     pub asking_ns: u64,
-    /// In the visitors.
+    /// Time spent in the visitors.
     pub visiting_ns: u64,
 }
 
@@ -149,27 +149,27 @@ impl Progress {
         self.threads.iter().map(|thread| of(thread)).sum()
     }
 
-    /// Entries visited.
+    /// Returns the number of entries visited.
     pub fn entries(&self) -> u64 {
         self.sum(|thread| thread.entries.load(Ordering::Relaxed))
     }
 
-    /// Directories opened.
+    /// Returns the number of directories opened.
     pub fn directories(&self) -> u64 {
         self.sum(|thread| thread.directories.load(Ordering::Relaxed))
     }
 
-    /// Errors met.
+    /// Returns the number of errors met.
     pub fn errors(&self) -> u64 {
         self.sum(|thread| thread.errors.load(Ordering::Relaxed))
     }
 
-    /// Threads at work.
+    /// Returns the number of threads at work.
     pub fn busy(&self) -> usize {
         self.sum(|thread| u64::from(thread.busy.load(Ordering::Relaxed))) as usize
     }
 
-    /// What the time went to.
+    /// Returns the time spent in each part of the work.
     pub fn profile(&self) -> Profile {
         Profile {
             opening_ns: self.sum(|thread| thread.opening.load(Ordering::Relaxed)),
@@ -179,35 +179,35 @@ impl Progress {
         }
     }
 
-    /// Entries that each thread visited.
+    /// Returns the number of entries that each thread visited.
     pub fn entries_by_thread(&self) -> Vec<u64> {
         self.threads.iter().map(|thread| thread.entries.load(Ordering::Relaxed)).collect()
     }
 }
 
-/// The work of a walk that is left, as others than its own threads may see and change it.
+/// The work of a walk that is left, as seen and changed by code other than its own threads.
 pub struct Queue<S> {
     injector: Injector<Work<S>>,
     stealers: Vec<Stealer<Work<S>>>,
-    /// Directories that are queued.
+    /// The number of queued directories.
     units: AtomicUsize,
-    /// Pieces that are queued or worked on.
+    /// The number of pieces that are queued or being worked on.
     outstanding: AtomicUsize,
-    /// More may come from outside: threads wait for it when nothing is outstanding.
+    /// More work may come from outside: threads wait for it when nothing is outstanding.
     open: AtomicBool,
     stop: AtomicBool,
-    /// How often threads were called to assist.
+    /// The number of calls to assist.
     calls: AtomicUsize,
     sleepers: AtomicUsize,
     lock: Mutex<()>,
-    /// For threads that wait for work.
+    /// Notified when there is work, for waiting threads.
     work: Condvar,
-    /// For whoever waits until nothing is outstanding.
+    /// Notified when nothing is outstanding.
     idle: Condvar,
-    /// What entries that were visited one by one had below them.
+    /// The contents of directories that were visited as assigned entries.
     found: Mutex<Vec<Unit>>,
-    /// Directories that were renamed before their units were come back to: what they are called now, by root, number of
-    /// the directory that they are in, and their own. Mostly there is none.
+    /// The current names of directories that were renamed before their units were opened, by root, inode number of the
+    /// parent directory, and their own. Usually empty.
     moved: Mutex<HashMap<(u32, u64, u64), CString>>,
     some_moved: AtomicBool,
     progress: Progress,
@@ -236,35 +236,35 @@ impl<S: Send + Sync> Queue<S> {
         (queue, workers)
     }
 
-    /// Directories that wait for somebody, and could be given away but for the rests of directories whose file system
-    /// has no stable positions.
+    /// Returns the number of queued directories. All can be given away, except for the rests of directories whose file
+    /// system has no stable positions.
     pub fn units(&self) -> usize {
         self.units.load(Ordering::Relaxed)
     }
 
-    /// Nothing is queued and no thread is at work.
+    /// Returns whether nothing is queued and no thread is at work.
     pub fn is_idle(&self) -> bool {
         self.outstanding.load(Ordering::Acquire) == 0
     }
 
-    /// Threads that are at work.
+    /// Returns the number of threads at work.
     pub fn working(&self) -> usize {
         self.progress.busy()
     }
 
-    /// Has one entry visited by itself; what is in it, if it is a directory, is not visited but comes out of
+    /// Queues one entry to be visited by itself; the contents of a directory are not visited but returned by
     /// [`Queue::found`] once [`Queue::is_idle`]. So a master can hand out a tree entry by entry. The path of a root,
     /// empty, stands for the root's contents only: see [`Walk::start`](crate::Walk::start).
     pub fn assign(&self, entry: Unit) {
         self.inject(Work::Entry(entry));
     }
 
-    /// What was in the directories among the assigned entries.
+    /// Takes the entries found in the directories among the assigned entries.
     pub fn found(&self) -> Vec<Unit> {
         std::mem::take(&mut self.found.lock())
     }
 
-    /// How many they are.
+    /// Returns the number of entries that [`Queue::found`] would take.
     pub fn found_count(&self) -> usize {
         self.found.lock().len()
     }
@@ -273,7 +273,7 @@ impl<S: Send + Sync> Queue<S> {
         self.found.lock().extend(units);
     }
 
-    /// What a renamed directory is called now, as far as somebody looked for it.
+    /// Returns the current name of a renamed directory, if it was looked up before.
     pub(crate) fn moved(&self, place: (u32, u64, u64)) -> Option<CString> {
         if !self.some_moved.load(Ordering::Acquire) {
             return None;
@@ -286,30 +286,30 @@ impl<S: Send + Sync> Queue<S> {
         self.some_moved.store(true, Ordering::Release);
     }
 
-    /// How far the walk has come.
+    /// Returns the progress of the walk.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    /// Keeps the threads waiting when nothing is outstanding, because more may come by [`Queue::put`], until
+    /// Keeps the threads waiting when nothing is outstanding, because more work may come by [`Queue::put`], until
     /// [`Queue::close`].
     pub fn keep_open(&self) {
         self.open.store(true, Ordering::SeqCst);
     }
 
-    /// No more comes: the walk ends when nothing is outstanding.
+    /// Lets the walk end when nothing is outstanding, because no more work comes.
     pub fn close(&self) {
         self.open.store(false, Ordering::SeqCst);
         self.wake_all();
     }
 
-    /// Has every thread stop as soon as it has visited what it has read. What is left stays queued.
+    /// Makes every thread stop as soon as it has visited what it has read. What is left stays queued.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.wake_all();
     }
 
-    /// Has every thread that sleeps ask its visitor once more whether it can assist ([`crate::Visitor::assist`]).
+    /// Makes every sleeping thread ask its visitor once more whether it can assist ([`crate::Visitor::assist`]).
     pub fn call(&self) {
         self.calls.fetch_add(1, Ordering::SeqCst);
         self.wake_all();
@@ -319,7 +319,7 @@ impl<S: Send + Sync> Queue<S> {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Whether the walk is to stop.
+    /// Returns whether the walk is to stop.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -328,7 +328,7 @@ impl<S: Send + Sync> Queue<S> {
         self.stop.store(false, Ordering::SeqCst);
     }
 
-    /// Queues what came from outside.
+    /// Queues units from outside.
     pub fn put(&self, units: Vec<Unit>) {
         for unit in units {
             self.inject(Work::Located(unit));
@@ -341,7 +341,7 @@ impl<S: Send + Sync> Queue<S> {
         self.wake_one();
     }
 
-    /// Gives up to `max` directories away, the oldest first; they are not visited here any more.
+    /// Takes up to `max` directories to be given away, the oldest first; they are no longer visited here.
     pub fn take(&self, max: usize) -> Vec<Unit> {
         let mut taken = Vec::new();
         let mut back = Vec::new();
@@ -393,7 +393,7 @@ impl<S: Send + Sync> Queue<S> {
         taken
     }
 
-    /// Waits until nothing is outstanding, or for that long: whether nothing is.
+    /// Waits until nothing is outstanding, or for `timeout`; returns whether nothing is outstanding.
     pub fn wait_idle(&self, timeout: Duration) -> bool {
         let mut lock = self.lock.lock();
         if !self.is_idle() {
@@ -402,7 +402,7 @@ impl<S: Send + Sync> Queue<S> {
         self.is_idle()
     }
 
-    /// The oldest piece that can be had from outside or from a thread, beginning with that one.
+    /// Takes the oldest piece of the outside work or of a thread, beginning with thread `first`.
     pub(crate) fn steal(&self, first: usize) -> Option<Work<S>> {
         loop {
             let mut again = false;
@@ -443,7 +443,7 @@ impl<S: Send + Sync> Queue<S> {
         self.outstanding.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A piece is done.
+    /// Counts a piece as done, and wakes the waiters if it was the last.
     pub(crate) fn count_out(&self) {
         if self.outstanding.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.wake_all();
@@ -466,7 +466,7 @@ impl<S: Send + Sync> Queue<S> {
         self.idle.notify_all();
     }
 
-    /// Waits for work, or for another call to assist than those that the thread knows of.
+    /// Waits for work, or until the number of calls to assist differs from `calls`.
     pub(crate) fn wait(&self, thread: usize, calls: usize) -> Found<S> {
         let mut lock = self.lock.lock();
         self.sleepers.fetch_add(1, Ordering::Relaxed);
@@ -491,12 +491,12 @@ impl<S: Send + Sync> Queue<S> {
     }
 }
 
-/// What a thread found that waited.
+/// The reason why a waiting thread was woken.
 pub(crate) enum Found<S> {
     /// A piece of work.
     Work(Work<S>),
-    /// Somebody called for assistance.
+    /// A call for assistance.
     Call,
-    /// There is no work left and none will come, or the walk is to stop.
+    /// No work is left and none will come, or the walk is to stop.
     Nothing,
 }

@@ -1,6 +1,6 @@
-//! Quantities as people read them.
+//! Quantities formatted for people.
 
-/// A size with the unit that suits it, such as `1.5 MiB`.
+/// Formats a size with a suitable unit, such as `1.5 MiB`.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -16,7 +16,7 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// A number with its thousands apart, such as `12,345`.
+/// Formats a number with commas between thousands, such as `12,345`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -29,7 +29,7 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// `1 entry`, `2 entries`.
+/// Formats a number with its noun, such as `1 entry` or `2 entries`.
 pub fn count(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }

@@ -1,12 +1,13 @@
-//! Removing everything below some roots, and the roots themselves.
+//! The removal of some roots and everything below them.
 //!
 //! - Every name is removed from an open directory, by descriptor; no link is followed and no mount entered. Renaming
 //!   what the removal has passed cannot lead it out of its roots.
-//! - A directory goes when everything in it was visited. If it is not empty then, because entries were made or moved
-//!   there meanwhile, or because the file system passed some by while others were removed, what is left is walked once
-//!   more: up to [`ROUNDS_MAX`] times, and no longer once these rounds have removed more than the first one did. So the
-//!   removal ends even where entries are made faster than it can remove them.
-//! - A root is what it was when it was looked at first: another one that took its name meanwhile is not touched.
+//! - A directory is removed once everything in it was visited. If it is not empty then, because entries were made or
+//!   moved there meanwhile, or because the file system skipped some while others were removed, what is left is walked
+//!   once more: up to [`ROUNDS_MAX`] times, and no longer once these rounds have removed more than the first one did.
+//!   So the removal ends even where entries are made faster than it can remove them.
+//! - A root is identified by device and inode when it is first looked at: another one that took its name is not
+//!   touched.
 
 use crate::control::Control;
 use crate::directory::{self, Directory, Identity};
@@ -23,40 +24,40 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How often what is left is walked.
+/// The maximum number of rounds in which the remaining entries are walked.
 pub const ROUNDS_MAX: u32 = 10;
 
-/// Entries that the rounds after the first may remove in any case, however few the first one found.
+/// The number of entries that the rounds after the first may always remove, however few the first one found.
 const LATER_MIN: u64 = 10_000;
 
 const ATTEMPTED: &str = "cannot remove";
 
-/// Why a path is not even begun with.
+/// The reason why a path is refused before anything is removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// There is nothing of that name, or it cannot be reached.
+    /// The path does not exist or cannot be reached.
     #[error("cannot remove {path:?}: {error}", error = std::io::Error::from(*errno))]
     Missing {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error number.
         errno: Errno,
     },
-    /// It is the root of all.
+    /// The path is the root of the file system.
     #[error("not removing {0:?}: it is the root of the file system")]
     System(PathBuf),
-    /// It has no name of its own.
+    /// The path ends in `.` or `..`, and so has no name of its own.
     #[error("not removing {0:?}: it ends in \".\" or \"..\"; give the directory's own name")]
     Dot(PathBuf),
-    /// A file system is mounted there.
+    /// A file system is mounted at the path.
     #[error("not removing {0:?}: a file system is mounted there; unmount it first, or name what is in it")]
     MountPoint(PathBuf),
-    /// It is a link, but written as if it were a directory.
+    /// The path is a symbolic link with a slash at its end.
     #[error("not removing {0:?}: it is a symbolic link; without the slash the link itself is removed")]
     Link(PathBuf),
 }
 
-/// A removal that was found to be allowed.
+/// A removal whose roots have been checked.
 pub struct Removal {
     roots: Vec<(Root, Identity)>,
     threads: NonZeroUsize,
@@ -65,39 +66,42 @@ pub struct Removal {
     directories: AtomicU64,
 }
 
-/// What a removal came to.
+/// The result of a removal.
 #[derive(Debug)]
 pub struct Removed {
-    /// Entries that were removed, directories among them.
+    /// The number of entries removed, including directories.
     pub entries: u64,
-    /// Directories that were removed.
+    /// The number of directories removed.
     pub directories: u64,
-    /// What was not removed, and why.
+    /// The entries that were not removed, with the reasons.
     pub faults: Faults,
-    /// It was stopped before its end.
+    /// The removal was stopped before its end.
     pub stopped: bool,
 }
 
-/// What lies below the roots, with the roots themselves.
+/// Counts of the entries below the roots, including the roots themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Entries of every kind.
+    /// The number of entries of every kind.
     pub entries: u64,
-    /// Directories.
+    /// The number of directories.
     pub directories: u64,
-    /// Regular files.
+    /// The number of regular files.
     pub files: u64,
-    /// Apparent bytes of the regular files, if metadata was asked for.
+    /// The apparent size of the regular files in bytes, if metadata was requested.
     pub bytes: u64,
-    /// What could not be looked at.
+    /// The number of entries that could not be read.
     pub errors: u64,
 }
 
-/// Is shown every path, from all threads.
+/// A callback that is given every path, from all threads.
 pub type List<'a> = &'a (dyn Fn(&[u8]) + Sync);
 
 impl Removal {
-    /// Looks at the roots, and refuses what must not be removed.
+    /// Checks the roots, and refuses those that must not be removed.
+    ///
+    /// # Errors
+    /// [`Refusal`] for the first path that is missing or refused.
     pub fn new<P: AsRef<Path>>(paths: &[P], threads: NonZeroUsize) -> Result<Removal, Refusal> {
         let system = directory::stat(rustix::fs::CWD, c"/").map(|stat| directory::identity(&stat)).ok();
         let mut roots: Vec<(Root, Identity)> = Vec::new();
@@ -139,17 +143,18 @@ impl Removal {
         })
     }
 
-    /// The switch that stops it.
+    /// Returns the switch that stops the removal.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Entries that were removed so far.
+    /// Returns the number of entries removed so far.
     pub fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Counts what there is, with sizes if asked, and shows every path to `list`. Touches nothing. `control` stops it.
+    /// Counts the entries, with sizes if `metadata` is set, and passes every path to `list`. Removes nothing. `control`
+    /// stops it.
     pub fn count(&self, metadata: bool, control: &Control, list: Option<List<'_>>) -> Counted {
         let options = Options { threads: self.threads, metadata, ..Options::default() };
         count_below(self.roots.iter().map(|(root, _)| root.path()), &options, control, list)
@@ -184,7 +189,8 @@ impl Removal {
         }
     }
 
-    /// Walks what there is and removes it: whether something changed meanwhile, so that another look is worth while.
+    /// Walks and removes what is there; returns whether something changed meanwhile, so that another round is
+    /// worthwhile.
     fn round(&self, faults: &Faults) -> bool {
         let changed = AtomicBool::new(false);
         let options =
@@ -212,7 +218,7 @@ impl Removal {
     }
 }
 
-/// Counts what lies below some roots, with themselves.
+/// Counts the entries below some roots, including the roots.
 pub(crate) fn count_below<'a>(
     roots: impl IntoIterator<Item = &'a Path>,
     options: &Options,
@@ -239,7 +245,7 @@ pub(crate) fn count_below<'a>(
     })
 }
 
-/// The root is still there, and the one that it was.
+/// Returns whether the root still exists and has the known identity.
 fn is_there(root: &Root, known: Identity) -> bool {
     root.stat().is_ok_and(|stat| directory::identity(&stat) == known)
 }
@@ -288,7 +294,7 @@ impl Visitor for Counter<'_> {
     }
 }
 
-/// What is known of a directory that is being removed: whether something in it stays, so that itself has to.
+/// The state of a directory that is being removed: true if something in it stays, so that the directory has to.
 #[derive(Default)]
 struct Kept(AtomicBool);
 
@@ -313,13 +319,14 @@ impl Remover<'_> {
         &self.removal.roots[number as usize]
     }
 
-    /// Something is not what it was. The next round looks again, and forgets this fault; after the last one it stands.
+    /// Records that something changed meanwhile. The next round looks again, and forgets this fault; after the last one
+    /// it stands.
     fn has_changed(&self, path: Vec<u8>, errno: Errno) {
         self.changed.store(true, Ordering::Relaxed);
         self.faults.add(Fault::new(path, ATTEMPTED, errno));
     }
 
-    /// Removes a directory in which nothing is left: whether it is gone.
+    /// Removes an empty directory; returns whether it is gone.
     fn remove_directory(&self, directory: &Directory<Kept>) -> bool {
         let removed = match directory.parent() {
             Some(parent) => parent

@@ -1,4 +1,5 @@
-//! A root that is to be removed, copied or made: its name in its open parent directory, so that it stays the same one
+//! A root that is to be removed, copied or created: its name in its open parent directory, so that it stays the same
+//! one
 //! whatever happens to the names above it.
 
 use crate::directory::{self, Identity};
@@ -15,13 +16,13 @@ pub struct Root {
     path: PathBuf,
     parent: OwnedFd,
     name: CString,
-    /// The path was given with a slash at its end.
+    /// True if the path was given with a slash at its end.
     pub slash: bool,
 }
 
 impl Root {
-    /// Opens the directory that holds the last name of a path. Links in front of that name are followed: that is where
-    /// whoever gave the path wanted to go. The path `/` has no name, and is its own parent under the name ".".
+    /// Opens the directory that holds the last name of a path. Links before that name are followed, as the user
+    /// intended. The path `/` has no name, and is its own parent under the name ".".
     pub fn find(path: &Path) -> Result<Root, Errno> {
         let bytes = path.as_os_str().as_bytes();
         if bytes.is_empty() {
@@ -42,7 +43,7 @@ impl Root {
         Ok(Root { path: PathBuf::from(OsStr::from_bytes(path)), parent, name, slash })
     }
 
-    /// A name in a directory that is given by a path.
+    /// Opens a directory by its path, for a name in it.
     pub fn within(directory: &Path, name: &OsStr) -> Result<Root, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = retry_on_intr(|| rustix::fs::openat(CWD, directory, flags, Mode::empty()))?;
@@ -51,38 +52,38 @@ impl Root {
         Ok(Root { path, parent, name, slash: false })
     }
 
-    /// The path as it was given, without slashes at its end.
+    /// Returns the path as it was given, without slashes at its end.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The same.
+    /// Returns the path's bytes.
     pub fn path_bytes(&self) -> Vec<u8> {
         self.path.as_os_str().as_bytes().to_vec()
     }
 
-    /// The directory that it is in.
+    /// Returns the parent directory.
     pub fn parent(&self) -> BorrowedFd<'_> {
         self.parent.as_fd()
     }
 
-    /// Its name there.
+    /// Returns the name in the parent directory.
     pub fn name(&self) -> &std::ffi::CStr {
         &self.name
     }
 
-    /// What it is; a link is not followed.
+    /// Returns the `statx` result; a link is not followed.
     pub fn stat(&self) -> Result<Statx, Errno> {
         directory::stat(self.parent(), &self.name)
     }
 
-    /// The name is not one that an entry can have in its directory.
+    /// Returns whether the name is `.` or `..`, which no entry can have.
     pub fn is_dot(&self) -> bool {
         matches!(self.name.to_bytes(), b"." | b"..")
     }
 }
 
-/// Device and inode of an open file.
+/// Returns the device and inode of an open file.
 pub fn identity_of(file: BorrowedFd<'_>) -> Result<Identity, Errno> {
     use rustix::fs::{AtFlags, StatxFlags};
     retry_on_intr(|| rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::TYPE | StatxFlags::INO))

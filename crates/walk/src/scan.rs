@@ -1,5 +1,4 @@
-//! What one thread of a walk does with a piece of work: open directories, read and visit their entries, queue what it
-//! finds.
+//! One thread's work on a piece: it opens directories, reads and visits their entries, and queues what it finds.
 
 use crate::directory::{self, Budget, Descriptor, Directory, Place};
 use crate::entry::{Entry, Kind, Metadata};
@@ -18,13 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-/// Portions in which directories are read while very many names are queued.
+/// The size of the portions in which directories are read while very many names are queued, in bytes.
 const SMALL_READ_BYTES: usize = 4096;
 
-/// The longest record of a directory fits.
+/// The smallest size of a read buffer, in bytes: the longest record of a directory fits.
 pub(crate) const READ_BYTES_MIN: usize = SMALL_READ_BYTES;
 
-/// When this many are, that is.
+/// The number of queued names from which small portions are read.
 const NAMES_MANY: usize = 200_000;
 
 /// One thread of a walk.
@@ -37,7 +36,7 @@ pub(crate) struct Scanner<'a, V: Visitor> {
     pub roots: &'a [CString],
     pub budget: &'a Arc<Budget>,
     pub buffer: Vec<u8>,
-    /// The directory that an entry was looked for in last, held: the next one is often there too.
+    /// The directory that the last located entry is in, held open because the next one is often there too.
     pub located: Option<(Unit, Node<V>)>,
 }
 
@@ -120,7 +119,7 @@ impl<V: Visitor> Scanner<'_, V> {
         self.located = Some((within, directory));
     }
 
-    /// Reads a directory and tells of what is in it, without visiting it.
+    /// Reads a directory and reports its entries, without visiting them.
     fn list(&mut self, directory: Node<V>) {
         let within = directory.unit();
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -143,7 +142,7 @@ impl<V: Visitor> Scanner<'_, V> {
         self.release(directory);
     }
 
-    /// Measures what a part of the work takes, if that is wanted.
+    /// Runs `work`, and adds its time to `part` if profiling is on.
     fn timed<T>(&self, part: &AtomicU64, work: impl FnOnce() -> T) -> T {
         if !self.options.profile {
             return work();
@@ -154,14 +153,14 @@ impl<V: Visitor> Scanner<'_, V> {
         result
     }
 
-    /// Lets go of what is kept between pieces of work.
+    /// Releases the directory that is kept between pieces of work.
     pub fn close(&mut self) {
         if let Some((_, directory)) = self.located.take() {
             self.release(directory);
         }
     }
 
-    /// When the walk is to stop: reads those directories to their ends whose positions would mean nothing later.
+    /// Reads those directories to their ends whose positions would be invalid later; called when the walk is to stop.
     pub fn wind_up(&mut self) {
         let mut kept = Vec::new();
         while let Some(work) = self.queue.pop(self.own) {
@@ -180,7 +179,7 @@ impl<V: Visitor> Scanner<'_, V> {
         }
     }
 
-    /// Opens a directory: `None` if it cannot be, or must not be, or its visitor does not care for it.
+    /// Opens a directory; `None` if it cannot or must not be opened, or its visitor declines it.
     fn open(&mut self, parent: Option<&Node<V>>, name: &CStr, root: u32, inode: u64) -> Option<Node<V>> {
         let opened = match parent {
             None => directory::open(None, name, self.budget),
@@ -199,16 +198,16 @@ impl<V: Visitor> Scanner<'_, V> {
         self.enter_opened(parent, name, (root, inode), opened)
     }
 
-    /// Whether a directory must not be opened, because another file system is mounted there, or would be. With metadata that
-    /// was seen when it was visited.
+    /// Returns whether a directory must not be opened, because another file system is or would be mounted there.
+    /// Checked here only without metadata; with metadata it was checked when the directory was visited.
     fn is_mount_point(&self, within: &Descriptor, name: &CStr) -> bool {
         !self.options.cross_mounts
             && !self.options.metadata
             && directory::stat(within.as_fd(), name).is_ok_and(|stat| Metadata(stat).is_mount_point())
     }
 
-    /// Opens a directory that was listed in another process, or by an earlier run: the one that has this inode, whatever
-    /// it is called by now. What took its name is not what was to be visited.
+    /// Opens a directory that was listed in another process, or by an earlier run: the one that has this inode,
+    /// whatever its current name. Another directory that took its name is not visited.
     fn open_again(&mut self, parent: &Node<V>, name: &CStr, inode: u64) -> Option<Node<V>> {
         let root = parent.root();
         if inode == 0 {
@@ -311,7 +310,7 @@ impl<V: Visitor> Scanner<'_, V> {
         Ok(Some(directory))
     }
 
-    /// Finds a directory that is known by its path only, one name after the other, and never through a link.
+    /// Opens a directory that is known only by its path, one name after the other, and never through a link.
     fn locate(&mut self, unit: &Unit) -> Option<Node<V>> {
         let Some(root) = self.roots.get(unit.root as usize) else {
             self.fail(unit.path.clone(), Operation::Open, Errno::NOENT);
@@ -383,7 +382,7 @@ impl<V: Visitor> Scanner<'_, V> {
         }
     }
 
-    /// Visits some entries of a directory: the names of those that are to be descended into, if there are any.
+    /// Visits some entries of a directory, and returns the names of those to descend into, if there are any.
     fn visit_records(
         &mut self,
         directory: &Node<V>,
@@ -453,7 +452,7 @@ impl<V: Visitor> Scanner<'_, V> {
         (!children.is_empty()).then_some(children)
     }
 
-    /// A piece of a directory's work is done.
+    /// Marks a piece of a directory's work as done, and leaves the directories that are finished by it.
     fn release(&mut self, directory: Node<V>) {
         directory.unhold();
         let mut finished = directory;

@@ -1,4 +1,4 @@
-//! The primitives by which the threads of a walk share its work: locks, and atomics that they decide by.
+//! The primitives by which the threads of a walk share its work: locks, and the atomics that decide its course.
 //!
 //! They are the usual ones, or, with the feature `shuttle`, those of the scheduler of that name, under which
 //! `concurrent.rs` runs the same code with every switch between threads decided by a seed.
@@ -17,7 +17,7 @@ mod primitives {
 
     pub use shuttle::sync::atomic::{AtomicBool, AtomicUsize, fence};
 
-    /// A lock without poison: a panic fails the run anyway.
+    /// A mutex without poisoning: a panic fails the run anyway.
     #[derive(Debug, Default)]
     pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 

@@ -1,23 +1,23 @@
-//! A piece of work as it leaves a process: for another rank, or into a checkpoint.
+//! A unit of work that leaves a process: for another rank, or into a checkpoint.
 
-/// A directory to walk, or the rest of one: small whatever the directory's size, and good in another process as long
-/// as the tree has the same roots there.
+/// A directory to walk, or the rest of one: small whatever the directory's size, and valid in another process that has
+/// the same roots.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Unit {
-    /// Number of the root that it is below.
+    /// The number of the root that it is below.
     pub root: u32,
     /// The path below that root; empty for the root itself.
     pub path: Vec<u8>,
-    /// Where reading goes on, if somebody has begun to read the directory.
+    /// The position at which reading continues, if the directory was begun.
     pub position: Option<u64>,
-    /// Inode numbers of the directories on the path, from the one in the root down to this one: a directory that was
-    /// renamed since is found by its number, and one that took its name is not mistaken for it. 0 where it is not known.
-    /// Devices are not named: their numbers differ between nodes and after a restart.
+    /// The inode numbers of the directories on the path, from the one in the root down to this one: a directory that
+    /// was renamed since is found by its number, and one that took its name is not mistaken for it. 0 where unknown.
+    /// Devices are not included: their numbers differ between nodes and after a restart.
     pub inodes: Vec<u64>,
 }
 
 impl Unit {
-    /// Something in it that nobody has opened yet.
+    /// Returns the unit of an unopened entry in this directory.
     pub(crate) fn child(&self, name: &[u8], inode: u64) -> Unit {
         let mut path = Vec::with_capacity(self.path.len() + 1 + name.len());
         path.extend_from_slice(&self.path);

@@ -18,24 +18,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How to walk.
+/// The options of a walk.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Threads that visit.
+    /// The number of threads.
     pub threads: NonZeroUsize,
-    /// Ask for every entry's metadata. Without, only entries whose kind the directory does not give are asked for.
+    /// Reads every entry's metadata. If false, only entries whose type the directory does not give are looked up.
     pub metadata: bool,
-    /// Go on in other file systems that are mounted below the roots.
+    /// Continues in other file systems that are mounted below the roots.
     pub cross_mounts: bool,
-    /// Bytes of entries that are read at once, and then visited by one thread.
+    /// The size of the buffer of directory entries that is read at once, and then visited by one thread, in bytes.
     pub read_bytes: usize,
-    /// Keep directories open until they are left, as far as the limit on open files allows: for visitors that need a
+    /// Keeps directories open until they are left, as far as the limit on open files allows: for visitors that need a
     /// directory's descriptor when they leave those in it.
     pub keep_open: bool,
-    /// Leave the times at which directories were accessed as they are, where the system allows it: to their owners and to
-    /// root.
+    /// Leaves the access times of directories unchanged, where the system allows it: for their owners and for root.
     pub keep_access_times: bool,
-    /// Measure what the time goes to: see [`Progress::profile`](crate::Progress::profile). Costs some.
+    /// Measures the time spent in each part of the work: see [`Progress::profile`](crate::Progress::profile). Has a
+    /// small cost.
     pub profile: bool,
 }
 
@@ -53,82 +53,82 @@ impl Default for Options {
     }
 }
 
-/// Whether to go down into a directory.
+/// A visitor's decision whether to descend into a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Visit what is in it too. For everything else than a directory it means nothing.
+    /// Visit its contents too. Ignored for anything but a directory.
     Descend,
-    /// Pass it by.
+    /// Skip its contents.
     Pass,
 }
 
 /// A directory that was just opened.
 pub struct Opened<'a, S> {
-    /// The directory that it is in; `None` for a root.
+    /// The parent directory; `None` for a root.
     pub directory: Option<&'a Directory<S>>,
-    /// It, open.
+    /// The directory's own descriptor.
     pub descriptor: BorrowedFd<'a>,
-    /// Its name; of a root the whole path as it was given.
+    /// The name; for a root, the whole path as it was given.
     pub name: &'a CStr,
-    /// Which root it is below.
+    /// The number of the root that it is below.
     pub root: u32,
-    /// Levels below the root.
+    /// The number of levels below the root.
     pub depth: u32,
 }
 
-/// What is done with the entries. Each thread of a walk has one of its own.
+/// The handler of a walk's entries. Each thread of a walk has its own.
 pub trait Visitor: Send {
-    /// What it attaches to a directory while that is walked.
+    /// The state that it attaches to a directory while that is walked.
     type State: Send + Sync;
 
-    /// A directory was opened; its entries come next. `None` leaves it at that.
+    /// Called when a directory was opened, before its entries are visited. `None` skips them.
     fn enter(&mut self, directory: &Opened<'_, Self::State>) -> Option<Self::State>;
 
     /// Called once for every entry.
     fn visit(&mut self, entry: &Entry<'_, Self::State>) -> Verdict;
 
-    /// A portion of a directory's entries was visited by this thread; [`Visitor::leave`] comes later, perhaps on
-    /// another thread. What was added up since the last portion can be added to what is attached to the directory.
+    /// Called when a portion of a directory's entries was visited by this thread; [`Visitor::leave`] comes later,
+    /// perhaps on another thread. Sums since the last portion can be added to the directory's state here.
     fn visited(&mut self, directory: &Directory<Self::State>) {
         let _ = directory;
     }
 
-    /// Everything below a directory was visited by this walk, as far as it could be.
+    /// Called when everything below a directory was visited by this walk, as far as possible.
     fn leave(&mut self, directory: &Directory<Self::State>) {
         let _ = directory;
     }
 
-    /// A directory was visited, but not entered, because another file system is mounted there.
+    /// Called when a directory was visited, but not entered, because another file system is mounted there.
     fn mount_point(&mut self, path: Vec<u8>) {
         let _ = path;
     }
 
-    /// Something in a directory, or the rest of itself, was not visited. [`Visitor::failed`] or
-    /// [`Visitor::mount_point`] says what.
+    /// Called when something in a directory, or its rest, was not visited. [`Visitor::failed`] or
+    /// [`Visitor::mount_point`] gives the details.
     fn incomplete(&mut self, directory: &Directory<Self::State>) {
         let _ = directory;
     }
 
     /// Called when there is nothing to walk at the moment, before the thread sleeps. A visitor that shares out work of
-    /// its own does a part of it here, and says that it did. See [`Queue::call`].
+    /// its own does a part of it here, and returns true if it did. See [`Queue::call`].
     fn assist(&mut self) -> bool {
         false
     }
 
-    /// Something could not be visited.
+    /// Called for an entry that could not be visited.
     fn failed(&mut self, error: WalkError);
 }
 
-/// How a run ended.
+/// The way in which a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Everything was visited.
     Done,
-    /// It was told to stop; the rest is still queued.
+    /// The walk was told to stop; the rest is still queued.
     Stopped,
 }
 
-/// A walk of some roots: it can be stopped and run on, and what is left can be written down.
+/// A walk of some roots: it can be stopped and continued, and the work that is left can be saved.
 pub struct Walk<S> {
     options: Options,
     roots: Vec<CString>,
@@ -138,25 +138,31 @@ pub struct Walk<S> {
 }
 
 impl<S: Send + Sync> Walk<S> {
-    /// A walk of no roots yet.
+    /// Creates a walk without roots.
     pub fn new(options: Options) -> Walk<S> {
         let (queue, workers) = Queue::new(options.threads.get());
         let budget = Arc::new(Budget::new(descriptors_max(), options.keep_access_times));
         Walk { options, roots: Vec::new(), queue: Arc::new(queue), workers, budget }
     }
 
-    /// The work that is left.
+    /// Returns the queue of the work that is left.
     pub fn queue(&self) -> &Arc<Queue<S>> {
         &self.queue
     }
 
-    /// Makes a root known, and gives its number. Nothing is visited for it: see [`Walk::start`] and [`Queue::put`].
+    /// Registers a root, and returns its number. This visits nothing: see [`Walk::start`] and [`Queue::put`].
+    ///
+    /// # Errors
+    /// If the path contains a zero byte.
     pub fn add_root(&mut self, path: &Path) -> std::io::Result<u32> {
         self.roots.push(CString::new(path.as_os_str().as_bytes())?);
         Ok(self.roots.len() as u32 - 1)
     }
 
     /// Visits a root itself, and queues it if it is a directory.
+    ///
+    /// # Errors
+    /// If the root's metadata cannot be read.
     pub fn start<V: Visitor<State = S>>(&self, root: u32, visitor: &mut V) -> Result<(), WalkError> {
         let name = &self.roots[root as usize];
         let stat = directory::stat(CWD, name)
@@ -203,8 +209,8 @@ impl<S: Send + Sync> Walk<S> {
         if queue.is_idle() { Ended::Done } else { Ended::Stopped }
     }
 
-    /// After a run that was stopped: what is left, as it can be written down. Each directory that is begun is shown to
-    /// `begun`, once, with what the visitors attached to it.
+    /// Returns the work that is left after a stopped run, as units. Each directory that is begun is passed to `begun`,
+    /// once, with the state that the visitors attached to it.
     pub fn frontier(&mut self, mut begun: impl FnMut(&Directory<S>)) -> Vec<Unit> {
         let mut all = Vec::new();
         while let Some(work) = self.queue.steal(0) {
@@ -279,7 +285,8 @@ fn run_thread<V: Visitor>(
     scanner.close();
 }
 
-/// How many directories may be open: the limit on open files is raised as far as it goes, and some are left to others.
+/// Returns the maximum number of open directories: the limit on open files is raised as far as possible, and some
+/// descriptors are reserved for other uses.
 fn descriptors_max() -> usize {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(u64::MAX).min(1 << 16);

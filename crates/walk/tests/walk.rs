@@ -1,4 +1,4 @@
-//! The walk against a naive one, on trees with everything that file systems allow.
+//! Tests of the walk against a naive one, on trees with everything that file systems allow.
 
 use nacre_walk::{Ended, Entry, Kind, Opened, Options, Unit, Verdict, Visitor, Walk, WalkError};
 use std::collections::BTreeMap;
@@ -8,13 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// Keeps every path, and how often it was visited.
+/// A visitor that counts the visits of every path.
 #[derive(Default)]
 struct Keep {
     seen: BTreeMap<PathBuf, u32>,
     left: BTreeMap<PathBuf, u32>,
     errors: Vec<WalkError>,
-    /// Stops the walk after so many visits.
+    /// The number of visits after which the walk stops, and its queue.
     stop_after: Option<(usize, std::sync::Arc<nacre_walk::Queue<()>>)>,
 }
 
@@ -180,7 +180,7 @@ fn a_stopped_walk_goes_on_here_or_elsewhere() {
     }
 }
 
-/// Keeps how often each inode was visited.
+/// A visitor that counts the visits of each inode.
 #[derive(Default)]
 struct Inodes {
     seen: BTreeMap<u64, u32>,

@@ -1,4 +1,4 @@
-//! Bars: beside each other, or on top of each other.
+//! Bar charts, side by side or stacked.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -7,38 +7,41 @@ use super::{Axis, Failure, Mark, SIZE, Scale, Shape, beside_legend, canvas, colo
 use crate::BenchError;
 use crate::statistic::Spread;
 
-/// Bars of one kind, one for each group.
+/// A series of bars, one for each group.
 #[derive(Clone, Debug)]
 pub(crate) struct BarSeries {
     /// The name in the legend.
     pub(crate) name: String,
-    /// For each group, what the repetitions gave. A group without any has no bar.
+    /// The results of the repetitions for each group. A group without any has no bar.
     pub(crate) values: Vec<Vec<f64>>,
-    /// The number of the colour.
+    /// The index of the colour.
     pub(crate) colour: usize,
 }
 
-/// A figure of bars as high as the medians.
+/// A bar chart whose heights are the medians.
 #[derive(Clone, Debug)]
 pub(crate) struct Bars {
     pub(crate) title: String,
-    /// What was measured, in one line.
+    /// A one-line description of the measurement.
     pub(crate) subtitle: String,
-    /// What the groups are.
+    /// The label of the groups' axis.
     pub(crate) x_label: String,
     pub(crate) groups: Vec<String>,
     pub(crate) y_label: String,
     pub(crate) scale: Scale,
     pub(crate) series: Vec<BarSeries>,
-    /// On top of each other; otherwise side by side.
+    /// Stacks the bars; otherwise they are side by side.
     pub(crate) stacked: bool,
 }
 
-/// Bars that still have room for a number above each.
+/// The maximum number of bars at which each still has room for a number above it.
 const NUMBERED_MAX: usize = 30;
 
 impl Bars {
-    /// Draws it.
+    /// Returns the figure as SVG.
+    ///
+    /// # Errors
+    /// [`BenchError::Figure`] if the drawing library fails.
     pub(crate) fn svg(&self) -> Result<String, BenchError> {
         let mut svg = String::new();
         self.draw(&mut svg)
@@ -51,7 +54,7 @@ impl Bars {
         Some(Spread::of(values.iter().copied()).median)
     }
 
-    /// All heights that the axis must hold.
+    /// Returns all heights that the axis must hold.
     fn heights(&self) -> Vec<f64> {
         let of_group = |group: usize| {
             let medians = (0..self.series.len()).filter_map(move |series| self.median(series, group));
@@ -141,7 +144,7 @@ impl Bars {
     }
 }
 
-/// A number to three digits.
+/// Rounds a number to three significant digits.
 fn rounded(number: f64) -> f64 {
     if number == 0.0 {
         return 0.0;

@@ -1,4 +1,4 @@
-//! Heat maps: how much goes from each row to each column, with one colour scale for all.
+//! Heat maps of a value from each row to each column, with one colour scale for all.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -6,38 +6,38 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::{Area, Axis, Failure, HEAD, SIZE, Scale, canvas, short, text};
 use crate::BenchError;
 
-/// One map.
+/// A heat map.
 #[derive(Clone, Debug)]
 pub(crate) struct HeatMap {
     pub(crate) name: String,
-    /// Rows of cells; all rows are as long as there are rows.
+    /// The rows of cells, as many as each has columns.
     pub(crate) cells: Vec<Vec<f64>>,
 }
 
-/// A figure of maps side by side.
+/// A figure of heat maps side by side.
 #[derive(Clone, Debug)]
 pub(crate) struct HeatMaps {
     pub(crate) title: String,
-    /// What was measured, in one line.
+    /// A one-line description of the measurement.
     pub(crate) subtitle: String,
     pub(crate) row_label: String,
     pub(crate) column_label: String,
-    /// What the colours mean.
+    /// The label of the colour scale.
     pub(crate) value_label: String,
     pub(crate) maps: Vec<HeatMap>,
 }
 
-/// Maps in a row of the sheet.
+/// The number of maps in a row of the sheet.
 const COLUMNS: usize = 3;
-/// Room for the names of a map and its axes, and for the colour scale.
+/// The space for the labels of a map and its axes, and for the colour scale, in pixels.
 const LEFT: u32 = 52;
 const ABOVE: u32 = 26;
 const BELOW: u32 = 44;
 const SCALE: u32 = 110;
-/// Cells that a side of a map shows at most; more are summed up together.
+/// The maximum number of cells on a side of a map; more are added up in groups.
 const SIDE_MAX: usize = 128;
 
-/// From little to much; nothing is white.
+/// The colours from low to high; zero is white.
 const RAMP: [(f64, RGBColor); 4] = [
     (0.0, RGBColor(255, 243, 190)),
     (0.4, RGBColor(253, 174, 72)),
@@ -45,7 +45,7 @@ const RAMP: [(f64, RGBColor); 4] = [
     (1.0, RGBColor(92, 6, 30)),
 ];
 
-/// The colour of a share of the range.
+/// Returns the colour of a share of the range.
 fn ramp(share: f64) -> RGBColor {
     let share = share.clamp(0.0, 1.0);
     let upper = RAMP.iter().position(|(place, _)| *place >= share).unwrap_or(RAMP.len() - 1).max(1);
@@ -56,7 +56,8 @@ fn ramp(share: f64) -> RGBColor {
 }
 
 impl HeatMap {
-    /// The cells, with neighbours summed up if there are too many; and how many each side of a cell stands for.
+    /// Returns the cells, with neighbours added up if there are too many, and the number of rows that a cell stands
+    /// for.
     fn condensed(&self) -> (Vec<Vec<f64>>, usize) {
         let each = self.cells.len().div_ceil(SIDE_MAX).max(1);
         let side = self.cells.len().div_ceil(each);
@@ -71,7 +72,10 @@ impl HeatMap {
 }
 
 impl HeatMaps {
-    /// Draws it.
+    /// Returns the figure as SVG.
+    ///
+    /// # Errors
+    /// [`BenchError::Figure`] if the drawing library fails.
     pub(crate) fn svg(&self) -> Result<String, BenchError> {
         let mut svg = String::new();
         self.draw(&mut svg)
@@ -144,7 +148,7 @@ impl HeatMaps {
     }
 }
 
-/// The colours with what they mean.
+/// Draws the colour scale with its labels.
 fn draw_scale<'a>(
     root: &Area<'a>,
     scale: &Axis,

@@ -1,17 +1,17 @@
-//! Histograms on one scale, one below the other, so that their widths compare.
+//! Histograms on one scale, one below the other, so that their widths are comparable.
 
 use plotters::prelude::*;
 
 use super::{Axis, Failure, HEAD, SIZE, Scale, canvas, colour, text};
 use crate::BenchError;
 
-/// One histogram.
+/// A histogram.
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     pub(crate) name: String,
-    /// What is counted, by how large it is.
+    /// The values to count.
     pub(crate) values: Vec<f64>,
-    /// The number of the colour.
+    /// The index of the colour.
     pub(crate) colour: usize,
 }
 
@@ -19,22 +19,22 @@ pub(crate) struct Histogram {
 #[derive(Clone, Debug)]
 pub(crate) struct Histograms {
     pub(crate) title: String,
-    /// What was measured, in one line.
+    /// A one-line description of the measurement.
     pub(crate) subtitle: String,
-    /// What the values are.
+    /// The label of the values' axis.
     pub(crate) x_label: String,
-    /// What is counted.
+    /// The label of the counts' axis.
     pub(crate) y_label: String,
     pub(crate) histograms: Vec<Histogram>,
 }
 
-/// Bars over the whole range.
+/// The number of bins over the whole range.
 const BINS: usize = 40;
-/// Height of one histogram.
+/// The height of one histogram, in pixels.
 const HEIGHT: u32 = 130;
 
 impl Histogram {
-    /// How many values fall into each of the bins between zero and `most`.
+    /// Returns the number of values in each of the bins between zero and `most`.
     fn counts(&self, most: f64) -> Vec<usize> {
         let mut counts = vec![0; BINS];
         for value in &self.values {
@@ -45,7 +45,10 @@ impl Histogram {
 }
 
 impl Histograms {
-    /// Draws it.
+    /// Returns the figure as SVG.
+    ///
+    /// # Errors
+    /// [`BenchError::Figure`] if the drawing library fails.
     pub(crate) fn svg(&self) -> Result<String, BenchError> {
         let mut svg = String::new();
         self.draw(&mut svg)

@@ -1,6 +1,6 @@
 //! etcd: transactions that compare the revision of a key's last change.
 //!
-//! The few messages that the study needs are declared here by hand, field numbers and all, from etcd's published
+//! The few messages that the study needs are declared here by hand, with their field numbers, from etcd's published
 //! protocol (`etcdserverpb`, version 3), so that building Nacre needs no protocol compiler.
 
 use std::path::Path;
@@ -19,8 +19,8 @@ const NAME: &str = "etcd";
 const PROGRAM: &str = "etcd";
 const PACKAGE: &str = "etcd-server";
 
-/// Starts an etcd with one member, with its default settings but for the quota of its database, which a study of
-/// many fresh blocks would fill.
+/// Starts an etcd server with one member and the default settings, except for the quota of its database, which a study
+/// of many fresh blocks would fill.
 pub(crate) async fn start(parent: Option<&Path>) -> Result<Peer, BenchError> {
     let program = find_program(PROGRAM, PACKAGE)?;
     let peer_port = free_port()?;
@@ -44,7 +44,7 @@ pub(crate) async fn start(parent: Option<&Path>) -> Result<Peer, BenchError> {
     .await
 }
 
-/// What the server calls itself.
+/// Returns the version that the server reports.
 pub(crate) fn version() -> Option<String> {
     version_of(&find_program(PROGRAM, PACKAGE).ok()?, &["--version"])
 }
@@ -63,7 +63,7 @@ pub(crate) struct Revised {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to a server.
     pub(crate) async fn connect(address: &str) -> Result<Self, BenchError> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| BenchError::peer(NAME, error))?
@@ -79,7 +79,7 @@ impl Client {
         Ok(response.revised())
     }
 
-    /// Writes a value unless it changed since `revision`; if it did, gives what stands there.
+    /// Writes a value unless it changed since `revision`; if it did, returns the current one.
     pub(crate) async fn put_if_unchanged(
         &mut self,
         key: Bytes,
@@ -112,7 +112,7 @@ impl Client {
     }
 }
 
-/// Compare the revision of the last change (`CompareTarget.MOD`).
+/// Compares the revision of the last change (`CompareTarget.MOD`).
 const COMPARE_MOD: i32 = 2;
 
 #[derive(Clone, PartialEq, prost::Message)]

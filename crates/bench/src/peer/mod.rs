@@ -1,7 +1,7 @@
-//! Peers: other people's servers, measured beside Nacre in the same run.
+//! Peers: servers of other projects, measured beside Nacre in the same run.
 //!
-//! Each is the real server from its Debian package, started by the study as its own process in a folder of its own
-//! on a free port of the loopback interface, and ended by its process id when the study lets go of it.
+//! Each is the real server from its Debian package, started by the study as its own process in its own folder on a free
+//! port of the loopback interface, and ended by its process id when the study drops it.
 
 pub(crate) mod etcd;
 pub(crate) mod redis;
@@ -18,20 +18,20 @@ use tempfile::TempDir;
 use crate::BenchError;
 use crate::machine::cpu_time_of;
 
-/// How long a peer may take until it accepts connections. A Java server on a busy machine takes its time.
+/// The maximum time until a peer accepts connections. A Java server on a busy machine is slow to start.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// A running peer. Dropping it ends its process and removes its folder.
+/// A running peer. Dropping it kills its process and removes its folder.
 pub(crate) struct Peer {
     name: &'static str,
     child: Child,
     folder: TempDir,
-    /// Where it listens, as `127.0.0.1:PORT`.
+    /// The address that it listens on, as `127.0.0.1:PORT`.
     pub(crate) address: String,
 }
 
 impl Peer {
-    /// Starts a server. `command` is given its folder and its port, and says how to run it.
+    /// Starts a server. `command` is given its folder and its port, and returns the command to run.
     fn start(
         name: &'static str,
         parent: Option<&Path>,
@@ -51,7 +51,7 @@ impl Peer {
         Ok(Self { name, child, folder, address: format!("127.0.0.1:{port}") })
     }
 
-    /// Waits until the server accepts connections and `probe` is content with it.
+    /// Waits until the server accepts connections and `probe` returns true.
     async fn wait_until<F: Future<Output = bool>>(
         mut self,
         probe: impl Fn(String) -> F,
@@ -75,12 +75,12 @@ impl Peer {
         }
     }
 
-    /// The processor time that its process has used.
+    /// Returns the processor time that its process has used.
     pub(crate) fn cpu_time(&self) -> Duration {
         cpu_time_of(self.child.id())
     }
 
-    /// The last lines of what it printed.
+    /// Returns the last lines of its output.
     fn log_tail(&self) -> String {
         let log = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
@@ -97,7 +97,7 @@ impl Drop for Peer {
     }
 }
 
-/// A folder that goes when it is dropped, in `parent` or where temporary files belong.
+/// Creates a folder in `parent`, or in the folder for temporary files, that is removed when dropped.
 pub(crate) fn temporary_folder(parent: Option<&Path>) -> Result<TempDir, BenchError> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("nacre-bench-");
@@ -109,7 +109,7 @@ pub(crate) fn temporary_folder(parent: Option<&Path>) -> Result<TempDir, BenchEr
     }
 }
 
-/// A port of the loopback interface that nobody uses right now.
+/// Returns a port of the loopback interface that is currently free.
 fn free_port() -> Result<u16, BenchError> {
     TcpListener::bind(("127.0.0.1", 0))
         .and_then(|listener| listener.local_addr())
@@ -117,7 +117,7 @@ fn free_port() -> Result<u16, BenchError> {
         .map_err(BenchError::io("find a free port on the loopback interface"))
 }
 
-/// Finds a program on the search path, or in the folders of system programs, which it may leave out.
+/// Finds a program in `PATH`, or in the folders of system programs, which `PATH` may omit.
 pub(crate) fn find_program(program: &str, package: &'static str) -> Result<PathBuf, BenchError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -127,7 +127,7 @@ pub(crate) fn find_program(program: &str, package: &'static str) -> Result<PathB
         .ok_or(BenchError::MissingProgram { program: program.to_string(), package })
 }
 
-/// The first line that a program prints when asked for its version.
+/// Returns the first line that a program prints when asked for its version.
 pub(crate) fn version_of(program: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
     let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };

@@ -1,9 +1,9 @@
 //! Redis: optimistic updates with WATCH, MULTI and EXEC.
 //!
-//! A watch belongs to a connection, and EXEC drops all watches of its connection, so every concurrent operation
-//! needs a connection of its own. The commands of one step travel together: `WATCH` with `GET`, and `MULTI` with
-//! `SET` and `EXEC`, so an update takes two round trips. The protocol (RESP2) is spoken here directly, because on a
-//! small machine a heavier client would take from the server the very core that it needs.
+//! A watch belongs to a connection, and EXEC drops all watches of its connection, so every concurrent operation needs
+//! its own connection. The commands of one step are sent together: `WATCH` with `GET`, and `MULTI` with `SET` and
+//! `EXEC`, so an update takes two round trips. The protocol (RESP2) is implemented here directly, because on a small
+//! machine a heavier client would take from the server the very core that it needs.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,7 +19,7 @@ const NAME: &str = "redis";
 const PROGRAM: &str = "redis-server";
 const PACKAGE: &str = "redis-server";
 
-/// Starts a Redis. With `durable`, every write is synced to the disk before it is acknowledged.
+/// Starts a Redis server. With `durable`, every write is synced to the disk before it is acknowledged.
 pub(crate) async fn start(durable: bool, parent: Option<&Path>) -> Result<Peer, BenchError> {
     let program = find_program(PROGRAM, PACKAGE)?;
     let peer = Peer::start(NAME, parent, |folder, port| {
@@ -42,7 +42,7 @@ pub(crate) async fn start(durable: bool, parent: Option<&Path>) -> Result<Peer, 
     .await
 }
 
-/// What the server calls itself.
+/// Returns the version that the server reports.
 pub(crate) fn version() -> Option<String> {
     version_of(&find_program(PROGRAM, PACKAGE).ok()?, &["--version"])
 }
@@ -54,18 +54,18 @@ pub(crate) struct Connection {
     input: BytesMut,
 }
 
-/// One answer.
+/// A reply.
 enum Answer {
-    /// `+OK`, `:1` and the like.
+    /// A one-line reply, such as `+OK` or `:1`.
     Line,
-    /// A value, or none.
+    /// A value, or nil.
     Value(Option<Bytes>),
-    /// An array of so many answers, which follow, or none.
+    /// An array of the given number of replies, which follow, or nil.
     Array(Option<usize>),
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects to a server.
     pub(crate) async fn open(address: &str) -> Result<Self, BenchError> {
         let stream =
             TcpStream::connect(address).await.map_err(BenchError::io(format!("connect to {address}")))?;
@@ -80,7 +80,7 @@ impl Connection {
         self.value().await
     }
 
-    /// Reads a value, and makes the next `set` conditional on its staying as it is.
+    /// Reads a value, and makes the next [`Connection::set_if_unchanged`] conditional on its staying unchanged.
     pub(crate) async fn watch_and_get(&mut self, key: &str) -> Result<Option<Bytes>, BenchError> {
         self.command(&[b"WATCH", key.as_bytes()]);
         self.command(&[b"GET", key.as_bytes()]);
@@ -89,7 +89,7 @@ impl Connection {
         self.value().await
     }
 
-    /// Writes a value unless what is watched changed; says whether it did.
+    /// Writes a value unless the watched value changed; returns whether it was written.
     pub(crate) async fn set_if_unchanged(&mut self, key: &str, value: &[u8]) -> Result<bool, BenchError> {
         self.command(&[b"MULTI"]);
         self.command(&[b"SET", key.as_bytes(), value]);

@@ -2,7 +2,7 @@
 //!
 //! The recipe (Apache ZooKeeper, "Recipes and Solutions", Locks) with the one change that the paper makes to it: the
 //! watch on the predecessor is set by `get`, not by `exists`, because the latter leaves a watch behind where the
-//! predecessor is gone already.
+//! predecessor is already gone.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,8 +17,8 @@ const NAME: &str = "zookeeper";
 const PACKAGE: &str = "zookeeper";
 const JAR: &str = "/usr/share/java/zookeeper.jar";
 
-/// Starts a ZooKeeper with the settings of its sample configuration, but for `maxClientCnxns=0` as in the paper; its
-/// administration page is off, because it would take a fixed port.
+/// Starts a ZooKeeper server with the settings of its sample configuration, except `maxClientCnxns=0` as in the paper;
+/// its administration page is off, because it would take a fixed port.
 pub(crate) async fn start(parent: Option<&Path>) -> Result<Peer, BenchError> {
     let jar = PathBuf::from(JAR);
     if !jar.is_file() {
@@ -43,14 +43,14 @@ pub(crate) async fn start(parent: Option<&Path>) -> Result<Peer, BenchError> {
     peer.wait_until(|address| async move { connect(&address).await.is_ok() }).await
 }
 
-/// The version of the package: the server itself tells it only to those who connect.
+/// Returns the version of the package, since the server reports its own only to connected clients.
 pub(crate) fn version() -> Option<String> {
     let dpkg = find_program("dpkg-query", "dpkg").ok()?;
     version_of(&dpkg, &["--show", "--showformat=zookeeper ${Version}", PACKAGE])
         .filter(|_| Path::new(JAR).is_file())
 }
 
-/// Opens a session of its own.
+/// Opens a new session.
 pub(crate) async fn connect(address: &str) -> Result<Client, BenchError> {
     Client::connector().with_fail_eagerly().connect(address).await.map_err(failed)
 }
@@ -63,17 +63,17 @@ fn options(mode: CreateMode) -> CreateOptions<'static> {
     mode.with_acls(Acls::anyone_all())
 }
 
-/// Makes a node and those above it.
+/// Creates a node and its ancestors.
 pub(crate) async fn make_node(client: &Client, path: &str) -> Result<(), BenchError> {
     client.mkdir(path, &options(CreateMode::Persistent)).await.map_err(failed)
 }
 
-/// A lock that is held. It is not released by dropping it: releasing takes a round trip.
+/// A held lock. Dropping it does not release it, because releasing takes a round trip.
 pub(crate) struct Held {
     path: String,
 }
 
-/// Takes the lock of the node `lock`, waiting for those that came before.
+/// Takes the lock of the node `lock`, waiting for earlier requests.
 pub(crate) async fn acquire(client: &Client, lock: &str) -> Result<Held, BenchError> {
     let prefix = format!("{lock}/lock-");
     let create = client.create(&prefix, &[], &options(CreateMode::EphemeralSequential));
@@ -100,7 +100,7 @@ pub(crate) async fn release(client: &Client, held: Held) -> Result<(), BenchErro
     client.delete(&held.path, None).await.map_err(failed)
 }
 
-/// The data of a node and its version, or `None` where there is no node.
+/// Returns the data of a node and its version, or `None` where there is no node.
 pub(crate) async fn get(client: &Client, path: &str) -> Result<Option<(Bytes, i32)>, BenchError> {
     match client.get_data(path).await {
         Ok((data, stat)) => Ok(Some((data.into(), stat.version))),
@@ -109,7 +109,8 @@ pub(crate) async fn get(client: &Client, path: &str) -> Result<Option<(Bytes, i3
     }
 }
 
-/// Replaces the data of a node unless its version changed, or makes the node if there was none; says whether it did.
+/// Replaces the data of a node unless its version changed, or creates the node if there was none; returns whether it
+/// did.
 pub(crate) async fn set_if_unchanged(
     client: &Client,
     path: &str,

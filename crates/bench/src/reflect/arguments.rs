@@ -1,4 +1,4 @@
-//! What a person can say to `nacre bench reflect`.
+//! The arguments of `nacre bench reflect`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use super::stage::Device;
 use crate::BenchError;
 use crate::quantity::parse_duration;
 
-/// Have the reflector copy datagrams to groups, and see what a copy costs, by each of its planes.
+/// Copy datagrams to groups by each of the reflector's planes, and measure the cost of a copy.
 ///
-/// Makes three network namespaces, of a sender, of the reflector and of the receivers, with veth pairs between them, and
+/// Makes three network namespaces, for the sender, the reflector and the receivers, with veth pairs between them, and
 /// removes them at the end. A sender sends as fast as the reflector copies; receivers are a small program in the kernel
-/// that counts and drops. Every cell shows what arrived, the rate, and the processor time of a copy, all of it that the
+/// that counts and drops. Every cell shows the copies that arrived, the rate, and all processor time per copy that the
 /// reflector causes, without the sender's and the receivers' share. Needs root.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Measure these planes alone; several separated by commas [default: all]
+    /// Measure only these planes, separated by commas [default: all]
     #[arg(long, value_delimiter = ',', value_name = "PLANE,…")]
     pub plane: Vec<Kind>,
     /// Measure this fan-out daemon too: its program [default: samplicate, if it is installed]
     #[arg(long, value_name = "PROGRAM")]
     pub samplicate: Option<PathBuf>,
-    /// Measure Nacre's planes alone
+    /// Measure only Nacre's planes
     #[arg(long, conflicts_with = "samplicate")]
     pub no_peer: bool,
 
@@ -35,28 +35,28 @@ pub struct Args {
     /// Receivers in the group
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = [3, 30, 60, 90])]
     pub receivers: Vec<u32>,
-    /// How fast the reflector's device sends: unlimited, or megabits in a second, behind a queue of 100 frames
+    /// Rate of the reflector's device: unlimited, or megabits per second, behind a queue of 100 frames
     #[arg(long, value_delimiter = ',', value_parser = parse_device, value_name = "MBIT,…", default_value = "unlimited")]
     pub device: Vec<Device>,
 
-    /// Measure short and seldom: once 100 ms, for a first look
+    /// Measure briefly: once for 100 ms, for a first look
     #[arg(long, help_heading = "Measuring")]
     pub quick: bool,
-    /// How long to send in each repetition of each cell [default: 300ms]
+    /// Duration of each repetition of each cell [default: 300ms]
     #[arg(long, value_parser = parse_duration, value_name = "TIME", help_heading = "Measuring")]
     pub window: Option<Duration>,
-    /// How often to measure each cell [default: 3]
+    /// Number of repetitions of each cell [default: 3]
     #[arg(long, value_name = "N", help_heading = "Measuring")]
     pub repeat: Option<u32>,
-    /// Where the order of the planes comes from, which is another one in each repetition
+    /// Seed of the order of the planes, which differs in each repetition
     #[arg(long, default_value_t = 1, help_heading = "Measuring")]
     pub seed: u64,
 
-    /// Send ten times what each plane can copy instead, to 90 receivers behind three devices, one of them slow, and see
-    /// that nothing that was admitted is lost
+    /// Send ten times what each plane can copy instead, to 90 receivers behind three devices, one of them slow, and
+    /// check that nothing that was admitted is lost
     #[arg(long, group = "study", help_heading = "Results")]
     pub overload: bool,
-    /// With it, how many copies each plane has to make at least
+    /// With --overload, minimum number of copies that each plane has to make
     #[arg(
         long,
         value_name = "N",
@@ -65,22 +65,22 @@ pub struct Args {
         help_heading = "Results"
     )]
     pub copies: u64,
-    /// Have members join instead: 100,000 of them in 10,000 groups
+    /// Measure joins instead: 100,000 members in 10,000 groups
     #[arg(long, group = "study", help_heading = "Results")]
     pub joins: bool,
-    /// Measure loops of known length instead, to see that processor time is counted right
+    /// Measure loops of known length instead, to check that processor time is counted right
     #[arg(long, group = "study", help_heading = "Results")]
     pub validate: bool,
-    /// Measure all of these, and compare with what Nacre is meant to reach
+    /// Measure all of these, and compare with the goals of Nacre
     #[arg(long, group = "study", help_heading = "Results")]
     pub reach: bool,
-    /// Draw figures in the manner of the paper's, and write a page on how many clients a core can serve, here
+    /// Folder for figures in the manner of the paper's, and for a page on how many clients a core can serve
     #[arg(long, value_name = "FOLDER", help_heading = "Results")]
     pub out: Option<PathBuf>,
-    /// Write all results, raw and summed up, with the machine's description, to this file as JSON
+    /// Write all results, raw and summarised, with the machine's description, to this file as JSON
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub results: Option<PathBuf>,
-    /// Print the results as JSON instead of the table. Filled in by the program from a flag that all its commands
+    /// Prints the results as JSON instead of the table. Filled in by the program from a flag that all its commands
     /// share.
     #[arg(skip)]
     pub print_json: bool,
@@ -97,7 +97,7 @@ fn parse_device(text: &str) -> Result<Device, String> {
 }
 
 impl Args {
-    /// Checks what the parser cannot.
+    /// Checks the arguments beyond the parser's checks.
     pub(super) fn validate(&self) -> Result<(), BenchError> {
         if let Some(bytes) = self.bytes.iter().find(|bytes| !(MARK_BYTES..=1400).contains(*bytes)) {
             return Err(BenchError::Usage(format!(
@@ -125,7 +125,7 @@ impl Args {
         self.repeat.unwrap_or(if self.quick { 1 } else { 3 }).max(1)
     }
 
-    /// The planes that were asked for.
+    /// Returns the requested planes.
     pub(super) fn planes(&self) -> Vec<Kind> {
         match self.plane.as_slice() {
             [] => Kind::ALL.to_vec(),
@@ -133,7 +133,7 @@ impl Args {
         }
     }
 
-    /// The program of the peer, if it is to be measured and to be found.
+    /// Returns the program of the peer, if it is to be measured and is installed.
     pub(super) fn samplicate(&self) -> Option<PathBuf> {
         if self.no_peer {
             return None;
@@ -144,7 +144,7 @@ impl Args {
         })
     }
 
-    /// Who is measured.
+    /// Returns the planes and programs to measure.
     pub(super) fn contenders(&self) -> Vec<Contender> {
         let planes = self.planes().into_iter().map(Contender::Plane);
         planes.chain((!self.no_peer).then_some(Contender::Samplicate)).collect()

@@ -1,5 +1,5 @@
-//! How many clients of a typical game a core can serve, as section 6 of the paper computes it: a client's stream is 8 kbit/s
-//! in datagrams of 100 bytes.
+//! The number of clients of a typical game that a core can serve, as section 6 of the paper computes it: a client's
+//! stream is 8 kbit/s in datagrams of 100 bytes.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::BenchError;
 use crate::quantity::grouped;
 
 const BYTES: usize = 100;
-/// Datagrams of a client in a second.
+/// The number of datagrams of a client per second.
 const PER_CLIENT: f64 = 8000.0 / (8.0 * BYTES as f64);
 
-/// Writes the page, if there is something to write about, and gives the name of its file.
+/// Writes the page, if there are results for it, and returns the name of its file.
 pub(super) fn write(series: &[Series], machine: &str, folder: &Path) -> Result<Option<String>, BenchError> {
     let of: Vec<&Series> = series.iter().filter(|series| series.cell.bytes == BYTES).collect();
     if !of.iter().any(|series| series.cell.device == Device::Unlimited) {
@@ -52,7 +52,7 @@ fn page(series: &[&Series], machine: &str) -> String {
     text
 }
 
-/// Planes down, receivers across, as Markdown has it.
+/// Returns a Markdown table with planes as rows and receivers as columns.
 fn table(series: &[&&Series], cell: impl Fn(&Series) -> String) -> String {
     let mut receivers: Vec<u32> = series.iter().map(|series| series.cell.receivers).collect();
     receivers.sort_unstable();

@@ -1,5 +1,5 @@
-//! The receivers, as far as there are any: a small program at the ingress hook of their devices, which counts and drops
-//! (`count.c` of `nacre-reflect-bpf`), and its counters, which this process shares with it.
+//! The simulated receivers: a small program at the ingress hook of their devices, which counts and drops (`count.c` of
+//! `nacre-reflect-bpf`), and its counters, which this process shares with it.
 
 use aya::Ebpf;
 use aya::maps::Map;
@@ -10,16 +10,16 @@ use aya::programs::{SchedClassifier, TcAttachType, Xdp};
 use super::system::Words;
 use crate::BenchError;
 
-/// Most receivers.
+/// The maximum number of receivers.
 pub(super) const RECEIVERS_MAX: u32 = 4096;
 const SENDERS: usize = super::stage::SENDERS_MAX as usize;
 const CPUS: usize = 256;
 const SEAT_WORDS: usize = 4;
 const TOTAL_WORDS: usize = 8;
 
-/// What every datagram begins with: this, its sender (32 bits) and its number (64 bits).
+/// The beginning of every datagram: this number, the sender (32 bits) and the sequence number (64 bits).
 pub(super) const MAGIC: u32 = 0x4e42_454e;
-/// How long that is.
+/// The size of that beginning, in bytes.
 pub(super) const MARK_BYTES: usize = 16;
 
 /// The programs and their counters.
@@ -30,27 +30,27 @@ pub(super) struct Counting {
     cpus: Vec<usize>,
 }
 
-/// What all receivers got together.
+/// The totals over all receivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Total {
     pub(super) copies: u64,
-    /// Of payload.
+    /// The payload in bytes.
     pub(super) bytes: u64,
-    /// Datagrams that nobody here sent.
+    /// The number of datagrams that no sender of the study sent.
     pub(super) strange: u64,
-    /// What the program that only drops has dropped.
+    /// The number of datagrams dropped by the program that only drops.
     pub(super) dropped: u64,
 }
 
-/// What one receiver got from one sender.
+/// The counts of one receiver for one sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seat {
     pub(super) copies: u64,
-    /// One past the greatest number.
+    /// One more than the greatest sequence number.
     pub(super) next: u64,
-    /// Numbers that were passed over.
+    /// The number of sequence numbers that were skipped.
     pub(super) gaps: u64,
-    /// Copies that came after one with a greater number, or twice.
+    /// The number of copies that came twice, or after one with a greater sequence number.
     pub(super) disorder: u64,
 }
 
@@ -76,14 +76,14 @@ impl Counting {
         Ok(Self { programs, seats, totals, cpus })
     }
 
-    /// Counts and drops what comes in by a device of the calling thread's namespace, as long as this lives.
+    /// Counts and drops the input of a device of the calling thread's namespace, as long as this lives.
     pub(super) fn count(&mut self, device: &str) -> Result<(), BenchError> {
         classifier(&mut self.programs, "count")?.attach(device, TcAttachType::Ingress).map_err(failed)?;
         Ok(())
     }
 
-    /// Counts what goes out by a device of the calling thread's namespace, and takes it as if the device had sent it, until
-    /// what it returns is dropped, in the same namespace, and the device's `clsact` is removed.
+    /// Counts the output of a device of the calling thread's namespace, and consumes it as if the device had sent it,
+    /// until the returned link is dropped, in the same namespace, and the device's `clsact` is removed.
     pub(super) fn take_at(&mut self, device: &str) -> Result<SchedClassifierLink, BenchError> {
         tc::qdisc_add_clsact(device).map_err(failed)?;
         let program = classifier(&mut self.programs, "take")?;
@@ -92,14 +92,15 @@ impl Counting {
         program.take_link(link).map_err(failed)
     }
 
-    /// Counts frames in the driver of a device of the calling thread's namespace, and drops them there, as long as what it returns lives.
+    /// Counts frames in the driver of a device of the calling thread's namespace, and drops them there, as long as the
+    /// returned link lives.
     pub(super) fn take_frames_at(&mut self, device: &str) -> Result<XdpLink, BenchError> {
         let program = driver_program(&mut self.programs)?;
         let link = program.attach(device, XdpMode::Driver).map_err(failed)?;
         program.take_link(link).map_err(failed)
     }
 
-    /// Drops what comes in by a device, or is to go out by it, as long as what it returns lives.
+    /// Drops the input or, with `outwards`, the output of a device, as long as the returned link lives.
     pub(super) fn drop_at(
         &mut self,
         device: &str,
@@ -111,26 +112,26 @@ impl Counting {
         program.take_link(link).map_err(failed)
     }
 
-    /// Starts from zero.
+    /// Resets the counters.
     pub(super) fn clear(&self) {
         self.seats.clear();
         self.totals.clear();
     }
 
-    /// Copies that have arrived.
+    /// Returns the number of copies that have arrived.
     #[inline]
     pub(super) fn copies(&self) -> u64 {
         self.cpus.iter().map(|cpu| self.totals.get(cpu * TOTAL_WORDS)).sum()
     }
 
-    /// Everything that has arrived.
+    /// Returns the totals.
     pub(super) fn total(&self) -> Total {
         let sum =
             |word: usize| self.cpus.iter().map(|cpu| self.totals.get(cpu * TOTAL_WORDS + word)).sum::<u64>();
         Total { copies: sum(0), bytes: sum(1), strange: sum(2), dropped: sum(3) }
     }
 
-    /// What one receiver got from one sender.
+    /// Returns the counts of one receiver for one sender.
     pub(super) fn seat(&self, receiver: u32, sender: u32) -> Seat {
         let at = (receiver as usize * SENDERS + sender as usize) * SEAT_WORDS;
         let [copies, next, gaps, disorder] = [0, 1, 2, 3].map(|word| self.seats.get(at + word));

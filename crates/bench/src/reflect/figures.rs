@@ -9,7 +9,7 @@ use super::system;
 use crate::BenchError;
 use crate::figure::{Axis, Figure, Line, Scale};
 
-/// Draws what was measured, and gives the names of the files.
+/// Draws the measured cells, and returns the names of the files.
 pub(super) fn draw(series: &[Series], machine: &str, folder: &Path) -> Result<Vec<String>, BenchError> {
     let mut files = Vec::new();
     let mut devices: Vec<Device> = series.iter().map(|series| series.cell.device).collect();
@@ -47,7 +47,7 @@ pub(super) fn draw(series: &[Series], machine: &str, folder: &Path) -> Result<Ve
     Ok(files)
 }
 
-/// In the manner of the paper's figures 4, 5, 6 and 9.
+/// Draws a figure in the manner of the paper's figures 4, 5, 6 and 9.
 fn cpu(series: &[&Series], bytes: usize, machine: &str) -> Figure {
     let lines = lines(series, &|run| run.copy_ns() * system::ticks_per_ns());
     Figure {
@@ -59,7 +59,7 @@ fn cpu(series: &[&Series], bytes: usize, machine: &str) -> Figure {
     }
 }
 
-/// In the manner of the paper's figures 7 and 8.
+/// Draws a figure in the manner of the paper's figures 7 and 8.
 fn throughput(series: &[&Series], device: Device, bytes: usize, machine: &str) -> Figure {
     let lines = lines(series, &|run| run.copies_per_s() * 8.0 * bytes as f64 / 1e6);
     let (what, scale) = match device {
@@ -83,7 +83,7 @@ fn values(lines: &[Line]) -> Vec<f64> {
     lines.iter().flat_map(|line| line.points.iter().flat_map(|(_, values)| values.iter().copied())).collect()
 }
 
-/// One line for each contender, in the order of the series.
+/// Returns one line for each contender, in the order of the series.
 fn lines(series: &[&Series], value: &dyn Fn(&Run) -> f64) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for series in series {

@@ -1,8 +1,8 @@
-//! Very many members join: how fast, and what memory each takes.
+//! The rate at which very many members join, and the memory of each.
 //!
-//! A thread plays all members, with real datagrams through the stage: each asks, gets a cookie, brings it back, and is a
-//! member then. The memory is what the reflector's process holds more than before, and all of the tables that its plane
-//! keeps in the kernel.
+//! A thread plays all members, with real datagrams through the stage: each sends a request, gets a cookie, returns it,
+//! and is a member then. The memory is the growth of the reflector's process, and all tables that its plane keeps in
+//! the kernel.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
@@ -24,12 +24,12 @@ use crate::table::Table;
 
 const GROUPS: u32 = 10_000;
 const MEMBERS: u32 = 100_000;
-/// Members of one address, on as many ports: as many joins as one address is allowed at once.
+/// The number of members of one address, on as many ports: as many joins as one address is allowed at once.
 const PORTS: u16 = 4;
-/// Joins that are on their way at once: fewer than a socket's buffer holds.
+/// The maximum number of joins in flight: fewer than a socket's buffer holds.
 const OUTSTANDING: u32 = 64;
 
-/// How joining went with a plane.
+/// The results of joins with a plane.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Joins {
     pub(super) who: Contender,
@@ -37,17 +37,17 @@ pub(super) struct Joins {
     members: u64,
     seconds: f64,
     pub(super) joins_per_s: f64,
-    /// Requests that were sent again, as no answer came.
+    /// The number of requests that were sent again, because no answer came.
     again: u64,
-    /// Memory of the process, with its groups and without members, and what all members add.
+    /// The memory of the process, with its groups and without members, and the memory that all members add, in bytes.
     groups_bytes: u64,
     members_bytes: u64,
-    /// What the plane's tables in the kernel take, however full they are.
+    /// The memory of the plane's tables in the kernel, however full they are, in bytes.
     kernel_bytes: u64,
     pub(super) bytes_per_member: f64,
 }
 
-/// Measures all planes.
+/// Measures joins with all planes.
 pub(super) fn measure(args: &Args) -> Result<(Vec<Joins>, Vec<Absent>), BenchError> {
     let planes = args.planes();
     let (groups, members) = if args.quick { (GROUPS / 10, MEMBERS / 10) } else { (GROUPS, MEMBERS) };
@@ -108,7 +108,7 @@ fn joins(
     }))
 }
 
-/// What the maps of a process's programs take in the kernel.
+/// Returns the kernel memory of the maps of a process's programs, in bytes.
 fn kernel_bytes_of(process: u32) -> u64 {
     let files = std::fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
     let mut maps = std::collections::BTreeMap::new();
@@ -130,7 +130,7 @@ struct Crowd {
     to: SocketAddrV4,
     groups: u32,
     sockets: Vec<ManySocket>,
-    /// The cookie of each member that has one, and whether it is in.
+    /// The cookie of each member that has one, and its state.
     members: Vec<Seeker>,
     inside: u32,
     again: u64,
@@ -156,7 +156,7 @@ impl Crowd {
         })
     }
 
-    /// Lets all join, and says how many seconds that took and how many requests were sent again.
+    /// Makes all members join, and returns the time in seconds and the number of requests that were sent again.
     fn join(mut self) -> Result<(f64, u64), BenchError> {
         let start = Instant::now();
         let mut next = 0;
@@ -210,7 +210,7 @@ impl Crowd {
             .map_err(BenchError::io("ask to join"))
     }
 
-    /// Takes all answers that are there; false if there are none.
+    /// Handles all answers that have arrived; returns false if there were none.
     fn listen(&mut self) -> Result<bool, BenchError> {
         let mut any = false;
         let mut bytes = [0; 2048];
@@ -247,7 +247,7 @@ impl Crowd {
     }
 }
 
-/// For people.
+/// Returns the results as a table.
 pub(super) fn table(joins: &[Joins]) -> Table {
     let mut table = Table::new(&[
         "plane",

@@ -1,4 +1,4 @@
-//! Senders, as fast as they are let: at once, at a steady rate, or with no more than so many datagrams on their way.
+//! Senders, which send at once, at a steady rate, or with a limited number of datagrams in flight.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -9,59 +9,60 @@ use super::stage::Network;
 use super::system::{self, Batch};
 use crate::BenchError;
 
-/// What one sender does.
+/// The parameters of one sender.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    /// Its number.
+    /// The number of the sender.
     pub(super) sender: u32,
     pub(super) from: SocketAddr,
-    /// Its datagrams go to these, in turn.
+    /// The destinations, used in turn.
     pub(super) to: Vec<SocketAddr>,
-    /// Bytes of each datagram.
+    /// The size of each datagram, in bytes.
     pub(super) bytes: usize,
-    /// Datagrams, at most.
+    /// The maximum number of datagrams.
     pub(super) datagrams: u64,
-    /// Copies of all senders that arrive, at most; u64::MAX if nobody counts them.
+    /// The maximum number of copies that arrive, of all senders; `u64::MAX` if they are not counted.
     pub(super) copies_max: u64,
-    /// Time, at most.
+    /// The maximum time.
     pub(super) window_ns: u64,
-    /// Time between two datagrams; 0 sends them without a pause.
+    /// The time between two datagrams; 0 sends them without a pause.
     pub(super) interval_ns: f64,
-    /// Datagrams whose copies have not all arrived, at most, and the copies of one datagram. `None` is no limit.
+    /// The maximum number of datagrams whose copies have not all arrived, and the number of copies of one datagram.
+    /// `None` is no limit.
     pub(super) outstanding: Option<(u64, u64)>,
-    /// At the end, wait for so many copies of each datagram.
+    /// The number of copies of each datagram to wait for at the end.
     pub(super) wait_for: u64,
-    /// Datagrams by one call of the system.
+    /// The number of datagrams per system call.
     pub(super) batch: usize,
 }
 
-/// What came of it.
+/// The results of a sender.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sent {
     pub(super) datagrams: u64,
-    /// From the first datagram to the last one, or to the last copy if these were waited for.
+    /// The time from the first datagram to the last one, or to the last copy if these were waited for.
     pub(super) ns: f64,
-    /// Just before that, and just after it.
+    /// The moments just before and just after that time.
     pub(super) begun: Option<Moment>,
     pub(super) ended: Option<Moment>,
-    /// Processor time of the sender's thread, without its waiting.
+    /// The processor time of the sender's thread, without its waiting.
     pub(super) thread_ns: f64,
-    /// Times that copies did not arrive for so long that the sender went on without them.
+    /// The number of times that copies did not arrive for so long that the sender continued without them.
     pub(super) given_up: u64,
-    /// Datagrams that the sender's own system did not take.
+    /// The number of datagrams that the sender's own system did not take.
     pub(super) refused: u64,
 }
 
-/// How often the sender looks whether copies have arrived: the counters lie on lines of the cache that the receivers'
-/// program writes, and every look takes one away from it.
+/// The interval at which the sender checks for copies, in nanoseconds: the counters are on cache lines that the
+/// receivers' program writes, and every check takes a line away from it.
 const LOOK_NS: f64 = 5000.0;
 
-/// How long copies may take to arrive before they are lost for good.
+/// The time after which missing copies count as lost, in nanoseconds.
 const PATIENCE_NS: f64 = 5e8;
 
 impl Load {
     /// Sends from the calling thread, which is in the senders' namespace and on its processor. Copies are counted from
-    /// `counting`'s present state on. While it waits it watches for idle time.
+    /// the present state of `counting` on. While it waits it measures idle time.
     pub(super) fn send(&self, counting: &Counting, probe: &Probe) -> Result<Sent, BenchError> {
         let sockets = self.sockets()?;
         let mut batch = Batch::new(self.batch.max(1), self.bytes);
@@ -169,7 +170,7 @@ impl Load {
     }
 }
 
-/// Has several send at once, each on its processor, and gives what came of each.
+/// Runs several senders at once, each on its processor, and returns the results of each.
 pub(super) fn send_all(
     network: &Network,
     loads: &[(usize, Load)],

@@ -1,4 +1,4 @@
-//! All cells, repetition by repetition, with the contenders in another order each time.
+//! The measurement of all cells, repetition by repetition, with the contenders in a different order each time.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::system;
 use crate::BenchError;
 use crate::progress::Progress;
 
-/// How long to send to a device of limited speed.
+/// The time for which a device of limited rate is measured.
 const LIMITED_WINDOW: Duration = Duration::from_millis(300);
 
-/// What was measured, and who could not be.
+/// The measured series, and the contenders that could not be measured.
 #[derive(Default)]
 pub(super) struct Measured {
     pub(super) series: Vec<Series>,
@@ -28,7 +28,7 @@ pub(super) struct Measured {
     pub(super) receivers: Vec<ReceiverAlone>,
 }
 
-/// What a receiver takes for a copy that comes from the network's stack, without a reflector.
+/// The cost of a copy that comes from the network stack to a receiver, without a reflector.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct ReceiverAlone {
     bytes: usize,

@@ -1,4 +1,4 @@
-//! One cell at a time: a reflector, a sender, and what the processors did meanwhile.
+//! The measurement of one cell: a reflector, a sender, and the work of the processors.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use super::stage::{self, Device, INPUT, Network, PORT, Stage};
 use super::system;
 use crate::BenchError;
 
-/// What all measuring is done with.
+/// The environment of all measurements.
 pub(super) struct Bench {
     pub(super) program: PathBuf,
     pub(super) samplicate: Option<PathBuf>,
@@ -21,17 +21,17 @@ pub(super) struct Bench {
     pub(super) sender_cpu: usize,
     pub(super) reflector_cpu: usize,
     pub(super) window: Duration,
-    /// The kernel's threads that work after interrupts, where there is too much for the interrupts themselves.
+    /// The kernel threads that continue the work of interrupts, where there is too much for the interrupts themselves.
     after_interrupts: Vec<u32>,
 }
 
-/// Somebody who copies, at work.
+/// A running program that copies.
 pub(super) enum Copier {
     Reflector(Box<Reflector>),
     Samplicate(Ended),
 }
 
-/// Another program, ended when this is dropped.
+/// A process of another program, killed when dropped.
 pub(super) struct Ended(Child);
 
 impl Drop for Ended {
@@ -41,11 +41,11 @@ impl Drop for Ended {
     }
 }
 
-/// Datagrams on their way, at most, where nobody may lose any: as many as the sockets of every contender hold.
+/// The maximum number of datagrams in flight where none may be lost: as many as the sockets of every contender hold.
 const OUTSTANDING: u64 = 64;
 
 impl Bench {
-    /// Builds the stage.
+    /// Builds the environment.
     pub(super) fn build(
         program: PathBuf,
         samplicate: Option<PathBuf>,
@@ -63,7 +63,7 @@ impl Bench {
         Ok(Self { program, samplicate, stage, probe, sender_cpu, reflector_cpu, window, after_interrupts })
     }
 
-    /// Starts who copies from one sender to so many receivers behind the first device.
+    /// Starts a contender that copies from one sender to `receivers` receivers behind the first device.
     pub(super) fn start(&self, who: Contender, receivers: u32) -> Result<Result<Copier, String>, BenchError> {
         match who {
             Contender::Plane(kind) => {
@@ -78,7 +78,7 @@ impl Bench {
         }
     }
 
-    /// What a reflector with these members is told.
+    /// Returns the orders of a reflector with these members.
     pub(super) fn orders(&self, plane: &str, members: Vec<Member>) -> Orders {
         let devices = 0..self.stage.devices.len();
         let paths = std::iter::once(None).chain(devices.clone().map(Some));
@@ -92,7 +92,7 @@ impl Bench {
         }
     }
 
-    /// Senders, and receivers behind each device, as members of one group.
+    /// Returns senders, and receivers behind each device, as members of one group.
     pub(super) fn members(&self, senders: u32, receivers: &[u32]) -> Result<Vec<Member>, BenchError> {
         let input = self.stage.reflector.device(INPUT)?;
         let mut members: Vec<Member> = (0..senders)
@@ -146,7 +146,7 @@ impl Bench {
         Err(BenchError::peer("samplicate", "it copies nothing"))
     }
 
-    /// What the one sender does: datagrams of so many bytes as fast as they are copied.
+    /// Returns the load of a single sender: datagrams of `bytes` bytes as fast as they are copied.
     pub(super) fn load(&self, bytes: usize, receivers: u32) -> Load {
         Load {
             sender: 0,
@@ -163,15 +163,15 @@ impl Bench {
         }
     }
 
-    /// Has it sent.
+    /// Runs one sender.
     pub(super) fn send(&self, load: Load) -> Result<Sent, BenchError> {
         let loads = [(self.sender_cpu, load)];
         let sent = send_all(&self.stage.senders, &loads, &self.stage.counting, &self.probe)?;
         sent.into_iter().next().ok_or_else(|| BenchError::Process("nobody sent anything".into()))
     }
 
-    /// One repetition of a cell, with a copier that is at work. Shares of the sender and of the receivers are not in
-    /// it yet.
+    /// Runs one repetition of a cell with a running copier. The shares of the sender and of the receivers are not
+    /// determined here.
     pub(super) fn run(&self, cell: &Cell, copier: &mut Copier) -> Result<Run, BenchError> {
         let copies = u64::from(cell.receivers);
         // The first datagrams wait for the addresses of neighbours, and warm what is cold.
@@ -205,8 +205,9 @@ impl Bench {
         })
     }
 
-    /// Repetitions without receivers: copies are counted, and gone, at the reflector's device, or, if they are frames
-    /// that go from driver to driver, in the driver of the receivers'. Gives the cost of a copy for each size.
+    /// Runs repetitions without receivers: copies are counted and dropped at the reflector's device, or, if they are
+    /// frames that go from driver to driver, in the driver of the receivers' device. Returns the cost of a copy for
+    /// each size.
     pub(super) fn run_to_device(
         &mut self,
         cells: &[Cell],
@@ -234,7 +235,7 @@ impl Bench {
         costs
     }
 
-    /// Has it sent, and says what that cost, with a process that copies if there is one.
+    /// Runs one sender, and returns its cost, including that of `process`, which copies.
     fn cost(&self, network: &Network, load: Load, process: Option<u32>) -> Result<(Sent, Cost), BenchError> {
         let tasks = || {
             let copier = process.map_or(0, thread_ns);
@@ -264,7 +265,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What the sender alone takes for a datagram at a rate: nobody is there to copy it.
+    /// Measures the sender's own cost of a datagram at a rate: nothing copies it.
     pub(super) fn sender_cost(&mut self, bytes: usize, per_s: f64) -> Result<Cost, BenchError> {
         let Stage { reflector, counting, .. } = &mut self.stage;
         let link = reflector.run(|| counting.drop_at(INPUT, false))?;
@@ -281,7 +282,7 @@ impl Bench {
         Ok(cost.each(sent.datagrams.max(1) as f64))
     }
 
-    /// What a receiver takes for a copy that comes from the network's stack, alone: datagrams from the reflector's
+    /// Measures a receiver's own cost of a copy that comes from the network stack: datagrams from the reflector's
     /// namespace, once to the end and once only as far as the device.
     pub(super) fn receiver_cost(&mut self, bytes: usize, receivers: u32) -> Result<Cost, BenchError> {
         let from = stage::reflector_address(Some(0), PORT);
@@ -306,14 +307,14 @@ impl Bench {
         }
     }
 
-    /// What a datagram takes, all in all.
+    /// Measures the total cost of a datagram.
     fn send_alone(&self, network: &Network, load: &Load) -> Result<Cost, BenchError> {
         let (sent, cost) = self.cost(network, load.clone(), None)?;
         Ok(cost.each(sent.datagrams.max(1) as f64))
     }
 }
 
-/// Nanoseconds that the first thread of a process has run; nothing if the system does not say.
+/// Returns the time that the first thread of a process has run, in nanoseconds; zero if the system does not report it.
 fn thread_ns(process: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
     text.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or_default()

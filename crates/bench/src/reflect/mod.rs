@@ -1,9 +1,9 @@
 //! The study of the reflector (*The Performance of Software Multicast-Reflector Implementations for Multi-Player Online
 //! Games*, section 5).
 //!
-//! What does it cost to copy a datagram to the members of a group, by each of the reflector's planes? The study builds a
-//! small network of namespaces, has a sender send as fast as the reflector copies, counts what arrives, and measures all
-//! processor time that the reflector causes.
+//! The cost of copying a datagram to the members of a group, by each of the reflector's planes. The study builds a
+//! small network of namespaces, lets a sender send as fast as the reflector copies, counts the copies that arrive, and
+//! measures all processor time that the reflector causes.
 
 mod arguments;
 mod capacity;
@@ -33,7 +33,10 @@ use self::probe::Probe;
 use self::report::Report;
 use crate::BenchError;
 
-/// Runs the study as asked, prints the table, writes what was asked for.
+/// Runs the study, prints the table, and writes the requested files.
+///
+/// # Errors
+/// [`BenchError`] if the study cannot run.
 pub fn run(args: &Args) -> Result<(), BenchError> {
     args.validate()?;
     let mut report = Report::new();
@@ -76,12 +79,12 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Whatever ends a long study early does not take what was measured before.
+/// Writes the results so far, so that an early end of a long study does not lose them.
 fn keep(args: &Args, report: &Report) -> Result<(), BenchError> {
     args.results.as_ref().map_or(Ok(()), |file| report.write(file))
 }
 
-/// The program that runs.
+/// Returns the path of the running program.
 fn this_program() -> Result<PathBuf, BenchError> {
     std::env::current_exe().map_err(BenchError::io("find the program that runs"))
 }

@@ -1,11 +1,11 @@
-//! More than can be copied, and more than a device can send: what was admitted arrives all the same, in order.
+//! Load beyond the capacity of a plane or a device: all admitted datagrams arrive nevertheless, in order.
 //!
-//! - *Overload*: ten times the datagrams that the plane can copy, for millions of copies. What comes in is worked on by
-//!   another processor than the sender's, as a network card's interrupts would be; else the sender would be held up by
-//!   the kernel planes' work, and could not overload them. What nobody fetches in time is lost before it is admitted, as it
-//!   would be in a card.
-//! - *Devices*: receivers behind three devices, one of them slow, and a burst that it takes seconds to send. Members
-//!   behind the others get theirs while the slow device's members wait.
+//! - *Overload*: ten times the datagrams that the plane can copy, for millions of copies. Another processor than the
+//!   sender's handles the input, as a network card's interrupts would be; otherwise the work of the kernel planes would
+//!   slow the sender down, and it could not overload them. Datagrams that are not fetched in time are lost before they
+//!   are admitted, as in a card.
+//! - *Devices*: receivers behind three devices, one of them slow, and a burst that it needs seconds to send. Members
+//!   behind the others receive theirs while the slow device's members wait.
 
 use std::time::{Duration, Instant};
 
@@ -22,43 +22,44 @@ use crate::progress::Progress;
 use crate::quantity::grouped;
 use crate::table::Table;
 
-/// How many times the rate that a plane can copy.
+/// The factor of the offered rate over the capacity of a plane.
 const TIMES: f64 = 10.0;
-/// Receivers under overload, and behind each device.
+/// The number of receivers under overload, and behind each device.
 const RECEIVERS: u32 = 90;
 const BEHIND: u32 = 30;
 const BYTES: usize = 100;
 const SENDERS: u32 = 2;
 
-/// How a plane did under overload.
+/// The results of a plane under overload.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Overload {
     pub(super) who: Contender,
     receivers: u32,
     senders: u32,
-    /// Datagrams in a second that it can copy, and that came.
+    /// The rates of datagrams that it can copy, and that were offered, per second.
     capacity_per_s: f64,
     offered_per_s: f64,
     sent: u64,
     counted: Counted,
-    /// Datagrams that the system dropped before they came to the reflector, as a network card drops what nobody fetches.
+    /// The number of datagrams that the system dropped before they reached the reflector, as a network card drops those
+    /// not fetched.
     before: u64,
     pub(super) copies_due: u64,
     pub(super) copies: u64,
-    /// Copies that were due and did not arrive, and copies that arrived and were not due.
+    /// The number of copies that were due and did not arrive, less those that arrived and were not due.
     pub(super) lost: i64,
     pub(super) disorder: u64,
-    /// The most copies that one receiver got more than another: whole datagrams are refused, for everybody.
+    /// The largest difference in copies between two receivers: datagrams are refused as a whole, for all receivers.
     pub(super) uneven: u64,
     seconds: f64,
 }
 
-/// How a burst went to receivers behind three devices.
+/// The results of a burst to receivers behind three devices.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Burst {
     pub(super) who: Contender,
     datagrams: u64,
-    /// Until it was sent, and until the last copy arrived, by device.
+    /// The times until it was sent, and until the last copy arrived, by device, in seconds.
     sent_s: f64,
     arrived_s: Vec<f64>,
     devices: Vec<Device>,
@@ -67,14 +68,14 @@ pub(super) struct Burst {
     pub(super) disorder: u64,
 }
 
-/// Both, of all planes.
+/// The results of both tests with all planes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Overloads {
     pub(super) overload: Vec<Overload>,
     pub(super) bursts: Vec<Burst>,
 }
 
-/// Measures both.
+/// Runs both tests.
 pub(super) fn measure(args: &Args) -> Result<(Overloads, Vec<Absent>), BenchError> {
     let planes = args.planes();
     let progress = Progress::new(2 * planes.len() as u64);
@@ -161,13 +162,13 @@ fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overloa
     }))
 }
 
-/// Copies and disorder of a receiver, of all senders.
+/// Returns the copies and the disorder of a receiver, over all senders.
 fn seats(bench: &Bench, receiver: u32) -> (u64, u64) {
     let seats = (0..stage::SENDERS_MAX).map(|sender| bench.stage.counting.seat(receiver, sender));
     seats.fold((0, 0), |(copies, disorder), seat| (copies + seat.copies, disorder + seat.disorder))
 }
 
-/// The counters, when nothing has changed for a while: neither what arrives, nor what the reflector counts.
+/// Waits until neither the arrivals nor the reflector's counters have changed for a while, and returns the counters.
 fn settled(reflector: &mut Reflector) -> Result<Counted, BenchError> {
     let mut last = reflector.counters()?;
     let mut still = Instant::now();
@@ -243,7 +244,7 @@ fn burst(bench: &Bench, who: Contender) -> Result<Result<Burst, String>, BenchEr
     }))
 }
 
-/// For people.
+/// Returns the results as tables.
 pub(super) fn tables(results: &Overloads) -> String {
     let mut overload = Table::new(&[
         "plane",

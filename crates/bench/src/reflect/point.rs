@@ -1,4 +1,4 @@
-//! What is measured, and what came of it.
+//! The measured cells and their results.
 
 use nacre_reflect::plane::Kind;
 use serde::{Deserialize, Serialize};
@@ -7,17 +7,17 @@ use super::serve::Counted;
 use super::stage::Device;
 use crate::Spread;
 
-/// Who copies.
+/// A program or plane that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Contender {
     /// One of Nacre's planes.
     Plane(Kind),
-    /// The fan-out daemon of that name.
+    /// The fan-out daemon `samplicate`.
     Samplicate,
 }
 
 impl Contender {
-    /// Its name in tables, figures and results.
+    /// Returns the name in tables, figures and results.
     pub(super) fn name(self) -> &'static str {
         match self {
             Contender::Plane(kind) => kind.name(),
@@ -25,12 +25,12 @@ impl Contender {
         }
     }
 
-    /// True if its copies go from driver to driver, past the network's stack.
+    /// Returns whether its copies go from driver to driver, past the network stack.
     pub(super) fn sends_frames(self) -> bool {
         self == Contender::Plane(Kind::Xdp)
     }
 
-    /// The number of its colour.
+    /// Returns the index of its colour.
     pub(super) fn colour(self) -> usize {
         match self {
             Contender::Plane(kind) => Kind::ALL.iter().position(|other| *other == kind).unwrap_or(0),
@@ -55,67 +55,68 @@ impl<'de> Deserialize<'de> for Contender {
     }
 }
 
-/// One cell of the matrix.
+/// A cell of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Cell {
     pub(super) who: Contender,
     pub(super) device: Device,
-    /// Of payload, of each datagram.
+    /// The payload of each datagram, in bytes.
     pub(super) bytes: usize,
     pub(super) receivers: u32,
 }
 
-/// Processor time, counted in two ways.
+/// Processor time in nanoseconds, measured in two ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cost {
-    /// What was not idle on any processor, by the probe.
+    /// The time that the processors were not idle, by the probe.
     pub(super) probe_ns: f64,
-    /// What the system booked to the sender (but for its waiting), to the reflector's thread and to the kernel's threads
-    /// for work after interrupts. Such work that hit another process is not in it; nor is anything that another process did.
+    /// The time that the system accounts to the sender (without its waiting), to the reflector's thread and to the
+    /// kernel threads for work after interrupts. Such work that interrupted another process is not included; nor is any
+    /// work of another process.
     pub(super) task_ns: f64,
 }
 
 impl Cost {
-    /// The cost of one of many.
+    /// Returns the cost of one of `many`.
     pub(super) fn each(self, many: f64) -> Self {
         Self { probe_ns: self.probe_ns / many, task_ns: self.task_ns / many }
     }
 
-    /// What is more here than there.
+    /// Returns the difference to another cost.
     pub(super) fn beyond(self, other: Self) -> Self {
         Self { probe_ns: self.probe_ns - other.probe_ns, task_ns: self.task_ns - other.task_ns }
     }
 }
 
-/// One repetition of a cell.
+/// The results of one repetition of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Run {
-    /// Datagrams that the sender sent.
+    /// The number of datagrams that the sender sent.
     pub(super) datagrams: u64,
-    /// Copies that should have arrived, and that did.
+    /// The numbers of copies that should have arrived, and that did.
     pub(super) copies_due: u64,
     pub(super) copies: u64,
-    /// Copies that came twice, or after one that was sent later.
+    /// The number of copies that came twice, or after one that was sent later.
     pub(super) disorder: u64,
-    /// From the first datagram to the arrival of the last copy.
+    /// The time from the first datagram to the arrival of the last copy.
     pub(super) seconds: f64,
-    /// Processor time of each copy: the sender's, the reflector's and the receivers'.
+    /// The processor time of each copy: the sender's, the reflector's and the receivers'.
     pub(super) busy: Cost,
-    /// Of this, the sender's share: the same datagrams at the same rate, dropped where the reflector would get them.
+    /// The sender's share of it: that of equal datagrams at an equal rate, dropped where the reflector would get them.
     pub(super) sender: Cost,
-    /// Of this, the receivers' share: what it is more than without receivers.
+    /// The receivers' share of it: the increase over a run without receivers.
     pub(super) receiver: Cost,
-    /// What the forwarder counted.
+    /// The counters of the forwarder.
     pub(super) counted: Option<Counted>,
 }
 
 impl Run {
-    /// What a copy costs the reflector.
+    /// Returns the reflector's cost of a copy by the probe, in nanoseconds.
     pub(super) fn copy_ns(&self) -> f64 {
         self.cost().probe_ns
     }
 
-    /// The same by the other way to count.
+    /// Returns the reflector's cost of a copy by the system's accounting, in nanoseconds.
     pub(super) fn copy_task_ns(&self) -> f64 {
         self.cost().task_ns
     }
@@ -124,7 +125,7 @@ impl Run {
         self.busy.beyond(self.sender).beyond(self.receiver)
     }
 
-    /// With what a receiver takes.
+    /// Returns the cost of a copy including the receivers' share, in nanoseconds.
     pub(super) fn copy_received_ns(&self) -> f64 {
         self.busy.beyond(self.sender).probe_ns
     }
@@ -133,7 +134,7 @@ impl Run {
         self.copies as f64 / self.seconds
     }
 
-    /// Copies that were due and did not arrive.
+    /// Returns the number of copies that were due and did not arrive.
     pub(super) fn lost(&self) -> u64 {
         self.copies_due.saturating_sub(self.copies)
     }
@@ -143,25 +144,25 @@ impl Run {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Series {
     pub(super) cell: Cell,
-    /// Processor time of a copy, without the sender's and the receivers' share.
+    /// The processor time of a copy, without the sender's and the receivers' share.
     pub(super) copy_ns: Spread,
-    /// The same as the system books it: to compare, and for machines that are not quiet.
+    /// The processor time by the system's accounting: to compare, and for machines that are not quiet.
     pub(super) copy_task_ns: Spread,
-    /// The first in cycles of the processor's clock.
+    /// The time by the probe, in cycles of the processor's clock.
     pub(super) copy_cycles: Spread,
-    /// With the receivers' share.
+    /// The processor time of a copy, including the receivers' share.
     pub(super) copy_received_ns: Spread,
     pub(super) copies_per_s: Spread,
-    /// Of payload.
+    /// The rate of payload in copies.
     pub(super) megabits_per_s: Spread,
-    /// Copies that were due and did not arrive, all repetitions together.
+    /// The number of copies that were due and did not arrive, over all repetitions.
     pub(super) lost: u64,
     pub(super) disorder: u64,
     pub(super) repetitions: Vec<Run>,
 }
 
 impl Series {
-    /// Of repetitions.
+    /// Summarises repetitions.
     pub(super) fn of(cell: Cell, repetitions: Vec<Run>, cycles_per_ns: f64) -> Self {
         let spread = |value: &dyn Fn(&Run) -> f64| Spread::of(repetitions.iter().map(value));
         let bits = 8.0 * cell.bytes as f64;
@@ -180,7 +181,7 @@ impl Series {
     }
 }
 
-/// A contender that does not work here, and why.
+/// A contender that does not work here, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Absent {
     pub(super) who: Contender,

@@ -1,12 +1,13 @@
-//! What of the processors was idle, to a fraction of a microsecond.
+//! The idle time of the processors, to a fraction of a microsecond.
 //!
-//! The system's own figures are too coarse for this: it books whole ticks of its timer to whatever runs when the timer
-//! fires, and work that follows an interrupt to whoever was interrupted. So on every processor a thread of the lowest
-//! class runs, which gets what nobody else wants, and adds up the time between two looks at the processor's clock. Where
-//! two looks are further apart than looking takes, something else ran: another thread, the network's work after an
-//! interrupt, the interrupt itself, or another guest of the machine. What is not idle was busy.
+//! The system's own figures are too coarse for this: it accounts whole ticks of its timer to whatever runs when the
+//! timer fires, and work that follows an interrupt to the process that was interrupted. So a thread of the lowest
+//! scheduling class runs on every processor, in the time that no other thread uses, and adds up the time between two
+//! reads of the processor's clock. Where two reads are further apart than a read takes, something else ran: another
+//! thread, the network's work after an interrupt, the interrupt itself, or another guest of the machine. Time that is
+//! not idle was busy.
 //!
-//! A sender that has to wait for its moment does the same while it waits, and adds to the same sum.
+//! A sender that has to wait for its time does the same while it waits, and adds to the same sum.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,11 +17,11 @@ use std::time::Duration;
 use super::system;
 use crate::BenchError;
 
-/// Two looks that are further apart had something between them. A look takes some 10 ns; the least interrupt more than
-/// half a microsecond.
+/// The interval between two reads of the clock, in nanoseconds, above which something else ran in between. A read takes
+/// some 10 ns; the shortest interrupt more than half a microsecond.
 pub(super) const GAP_NS: f64 = 250.0;
 
-/// The sum of one watcher, alone on its line of the cache.
+/// The sum of one watcher, alone on its cache line.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Idle(AtomicU64);
@@ -31,7 +32,7 @@ impl Idle {
     }
 }
 
-/// Somebody who looks at the clock while it has nothing else to do.
+/// A thread's counter of idle time, which reads the clock while the thread has nothing else to do.
 pub(super) struct Watcher {
     idle: Arc<Idle>,
     sum: u64,
@@ -40,7 +41,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Looks at the clock: the time since the last look was idle, if it was short.
+    /// Reads the clock, and counts the time since the last read as idle if it was short. Returns the clock's value.
     #[inline]
     pub(super) fn look(&mut self) -> u64 {
         let now = system::ticks();
@@ -53,12 +54,12 @@ impl Watcher {
         now
     }
 
-    /// How long it was idle, in nanoseconds.
+    /// Returns the idle time counted, in nanoseconds.
     pub(super) fn waited_ns(&self) -> f64 {
         self.sum as f64 / system::ticks_per_ns()
     }
 
-    /// Says that the time up to now was not idle.
+    /// Marks the time up to now as busy. Returns the clock's value.
     #[inline]
     pub(super) fn worked(&mut self) -> u64 {
         self.last = system::ticks();
@@ -66,7 +67,7 @@ impl Watcher {
     }
 }
 
-/// The threads that watch, one on every processor.
+/// The threads that measure idle time, one on every processor.
 pub(super) struct Probe {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -82,7 +83,7 @@ pub(super) struct Moment {
 }
 
 impl Probe {
-    /// Starts to watch.
+    /// Starts the threads.
     pub(super) fn start(cpus: &[usize]) -> Result<Self, BenchError> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut probe = Self {
@@ -112,7 +113,7 @@ impl Probe {
         Ok(probe)
     }
 
-    /// What share of the processors is busy, in percent of one.
+    /// Returns the load of the processors by other work, in percent of one processor.
     pub(super) fn background_percent() -> Result<f64, BenchError> {
         let probe = Self::start(&system::cpus())?;
         std::thread::sleep(Duration::from_millis(50));
@@ -122,7 +123,7 @@ impl Probe {
         Ok(100.0 * probe.busy_ns(from, to) / from.until_ns(to))
     }
 
-    /// Somebody else who watches while it waits.
+    /// Returns an additional watcher, for a thread that measures idle time while it waits.
     pub(super) fn watcher(&self) -> Watcher {
         let idle = Arc::new(Idle::default());
         self.sums.lock().push(idle.clone());
@@ -130,13 +131,13 @@ impl Probe {
         Watcher { idle, sum: 0, last: system::ticks(), gap }
     }
 
-    /// This moment.
+    /// Returns the present moment.
     pub(super) fn now(&self) -> Moment {
         let idle = self.sums.lock().iter().map(|idle| idle.get()).sum();
         Moment { ticks: system::ticks(), idle }
     }
 
-    /// Nanoseconds that the processors were busy between two moments, all together.
+    /// Returns the time that the processors were busy between two moments, added up, in nanoseconds.
     pub(super) fn busy_ns(&self, from: Moment, to: Moment) -> f64 {
         let all = (to.ticks - from.ticks) * self.cpus as u64;
         let idle = to.idle - from.idle;
@@ -145,7 +146,7 @@ impl Probe {
 }
 
 impl Moment {
-    /// Nanoseconds from here to there.
+    /// Returns the time from this moment to another, in nanoseconds.
     pub(super) fn until_ns(self, to: Moment) -> f64 {
         (to.ticks - self.ticks) as f64 / system::ticks_per_ns()
     }

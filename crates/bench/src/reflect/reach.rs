@@ -1,4 +1,4 @@
-//! What the reflector is meant to reach on a machine of two processors, and what it does reach, side by side.
+//! The goals of the reflector on a machine of two processors, beside the measured values.
 
 use nacre_reflect::plane::Kind;
 
@@ -8,10 +8,10 @@ use super::stage::Device;
 use crate::Spread;
 use crate::goal::{Goal, Unit};
 
-/// The size of datagrams that the goals are about.
+/// The size of the datagrams to which the goals apply, in bytes.
 const BYTES: usize = 100;
 
-/// Compares, as far as things were measured.
+/// Compares the results with the goals, as far as they were measured.
 pub(super) fn judge(report: &Report) -> Vec<Goal> {
     let mut goals = Vec::new();
     let sendto = |receivers| find(report, Contender::Plane(Kind::Sendto), receivers);
@@ -82,8 +82,7 @@ fn find(report: &Report, who: Contender, receivers: u32) -> Option<&Series> {
     })
 }
 
-/// How many times as much one takes as the other, repetition by repetition: what disturbs the machine for longer disturbs
-/// both.
+/// Returns the ratio of two series, repetition by repetition: a longer disturbance of the machine affects both.
 fn ratio(one: &Series, other: &Series, value: fn(&Run) -> f64) -> f64 {
     let pairs = one.repetitions.iter().zip(&other.repetitions);
     Spread::of(pairs.map(|(one, other)| value(one) / value(other))).median

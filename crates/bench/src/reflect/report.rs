@@ -1,4 +1,4 @@
-//! The results of the study, for people and for programs.
+//! The results of the study, as text and as JSON.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -19,14 +19,14 @@ use crate::quantity::grouped;
 use crate::table::Table;
 use crate::{BenchError, Spread};
 
-/// Everything that was measured.
+/// All results.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Report {
     study: &'static str,
     pub(super) machine: Machine,
-    /// Cycles of the processor's clock in a nanosecond.
+    /// The number of cycles of the processor's clock per nanosecond.
     cycles_per_ns: f64,
-    /// The share of the processors that was busy with other things before and after, in percent of one.
+    /// The load of the processors by other work before and after, in percent of one processor.
     pub(super) background_percent: Vec<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) series: Vec<Series>,
@@ -48,7 +48,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// An empty one.
+    /// Creates an empty report.
     pub(super) fn new() -> Self {
         Self {
             study: "reflect",
@@ -66,7 +66,7 @@ impl Report {
         }
     }
 
-    /// Says once of each who could not be measured why not.
+    /// Adds contenders that could not be measured, each once.
     pub(super) fn add_absent(&mut self, absent: Vec<Absent>) {
         for absent in absent {
             if !self.absent.iter().any(|known| known.who == absent.who) {
@@ -75,7 +75,7 @@ impl Report {
         }
     }
 
-    /// As JSON.
+    /// Returns it as JSON.
     pub(super) fn json(&self) -> Result<String, BenchError> {
         serde_json::to_string(self)
             .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))
@@ -87,10 +87,10 @@ impl Report {
     }
 }
 
-/// More than this, in percent of a processor, is more than interrupts of an idle machine.
+/// The limit of the background load, in percent of a processor, above that of an idle machine's interrupts.
 const BACKGROUND_MAX: f64 = 8.0;
 
-/// Words that nobody is to overlook.
+/// Highlights a text that must not be overlooked.
 pub(super) fn alarming(text: &str) -> String {
     match std::io::stdout().is_terminal() {
         true => format!("\u{1b}[31m{text}\u{1b}[0m"),

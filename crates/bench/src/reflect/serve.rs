@@ -1,7 +1,7 @@
-//! The reflector under study: a process of its own in the reflector's namespace, which runs the real forwarder with one
-//! of the planes. Its members are put into its table directly, so that a plane is measured and nothing else.
+//! The reflector under study: a process in the reflector's namespace, which runs the real forwarder with one of the
+//! planes. Its members are put into its table directly, so that only the plane is measured.
 //!
-//! It is told what to do by lines of JSON on its standard input, and answers on its standard output.
+//! It reads requests as lines of JSON from its standard input, and answers on its standard output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -30,18 +30,18 @@ pub(super) struct Member {
     pub(super) address: SocketAddr,
 }
 
-/// What the reflector is to be.
+/// The parameters of the reflector.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Orders {
     pub(super) plane: String,
-    /// The devices that members are behind.
+    /// The devices behind which members are.
     pub(super) devices: Vec<String>,
     pub(super) listeners: Vec<SocketAddr>,
     pub(super) members: Vec<Member>,
-    /// So many groups on the first port, which members join in the proper way; 0 for one group whose members are put
-    /// into the table.
+    /// The number of groups on the first port, which members join by the protocol; 0 for one group whose members are
+    /// put into the table.
     pub(super) groups: u32,
-    /// The processor for its thread.
+    /// The processor to which its thread is pinned.
     pub(super) cpu: Option<usize>,
 }
 
@@ -57,12 +57,12 @@ enum Answer {
     Counters(Counted),
 }
 
-/// What the forwarder counted.
+/// The counters of the forwarder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Counted {
-    /// Datagrams that came to user space.
+    /// The number of datagrams that came to user space.
     pub(super) received: u64,
-    /// Members that there are.
+    /// The number of members.
     pub(super) members: u64,
     pub(super) admitted: u64,
     pub(super) copies: u64,
@@ -71,20 +71,20 @@ pub(super) struct Counted {
     pub(super) over_rate: u64,
     pub(super) backlog: u64,
     pub(super) socket_full: u64,
-    /// Datagrams that a kernel program handed to user space.
+    /// The number of datagrams that a kernel program handed to user space.
     pub(super) handed: u64,
     pub(super) handed_lost: u64,
-    /// How often a device was full.
+    /// The number of times that a device was full.
     pub(super) full: u64,
 }
 
 impl Counted {
-    /// Datagrams refused as a whole, for whatever reason.
+    /// Returns the number of datagrams refused as a whole, for any reason.
     pub(super) fn refused(&self) -> u64 {
         self.strangers + self.over_rate + self.backlog + self.socket_full
     }
 
-    /// What has been added since.
+    /// Returns the increase since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self {
             received: self.received - before.received,
@@ -103,9 +103,9 @@ impl Counted {
     }
 }
 
-/// Who the table belongs to.
+/// The owner of the table.
 enum Owner {
-    /// Nobody: there is nobody to talk to.
+    /// No control plane: there are no other parties.
     Nobody(Box<Table>),
     /// The real control plane.
     Control(Box<Control>),
@@ -135,7 +135,7 @@ impl Host for Owner {
 }
 
 impl Owner {
-    /// A control plane with so many groups.
+    /// Creates a control plane with `groups` groups.
     fn with_groups(groups: u32) -> Self {
         let mut control = Control::new(ControlOptions::default(), Secret::new(rand::random()));
         for id in 0..groups {
@@ -144,7 +144,7 @@ impl Owner {
         Owner::Control(Box::new(control))
     }
 
-    /// Lets these be members.
+    /// Sets the members, where there is no control plane.
     fn set(&mut self, members: &[Member]) {
         let Owner::Nobody(table) = self else { return };
         let options = GroupOptions {
@@ -162,7 +162,7 @@ impl Owner {
     }
 }
 
-/// The reflector's process.
+/// Runs the reflector's process.
 pub(crate) fn main() -> Result<(), BenchError> {
     let Some(orders) = read_line()? else { return Ok(()) };
     let orders: Orders = serde_json::from_str(&orders).map_err(unreadable)?;
@@ -206,7 +206,7 @@ pub(crate) fn main() -> Result<(), BenchError> {
     }
 }
 
-/// A line of the orders, or nothing at their end.
+/// Reads a line of the requests; `None` at their end.
 fn read_line() -> Result<Option<String>, BenchError> {
     let mut line = String::new();
     let read =
@@ -262,7 +262,7 @@ fn say(answer: &Answer) -> Result<(), BenchError> {
     writeln!(output, "{line}").and_then(|()| output.flush()).map_err(BenchError::io("answer the study"))
 }
 
-/// The study's end of that process, which ends when this is dropped.
+/// The study's handle of that process, which ends when this is dropped.
 pub(super) struct Reflector {
     child: Child,
     input: Option<ChildStdin>,
@@ -296,7 +296,7 @@ impl Reflector {
         }
     }
 
-    /// What it counted up to now.
+    /// Returns the current counters.
     pub(super) fn counters(&mut self) -> Result<Counted, BenchError> {
         match self.ask(&Request::Counters)? {
             Answer::Counters(counted) => Ok(counted),
@@ -304,7 +304,7 @@ impl Reflector {
         }
     }
 
-    /// Its process.
+    /// Returns the id of its process.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }

@@ -1,7 +1,7 @@
-//! Where the study takes place: three network namespaces, of the senders, of the reflector and of the receivers, with
-//! veth pairs between them.
+//! The network of the study: three namespaces, for the senders, the reflector and the receivers, with veth pairs
+//! between them.
 //!
-//! The namespaces have no names: they last as long as somebody has them open, so that nothing of them stays behind,
+//! The namespaces have no names: they exist as long as a process has them open, so that nothing of them remains,
 //! however the study ends.
 //!
 //! ```text
@@ -23,26 +23,26 @@ use super::counting::Counting;
 use super::system;
 use crate::BenchError;
 
-/// The port of the first group. The others follow.
+/// The port of the first group; those of other groups follow.
 pub(super) const PORT: u16 = 7400;
 
-/// The port that all receivers and senders have.
+/// The port of all receivers and senders.
 pub(super) const MEMBER_PORT: u16 = 9000;
 
 /// The reflector's device towards the senders.
 pub(super) const INPUT: &str = "in0";
 
-/// How fast a device of the reflector's sends.
+/// The sending rate of a device of the reflector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Device {
-    /// As fast as the processors.
+    /// No limit but the processors.
     Unlimited,
-    /// So many megabits in a second, with the gaps between frames that Ethernet has, behind a queue of 100 frames.
+    /// A number of megabits per second, with Ethernet's gaps between frames, behind a queue of 100 frames.
     Limited(u32),
 }
 
-/// One network namespace.
+/// A network namespace.
 pub(super) struct Network(File);
 
 impl Network {
@@ -51,7 +51,7 @@ impl Network {
         on_own_thread(system::new_network).map(Self)
     }
 
-    /// Does something in the namespace, on a thread of its own.
+    /// Runs `work` in the namespace, on its own thread.
     pub(super) fn run<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, BenchError> + Send,
@@ -62,22 +62,22 @@ impl Network {
         })
     }
 
-    /// Moves the calling thread there, for good.
+    /// Moves the calling thread there permanently.
     pub(super) fn enter(&self) -> Result<(), BenchError> {
         system::enter_network(&self.0)
     }
 
-    /// Where `ip` finds it.
+    /// Returns the path by which `ip` finds it.
     fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
-    /// Gives `ip` some commands, one on each line.
+    /// Runs some `ip` commands, one on each line.
     pub(super) fn ip(&self, lines: &str) -> Result<(), BenchError> {
         self.batch("ip", lines)
     }
 
-    /// Gives `tc` some commands, one on each line.
+    /// Runs some `tc` commands, one on each line.
     pub(super) fn tc(&self, lines: &str) -> Result<(), BenchError> {
         self.batch("tc", lines)
     }
@@ -116,7 +116,7 @@ impl Network {
         })
     }
 
-    /// The number of a device.
+    /// Returns the index of a device.
     pub(super) fn device(&self, name: &str) -> Result<u32, BenchError> {
         self.run(|| {
             system::show_devices()?;
@@ -134,7 +134,7 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, BenchError> + Send) -
     })
 }
 
-/// All of it.
+/// The whole network.
 pub(super) struct Stage {
     pub(super) senders: Network,
     pub(super) reflector: Network,
@@ -144,7 +144,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Builds it, with these devices towards the receivers.
+    /// Builds the network, with these devices towards the receivers.
     pub(super) fn build(devices: &[Device]) -> Result<Self, BenchError> {
         let (senders, reflector, receivers) = (Network::new()?, Network::new()?, Network::new()?);
         senders
@@ -200,9 +200,9 @@ impl Stage {
 }
 
 impl Stage {
-    /// Has another processor work on what comes in to the reflector, as a network card's interrupts would have it: a thread
-    /// of the kernel's fetches it from a ring. Else the sender's does that work, and the sender sends no more than that
-    /// leaves time for. The devices towards receivers get the queue of the paper's.
+    /// Makes another processor handle the reflector's input, as a network card's interrupts would: a kernel thread
+    /// fetches it from a ring. Otherwise the sender's processor does that work, which limits the sender. The devices
+    /// towards receivers get the paper's queue.
     pub(super) fn fetch_on(&self, cpu: usize) -> Result<(), BenchError> {
         self.senders.run(|| poll_for_frames("s0"))?;
         let name = format!("napi/{INPUT}-");
@@ -219,7 +219,7 @@ impl Stage {
     }
 }
 
-/// The kernel's threads whose names begin like this.
+/// Returns the kernel threads whose names begin with `name`.
 pub(super) fn kernel_threads(name: &str) -> BTreeSet<i32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -231,9 +231,9 @@ pub(super) fn kernel_threads(name: &str) -> BTreeSet<i32> {
         .collect()
 }
 
-/// Has a veth device take what comes in from a ring, as network cards do. Both ends have to be told. Without it frames that a
-/// program in the driver at the other end sends are not taken at all, and buffers of the network's stack go by a queue of
-/// the processor that sends them, so that what two processors send is in no order.
+/// Makes a veth device take its input from a ring, as network cards do. Both ends need this. Without it, frames that a
+/// driver program at the other end sends are not taken at all, and buffers of the network stack pass through a queue of
+/// the sending processor, so that the output of two processors is in no order.
 fn poll_for_frames(device: &str) -> Result<(), BenchError> {
     let mut command = Command::new("ethtool");
     command.args(["-K", device, "gro", "on", "tso", "off"]).stdin(Stdio::null()).stdout(Stdio::null());
@@ -250,36 +250,36 @@ fn poll_for_frames(device: &str) -> Result<(), BenchError> {
     }
 }
 
-/// What is missing is most often the right to do it.
+/// Adds the likely cause to an error: missing privileges.
 fn hint(error: BenchError) -> Result<(), BenchError> {
     Err(BenchError::Process(format!("{error}; network namespaces need root, and a kernel with veth")))
 }
 
-/// Most senders.
+/// The maximum number of senders.
 pub(super) const SENDERS_MAX: u32 = 8;
 
-/// The reflector's device of this number towards receivers.
+/// Returns the name of the reflector's device with this number towards receivers.
 pub(super) fn output(device: usize) -> String {
     format!("out{device}")
 }
 
-/// The address of a sender.
+/// Returns the address of a sender.
 pub(super) fn sender_address(sender: u32) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from(0x0a3f_0002 + sender), MEMBER_PORT))
 }
 
-/// The address of one of very many members on the senders' side.
+/// Returns the address of one of very many members on the senders' side.
 pub(super) fn member_address(member: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 63, 128, 1)) + member)
 }
 
-/// The address of a receiver behind a device.
+/// Returns the address of a receiver behind a device.
 pub(super) fn receiver_address(device: usize, receiver: u32) -> SocketAddr {
     let net = Ipv4Addr::new(10, 64 + device as u8, 128, 0);
     SocketAddr::from((Ipv4Addr::from(u32::from(net) + receiver), MEMBER_PORT))
 }
 
-/// The reflector's address towards the senders, or towards the receivers behind a device.
+/// Returns the reflector's address towards the senders, or towards the receivers behind a device.
 pub(super) fn reflector_address(device: Option<usize>, port: u16) -> SocketAddr {
     let net = device.map_or(63, |device| 64 + device as u8);
     SocketAddr::from((Ipv4Addr::new(10, net, 0, 1), port))

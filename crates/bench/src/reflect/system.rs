@@ -1,5 +1,5 @@
-//! Calls of the system that no safe library offers: namespaces of threads, the lowest class of scheduling, many datagrams
-//! by one call, the processor's clock, and memory that a kernel's program counts in.
+//! System calls that no safe library offers: namespaces of threads, the lowest scheduling class, many datagrams by one
+//! call, the processor's clock, and memory in which a kernel program counts.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ fn check(result: libc::c_int, attempted: &str) -> Result<libc::c_int, BenchError
     }
 }
 
-/// Gives the calling thread a network namespace of its own, which lasts as long as the thread, or as the file does.
+/// Moves the calling thread into a new network namespace, which lasts as long as the thread, or as the returned file.
 pub(super) fn new_network() -> Result<File, BenchError> {
     // SAFETY: the call takes no memory, and changes this thread alone.
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) }, "make a network namespace (this needs root)")?;
@@ -35,7 +35,7 @@ pub(super) fn enter_network(network: &File) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Shows the calling thread alone the devices of its network namespace under /sys.
+/// Mounts a /sys that shows the devices of its network namespace, for the calling thread only.
 pub(super) fn show_devices() -> Result<(), BenchError> {
     // SAFETY: the call takes no memory, and changes this thread alone.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) }, "make a mount namespace")?;
@@ -50,13 +50,13 @@ pub(super) fn show_devices() -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Keeps the calling thread on one processor.
+/// Pins the calling thread to a processor.
 pub(super) fn pin(cpu: usize) -> Result<(), BenchError> {
     // 0 is the calling thread.
     pin_process(0, cpu)
 }
 
-/// Keeps another process, or a thread of the kernel's, on one processor.
+/// Pins another process, or a kernel thread, to a processor.
 pub(super) fn pin_process(process: i32, cpu: usize) -> Result<(), BenchError> {
     // SAFETY: a set of processors is plain bits, for which zeros are the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -68,7 +68,7 @@ pub(super) fn pin_process(process: i32, cpu: usize) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The processors that this process may use.
+/// Returns the processors that this process may use.
 pub(super) fn cpus() -> Vec<usize> {
     // SAFETY: as above.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -80,7 +80,7 @@ pub(super) fn cpus() -> Vec<usize> {
     (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
 }
 
-/// Lets the calling thread run only where nobody else wants to.
+/// Lets the calling thread run only when its processor is otherwise idle.
 pub(super) fn run_when_idle() -> Result<(), BenchError> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters outlive the call; 0 is the calling thread.
@@ -92,13 +92,13 @@ pub(super) fn run_when_idle() -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Nanoseconds that the calling thread has run.
+/// Returns the time that the calling thread has run, in nanoseconds.
 pub(super) fn thread_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The processor's own clock, or the system's where there is none.
+/// Returns the value of the processor's own clock, or of the system's where there is none.
 #[inline]
 pub(super) fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -113,7 +113,7 @@ pub(super) fn ticks() -> u64 {
     }
 }
 
-/// Ticks of that clock in a nanosecond.
+/// Returns the number of ticks of that clock per nanosecond.
 pub(super) fn ticks_per_ns() -> f64 {
     static RATE: OnceLock<f64> = OnceLock::new();
     *RATE.get_or_init(|| {
@@ -127,7 +127,7 @@ pub(super) fn ticks_per_ns() -> f64 {
     })
 }
 
-/// Sends many datagrams by one call on a connected socket; all are as long as the first.
+/// A batch of datagrams to send by one call on a connected socket; all have the same length.
 pub(super) struct Batch {
     // Rows of the datagrams' bytes, which `parts` points into.
     bytes: Vec<u8>,
@@ -140,7 +140,7 @@ pub(super) struct Batch {
 unsafe impl Send for Batch {}
 
 impl Batch {
-    /// `many` datagrams of `length` bytes.
+    /// Creates a batch of `many` datagrams of `length` bytes.
     pub(super) fn new(many: usize, length: usize) -> Self {
         let mut bytes = vec![0; many * length];
         let mut parts: Vec<libc::iovec> = bytes
@@ -160,17 +160,17 @@ impl Batch {
         Self { bytes, length, parts, heads }
     }
 
-    /// How many it holds.
+    /// Returns the number of datagrams in the batch.
     pub(super) fn len(&self) -> usize {
         self.parts.len()
     }
 
-    /// The bytes of one.
+    /// Returns the bytes of one datagram.
     pub(super) fn row(&mut self, index: usize) -> &mut [u8] {
         &mut self.bytes[index * self.length..(index + 1) * self.length]
     }
 
-    /// Sends the first `many`, and says how many the system took.
+    /// Sends the first `many` datagrams, and returns how many the system took.
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>, many: usize) -> io::Result<usize> {
         let many = many.min(self.heads.len());
         // SAFETY: the headers lead to rows of `bytes`; both are owned by this value and outlive the call.
@@ -183,15 +183,15 @@ impl Batch {
     }
 }
 
-/// A socket that sends from many addresses: any that is local.
+/// A socket that sends from any local address.
 pub(super) struct ManySocket(std::net::UdpSocket);
 
-/// Room for one message of control data with an address in it.
+/// Space for one control message with an address.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
 impl ManySocket {
-    /// Bound to a port of all addresses.
+    /// Binds a socket to a port of all addresses.
     pub(super) fn bind(port: u16) -> io::Result<Self> {
         let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
         let on: libc::c_int = 1;
@@ -212,7 +212,7 @@ impl ManySocket {
         Ok(Self(socket))
     }
 
-    /// Sends from an address.
+    /// Sends a datagram from an address.
     pub(super) fn send(&self, from: Ipv4Addr, to: SocketAddrV4, bytes: &[u8]) -> io::Result<()> {
         let mut name = address(to);
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -245,7 +245,7 @@ impl ManySocket {
         }
     }
 
-    /// The next datagram, its length, and the address that it came to; nothing if none is there.
+    /// Receives the next datagram, and returns its length and the address that it came to; `None` if there is none.
     pub(super) fn receive(&self, bytes: &mut [u8]) -> io::Result<Option<(usize, Ipv4Addr)>> {
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut control = Control([0; 64]);
@@ -285,7 +285,7 @@ fn address(to: SocketAddrV4) -> libc::sockaddr_in {
     }
 }
 
-/// Words of 64 bits that the kernel writes and everybody reads.
+/// An array of 64-bit words that the kernel writes and this process reads.
 pub(super) struct Words {
     start: NonNull<AtomicU64>,
     many: usize,
@@ -297,7 +297,7 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Maps an array of the kernel's that was made to be mapped.
+    /// Maps a kernel array that was made to be mapped.
     pub(super) fn map(array: impl AsFd, many: usize) -> Result<Self, BenchError> {
         // SAFETY: a new mapping at an address of the system's choice, of a length that the kernel checks.
         let start = unsafe {
@@ -316,13 +316,13 @@ impl Words {
         }
     }
 
-    /// One of them.
+    /// Returns a word.
     #[inline]
     pub(super) fn get(&self, index: usize) -> u64 {
         self.word(index).load(Ordering::Relaxed)
     }
 
-    /// Makes all of them zero.
+    /// Sets all words to zero.
     pub(super) fn clear(&self) {
         (0..self.many).for_each(|index| self.word(index).store(0, Ordering::Relaxed));
     }

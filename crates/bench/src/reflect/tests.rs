@@ -1,4 +1,4 @@
-//! What follows from measured numbers, with numbers that were made up.
+//! Tests of the conclusions from results, with made-up numbers.
 
 use nacre_reflect::plane::Kind;
 
@@ -7,7 +7,8 @@ use super::report::Report;
 use super::stage::Device;
 use super::{capacity, figures, reach};
 
-/// A series whose copies cost so much in each repetition, and as much more for the sender and the receivers.
+/// Returns a series whose copies have the given costs in the repetitions, and the same again for the sender and the
+/// receivers.
 fn series(who: Contender, receivers: u32, copy_ns: &[f64]) -> Series {
     let run = |ns: &f64| Run {
         datagrams: 1000,

@@ -1,8 +1,8 @@
-//! Whether processor time is counted right: loops whose length is known, beside what the probe saw of them, and beside
-//! what the system's own figures say.
+//! A check of the processor time's measurement: loops of known length, compared with the probe and with the system's
+//! own figures.
 //!
-//! The system books whole ticks here. Work in many small pieces is then right in the long run only, and work in step with
-//! the timer not even then.
+//! The system accounts whole ticks here. Work in many small pieces is then right only in the long run, and work in step
+//! with the timer not even then.
 
 use std::time::{Duration, Instant};
 
@@ -16,20 +16,20 @@ use super::system;
 use crate::BenchError;
 use crate::table::Table;
 
-/// One known amount of work.
+/// A loop with a known amount of work.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Loop {
     what: String,
-    /// How long it was watched.
+    /// The measured time, in seconds.
     seconds: f64,
-    /// What the processors did, all together.
+    /// The known work of all processors together.
     known_ms: f64,
     probe_ms: f64,
-    /// By /proc/stat.
+    /// The work by /proc/stat.
     stat_ms: f64,
 }
 
-/// Measures all of them.
+/// Measures all loops.
 pub(super) fn measure(args: &Args) -> Result<Vec<Loop>, BenchError> {
     let bench = Bench::build(super::this_program()?, None, &[Device::Unlimited], args.window())?;
     let mut loops = Vec::new();
@@ -73,7 +73,7 @@ pub(super) fn measure(args: &Args) -> Result<Vec<Loop>, BenchError> {
     Ok(loops)
 }
 
-/// Watches what `work` does in the time of a window; it says how many nanoseconds it was.
+/// Measures `work` during a window; it returns its own length in nanoseconds.
 fn watch(
     bench: &Bench,
     what: String,
@@ -119,8 +119,8 @@ fn work_and_sleep(
     })
 }
 
-/// Busy time of all processors by the system's own figures. The threads that watch for idle time are the only ones that
-/// are nice on a quiet machine, so that nice time is idle time.
+/// Returns the busy time of all processors by the system's own figures. The threads that measure idle time are the only
+/// nice ones on a quiet machine, so that nice time is idle time.
 fn stat_busy() -> Duration {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
@@ -130,7 +130,7 @@ fn stat_busy() -> Duration {
     Duration::from_millis(10 * busy)
 }
 
-/// For people.
+/// Returns the results as a table.
 pub(super) fn table(loops: &[Loop]) -> Table {
     let mut table = Table::new(&["what", "watched", "known", "probe", "off by", "/proc/stat", "off by"]);
     for Loop { what, seconds, known_ms, probe_ms, stat_ms } in loops {

@@ -1,4 +1,4 @@
-//! What a person can say to `nacre bench rmw`.
+//! The arguments of `nacre bench rmw`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::server::Keep;
 /// process, with threads as clients.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// How to coordinate; several separated by commas [default: optimistic,zookeeper,none]
+    /// Ways to coordinate, separated by commas [default: optimistic,zookeeper,none]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WAY,…", hide_default_value = true)]
     pub way: Vec<Coordination>,
 
@@ -38,17 +38,17 @@ pub struct Args {
     /// still the one that was read
     #[arg(long, help_heading = "Peers")]
     pub librados: bool,
-    /// Which peers to measure too, in place of the flags above, but for --librados
+    /// Peers to measure too, in place of the flags above, but for --librados
     #[arg(long, value_enum, help_heading = "Peers")]
     pub peers: Option<Peers>,
 
     /// Server processes to start [default: 1; for figures 3 to 5: 32]
     #[arg(long, value_name = "N", help_heading = "Servers and clients")]
     pub servers: Option<u32>,
-    /// How the started servers keep the blocks
+    /// Durability of the blocks in the started servers
     #[arg(long, value_enum, default_value_t, help_heading = "Servers and clients")]
     pub keep: Keep,
-    /// Have the servers not pace blocks under contention
+    /// Turn off the servers' pacing of blocks under contention
     #[arg(long, help_heading = "Servers and clients")]
     pub no_pacing: bool,
     /// Client processes to start [default: 1; for figures 3 to 5: up to 32]
@@ -60,7 +60,7 @@ pub struct Args {
     /// ZooKeeper sessions, or etcd connections, of each client
     #[arg(long, default_value_t = 4, value_name = "N", help_heading = "Servers and clients")]
     pub connections: u32,
-    /// Where servers and peers put their files [default: the folder for temporary files]
+    /// Folder for the files of servers and peers [default: the folder for temporary files]
     #[arg(long, value_name = "FOLDER", help_heading = "Servers and clients")]
     pub folder: Option<PathBuf>,
 
@@ -76,14 +76,14 @@ pub struct Args {
     /// Size of a block
     #[arg(long, default_value = "4KiB", value_parser = parse_bytes, value_name = "SIZE", help_heading = "Blocks")]
     pub block_size: u64,
-    /// Have the writes propose the version that was read plus one, as the paper's protocol does
+    /// Make the writes propose the version that was read plus one, as the paper's protocol does
     #[arg(long, help_heading = "Blocks")]
     pub propose: bool,
-    /// Have retries begin with a read, as the paper's protocol does, instead of with what the refusal says
+    /// Make retries begin with a read, as the paper's protocol does, instead of with the block in the refusal
     #[arg(long, help_heading = "Blocks")]
     pub reread: bool,
 
-    /// Measure short and seldom: 3 × 0.5 s a point, for a first look
+    /// Measure briefly and with few repetitions: 3 × 0.5 s a point, for a first look
     #[arg(long, conflicts_with = "full", help_heading = "Measuring")]
     pub quick: bool,
     /// Measure long: 5 × 3 s a point
@@ -95,31 +95,31 @@ pub struct Args {
     /// Length of the measured window [default: 2s]
     #[arg(long, value_parser = parse_duration, value_name = "TIME", help_heading = "Measuring")]
     pub window: Option<Duration>,
-    /// How often to measure each point [default: 5]
+    /// Number of repetitions of each point [default: 5]
     #[arg(long, value_name = "N", help_heading = "Measuring")]
     pub repeat: Option<u32>,
-    /// Where all randomness comes from
+    /// Seed of all random choices
     #[arg(long, default_value_t = 1, help_heading = "Measuring")]
     pub seed: u64,
 
     /// Measure and draw the paper's figures 2 (a and b), 3, 4 and 5 instead of one point; several separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "FIGURE,…", help_heading = "Results")]
     pub figure: Vec<FigureName>,
-    /// Measure what Nacre is meant to reach on two processors, beside what it does reach, instead of one point
+    /// Measure the goals of Nacre on two processors, instead of one point
     #[arg(long, conflicts_with = "figure", help_heading = "Results")]
     pub reach: bool,
-    /// Where the figures go
+    /// Folder for the figures
     #[arg(long, value_name = "FOLDER", default_value = ".", help_heading = "Results")]
     pub out: PathBuf,
-    /// Write all results, raw and summed up, with the machine's description, to this file as JSON
+    /// Write all results, raw and summarised, with the machine's description, to this file as JSON
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub results: Option<PathBuf>,
 
-    /// A store to use instead of starting servers; `mem:` and `file:PATH` run in this process, with threads as
+    /// The store to use instead of starting servers; `mem:` and `file:PATH` run in this process, with threads as
     /// clients. Filled in by the program from a flag that all its commands share.
     #[arg(skip)]
     pub store: Option<String>,
-    /// Print the results as JSON instead of the table. Filled in like the store.
+    /// Prints the results as JSON instead of the table. Filled in like the store.
     #[arg(skip)]
     pub print_json: bool,
 }
@@ -139,11 +139,11 @@ pub enum FigureName {
     /// Longest run of failures of each of 512 blocks.
     #[value(name = "5")]
     Five,
-    /// All of them.
+    /// All figures.
     All,
 }
 
-/// How long and how often a point is measured.
+/// The duration and the number of measurements of a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Measure {
     pub(crate) warm_up: Duration,
@@ -151,17 +151,17 @@ pub(crate) struct Measure {
     pub(crate) repetitions: u32,
 }
 
-/// Several peers at once.
+/// A selection of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Peers {
-    /// All of them.
+    /// All peers.
     All,
-    /// None, whatever the flags say.
+    /// None, even if other flags name them.
     None,
 }
 
 impl Args {
-    /// The ways and peers that were asked for, in the order of the table.
+    /// Returns the requested ways and peers, in the order of the table.
     pub(crate) fn coordinations(&self) -> Vec<Coordination> {
         let mut ways = match self.way.as_slice() {
             [] => vec![Coordination::Optimistic, Coordination::Zookeeper, Coordination::None],
@@ -185,12 +185,12 @@ impl Args {
         ways
     }
 
-    /// Whether a figure was asked for.
+    /// Returns whether a figure was requested.
     pub(crate) fn wants(&self, figure: FigureName) -> bool {
         self.figure.contains(&figure) || self.figure.contains(&FigureName::All)
     }
 
-    /// How long and how often to measure.
+    /// Returns the duration and the number of measurements.
     pub(crate) fn measure(&self) -> Measure {
         let (warm_up_ms, window_ms, repetitions) = match (self.quick, self.full) {
             (true, _) => (200, 500, 3),
@@ -204,7 +204,7 @@ impl Args {
         }
     }
 
-    /// Where the blocks are kept, on so many servers unless something else was asked for.
+    /// Returns the place of the blocks, with `servers` servers unless another number was requested.
     pub(crate) fn place(&self, servers: u32) -> Place {
         match &self.store {
             None => Place::Servers {
@@ -217,7 +217,10 @@ impl Args {
         }
     }
 
-    /// The point that the parameters describe, for one way.
+    /// Returns the point that the parameters describe, for one way.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`] if the parameters are inconsistent.
     pub(crate) fn point(&self, coordination: Coordination) -> Result<Point, BenchError> {
         let usage = |text: &str| BenchError::Usage(text.into());
         let measure = self.measure();

@@ -1,25 +1,25 @@
-//! What stands in a block: the count of its successful updates, and a count for each writer.
+//! The contents of a block: the count of its successful updates, and a count for each writer.
 //!
 //! ```text
 //! 0        8                                          len-8      len
 //! | count  | update counts of writers (u32 each) ...  |  seal    |
 //! ```
 //!
-//! All numbers are little-endian. The seal repeats the count, so that a block of which only a part was written
-//! shows. A block that was never written is all zeros, and so are the bytes past the end of a fork. Writer `w` owns
-//! the count `w modulo slots`; a block too small for any has none, and only the whole is counted.
+//! All numbers are little-endian. The seal repeats the count, so that a partially written block is detected. A block
+//! that was never written is all zeros, and so are the bytes past the end of a fork. Writer `w` owns the count `w
+//! modulo slots`; a block too small for any has none, and only the total is counted.
 
 use bytes::{Bytes, BytesMut};
 
-/// Smallest block: the count and the seal.
+/// The size of the smallest block in bytes: the count and the seal.
 pub(crate) const BLOCK_BYTES_MIN: u32 = 16;
 
-/// How many counts of writers fit into a block.
+/// Returns the number of writers' counts that fit into a block.
 pub(crate) fn slots(block_bytes: u32) -> u32 {
     (block_bytes - BLOCK_BYTES_MIN) / 4
 }
 
-/// The count of successful updates, or `None` if the block's two ends disagree, as after a torn write.
+/// Returns the count of successful updates, or `None` if the block's two ends disagree, as after a torn write.
 pub(crate) fn count(block: &[u8], block_bytes: u32) -> Option<u64> {
     if block.is_empty() {
         return Some(0);
@@ -31,7 +31,7 @@ pub(crate) fn count(block: &[u8], block_bytes: u32) -> Option<u64> {
     (count == number(block, block.len() - 8)).then_some(count)
 }
 
-/// The count of one writer slot.
+/// Returns the count of one writer slot.
 pub(crate) fn slot_count(block: &[u8], slot: u32) -> u32 {
     let at = 8 + 4 * slot as usize;
     block
@@ -39,8 +39,8 @@ pub(crate) fn slot_count(block: &[u8], slot: u32) -> u32 {
         .map_or(0, |bytes| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte)))
 }
 
-/// The block after one more update by `writer`, or `None` if the block is torn. Changes the bytes in place where
-/// nobody else holds them.
+/// Returns the block after one more update by `writer`, or `None` if the block is torn. Changes the bytes in place if
+/// they are not shared.
 pub(crate) fn update(block: Bytes, block_bytes: u32, writer: u32) -> Option<Bytes> {
     let count = count(&block, block_bytes)? + 1;
     let mut block = match block.try_into_mut() {

@@ -1,7 +1,7 @@
 //! The checker: proves after a run that no update was lost.
 //!
-//! It replays every writer's targets from the seed, as far as that writer says that it came, which gives the number
-//! of updates that each block must have seen, as a whole and from each writer; then it reads every such block.
+//! It replays every writer's targets from the seed, up to the number of updates that the writer reports, which gives
+//! the number of updates that each block must have seen, in total and from each writer; then it reads every such block.
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -12,25 +12,25 @@ use super::way::Way;
 use super::workload::{Target, Workload};
 use crate::BenchError;
 
-/// What the checker found.
+/// The result of the checker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Blocks that were updated, and read back.
+    /// The number of blocks that were updated, and read back.
     pub blocks: u64,
-    /// Updates that were reported as successful.
+    /// The number of updates that were reported as successful.
     pub updates: u64,
-    /// Those of them that the blocks do not show.
+    /// The number of reported updates that the blocks do not show.
     pub lost: u64,
-    /// Updates that the blocks show, but that nobody reported.
+    /// The number of updates that the blocks show, but no writer reported.
     pub surplus: u64,
-    /// Blocks whose two ends disagree.
+    /// The number of blocks whose two ends disagree.
     pub torn: u64,
-    /// The first block that was not as it had to be, and how it differed.
+    /// The first wrong block, with its difference.
     pub example: Option<String>,
 }
 
 impl Verdict {
-    /// True if every block is exactly as it must be.
+    /// Returns whether every block is exactly as it must be.
     pub fn is_clean(&self) -> bool {
         self.lost == 0 && self.surplus == 0 && self.torn == 0
     }
@@ -89,7 +89,7 @@ pub(crate) async fn check(
     Ok(verdict)
 }
 
-/// Every update that was reported, ordered by block and then by writer.
+/// Returns every reported update, ordered by block and then by writer.
 fn replay(workload: &Workload, updates_by_writer: &[u64]) -> Vec<(Target, u32)> {
     let updates: u64 = updates_by_writer.iter().sum();
     let mut replayed = Vec::with_capacity(updates as usize);

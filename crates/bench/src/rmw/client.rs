@@ -1,4 +1,4 @@
-//! One client of the study: a process of its own, or a thread where the store lives in this process.
+//! One client of the study: a separate process, or a thread where the store is in this process.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use super::workload::Workload;
 use crate::machine::cpu_time;
 use crate::{BenchError, process, server};
 
-/// What a client is told.
+/// The parameters of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) plan: Plan,
     pub(crate) workload: Workload,
-    /// The number of its first writer; it has `concurrency` of them.
+    /// The number of its first writer, of `concurrency`.
     pub(crate) first_writer: u32,
     pub(crate) concurrency: u32,
     pub(crate) warm_up_ms: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Ready {
 }
 
 impl Orders {
-    /// Connects. The store is given where it lives in this process.
+    /// Connects. `store` is given where it is in this process.
     pub(crate) async fn prepare(self, store: Option<Arc<dyn ObjectStore>>) -> Result<Ready, BenchError> {
         let store: Option<Arc<dyn ObjectStore>> = match (store, self.plan.store()) {
             (Some(store), _) => Some(store),
@@ -56,7 +56,7 @@ impl Ready {
     }
 }
 
-/// The hidden command: a client process.
+/// Runs the hidden command of a client process.
 pub(crate) fn main() -> Result<(), BenchError> {
     process::serve_as_client(
         async |orders: Orders| orders.prepare(None).await,
@@ -69,7 +69,7 @@ pub(crate) fn main() -> Result<(), BenchError> {
     )
 }
 
-/// Runs clients as threads of this process, on a store that lives in it if they need one.
+/// Runs clients as threads of this process, on a store in this process if they need one.
 pub(crate) fn run_threads(
     orders: Vec<Orders>,
     store: Option<Arc<dyn ObjectStore>>,

@@ -1,4 +1,4 @@
-//! The loop of a client: so many concurrent operations, each updating one block after another, until time is up.
+//! The loop of a client: concurrent operations, each updating one block after another, until the time is over.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -12,44 +12,44 @@ use super::workload::Workload;
 use crate::BenchError;
 use crate::latency::{Latencies, LatencyCounts};
 
-/// When to measure. Operations run from the start to the end; those that end after the warm-up count.
+/// The measured window. Operations run from the start to its end; those that end after the warm-up count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
-    /// Operations that ended before this do not count.
+    /// The end of the warm-up; operations that ended before it do not count.
     pub(crate) from: Instant,
-    /// Operations begin before this, and count if they end before this.
+    /// The end of the window; operations begin before it, and count if they end before it.
     pub(crate) until: Instant,
 }
 
 impl Window {
-    /// A window of some length after a warm-up from `start` on.
+    /// Creates a window of `length` after a warm-up from `start` on.
     pub(crate) fn new(start: Instant, warm_up: Duration, length: Duration) -> Self {
         Self { from: start + warm_up, until: start + warm_up + length }
     }
 }
 
-/// What a client did.
+/// The results of a client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
-    /// Successful updates of each of its writers since the start, for the checker.
+    /// The number of successful updates of each of its writers since the start, for the checker.
     pub(crate) updates_by_writer: Vec<u64>,
-    /// Updates that ended in the window.
+    /// The number of updates that ended in the window.
     pub(crate) updates: u64,
-    /// Writes that these updates tried, the successful ones included.
+    /// The number of writes that these updates tried, including the successful ones.
     pub(crate) attempts: u64,
-    /// Processor time of the client from the start to the end, in microseconds; 0 where clients are threads of one
+    /// The processor time of the client from the start to the end, in microseconds; 0 where clients are threads of one
     /// process.
     pub(crate) cpu_us: u64,
-    /// Most failures that one of these updates had in a row.
+    /// The greatest number of consecutive failures of one of these updates.
     pub(crate) failures_in_a_row_max: u32,
-    /// How long these updates took, retries included.
+    /// The latencies of these updates, including retries.
     pub(crate) latencies: LatencyCounts,
 }
 
-/// How many updates a writer makes before it lets the others of its thread go on, where nothing ever makes it wait.
+/// The number of updates that a writer makes before it yields to the others of its thread, where it never has to wait.
 const UPDATES_PER_TURN: u64 = 64;
 
-/// Drives all ways concurrently, as writers `first_writer` and up.
+/// Runs all ways concurrently, as the writers from `first_writer` on.
 pub(crate) async fn drive(
     ways: Vec<Way>,
     workload: &Workload,
@@ -77,7 +77,7 @@ pub(crate) async fn drive(
     Ok(Tally { updates_by_writer, latencies: latencies.counts(), ..tally })
 }
 
-/// One writer; gives the number of its successful updates.
+/// Runs one writer, and returns the number of its successful updates.
 async fn write(
     mut way: Way,
     workload: &Workload,

@@ -1,4 +1,4 @@
-//! The paper's figures 2 to 5: which points to measure for them, and how to draw them.
+//! The paper's figures 2 to 5: the points to measure for them, and their drawing.
 
 use std::path::Path;
 
@@ -8,17 +8,17 @@ use crate::BenchError;
 use crate::figure::{Axis, Figure, Line, Scale};
 use crate::quantity::grouped;
 
-/// Servers, and most clients, of the paper's figures 3 to 5.
+/// The number of servers, and the maximum number of clients, of the paper's figures 3 to 5.
 const NODES: u32 = 32;
-/// Blocks of each object in figures 4 and 5: 512 over 32 objects.
+/// The number of blocks of each object in figures 4 and 5: 512 over 32 objects.
 const BLOCKS: u64 = 16;
 
-/// What the points of the paper's protocol are called: retry from the read, no pacing.
+/// The label of points that follow the paper's protocol: retry from the read, no pacing.
 const PAPER: &str = "as in the paper";
-/// What the points of Nacre's own are called.
+/// The label of points that follow Nacre's own protocol.
 const OPTIMISTIC: &str = "optimistic";
 
-/// The points of the figures that were asked for, figure by figure.
+/// Returns the points of the requested figures, figure by figure.
 pub(super) fn points(args: &Args) -> Result<Vec<Point>, BenchError> {
     let mut points = Vec::new();
     if args.wants(FigureName::Two) {
@@ -44,7 +44,8 @@ pub(super) fn points(args: &Args) -> Result<Vec<Point>, BenchError> {
     Ok(points)
 }
 
-/// Figure 2: one client, one server, one object, 16 concurrent operations, and more and more blocks.
+/// Returns the points of figure 2: one client, one server, one object, 16 concurrent operations, and increasing numbers
+/// of blocks.
 fn contention(args: &Args) -> Result<Vec<Point>, BenchError> {
     let ranges: &[u64] = match args.quick {
         true => &[1, 4, 16, 64, 256, 1024],
@@ -65,7 +66,7 @@ fn contention(args: &Args) -> Result<Vec<Point>, BenchError> {
     Ok(points)
 }
 
-/// Figures 3 and 4: 32 servers with one object each, and more and more clients.
+/// Returns the points of figures 3 and 4: 32 servers with one object each, and increasing numbers of clients.
 fn scaling(
     args: &Args,
     figure: &str,
@@ -87,7 +88,7 @@ fn scaling(
     Ok(points)
 }
 
-/// A point on 32 servers with one object for each.
+/// Returns a point on 32 servers with one object for each.
 fn spread_out(args: &Args, way: Coordination, clients: u32, figure: &str) -> Result<Point, BenchError> {
     Ok(Point {
         figure: Some(figure.into()),
@@ -99,7 +100,7 @@ fn spread_out(args: &Args, way: Coordination, clients: u32, figure: &str) -> Res
     })
 }
 
-/// The same point by the paper's protocol on servers that do not pace.
+/// Returns a point's equivalent with the paper's protocol, on servers that do not pace.
 fn as_in_the_paper(point: &Point) -> Point {
     let mut point = Point { label: PAPER.into(), propose: true, reread: true, ..point.clone() };
     if let Place::Servers { pacing, .. } = &mut point.place {
@@ -108,7 +109,7 @@ fn as_in_the_paper(point: &Point) -> Point {
     point
 }
 
-/// Draws the figures for which points were measured; gives the files.
+/// Draws the figures for which points were measured, and returns the files.
 pub(super) fn draw(series: &[Series], folder: &Path) -> Result<Vec<String>, BenchError> {
     let of = |figure: &str| -> Vec<&Series> {
         series.iter().filter(|series| series.point.figure.as_deref() == Some(figure)).collect()
@@ -138,7 +139,7 @@ pub(super) fn draw(series: &[Series], folder: &Path) -> Result<Vec<String>, Benc
     Ok(files)
 }
 
-/// The labels of some series, each once, in order.
+/// Returns the distinct labels of some series, in order.
 fn labels<'a>(series: &[&'a Series]) -> Vec<&'a str> {
     let mut labels = Vec::new();
     for label in series.iter().map(|series| series.point.label.as_str()) {
@@ -149,13 +150,13 @@ fn labels<'a>(series: &[&'a Series]) -> Vec<&'a str> {
     labels
 }
 
-/// The colour of a label, the same in all figures.
+/// Returns the colour of a label, the same in all figures.
 fn colour(label: &str) -> usize {
     let known = [OPTIMISTIC, PAPER, Coordination::Zookeeper.name(), Coordination::None.name()];
     known.iter().position(|known| *known == label).unwrap_or(known.len())
 }
 
-/// What every subtitle says.
+/// Returns the conditions that every subtitle states.
 fn conditions(series: &Series) -> String {
     let point = &series.point;
     let servers = match &point.place {
@@ -173,7 +174,7 @@ fn conditions(series: &Series) -> String {
     format!("{servers}, {block} blocks, {repetitions} × {window_ms} ms a point")
 }
 
-/// The block ranges of figure 2 as places on an axis.
+/// Returns the axis of figure 2's block ranges, and the ranges.
 fn block_axis(series: &[&Series]) -> (Axis, Vec<Option<u64>>) {
     let mut ranges: Vec<Option<u64>> = Vec::new();
     for blocks in series.iter().map(|series| series.point.blocks) {
@@ -264,7 +265,7 @@ fn rate_over_clients(series: &[&Series]) -> Figure {
     }
 }
 
-/// Figure 5 shows an example run, as the paper's does: the last one of each kind.
+/// Draws figure 5 from an example run, as the paper's does: the last one of each kind.
 fn failures_of_blocks(series: &[&Series]) -> Figure {
     let mut blocks = 0;
     let mut lines = Vec::new();

@@ -1,8 +1,8 @@
 //! The read/modify/write study (*A Case for Optimistic Coordination in HPC Storage Systems*, section IV).
 //!
-//! Many clients update shared blocks at once. The study measures what it costs to coordinate them optimistically, by
-//! conditional writes, against taking locks from a lock service, against not coordinating at all, and against other
-//! systems with conditional writes of their own.
+//! Many clients update shared blocks at once. The study measures the cost of coordinating them optimistically, by
+//! conditional writes, against taking locks from a lock service, against no coordination, and against other systems
+//! with conditional writes.
 
 mod arguments;
 mod block;
@@ -33,7 +33,10 @@ use self::run::Bench;
 use crate::BenchError;
 use crate::progress::Progress;
 
-/// Runs the study as asked, prints the table, writes what was asked for.
+/// Runs the study, prints the table, and writes the requested files.
+///
+/// # Errors
+/// [`BenchError`] if the study cannot run, or an update was lost.
 pub fn run(args: &Args) -> Result<(), BenchError> {
     let report = run_on(args, None)?;
     match args.print_json {
@@ -43,7 +46,7 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Runs the study. A store that is given takes the place of the one that `--store` names, if that lives in this process.
+/// Runs the study. `store` replaces the store that `--store` names, if that is in this process.
 pub(crate) fn run_on(args: &Args, store: Option<Arc<dyn ObjectStore>>) -> Result<Report, BenchError> {
     run::validate_folder(args.folder.as_deref())?;
     run::validate_folder(Some(&args.out))?;
@@ -57,7 +60,7 @@ pub(crate) fn run_on(args: &Args, store: Option<Arc<dyn ObjectStore>>) -> Result
     runtime.block_on(crate::until_interrupted(measure(args, &mut bench)))
 }
 
-/// Measures what was asked for.
+/// Measures the requested points.
 async fn measure(args: &Args, bench: &mut Bench) -> Result<Report, BenchError> {
     let mut report = Report::new();
     // Whatever ends a long study early does not take what was measured before.

@@ -1,4 +1,4 @@
-//! A measured point: its parameters, and what its repetitions gave.
+//! A measured point: its parameters, and the results of its repetitions.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,11 +18,11 @@ pub enum Coordination {
     Optimistic,
     /// Take the object's lock in ZooKeeper, read, modify, write, release.
     Zookeeper,
-    /// Read, modify, write as if alone: updates are lost, but nothing can be faster.
+    /// Read, modify, write without coordination: updates are lost, but nothing can be faster.
     None,
     /// Redis in memory: WATCH, GET, MULTI, SET, EXEC.
     Redis,
-    /// The same with every write synced to disk (`appendfsync always`).
+    /// Redis with every write synced to disk (`appendfsync always`).
     RedisAof,
     /// etcd: a transaction that compares the revision of the last change.
     Etcd,
@@ -39,7 +39,7 @@ pub enum Coordination {
 }
 
 impl Coordination {
-    /// The name in tables and legends.
+    /// Returns the name in tables and legends.
     pub fn name(self) -> &'static str {
         match self {
             Self::Optimistic => "optimistic",
@@ -55,28 +55,28 @@ impl Coordination {
         }
     }
 
-    /// Whether the blocks are kept by Nacre.
+    /// Returns whether the blocks are stored in Nacre.
     pub(crate) fn is_on_nacre(self) -> bool {
         !matches!(self, Self::Redis | Self::RedisAof | Self::Etcd | Self::ZookeeperCas | Self::Librados)
     }
 }
 
-/// Where the blocks are kept, for the ways that keep them in Nacre.
+/// The place of the blocks, for the ways that store them in Nacre.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Place {
     /// In servers that the study starts.
     Servers {
-        /// How many.
+        /// The number of servers.
         servers: u32,
-        /// How they keep what they are given.
+        /// The durability of their stores.
         keep: Keep,
-        /// Whether they pace regions under contention.
+        /// Enables pacing of regions under contention.
         pacing: bool,
     },
-    /// In a store that is there already.
+    /// In an existing store.
     Existing(String),
-    /// In this process; clients are threads.
+    /// In a store in this process; clients are threads.
     InProcess(String),
 }
 
@@ -84,70 +84,70 @@ pub(crate) enum Place {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Point {
     pub(crate) coordination: Coordination,
-    /// What it is called in tables and legends.
+    /// The label in tables and legends.
     pub(crate) label: String,
     /// The figure that it belongs to, if any.
     pub(crate) figure: Option<String>,
     pub(crate) place: Place,
-    /// Client processes, or threads.
+    /// The number of client processes, or threads.
     pub(crate) clients: u32,
-    /// Concurrent operations of each client.
+    /// The number of concurrent operations of each client.
     pub(crate) concurrency: u32,
     pub(crate) objects: u32,
     pub(crate) forks: u32,
-    /// Blocks per fork; none for unlimited.
+    /// The number of blocks per fork; `None` for unlimited.
     pub(crate) blocks: Option<u64>,
     pub(crate) block_bytes: u32,
     pub(crate) warm_up_ms: u64,
     pub(crate) window_ms: u64,
     pub(crate) seed: u64,
-    /// Propose the version read plus one, as the paper does.
+    /// Proposes the version read plus one, as the paper does.
     pub(crate) propose: bool,
-    /// Retry from the read, as the paper does.
+    /// Retries from the read, as the paper does.
     pub(crate) reread: bool,
-    /// Whether the servers count attempts and failures of every block.
+    /// Makes the servers count attempts and failures of every block.
     pub(crate) counts_regions: bool,
-    /// Sessions or connections that a client shares among its operations, for ZooKeeper and etcd.
+    /// The number of sessions or connections that a client shares among its operations, for ZooKeeper and etcd.
     pub(crate) connections: u32,
 }
 
-/// What one repetition gave.
+/// The results of one repetition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Measurement {
-    /// Updates that ended in the window, per second.
+    /// The rate of updates that ended in the window, per second.
     pub(crate) updates_per_s: f64,
-    /// Updates that ended in the window.
+    /// The number of updates that ended in the window.
     pub(crate) updates: u64,
-    /// Writes that these updates tried.
+    /// The number of writes that these updates tried.
     pub(crate) attempts: u64,
-    /// Of these, the share that succeeded.
+    /// The share of these writes that succeeded, from 0 to 1.
     pub(crate) success_rate: f64,
-    /// Most failures of one update in a row.
+    /// The greatest number of consecutive failures of one update.
     pub(crate) failures_in_a_row_max: u32,
-    /// Processor time of the clients for each update, in microseconds; 0 where they are threads.
+    /// The processor time of the clients for each update, in microseconds; 0 where they are threads.
     pub(crate) client_cpu_us: f64,
-    /// Processor time of the servers and of the peer for each update, in microseconds; 0 where none was started.
+    /// The processor time of the servers and of the peer for each update, in microseconds; 0 where none was started.
     pub(crate) server_cpu_us: f64,
     pub(crate) latency: LatencySummary,
     pub(crate) latency_ns_counts: LatencyCounts,
     pub(crate) checked: Verdict,
-    /// What the servers counted for each block, where a figure needs it.
+    /// The servers' counts for each block, where a figure needs them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) regions: Vec<RegionStatistic>,
 }
 
-/// What a server counted for one region.
+/// A server's counts for one region.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RegionStatistic {
     /// The number of the server.
     pub(crate) server: u32,
-    /// Object, fork and offset.
+    /// The object, fork and offset.
     pub(crate) place: String,
-    /// Conditional writes that were tried.
+    /// The number of conditional writes that were tried.
     pub(crate) attempts: u64,
-    /// Those of them that failed.
+    /// The number of these writes that failed.
     pub(crate) failures: u64,
-    /// Most of them that failed in a row.
+    /// The greatest number of consecutive failures.
     pub(crate) failures_in_a_row_max: u64,
 }
 
@@ -181,27 +181,27 @@ impl Series {
         }
     }
 
-    /// Updates that the checker missed, over all repetitions.
+    /// Returns the number of updates that the checker missed, over all repetitions.
     pub(crate) fn lost(&self) -> u64 {
         self.repetitions.iter().map(|m| m.checked.lost).sum()
     }
 }
 
 impl Point {
-    /// Whether two points differ in the way to coordinate alone, and are to be compared.
+    /// Returns whether two points differ only in the way to coordinate, so that they are comparable.
     pub(crate) fn is_beside(&self, other: &Self) -> bool {
         let place = |point: &Self| (point.figure.clone(), point.clients, point.concurrency, point.blocks);
         place(self) == place(other)
     }
 
-    /// One line that says which point it is.
+    /// Returns a one-line description.
     pub(crate) fn title(&self) -> String {
         let figure = self.figure.as_ref().map(|figure| format!("figure {figure}, ")).unwrap_or_default();
         let blocks = self.blocks.map_or("unlimited".into(), |blocks| blocks.to_string());
         format!("{figure}{}, {} × {}, {blocks} blocks", self.label, self.clients, self.concurrency)
     }
 
-    /// The blocks of one repetition; their names meet those of no other run.
+    /// Returns the blocks of one repetition; their names are unique to the run.
     pub(super) fn workload(&self, repetition: u32) -> Workload {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         Workload {

@@ -1,5 +1,5 @@
-//! Measures of the embedded engine that no read/modify/write shows: large appends against the disk's own speed, the
-//! time to open again after a crash, the memory that the index takes.
+//! Measurements of the embedded engine that the read/modify/write workload does not cover: large appends against the
+//! disk's own speed, the time to reopen after a crash, and the memory of the index.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::server::{self, Keep, ServerPlan, Servers};
 
 const MIB: usize = 1 << 20;
 
-/// Appends of 1 MiB to one object by one client, each durable before the next: bytes per second.
+/// Measures appends of 1 MiB to one object by one client, each durable before the next, in bytes per second.
 pub(super) async fn append(folder: Option<&Path>, window: Duration) -> Result<f64, BenchError> {
     let folder = temporary_folder(folder)?;
     let store = server::open(&format!("file:{}", folder.path().join("store").display())).await?;
@@ -37,7 +37,7 @@ pub(super) async fn append(folder: Option<&Path>, window: Duration) -> Result<f6
     Ok(rate)
 }
 
-/// The same by `fio`, in the same folder: bytes per second.
+/// Measures such appends by `fio`, in the same folder, in bytes per second.
 pub(super) fn append_by_fio(folder: Option<&Path>, window: Duration) -> Result<f64, BenchError> {
     let fio = find_program("fio", "fio")?;
     let folder = temporary_folder(folder)?;
@@ -57,18 +57,18 @@ pub(super) fn append_by_fio(folder: Option<&Path>, window: Duration) -> Result<f
     json["jobs"][0]["write"]["bw_bytes"].as_f64().ok_or_else(|| wrong("its results lack the rate"))
 }
 
-/// What a crash leaves, and what comes of it.
+/// The results of reopening a store after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub(super) struct Reopening {
-    /// Extents in the index.
+    /// The number of extents in the index.
     pub(super) extents: u64,
-    /// Log written since the index was last written down, in bytes.
+    /// The size of the log written since the last snapshot of the index, in bytes.
     pub(super) log_bytes: u64,
-    /// From the start of the server until it listens, in seconds.
+    /// The time from the start of the server until it listens, in seconds.
     pub(super) open_s: f64,
-    /// Memory that the server holds then, over that of an empty one, for each extent, in bytes.
+    /// The memory of the server after that, less that of an empty one, per extent, in bytes.
     pub(super) resident_bytes_per_extent: f64,
-    /// What the engine itself says that the index of extents takes, for each extent, in bytes.
+    /// The memory of the index of extents, as reported by the engine, per extent, in bytes.
     pub(super) index_bytes_per_extent: f64,
 }
 
@@ -121,7 +121,7 @@ pub(super) async fn reopen(
 }
 
 const EXTENT_BYTES: usize = 1 << 10;
-/// Extents stand apart from each other, or they would be one.
+/// The distance between extents, without which they would be merged.
 const STRIDE: u64 = 2 * EXTENT_BYTES as u64;
 const OBJECTS: u64 = 64;
 const EXTENTS_PER_WRITE: u64 = 64;
@@ -130,7 +130,7 @@ fn object_id(object: u64) -> Result<ObjectId, BenchError> {
     Ok(ObjectId::try_from(format!("fill/{object}").as_str())?)
 }
 
-/// Writes so many extents, spread over the objects.
+/// Writes `extents` extents, spread over the objects.
 async fn fill(uri: &str, extents: u64) -> Result<(), BenchError> {
     let store = server::open(uri).await?;
     let payload = Bytes::from(vec![7; EXTENT_BYTES]);

@@ -1,4 +1,4 @@
-//! What Nacre is meant to reach on a machine of two processors, and what it does reach, side by side.
+//! The goals of Nacre on a machine of two processors, beside the measured values.
 
 use super::arguments::Args;
 use super::point::{Coordination, Place, Point, Series};
@@ -9,7 +9,7 @@ use crate::quantity::grouped;
 use crate::server::Keep;
 use crate::{BenchError, Spread};
 
-/// Measures everything that the goals are about, and hands on each series as it comes.
+/// Measures everything that the goals need, and passes each series to `keep` as it is completed.
 pub(super) async fn measure(
     args: &Args,
     bench: &mut Bench,
@@ -26,7 +26,7 @@ pub(super) async fn measure(
     Ok(Goals(goals))
 }
 
-/// The goals of the embedded engine.
+/// Measures the goals of the embedded engine.
 async fn measure_engine(args: &Args, bench: &Bench) -> Result<Vec<Goal>, BenchError> {
     let (mut shares, mut rates) = (Vec::new(), Vec::new());
     for _ in 0..bench.repetitions {
@@ -67,14 +67,14 @@ async fn measure_engine(args: &Args, bench: &Bench) -> Result<Vec<Goal>, BenchEr
     ])
 }
 
-/// How many repetitions of how many points that takes.
+/// Returns the number of points to measure.
 pub(super) fn points(args: &Args) -> Result<usize, BenchError> {
     Ok(groups(args)?.iter().map(|(points, _)| points.len()).sum())
 }
 
 type Judge = fn(&[Series]) -> Vec<Goal>;
 
-/// Points that are compared with each other, and what follows from them.
+/// Returns groups of points that are compared with each other, with the goals that follow from them.
 fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
     let point = |way, concurrency, keep| -> Result<Point, BenchError> {
         Ok(Point {

@@ -1,4 +1,4 @@
-//! The results of the study, for people and for programs.
+//! The results of the study, as text and as JSON.
 
 use std::fmt;
 use std::path::Path;
@@ -13,13 +13,13 @@ use crate::peer;
 use crate::quantity::{grouped, latency};
 use crate::table::Table;
 
-/// Everything that was measured.
+/// All results.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     study: &'static str,
     machine: Machine,
     pub(crate) series: Vec<Series>,
-    /// What was to be reached, if that was asked for.
+    /// The goals, if they were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) goals: Option<Goals>,
     /// The files of the figures that were drawn.
@@ -28,7 +28,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// An empty one.
+    /// Creates an empty report.
     pub(crate) fn new() -> Self {
         let mut machine = Machine::describe();
         let peers = [peer::redis::version(), peer::etcd::version(), peer::zookeeper::version()];
@@ -36,7 +36,7 @@ impl Report {
         Self { study: "rmw", machine, series: Vec::new(), goals: None, figures: Vec::new() }
     }
 
-    /// As JSON.
+    /// Returns it as JSON.
     pub(crate) fn json(&self) -> Result<String, BenchError> {
         serde_json::to_string(self)
             .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))
@@ -115,7 +115,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Processor time of one update, where it is known.
+/// Formats the processor time of one update, where it is known.
 fn cpu(us: f64) -> String {
     if us == 0.0 { "–".into() } else { latency(us) }
 }

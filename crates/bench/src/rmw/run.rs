@@ -1,4 +1,4 @@
-//! One measured point: servers, clients, a window, the checker; and again, as often as asked.
+//! The measurement of points: servers, clients, a window, and the checker, for each repetition.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use crate::peer::{self, Peer};
 use crate::process::Crew;
 use crate::server::{self, ServerPlan, Servers};
 
-/// What points are measured with.
+/// The environment in which points are measured.
 pub(crate) struct Bench {
-    /// The program that is a server and a client when told so.
+    /// The program that is started as a server or a client.
     pub(crate) program: PathBuf,
-    /// Where servers and peers put their files.
+    /// The folder for the files of servers and peers.
     pub(crate) folder: Option<PathBuf>,
-    /// A store that lives in this process, in place of the one that the place names.
+    /// The store in this process that replaces the one of the place.
     pub(crate) store: Option<Arc<dyn ObjectStore>>,
-    /// How often each point is measured.
+    /// The number of repetitions of each point.
     pub(crate) repetitions: u32,
-    /// The lock service, from the first point that needs it to the end of the study.
+    /// The lock service, kept from the first point that needs it to the end of the study.
     lock_service: Option<Peer>,
 }
 
-/// The servers that a repetition needs, and how its clients reach them and the peer. The servers end when this is
-/// dropped.
+/// The servers that a repetition needs, and the way in which its clients reach them and the peer. The servers are
+/// killed when this is dropped.
 struct Stage {
     plan: Plan,
     local: Option<Arc<dyn ObjectStore>>,
@@ -41,13 +41,13 @@ struct Stage {
 }
 
 impl Bench {
-    /// Nothing is started yet.
+    /// Creates an environment in which nothing is started yet.
     pub(crate) fn new(program: PathBuf, folder: Option<PathBuf>, repetitions: u32) -> Self {
         Self { program, folder, store: None, repetitions, lock_service: None }
     }
 
-    /// Measures points that are to be compared, as often as asked, taking turns, so that whatever else the machine
-    /// does meets all of them alike. `progress` hears what is measured next.
+    /// Measures points that are to be compared, taking turns between them, so that other load on the machine affects
+    /// all of them alike. `progress` is called before each measurement.
     pub(crate) async fn measure(
         &mut self,
         points: &[Point],
@@ -80,8 +80,8 @@ impl Bench {
             .collect())
     }
 
-    /// Starts the peer that a way needs, and says whether it has to become warm first. The lock service is kept for
-    /// the whole study; the others, which are given data to keep, are fresh for every point.
+    /// Starts the peer that a way needs, and returns it with whether it needs a longer warm-up. The lock service is
+    /// kept for the whole study; the others, which store data, are fresh for every point.
     async fn peer(&mut self, way: Coordination) -> Result<(Option<Peer>, bool), BenchError> {
         let folder = self.folder.as_deref();
         let peer = match way {
@@ -194,7 +194,7 @@ impl Bench {
         Ok(Stage { plan, local, servers })
     }
 
-    /// Sums up the clients, and has their blocks checked.
+    /// Adds up the clients' results, and checks their blocks.
     async fn judge(
         &self,
         point: &Point,
@@ -232,13 +232,13 @@ impl Bench {
     }
 }
 
-/// How the program is told to be a client.
+/// The arguments that make the program a client.
 const CLIENT_ARGUMENTS: [&str; 2] = ["bench", "rmw-client"];
 
-/// How much longer than its usual warm-up a cold Java server is warmed up.
+/// The factor by which the warm-up of a cold Java server is longer than usual.
 const HEATING: u64 = 10;
 
-/// Reads of the checker that are on their way at once.
+/// The number of concurrent reads of the checker.
 const CHECK_CONCURRENCY: u32 = 128;
 
 impl Stage {
@@ -251,7 +251,7 @@ impl Stage {
     }
 }
 
-/// What one client of a point is told.
+/// Returns the orders of one client of a point.
 fn orders(point: &Point, stage: &Stage, workload: &Workload, client: u32) -> Orders {
     Orders {
         plan: stage.plan.clone(),
@@ -263,7 +263,7 @@ fn orders(point: &Point, stage: &Stage, workload: &Workload, client: u32) -> Ord
     }
 }
 
-/// What the servers counted for each region, server by server.
+/// Returns the servers' counts for each region, server by server.
 async fn regions(uri: &str) -> Result<Vec<RegionStatistic>, BenchError> {
     let reports = server::open(uri).await?.regions(REGIONS_MAX).await?;
     let mut counted = Vec::new();
@@ -283,10 +283,10 @@ async fn regions(uri: &str) -> Result<Vec<RegionStatistic>, BenchError> {
     Ok(counted)
 }
 
-/// Regions of one server that are asked for, at most.
+/// The maximum number of regions that are requested of one server.
 const REGIONS_MAX: usize = 8192;
 
-/// A region in a server's own words.
+/// A region as a server reports it.
 #[derive(Deserialize)]
 struct ServerRegion {
     object: String,
@@ -306,12 +306,12 @@ async fn clean_up(stage: &Stage, workload: &Workload) -> Result<(), BenchError> 
     Ok(())
 }
 
-/// The program that runs.
+/// Returns the path of the running program.
 pub(crate) fn this_program() -> Result<PathBuf, BenchError> {
     std::env::current_exe().map_err(BenchError::io("find the program that runs"))
 }
 
-/// A folder given by the user must be there before anything is started in it.
+/// Checks that a folder given by the user exists, before anything is started in it.
 pub(crate) fn validate_folder(folder: Option<&Path>) -> Result<(), BenchError> {
     match folder {
         Some(folder) if !folder.is_dir() => {

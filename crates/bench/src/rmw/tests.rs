@@ -1,4 +1,4 @@
-//! The study in miniature, end to end.
+//! Small end-to-end runs of the study.
 
 use std::task::Poll;
 
@@ -15,15 +15,15 @@ struct Line {
     args: Args,
 }
 
-/// Short windows, in process.
+/// Returns arguments for short windows, in process.
 fn args(words: &str) -> Args {
     let common = "rmw --warm-up 10ms --window 100ms --repeat 1 ";
     let line = Line::try_parse_from((common.to_owned() + words).split_whitespace()).unwrap();
     Args { store: Some("mem:".into()), ..line.args }
 }
 
-/// A store that lets other operations of the same thread go first, before and after each of its answers, as a store
-/// behind a network does.
+/// A store that yields to other operations of the same thread before and after each of its answers, as a store behind a
+/// network does.
 struct Waiting(Arc<MemoryStore>);
 
 impl ObjectStore for Waiting {
@@ -94,7 +94,7 @@ fn the_checker_counts_what_uncoordinated_updates_lose() {
     assert!(report.to_string().contains("none (unsafe)"));
 }
 
-/// Breaks the promise of conditional writes: takes every one, whatever stands there.
+/// A store that breaks the guarantee of conditional writes: it accepts every one, whatever the current version.
 struct Careless(Arc<dyn ObjectStore>);
 
 impl ObjectStore for Careless {
@@ -116,7 +116,7 @@ fn a_store_that_loses_an_update_fails_the_run() {
     assert!(error.to_string().contains("updates lost"), "{error}");
 }
 
-/// Fails from some request on.
+/// A store that fails from some request on.
 struct Failing(MemoryStore, std::sync::atomic::AtomicU32);
 
 impl ObjectStore for Failing {

@@ -1,7 +1,6 @@
-//! The ways to update a block so that no update is lost, and the unsafe one.
+//! The ways to update a block so that no update is lost, and one without coordination.
 //!
-//! One [`Way`] belongs to one concurrent operation; what they share (connections, names) they share by reference
-//! count, without locks.
+//! A [`Way`] belongs to one concurrent operation; connections and names are shared by reference count, without locks.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,56 +18,56 @@ use super::workload::{Target, Workload};
 use crate::BenchError;
 use crate::peer::{etcd, redis, zookeeper};
 
-/// A way to coordinate, with where its servers are. This is what a client process is told.
+/// A way to coordinate, with the addresses of its servers, as it is sent to a client process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Plan {
     /// Read with version, modify, write on condition that nothing changed, retry.
     Optimistic {
         /// The store.
         store: String,
-        /// Propose the version that was read plus one, as the paper does, instead of naming the one that was read.
+        /// Proposes the version read plus one, as the paper does, instead of naming the version read.
         propose: bool,
-        /// Retry from the read, as the paper does, instead of from what the refusal hands back.
+        /// Retries from the read, as the paper does, instead of from the block in the refusal.
         reread: bool,
     },
-    /// Read and write as if alone.
+    /// Read and write without coordination.
     Unsafe {
         /// The store.
         store: String,
     },
-    /// Write blocks that nobody wrote before, without reading them.
+    /// Write fresh blocks, without reading them.
     Write {
         /// The store.
         store: String,
-        /// Whether on condition that nobody did.
+        /// Makes the writes conditional on the block being fresh.
         conditional: bool,
     },
     /// Take the object's lock in ZooKeeper, read, write, release.
     Locks {
         /// The store.
         store: String,
-        /// The ZooKeeper.
+        /// The address of ZooKeeper.
         address: String,
-        /// Sessions per client.
+        /// The number of sessions per client.
         connections: u32,
     },
     /// Redis: WATCH, GET, MULTI, SET, EXEC.
     Redis {
-        /// The server.
+        /// The address of the server.
         address: String,
     },
     /// etcd: a transaction that compares the revision.
     Etcd {
-        /// The server.
+        /// The address of the server.
         address: String,
-        /// Connections per client.
+        /// The number of connections per client.
         connections: u32,
     },
     /// ZooKeeper: `setData` with the version.
     ZookeeperCas {
-        /// The server.
+        /// The address of the server.
         address: String,
-        /// Sessions per client.
+        /// The number of sessions per client.
         connections: u32,
     },
     /// Whole RADOS objects, each written if its version is still the one that was read.
@@ -79,7 +78,7 @@ pub(crate) enum Plan {
 }
 
 impl Plan {
-    /// The store that it uses, if any.
+    /// Returns the store that it uses, if any.
     pub(crate) fn store(&self) -> Option<&str> {
         match self {
             Self::Optimistic { store, .. }
@@ -91,14 +90,14 @@ impl Plan {
     }
 }
 
-/// What one update took.
+/// The cost of one update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Writes that were tried, the successful one included.
+    /// The number of writes that were tried, including the successful one.
     pub(crate) attempts: u32,
 }
 
-/// The names of a workload, made once.
+/// The names of a workload's objects and forks, made once.
 pub(crate) struct Names {
     workload: Workload,
     objects: Vec<ObjectId>,
@@ -124,7 +123,7 @@ pub(crate) struct Blocks {
     names: Rc<Names>,
 }
 
-/// Opens `concurrency` ways as planned. The store is given where it lives in this process or is shared.
+/// Opens `concurrency` ways as planned. `store` is given where it is in this process or is shared.
 pub(crate) async fn open(
     plan: &Plan,
     workload: &Workload,
@@ -201,7 +200,7 @@ pub(crate) async fn open(
     Ok(ways)
 }
 
-/// Opens at least one session.
+/// Opens `sessions` sessions, at least one.
 async fn zookeeper_sessions(
     address: &str,
     sessions: u32,
@@ -214,7 +213,10 @@ async fn zookeeper_sessions(
 }
 
 impl Way {
-    /// Updates one block in the name of `writer`, trying until it succeeds.
+    /// Updates one block as `writer`, retrying until it succeeds.
+    ///
+    /// # Errors
+    /// If the store or the peer fails.
     pub(crate) async fn update(&mut self, target: &Target, writer: u32) -> Result<Taken, BenchError> {
         match self {
             Way::Optimistic { blocks, propose, reread } => {
@@ -291,6 +293,9 @@ impl Way {
     }
 
     /// Reads one block, for the checker.
+    ///
+    /// # Errors
+    /// If the store or the peer fails.
     pub(crate) async fn read(&mut self, target: &Target) -> Result<Bytes, BenchError> {
         match self {
             Way::Optimistic { blocks, .. }
@@ -319,17 +324,20 @@ impl Way {
 }
 
 impl Names {
-    /// The block's name where every block is a value of its own.
+    /// Returns the block's name where every block is a value of its own.
     fn key(&self, target: &Target) -> String {
         format!("{}/{}/{}/{}", self.workload.prefix, target.object, target.fork, target.block)
     }
 
-    /// The same as a ZooKeeper path, which needs no nodes in between.
+    /// Returns the block's ZooKeeper path, which needs no nodes in between.
     fn node(&self, target: &Target) -> String {
         format!("/{}/{}-{}-{}", self.workload.prefix, target.object, target.fork, target.block)
     }
 
-    /// The block after one more update.
+    /// Returns the block after one more update.
+    ///
+    /// # Errors
+    /// [`BenchError::Lost`] if the block is torn.
     fn changed(&self, target: &Target, block: Bytes, writer: u32) -> Result<Bytes, BenchError> {
         block::update(block, self.workload.block_bytes, writer)
             .ok_or_else(|| BenchError::Lost(format!("{} reads as torn", self.key(target))))
@@ -383,8 +391,8 @@ impl Blocks {
         self.write(target, writer, found.data, None).await
     }
 
-    /// Writes a block after one more update, on condition that its version is still `version`, if one is given. That
-    /// the condition does not hold is an error: who calls this expects no contention.
+    /// Writes a block after one more update, on condition that its version is still `version`, if one is given. A
+    /// refusal is an error, because the callers expect no contention.
     async fn write(
         &self,
         target: &Target,

@@ -1,8 +1,8 @@
-//! Which blocks are updated, in which order: everything follows from a seed.
+//! The sequence of blocks to update, which follows from a seed.
 //!
-//! A writer's targets are a function of the seed and of the writer's number alone. A writer moves on to its next
-//! target only when the update of the present one succeeded, so the number of its successful updates says exactly
-//! which blocks it updated: the clients record nothing, and the checker replays the sequence.
+//! A writer's targets are a function of the seed and of the writer's number alone. A writer moves on to its next target
+//! only when the update of the present one succeeded, so the number of its successful updates determines exactly which
+//! blocks it updated: the clients record nothing, and the checker replays the sequence.
 
 use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{ByteRange, Fork, ObjectId, StoreError};
@@ -15,33 +15,36 @@ use crate::BenchError;
 /// The blocks of a run: objects × forks × blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Workload {
-    /// What the names of its objects begin with; no two runs share it.
+    /// The prefix of its objects' names, unique to the run.
     pub(crate) prefix: String,
-    /// Where all randomness comes from.
+    /// The seed of all random choices.
     pub(crate) seed: u64,
-    /// How many objects.
+    /// The number of objects.
     pub(crate) objects: u32,
-    /// How many forks each object has.
+    /// The number of forks of each object.
     pub(crate) forks: u32,
-    /// How many blocks each fork has; `None` for as many as fit the offset space, so that no two updates meet.
+    /// The number of blocks of each fork; `None` for as many as fit the offset space, so that no two updates meet.
     pub(crate) blocks: Option<u64>,
     /// The size of a block in bytes.
     pub(crate) block_bytes: u32,
 }
 
-/// One block.
+/// A block to update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Target {
-    /// Which object.
+    /// The number of the object.
     pub(crate) object: u32,
-    /// Which of its forks.
+    /// The number of the fork.
     pub(crate) fork: u32,
-    /// Which block of the fork.
+    /// The index of the block in the fork.
     pub(crate) block: u64,
 }
 
 impl Workload {
-    /// Refuses what cannot be laid out.
+    /// Checks that the blocks fit the limits of a store.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`] if they do not.
     pub(crate) fn validate(&self) -> Result<(), BenchError> {
         let usage = |text: String| Err(BenchError::Usage(text));
         if self.objects == 0 || self.forks == 0 || self.blocks == Some(0) {
@@ -62,12 +65,12 @@ impl Workload {
         Ok(())
     }
 
-    /// How many blocks fit into a fork.
+    /// Returns the number of blocks that fit into a fork.
     fn blocks_max(&self) -> u64 {
         OFFSET_MAX / u64::from(self.block_bytes)
     }
 
-    /// The targets of one writer, in order, without end.
+    /// Returns the endless sequence of one writer's targets.
     pub(crate) fn targets(&self, writer: u32) -> Targets {
         // The multiplier only keeps the seeds of neighbouring writers and runs apart; the generator mixes them.
         let seed = self.seed.wrapping_add(u64::from(writer + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -79,17 +82,17 @@ impl Workload {
         }
     }
 
-    /// The object ids, by number.
+    /// Returns the object ids, by number.
     pub(crate) fn object_ids(&self) -> Result<Vec<ObjectId>, StoreError> {
         (0..self.objects).map(|object| ObjectId::try_from(self.object_name(object).as_str())).collect()
     }
 
-    /// The name of an object.
+    /// Returns the name of an object.
     pub(crate) fn object_name(&self, object: u32) -> String {
         format!("{}/{object}", self.prefix)
     }
 
-    /// The forks, by number. A single fork is the unnamed one.
+    /// Returns the forks, by number. A single fork is the unnamed one.
     pub(crate) fn fork_names(&self) -> Result<Vec<Fork>, StoreError> {
         if self.forks == 1 {
             return Ok(vec![Fork::DEFAULT]);
@@ -97,13 +100,13 @@ impl Workload {
         (0..self.forks).map(|fork| Fork::try_from(fork.to_string().as_str())).collect()
     }
 
-    /// Where a block stands in its fork.
+    /// Returns the range of a block in its fork.
     pub(crate) fn range(&self, target: &Target) -> ByteRange {
         ByteRange::new(target.block * u64::from(self.block_bytes), u64::from(self.block_bytes))
     }
 }
 
-/// Largest block: what a refusal hands back whole.
+/// The size of the largest block in bytes: a refusal returns it whole.
 pub(crate) const BLOCK_BYTES_MAX: u32 = nacre_object::limit::REFUSAL_BYTES_MAX as u32;
 
 /// The endless sequence of one writer's targets.
@@ -115,7 +118,7 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// The next one.
+    /// Returns the next target.
     pub(crate) fn draw(&mut self) -> Target {
         Target {
             object: self.random.random_range(0..self.objects),

@@ -1,4 +1,4 @@
-//! What a person can say to `nacre bench walk`.
+//! The arguments of `nacre bench walk`.
 
 use std::path::PathBuf;
 
@@ -9,18 +9,18 @@ use super::tree::Shape;
 use crate::BenchError;
 use crate::quantity::parse_bytes;
 
-/// Walk a large tree with Nacre, with the tools that people use, and with nothing but the system's calls.
+/// Walk a large tree with Nacre, with common tools, and with nothing but the system calls.
 ///
-/// Makes a tree from a seed and a shape, or takes one that is there; has every program walk it once to warm the
-/// caches and to see whether it finds everything; then measures them in turn, several times, each as a process of its
-/// own. A tree that was made is removed at the end, unless it is to be kept; one of the same seed and shape that is
-/// there already is used, and stays. Then it measures jobs of nacre-mpi on the same tree, and simulates larger machines.
+/// Makes a tree from a seed and a shape, or takes an existing one; runs every program once to warm the caches and to
+/// see whether it finds everything; then measures them in turn, several times, each as its own process. A tree that was
+/// made is removed at the end, unless it is to be kept; an existing one of the same seed and shape is used, and stays.
+/// Then it measures jobs of nacre-mpi on the same tree, and simulates larger machines.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Measure these alone; several separated by commas [default: all that are installed or given]
+    /// Measure only these, separated by commas [default: all that are installed or given]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHO,…")]
     pub only: Vec<Contender>,
-    /// Threads, for those that can be told
+    /// Threads, for programs with such an option
     #[arg(long, default_value_t = 2, value_name = "N")]
     pub threads: usize,
     /// Measure dwalk too: the command that starts it, such as "mpirun -n 2 dwalk"
@@ -37,41 +37,41 @@ pub struct Args {
     #[arg(long, help_heading = "MPI")]
     pub no_mpi: bool,
 
-    /// A tree that is there already, to be left alone
+    /// An existing tree, which is not changed
     #[arg(long, value_name = "FOLDER", conflicts_with = "at", help_heading = "Tree")]
     pub tree: Option<PathBuf>,
-    /// How to make one
+    /// The parameters of a new tree
     #[command(flatten)]
     pub make: MakeArgs,
     /// Keep the tree for the next time
     #[arg(long, help_heading = "Tree")]
     pub keep: bool,
 
-    /// How often to measure each [default: 7; with --quick, and for figures: 3]
+    /// Number of repetitions of each [default: 7; with --quick, and for figures: 3]
     #[arg(long, value_name = "N", help_heading = "Measuring")]
     pub repeat: Option<u32>,
 
     /// Make the paper's figures instead of the table; several separated by commas
     #[arg(long, value_enum, value_delimiter = ',', value_name = "FIGURE,…", help_heading = "Results")]
     pub figure: Vec<FigureName>,
-    /// Where the figures' runs come from [default: both, each in figures of its own]
+    /// Source of the figures' runs [default: both, each in figures of its own]
     #[arg(long, value_enum, help_heading = "Results")]
     pub source: Option<Source>,
-    /// Simulate CP beside the others instead: with equal processes and equal cores, with other rates of the file system and
-    /// costs of a message, and on all of the paper's machine
+    /// Simulate CP beside the others instead: with equal processes and equal cores, with other rates of the file system
+    /// and costs of a message, and on the whole of the paper's machine
     #[arg(long, conflicts_with = "runs", help_heading = "Results")]
     pub compare: bool,
-    /// Measure nothing, and draw the paper's figures from the runs in this file: results that were written before, or JSON
-    /// objects, one on each line
+    /// Measure nothing, and draw the paper's figures from the runs in this file: earlier results, or JSON objects, one
+    /// on each line
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub runs: Vec<PathBuf>,
-    /// Where the figures go
+    /// Folder for the figures
     #[arg(long, value_name = "FOLDER", default_value = ".", help_heading = "Results")]
     pub out: PathBuf,
-    /// Write all results, raw and summed up, with the machine's description, to this file as JSON
+    /// Write all results, raw and summarised, with the machine's description, to this file as JSON
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub results: Option<PathBuf>,
-    /// Print the results as JSON instead of the table. Filled in by the program from a flag that all its commands
+    /// Prints the results as JSON instead of the table. Filled in by the program from a flag that all its commands
     /// share.
     #[arg(skip)]
     pub print_json: bool,
@@ -80,25 +80,25 @@ pub struct Args {
 /// Make the tree of the walk study, and leave it there.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TreeArgs {
-    /// How to make it
+    /// The parameters of the tree
     #[command(flatten)]
     pub make: MakeArgs,
     /// Threads that make it
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub threads: usize,
-    /// Print the manifest instead of where it is. Filled in like that of the study.
+    /// Prints the manifest instead of the path. Filled in like that of the study.
     #[arg(skip)]
     pub print_json: bool,
 }
 
-/// Where to make a tree, from what.
+/// The place and the parameters of a tree to make.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Tree")]
 pub struct MakeArgs {
-    /// Where to make the tree [default: in the folder for temporary files]
+    /// Folder of the tree [default: in the folder for temporary files]
     #[arg(long, value_name = "FOLDER")]
     pub at: Option<PathBuf>,
-    /// Where all that is random about the tree comes from
+    /// Seed of the tree
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// A tenth of the entries, and fewer repetitions, for a first look
@@ -140,7 +140,10 @@ pub struct MakeArgs {
 }
 
 impl MakeArgs {
-    /// The shape of the tree.
+    /// Returns the shape of the tree.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`] if the shape is invalid.
     pub(crate) fn shape(&self) -> Result<Shape, BenchError> {
         let default =
             |given: Option<u32>, full: u32| given.unwrap_or(if self.quick { full / 10 } else { full });
@@ -163,17 +166,17 @@ impl MakeArgs {
 }
 
 impl Args {
-    /// How often to measure each.
+    /// Returns the number of repetitions of each program.
     pub(crate) fn repetitions(&self) -> u32 {
         self.repeat.unwrap_or(if self.make.quick { 3 } else { 7 })
     }
 
-    /// How often to run each job of the figures.
+    /// Returns the number of runs of each job of the figures.
     pub(crate) fn figure_repetitions(&self) -> u32 {
         self.repeat.unwrap_or(if self.make.quick { 1 } else { 3 }).max(1)
     }
 
-    /// The figures that were asked for.
+    /// Returns the requested figures.
     pub(crate) fn figures(&self) -> Vec<FigureName> {
         match self.figure.contains(&FigureName::All) {
             true => FigureName::ALL.to_vec(),
@@ -181,12 +184,15 @@ impl Args {
         }
     }
 
-    /// Whether figures from this source were asked for.
+    /// Returns whether figures from this source were requested.
     pub(crate) fn wants(&self, source: Source) -> bool {
         self.source.is_none_or(|wanted| wanted == source)
     }
 
-    /// Who is measured, in the order of the table.
+    /// Returns the programs to measure, in the order of the table.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`] if the arguments are inconsistent.
     pub(crate) fn contenders(&self) -> Result<Vec<Contender>, BenchError> {
         let usage = |text: &str| Err(BenchError::Usage(text.into()));
         if self.repetitions() == 0 || self.threads == 0 {

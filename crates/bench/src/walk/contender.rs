@@ -1,4 +1,4 @@
-//! Who walks the tree: the floor, Nacre, and the peers.
+//! The programs that walk the tree: the floor, Nacre, and the peers.
 
 use std::fmt;
 use std::io::Read;
@@ -12,7 +12,7 @@ use crate::BenchError;
 use crate::peer::{find_program, version_of};
 use crate::quantity::grouped;
 
-/// A program that walks, in one of its ways.
+/// A program that walks, in one of its modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Contender {
@@ -30,7 +30,7 @@ pub enum Contender {
     Du,
     /// `bfs -printf`, as find.
     Bfs,
-    /// `fd` with a condition on the time, which makes it look at every entry.
+    /// `fd` with a condition on the time, which makes it read every entry's metadata.
     Fd,
     /// `fd`: names.
     FdNames,
@@ -40,25 +40,25 @@ pub enum Contender {
     Pdu,
 }
 
-/// What has to be said about the programs.
+/// The parameters of the programs.
 pub(super) struct Programs {
     /// The program that runs the study.
     pub(super) nacre: PathBuf,
-    /// Threads of those that can be told.
+    /// The number of threads of programs with such an option.
     pub(super) threads: usize,
     pub(super) dwalk: Option<String>,
     pub(super) pdu: Option<PathBuf>,
 }
 
-/// What a program said that it found.
+/// The count that a program reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Counted {
-    /// Entries below the root.
+    /// The number of entries below the root.
     Entries(u64),
-    /// Files, directories with the root, and links, each once however many names it has.
+    /// The number of files, directories with the root, and links, each counted once however many names it has.
     Inodes(u64),
-    /// Sizes of all that is there, the directories and the root among it, by name.
+    /// The sum of the sizes of all entries by name, including the directories and the root.
     Bytes(u64),
 }
 
@@ -73,23 +73,23 @@ impl fmt::Display for Counted {
     }
 }
 
-/// How to make a number of what a program prints.
+/// The way to read a count from a program's output.
 #[derive(Clone, Copy)]
 enum Output {
-    /// A name for every entry, ended by a zero byte; also one for the root, or not.
+    /// A name for every entry, ended by a zero byte; `root` is true if the root is among them.
     Names { root: bool },
     /// The floor's JSON.
     Floor,
-    /// A JSON object with this number in it, in which the root counts.
+    /// A JSON object with the number at this path; the root is counted.
     Json(&'static [&'static str]),
-    /// A number at the beginning of a line.
+    /// A number at the beginning of the last line.
     Number,
-    /// A number behind a word.
+    /// A number after a word.
     Behind(&'static str),
 }
 
 impl Contender {
-    /// All, in the order of the table.
+    /// All programs, in the order of the table.
     pub(super) const ALL: [Self; 11] = [
         Self::Floor,
         Self::Nacre,
@@ -104,7 +104,7 @@ impl Contender {
         Self::FdNames,
     ];
 
-    /// The name in tables and legends.
+    /// Returns the name in tables and legends.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -121,12 +121,12 @@ impl Contender {
         }
     }
 
-    /// Whether it reads names alone.
+    /// Returns whether it reads only names.
     pub(crate) fn reads_names_only(self) -> bool {
         matches!(self, Self::FloorNames | Self::NacreNames | Self::FdNames)
     }
 
-    /// The program that a package brings, if it is one of those.
+    /// Returns the program and its Debian package, if it comes from one.
     fn package(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Find => Some(("find", "findutils")),
@@ -137,7 +137,7 @@ impl Contender {
         }
     }
 
-    /// How to start it on a tree; if it is to be counted, so that it says how much it found.
+    /// Returns the command that walks a tree; with `counting`, one that reports the count.
     pub(super) fn command(
         self,
         programs: &Programs,
@@ -204,7 +204,7 @@ impl Contender {
         }
     }
 
-    /// Runs it once, which also warms the caches, and asks what it found.
+    /// Runs it once, which also warms the caches, and returns its count and exit code.
     pub(super) fn count(self, programs: &Programs, root: &Path) -> Result<(Counted, i32), BenchError> {
         let output = self.output();
         let mut command = self.command(programs, root, true)?;
@@ -264,13 +264,13 @@ impl Output {
     }
 }
 
-/// The last line with something in it.
+/// Returns the last line that is not empty.
 fn last_line(output: &mut dyn Read) -> Option<String> {
     let text = std::io::read_to_string(output).ok()?;
     text.lines().rev().find(|line| !line.trim().is_empty()).map(str::to_owned)
 }
 
-/// How a program names itself and its version, if it is there.
+/// Returns the name and version that a program reports, if it is installed.
 pub(super) fn version(contender: Contender) -> Option<String> {
     let (program, package) = contender.package()?;
     version_of(&find_program(program, package).ok()?, &["--version"])

@@ -1,8 +1,8 @@
-//! The floor: what the kernel alone takes for a tree.
+//! The floor: the kernel's own cost of a walk.
 //!
-//! Threads do nothing but openat, getdents64 and statx, and count. No walk that does these calls for every entry can
-//! take less; whatever one takes more is its own. It runs as a process of its own, so that it is measured just as
-//! every other program is.
+//! Threads only call openat, getdents64 and statx, and count. No walk that makes these calls for every entry can be
+//! faster; any additional time is its own. It runs as a separate process, so that it is measured like every other
+//! program.
 
 use std::ffi::CString;
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::pool::Pool;
 use crate::BenchError;
 
-/// What the study tells it.
+/// The arguments with which the study starts it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FloorArgs {
     /// Threads
@@ -26,23 +26,23 @@ pub struct FloorArgs {
     /// Read names only
     #[arg(long)]
     names_only: bool,
-    /// Where to begin
+    /// Directory to begin at
     root: PathBuf,
 }
 
-/// What it counts. The root is no entry.
+/// The counts of a walk. The root is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Count {
     pub(crate) entries: u64,
     pub(crate) directories: u64,
-    /// Names of regular files.
+    /// The number of names of regular files.
     pub(crate) files: u64,
     pub(crate) symbolic_links: u64,
-    /// Sizes of regular files, counted for each of their names.
+    /// The sum of the sizes of regular files, counted for each of their names.
     pub(crate) bytes: u64,
-    /// Sizes of all entries and of the root, whatever they are.
+    /// The sum of the sizes of all entries and of the root, of any kind.
     pub(crate) bytes_of_all: u64,
-    /// Entries and directories that could not be read.
+    /// The number of entries and directories that could not be read.
     pub(crate) errors: u64,
 }
 
@@ -52,22 +52,23 @@ enum Task {
     Names { directory: Arc<OwnedFd>, names: Vec<CString> },
 }
 
-/// What a thread has of its own.
+/// The state of a thread.
 struct Thread {
     count: Count,
     buffer: Vec<MaybeUninit<u8>>,
-    /// Directories that were found and are not handed on yet.
+    /// Directories that were found and not queued yet.
     found: Vec<Task>,
 }
 
-/// What is read of a directory at once: about two thousand names, so that few calls are for the end of a buffer alone.
+/// The size of the buffer for a directory, in bytes: about two thousand names, so that few calls return only the end of
+/// a directory.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Names that are handed on together.
+/// The number of names that are queued together.
 const HANDFUL: usize = 256;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Walks, and prints the count as JSON.
+/// Walks, and prints the counts as JSON.
 pub(crate) fn main(args: &FloorArgs) -> Result<(), BenchError> {
     let count = walk(&args.root, args.threads, !args.names_only)?;
     let text = serde_json::to_string(&count)
@@ -76,7 +77,7 @@ pub(crate) fn main(args: &FloorArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Walks.
+/// Walks a tree, with metadata if `stat` is set, and returns the counts.
 pub(super) fn walk(root: &Path, threads: usize, stat: bool) -> Result<Count, BenchError> {
     let failed = |errno: Errno| BenchError::io(format!("open {}", root.display()))(errno.into());
     // The root may be a symbolic link.
@@ -175,7 +176,7 @@ impl Thread {
 }
 
 impl Count {
-    /// What a walk with metadata asks of every entry.
+    /// Reads an entry's metadata, as a walk with metadata does.
     fn look(&mut self, directory: &OwnedFd, name: &std::ffi::CStr) {
         match rustix::fs::statx(directory, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS) {
             Ok(stat) => {

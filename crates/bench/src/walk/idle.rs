@@ -1,9 +1,9 @@
-//! What ranks without work take of the processors.
+//! The processor time of ranks without work.
 //!
-//! A job with work for one rank only: a chain of directories, each of which holds the next one and nothing else, so that there is
-//! never more than one directory to be read. It is thousands of directories deep; every step handles a path as long as the chain
-//! so far, which is what makes the walk last. Whoever visited nothing was idle all the time, and its processor time,
-//! without what starting an MPI process takes, is what idling costs.
+//! The job has work for one rank only: a chain of directories, each of which holds only the next one, so that there is
+//! never more than one directory to read. It is thousands of directories deep; every step handles a path as long as the
+//! chain so far, which is what makes the walk last. A rank that visited nothing was idle all the time, and its
+//! processor time, less that of starting an MPI process, is the cost of idling.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -16,28 +16,28 @@ use serde::Serialize;
 use super::mpi::{Job, Mpi};
 use crate::BenchError;
 
-/// How idle ranks did.
+/// The results of idle ranks.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Idle {
     pub(super) ranks: u32,
-    /// Those that visited nothing.
+    /// The number of ranks that visited nothing.
     pub(super) idle_ranks: u32,
-    /// How long they idled.
+    /// The time that they were idle, in seconds.
     pub(super) seconds: f64,
-    /// Processor time of each, start of the process included.
+    /// The processor time of each, including the start of the process.
     pub(super) cpu_seconds: Vec<f64>,
-    /// What a rank takes for a walk of an empty directory.
+    /// The processor time of a rank in a walk of an empty directory.
     pub(super) start_cpu_seconds: f64,
-    /// The mean share of a processor that an idle rank took while it idled, in percent.
+    /// The mean share of a processor that an idle rank used while idle, in percent.
     pub(super) percent: f64,
-    /// Messages that an idle rank sent in a second, in the mean.
+    /// The mean number of messages that an idle rank sent per second.
     pub(super) messages_per_second: f64,
 }
 
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A chain, removed when it is dropped.
+/// A chain of directories, removed when dropped.
 struct Chain {
     folder: tempfile::TempDir,
 }
@@ -63,8 +63,8 @@ impl Chain {
 }
 
 impl Drop for Chain {
-    /// From the top: what is below the first directory takes its place. Going down would take a path or a descriptor for
-    /// every level.
+    /// Removes the chain from the top: the contents of the first directory take its place. Descending would need a path
+    /// or a descriptor for every level.
     fn drop(&mut self) {
         let Ok(root) = open(self.folder.path()) else { return };
         while renameat(&root, c"d/d", &root, c"e").is_ok() {
@@ -83,7 +83,7 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
     openat(CWD, path, DIRECTORY, Mode::empty())
 }
 
-/// Measures it.
+/// Measures idle ranks on a chain of `depth` directories.
 pub(super) fn measure(mpi: &Mpi, depth: u32) -> Result<Idle, BenchError> {
     const RANKS: u32 = 6;
     let job = |root, seed| {

@@ -1,8 +1,8 @@
 //! The study of the walk (*On Distributed File Tree Walk of Parallel File Systems*, section V).
 //!
-//! On one machine: what a walk of a large tree takes, in time and in time of the processors, with Nacre, with the
-//! tools that people use, and at the least; and by the ranks of an MPI job. On larger machines: in a simulation that runs the same
-//! algorithms. What was measured and what was simulated is never shown in one figure.
+//! On one machine: the elapsed time and the processor time of a walk of a large tree with Nacre, with common tools, and
+//! with the system calls alone; and by the ranks of an MPI job. On larger machines: in a simulation that runs the same
+//! algorithms. Measured and simulated results are never shown in one figure.
 
 mod arguments;
 mod contender;
@@ -31,7 +31,10 @@ use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::{BenchError, Spread};
 
-/// Runs the study as asked, prints the table, writes what was asked for.
+/// Runs the study, prints the table, and writes the requested files.
+///
+/// # Errors
+/// [`BenchError`] if the study cannot run.
 pub fn run(args: &Args) -> Result<(), BenchError> {
     if !args.runs.is_empty() {
         return draw(args);
@@ -60,7 +63,7 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Makes the runs of some figures and draws them; compares in the simulation, if that is asked for.
+/// Makes the runs of some figures and draws them; compares in the simulation, if requested.
 fn figures(args: &Args) -> Result<(), BenchError> {
     let figures = args.figures();
     let (measured, simulated) = (args.wants(Source::Measured), args.wants(Source::Simulated));
@@ -112,7 +115,7 @@ fn figures(args: &Args) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The tree that was named, or one made for the purpose.
+/// Returns the given tree, or makes one.
 fn tree(args: &Args, make_args: &MakeArgs) -> Result<Tree, BenchError> {
     match &args.tree {
         Some(root) => Tree::existing(root),
@@ -120,7 +123,7 @@ fn tree(args: &Args, make_args: &MakeArgs) -> Result<Tree, BenchError> {
     }
 }
 
-/// Draws the figures of runs that took place before.
+/// Draws the figures of earlier runs.
 fn draw(args: &Args) -> Result<(), BenchError> {
     let mut runs = Vec::new();
     for file in &args.runs {
@@ -134,7 +137,10 @@ fn draw(args: &Args) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Makes the tree alone, and says where it is.
+/// Makes only the tree, and prints its path.
+///
+/// # Errors
+/// [`BenchError`] if the tree cannot be made.
 pub fn make_tree(args: &TreeArgs) -> Result<(), BenchError> {
     let tree = make(&args.make, args.threads, true)?;
     match (&tree.manifest, args.print_json) {
@@ -156,7 +162,7 @@ fn make(args: &MakeArgs, threads: usize, keep: bool) -> Result<Tree, BenchError>
     Tree::made(&root, args.seed, &shape, threads, keep)
 }
 
-/// Has everybody count the tree, and then walk it in turn.
+/// Makes every program count the tree, and then walk it in turn.
 fn measure(args: &Args, contenders: &[Contender], tree: &Tree) -> Result<Report, BenchError> {
     let programs = Programs {
         nacre: std::env::current_exe().map_err(BenchError::io("find the program that runs"))?,
@@ -209,7 +215,7 @@ fn measure(args: &Args, contenders: &[Contender], tree: &Tree) -> Result<Report,
     Ok(report)
 }
 
-/// What a program should have counted.
+/// Returns the count that a program should have reported.
 fn expected(counted: Counted, manifest: Option<&Manifest>, known: &floor::Count) -> Option<Counted> {
     match (counted, manifest) {
         (Counted::Entries(_), Some(Manifest { totals, .. })) => Some(Counted::Entries(totals.entries)),

@@ -1,4 +1,4 @@
-//! Jobs of `nacre-mpi`: how they are started, and what their ranks say of themselves.
+//! Jobs of `nacre-mpi`, and the measurements of their ranks.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::BenchError;
 
-/// What a person can say about it.
+/// The arguments for MPI jobs.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "MPI")]
 pub struct MpiArgs {
@@ -22,27 +22,27 @@ pub struct MpiArgs {
     pub mpirun: String,
 }
 
-/// Program and launcher, both found.
+/// The program and the launcher, both found.
 #[derive(Clone, Debug)]
 pub(super) struct Mpi {
     launcher: Vec<String>,
     program: PathBuf,
-    /// The library and its version, in few words.
+    /// The library and its version.
     pub(super) library: String,
 }
 
-/// One job.
+/// A job to run.
 #[derive(Clone, Debug)]
 pub(super) struct Job<'a> {
     pub(super) ranks: u32,
     pub(super) algorithm: Algorithm,
-    /// Threads of each rank; if nothing is said, what the program takes by itself.
+    /// The number of threads of each rank; the program's default if `None`.
     pub(super) threads: Option<u32>,
     pub(super) seed: u64,
     pub(super) root: &'a Path,
 }
 
-/// What `nacre-mpi walk --measurements` writes.
+/// The measurements that `nacre-mpi walk --measurements` writes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Measurements {
     pub(super) algorithm: Algorithm,
@@ -50,28 +50,31 @@ pub(super) struct Measurements {
     pub(super) ranks: Vec<RankMeasurements>,
 }
 
-/// Of one rank.
+/// The measurements of one rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct RankMeasurements {
-    /// Entries that it visited.
+    /// The number of entries that it visited.
     pub(super) entries: u64,
-    /// From the beginning of the walk to its end.
+    /// The time from the beginning of the walk to its end.
     pub(super) wall_ns: u64,
-    /// Of the whole process, the start of the MPI library included.
+    /// The processor time of the whole process, including the start of the MPI library.
     pub(super) user_ns: u64,
     pub(super) system_ns: u64,
     pub(super) resident_bytes_max: u64,
-    /// Of its threads that visit.
+    /// The profile of its walking threads.
     pub(super) profile: Profile,
-    /// Of the thread that talks: what it spent with messages.
+    /// The time that the communicating thread spent with messages.
     pub(super) communication_ns: u64,
     pub(super) counters: Counters,
-    /// Bytes that were handed to MPI for each rank.
+    /// The number of bytes that were handed to MPI for each rank.
     pub(super) wire_bytes: Vec<u64>,
 }
 
 impl Mpi {
-    /// Looks for both.
+    /// Finds the program and the launcher.
+    ///
+    /// # Errors
+    /// If one of them is missing, or the launcher does not fit the library.
     pub(super) fn find(args: &MpiArgs) -> Result<Self, BenchError> {
         let program = match &args.nacre_mpi {
             Some(program) if program.is_file() => program.clone(),
@@ -118,7 +121,7 @@ impl Mpi {
         Ok(Self { launcher, program, library })
     }
 
-    /// Where `make mpi` and `cargo` leave the program.
+    /// Returns the program where `make mpi` or `cargo` puts it.
     fn beside() -> Option<PathBuf> {
         let own = std::env::current_exe().ok()?;
         let folder = own.parent()?;
@@ -134,7 +137,7 @@ impl Mpi {
         places.into_iter().chain(in_path).find(|file| file.is_file())
     }
 
-    /// Runs a job to its end.
+    /// Runs a job to its end, and returns its measurements.
     pub(super) fn walk(&self, job: &Job) -> Result<Measurements, BenchError> {
         let file = tempfile::NamedTempFile::new().map_err(BenchError::io("make a temporary file"))?;
         let mut command = Command::new(&self.launcher[0]);
@@ -171,24 +174,24 @@ impl Mpi {
 }
 
 impl Measurements {
-    /// From the beginning of the walk until the last rank was through.
+    /// Returns the time from the beginning of the walk until the last rank ended, in seconds.
     pub(super) fn seconds(&self) -> f64 {
         self.ranks.iter().map(|rank| rank.wall_ns).max().unwrap_or(0) as f64 / 1e9
     }
 
-    /// What ranks sent to each other, by the algorithm's own count.
+    /// Returns the messages between ranks, by the algorithm's own counters.
     pub(super) fn sent(&self) -> Tally {
         let mut sent = Tally::default();
         self.ranks.iter().for_each(|rank| sent.add(rank.counters.sent));
         sent
     }
 
-    /// Bytes that were handed to MPI.
+    /// Returns the number of bytes that were handed to MPI.
     pub(super) fn wire_bytes(&self) -> u64 {
         self.ranks.iter().flat_map(|rank| &rank.wire_bytes).sum()
     }
 
-    /// Entries of the busiest rank, over the mean of those that visit.
+    /// Returns the number of entries of the busiest rank, over the mean of those that visit.
     pub(super) fn imbalance(&self) -> f64 {
         let visiting = self.ranks.len() - usize::from(self.algorithm.has_master() && self.ranks.len() > 1);
         let entries = || self.ranks.iter().map(|rank| rank.entries);
@@ -196,14 +199,14 @@ impl Measurements {
         entries().max().unwrap_or(0) as f64 / mean.max(1.0)
     }
 
-    /// The most memory that one rank held.
+    /// Returns the largest memory of a rank, in bytes.
     pub(super) fn resident_bytes_max(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.resident_bytes_max).max().unwrap_or(0)
     }
 }
 
 impl RankMeasurements {
-    /// Time of the processors.
+    /// Returns the processor time in nanoseconds.
     pub(super) fn cpu_ns(&self) -> u64 {
         self.user_ns + self.system_ns
     }
@@ -245,7 +248,7 @@ mod tests {
         assert_eq!(job.ranks[0].cpu_ns(), 7);
     }
 
-    /// A launcher that runs a script in the place of the ranks.
+    /// Returns a launcher that runs a script in place of the ranks.
     fn launcher(folder: &Path, script: &str) -> Mpi {
         use std::os::unix::fs::PermissionsExt;
         let file = folder.join("launcher");

@@ -1,16 +1,16 @@
-//! Work that makes more work, shared by some threads.
+//! A pool of tasks that create more tasks, shared by some threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
-/// A stack of tasks: the last one in is the first one out, so that few directories are open at once. It is done when
-/// all threads wait for a task and there is none.
+/// A stack of tasks: last in, first out, so that few directories are open at once. The work is done when all threads
+/// wait for a task and there is none.
 pub(super) struct Pool<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
     threads: usize,
-    /// The same as in the state, to be looked at without the lock.
+    /// The number of waiting threads, as in the state, readable without the lock.
     waiting: AtomicUsize,
 }
 
@@ -21,8 +21,8 @@ struct State<T> {
 }
 
 impl<T: Send> Pool<T> {
-    /// Works off a first task and all that come of it. Every thread gets a state of its own; the states are given
-    /// back, or the first failure.
+    /// Runs a first task and all that it leads to. Every thread has its own state; returns the states, or the first
+    /// failure.
     pub(super) fn run<S: Send, E: Send>(
         threads: usize,
         first: T,
@@ -68,7 +68,7 @@ impl<T: Send> Pool<T> {
         });
     }
 
-    /// Whether a thread has nothing to do.
+    /// Returns whether a thread is waiting for a task.
     pub(super) fn someone_waits(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }

@@ -1,4 +1,4 @@
-//! What Nacre is meant to reach with MPI jobs and in the simulation.
+//! The goals of Nacre with MPI jobs and in the simulation.
 
 use std::fmt;
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::quantity::grouped;
 use crate::table::Table;
 use crate::{BenchError, Spread};
 
-/// Ranks of the jobs.
+/// The number of ranks of the jobs.
 const RANKS: u32 = 4;
 
-/// The jobs of one algorithm.
+/// The results of the jobs of one algorithm.
 #[derive(Clone, Debug, Serialize)]
 struct Jobs {
     algorithm: Algorithm,
@@ -26,15 +26,15 @@ struct Jobs {
     seconds: Spread,
     cpu_seconds: Spread,
     messages: Spread,
-    /// What was handed to MPI.
+    /// The number of bytes handed to MPI.
     bytes: Spread,
-    /// Entries of the busiest rank, over the mean.
+    /// The number of entries of the busiest rank, over the mean.
     busiest_to_mean: Spread,
     memory_bytes: f64,
     repetitions: Vec<Measurements>,
 }
 
-/// What was measured with MPI jobs.
+/// The results of MPI jobs.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct MpiReach {
     library: String,
@@ -81,7 +81,7 @@ pub(super) fn measure(mpi: &Mpi, root: &Path, repetitions: u32, quick: bool) -> 
 }
 
 impl MpiReach {
-    /// Beside what is to be reached.
+    /// Returns the goals with the measured values.
     pub(super) fn goals(&self) -> Vec<Goal> {
         let of = |algorithm| self.jobs.iter().find(|jobs| jobs.algorithm == algorithm);
         let mut goals = Vec::new();
@@ -119,7 +119,7 @@ impl MpiReach {
     }
 }
 
-/// The simulated ratios beside what is to be reached.
+/// Returns the goals with the simulated ratios.
 pub(super) fn simulated_goals(simulated: &Condition) -> Vec<Goal> {
     let ratios = &simulated.ratios;
     let name = |what: &str| format!("  {what}");

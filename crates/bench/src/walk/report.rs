@@ -1,4 +1,4 @@
-//! The results of the study, for people and for programs.
+//! The results of the study, as text and as JSON.
 
 use std::fmt;
 use std::path::Path;
@@ -16,53 +16,53 @@ use crate::quantity::grouped;
 use crate::table::Table;
 use crate::{BenchError, Spread};
 
-/// Everything that was measured.
+/// All results.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     study: &'static str,
     machine: Machine,
-    /// Where the tree was.
+    /// The path of the tree.
     root: String,
-    /// Of which kind the file system under it is.
+    /// The type of its file system.
     file_system: String,
-    /// What the tree was made from, and what there is to be found, if that is known.
+    /// The parameters of the tree and the expected results, if known.
     manifest: Option<Manifest>,
     threads: usize,
-    /// Most memory that the study itself held: what is counted for a program is never less.
+    /// The peak memory of the study itself in bytes: the value reported for a program is never less.
     study_memory_bytes: u64,
     pub(crate) series: Vec<Series>,
-    /// Jobs of nacre-mpi, if they were measured.
+    /// The results of nacre-mpi jobs, if they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mpi: Option<MpiReach>,
-    /// The model's own numbers, if they were simulated.
+    /// The simulation with the model's own parameters, if it was run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) simulated: Option<Condition>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     goals: Vec<Goal>,
 }
 
-/// One contender with its repetitions.
+/// A program with its repetitions.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Series {
     pub(crate) contender: Contender,
-    /// How it was started, word by word.
+    /// The command and its arguments.
     pub(crate) command: Vec<String>,
     pub(crate) counted: Counted,
-    /// What it should have counted, if that is known.
+    /// The expected count, if known.
     pub(crate) expected: Option<Counted>,
-    /// Its exit code: 1 if something could not be read.
+    /// The exit code: 1 if something could not be read.
     pub(crate) exit_code: i32,
     pub(crate) wall_ms: Spread,
     pub(crate) cpu_ms: Spread,
     pub(crate) memory_bytes: Spread,
-    /// Divided by the floor's of the same round, if the floor was measured.
+    /// The ratio to the floor of the same round, if the floor was measured.
     pub(crate) wall_to_floor: Option<Spread>,
     pub(crate) cpu_to_floor: Option<Spread>,
     pub(crate) repetitions: Vec<Usage>,
 }
 
 impl Series {
-    /// Sums up what was measured, beside the floor's repetitions of the same rounds.
+    /// Summarises the repetitions, in relation to the floor's repetitions of the same rounds.
     pub(super) fn sum_up(&mut self, floor: Option<&[Usage]>) {
         let spread = |value: fn(&Usage) -> f64| Spread::of(self.repetitions.iter().map(value));
         (self.wall_ms, self.cpu_ms) = (spread(|usage| usage.wall_ms), spread(Usage::cpu_ms));
@@ -71,19 +71,19 @@ impl Series {
         self.cpu_to_floor = floor.map(|floor| ratio(&self.repetitions, floor, Usage::cpu_ms));
     }
 
-    /// Whether it found what there is; nothing if that is not known.
+    /// Returns whether the count was as expected, if that is known.
     pub(crate) fn agrees(&self) -> Option<bool> {
         self.expected.map(|expected| expected == self.counted)
     }
 }
 
-/// The ratios of two contenders, round by round: what disturbs the machine for longer disturbs both.
+/// Returns the ratios of two programs, round by round: a longer disturbance of the machine affects both.
 fn ratio(one: &[Usage], other: &[Usage], value: fn(&Usage) -> f64) -> Spread {
     Spread::of(one.iter().zip(other).map(|(one, other)| value(one) / value(other)))
 }
 
 impl Report {
-    /// An empty one.
+    /// Creates an empty report.
     pub(super) fn new(tree: &Tree, threads: usize) -> Self {
         let mut machine = Machine::describe();
         let peers = [Contender::Find, Contender::Du, Contender::Bfs, Contender::Fd];
@@ -103,7 +103,7 @@ impl Report {
         }
     }
 
-    /// Compares with what is to be reached, as far as it was measured.
+    /// Compares the results with the goals, as far as they were measured.
     pub(super) fn judge(&mut self) {
         let of = |contender| self.series.iter().find(|series| series.contender == contender);
         let mut goals = Vec::new();
@@ -128,7 +128,7 @@ impl Report {
         self.study_memory_bytes = peak_memory_bytes();
     }
 
-    /// As JSON.
+    /// Returns it as JSON.
     pub(super) fn json(&self) -> Result<String, BenchError> {
         serde_json::to_string(self)
             .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))
@@ -140,7 +140,7 @@ impl Report {
     }
 }
 
-/// The kind of a file system, as the table of mounts has it: of the mount point that is nearest above.
+/// Returns the type of a file system from the table of mounts: that of the nearest mount point above.
 fn file_system(root: &Path) -> String {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mounts = mounts.lines().filter_map(|line| {

@@ -1,4 +1,4 @@
-//! The floor against what a tree holds.
+//! Tests of the floor against the contents of a tree.
 
 use super::tree::Shape;
 use super::*;

@@ -1,4 +1,4 @@
-//! What a process took: time on the clock, time of the processors, memory.
+//! The resources that a process used: elapsed time, processor time, and memory.
 
 use std::io::{Read, Seek};
 use std::process::{Command, Stdio};
@@ -9,41 +9,42 @@ use wait4::Wait4;
 
 use crate::BenchError;
 
-/// What one run of a program took.
+/// The resources that one run of a program used.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Usage {
-    /// From its start to its end.
+    /// The elapsed time from its start to its end.
     pub(crate) wall_ms: f64,
-    /// Of all its threads and of the processes that it started and waited for, as the system counts it when it ends.
+    /// The processor time of all its threads and of the processes that it started and waited for, as the system reports
+    /// it at its end.
     pub(crate) user_ms: f64,
     pub(crate) system_ms: f64,
-    /// Most memory that it held at once. The system counts what the study itself held when it started it, so that
-    /// this is never less than that.
+    /// The maximum resident size in bytes. The system includes that of the study when it started the program, so the
+    /// value is never less than that.
     pub(crate) memory_bytes: u64,
 }
 
 impl Usage {
-    /// Time of the processors.
+    /// Returns the processor time in milliseconds.
     pub(crate) fn cpu_ms(&self) -> f64 {
         self.user_ms + self.system_ms
     }
 }
 
-/// What became of a program.
+/// The result of running a program.
 pub(super) struct Outcome {
     pub(super) usage: Usage,
-    /// What `listen` made of its output.
+    /// The number that `listen` returned for its output.
     pub(super) heard: Option<u64>,
-    /// Its exit code.
+    /// The exit code.
     pub(super) code: i32,
-    /// What it complained of, shortened.
+    /// The standard error, shortened.
     pub(super) complaint: String,
 }
 
-/// Makes a number of what a program prints.
+/// A function that extracts a number from a program's output.
 pub(super) type Listen<'a> = &'a dyn Fn(&mut dyn Read) -> Option<u64>;
 
-/// Runs a program to its end with nobody to read its output, unless there is somebody to listen.
+/// Runs a program to its end. Its output is discarded, unless there is a function to read it.
 pub(super) fn run(program: &mut Command, listen: Option<Listen>) -> Result<Outcome, BenchError> {
     let name = program.get_program().to_string_lossy().into_owned();
     let mut complaints = tempfile::tempfile().map_err(BenchError::io("make a temporary file"))?;

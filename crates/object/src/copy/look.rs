@@ -1,7 +1,7 @@
-//! An object as it stood at one version, as far as a copy has to know.
+//! An object's state at one version, as far as a copy has to know it.
 //!
-//! All of it is read in one transaction where a reply holds it. How the questions have to be cut for that (pages of
-//! extents, of keys) is found out beforehand, by reads that need not agree with each other.
+//! All of it is read in one transaction where a reply holds it. The division of the questions (pages of extents, of
+//! keys) is found in advance, by reads that need not agree with each other.
 
 use std::collections::BTreeMap;
 
@@ -13,55 +13,55 @@ use crate::limit::PAGE_ENTRIES_MAX;
 use crate::stage::is_reserved;
 use crate::*;
 
-/// Bytes of ranges, and of keys with their values, that one look holds: together, and with attributes, less than a
-/// reply does.
+/// The maximum number of bytes of ranges, and of keys with their values, that one look holds: together, and with
+/// attributes, less than a reply does.
 const HELD_BYTES_MAX: u64 = 6 << 20;
-/// Answers with extents in one transaction: each may be 100 KiB long.
+/// The maximum number of answers with extents in one transaction: each may be 100 KiB long.
 const EXTENT_READS_MAX: usize = 100;
-/// Reads in one transaction.
+/// The maximum number of reads in one transaction.
 const READS_MAX: usize = 4000;
-/// Keys that one read asks for, where it may be given twice as many.
+/// The number of keys that one read asks for; the answer may have room for twice as many.
 const KEYS_PER_READ: u32 = PAGE_ENTRIES_MAX as u32 / 2;
-/// Looks until the questions are cut small enough.
+/// The maximum number of looks until the questions are cut small enough.
 const LOOKS_MAX: usize = 4;
 
 /// An object at one version.
 pub(super) struct Look {
-    /// At a glance, without forks of reserved names.
+    /// The object at a glance, without forks of reserved names.
     pub(super) stat: Stat,
-    /// Whether it is a copy that is not complete.
+    /// True if the object is a copy that is not complete.
     pub(super) marked: bool,
     /// The version of its last removal.
     pub(super) floor: u64,
-    /// Its forks, and those that were asked for besides.
+    /// Its forks, and those that were asked for in addition.
     pub(super) forks: BTreeMap<Fork, ForkState>,
     /// Its keys with their values, if they were asked for and are few enough.
     pub(super) keys: Option<Vec<(Key, Bytes)>>,
     /// Its attributes, if they were asked for.
     pub(super) attributes: Vec<(Key, Bytes)>,
-    /// Bytes of its forks, by first byte.
+    /// The bytes of its forks, by the offset of the first byte.
     bytes: BTreeMap<Fork, BTreeMap<u64, Bytes>>,
 }
 
-/// How the questions are cut.
+/// The division of the questions.
 #[derive(Default)]
 struct Cut {
     /// All the names of forks, in order.
     names: Vec<Fork>,
-    /// Where pages of the extents of a fork begin, if not only at its beginning.
+    /// The starts of the pages of a fork's extents, in bytes, if there is more than one page.
     extents: BTreeMap<Fork, Vec<u64>>,
     /// The last keys of all pages of keys but the last; `None` if there are too many to be held.
     keys: Option<Vec<Bytes>>,
 }
 
-/// What is asked for besides the outline.
+/// The questions besides the outline.
 struct Wanted<'a> {
     content: bool,
     ranges: &'a [(Fork, ByteRange)],
 }
 
 impl Look {
-    /// Looks at an object but for its bytes, keys and attributes. `None` if it was written to meanwhile.
+    /// Looks at everything of an object except its bytes, keys and attributes. `None` if it was written to meanwhile.
     pub(super) async fn outline(
         store: &dyn ObjectStore,
         object: &ObjectId,
@@ -81,17 +81,17 @@ impl Look {
         Self::look(store, object, more_forks, &Wanted { content: true, ranges }).await
     }
 
-    /// The names of the forks that were looked at.
+    /// Returns the names of the forks that were looked at.
     pub(super) fn names(&self) -> Vec<Fork> {
         self.forks.keys().cloned().collect()
     }
 
-    /// Whether all forks of another look were looked at here.
+    /// Returns whether all forks of another look were looked at here.
     pub(super) fn covers(&self, other: &Look) -> bool {
         other.forks.keys().all(|fork| self.forks.contains_key(fork))
     }
 
-    /// The bytes of a range, if they were read.
+    /// Returns the bytes of a range, if they were read.
     pub(super) fn held(&self, fork: &Fork, range: ByteRange) -> Option<Bytes> {
         let (start, bytes) = self.bytes.get(fork)?.range(..=range.offset).next_back()?;
         let from = range.offset - start;
@@ -99,7 +99,7 @@ impl Look {
             .then(|| bytes.slice(from as usize..(from + range.len) as usize))
     }
 
-    /// The parts of a range that are not newer than `version`.
+    /// Returns the parts of a range that are not newer than `version`.
     pub(super) fn unchanged(&self, fork: &Fork, range: ByteRange, version: u64) -> Vec<ByteRange> {
         let extents = self.forks.get(fork).map_or(&[][..], |fork| &fork.extents);
         let first = extents.partition_point(|extent| extent.range.end() <= range.offset);
@@ -117,7 +117,8 @@ impl Look {
         parts
     }
 
-    /// The ranges that steps read and that are not held: none if they are all held, or too long to be.
+    /// Returns the ranges that the steps read and that are not held; none if all are held, or if they are too long to
+    /// be.
     pub(super) fn missing(&self, steps: &BTreeMap<u64, Step>) -> Vec<(Fork, ByteRange)> {
         let data = steps.values().flat_map(|step| &step.data);
         let data = data.flat_map(|(fork, ranges)| ranges.iter().map(move |range| (fork, *range)));
@@ -158,9 +159,9 @@ impl Look {
     }
 }
 
-/// Why a look has to be repeated with the questions cut otherwise.
+/// The reason why a look has to be repeated with another division of the questions.
 enum Again {
-    /// The forks are others.
+    /// The set of forks is different.
     Names,
     /// A fork has more extents than one answer holds.
     Extents(Fork),
@@ -169,7 +170,7 @@ enum Again {
 }
 
 impl Cut {
-    /// Finds out which forks there are.
+    /// Finds out which forks exist.
     async fn names(
         &mut self,
         store: &dyn ObjectStore,
@@ -233,7 +234,7 @@ impl Cut {
         reads
     }
 
-    /// Puts answers together.
+    /// Assembles a look from answers.
     fn gather(&self, reads: &[Read], answers: Vec<Answer>) -> Result<Result<Look, Again>, StoreError> {
         let mut look = Look {
             stat: Stat::default(),
@@ -300,7 +301,7 @@ impl Cut {
         Ok(Ok(look))
     }
 
-    /// Cuts the questions smaller, by what the object looks like while it may be written to.
+    /// Divides the questions further, according to the object's current state, which may change meanwhile.
     async fn refine(
         &mut self,
         store: &dyn ObjectStore,
@@ -356,7 +357,7 @@ impl Cut {
     }
 }
 
-/// Asks questions, in as few transactions as hold the answers. `None` unless all answers are of one version.
+/// Asks questions in as few transactions as the answers allow. `None` unless all answers are of one version.
 async fn ask(
     store: &dyn ObjectStore,
     object: &ObjectId,
@@ -384,7 +385,7 @@ async fn ask(
     Ok(Some(all))
 }
 
-/// The least key that is greater than one.
+/// Returns the least key that is greater than `key`.
 pub(super) fn behind(key: &Bytes) -> Bytes {
     [&key[..], &[0]].concat().into()
 }

@@ -9,14 +9,14 @@ use super::look::{Look, behind};
 use crate::limit::PAGE_ENTRIES_MAX;
 use crate::*;
 
-/// Changes that wait to be written, before more of them are looked for.
+/// The number of pending changes at which the search for more of them stops.
 const WAITING_MAX: usize = 4096;
 
-/// Walks over the keys and then the attributes of both objects.
+/// A walk over the keys and then the attributes of both objects.
 pub(super) struct Pairs {
-    /// Whether the destination has nothing.
+    /// True if the destination has nothing.
     fresh: bool,
-    /// The original's keys that were read with the look at it, as far as they were not walked over.
+    /// The original's keys that were read with the look at it, as far as they have not been walked over.
     held: Option<VecDeque<(Key, Bytes)>>,
     after: Option<Bytes>,
     keys_done: bool,
@@ -31,8 +31,8 @@ impl Pairs {
         Self { fresh, held, after: None, keys_done: false, done, waiting: VecDeque::new() }
     }
 
-    /// The next changes, as many as `operations` and `bytes` leave room for; none when there are none left. `None` if the
-    /// original changed.
+    /// Returns the next changes, as many as `operations` and `bytes` leave room for; none when there are none left.
+    /// `None` if the original changed.
     pub(super) async fn next(
         &mut self,
         copy: &Copy<'_>,
@@ -52,7 +52,7 @@ impl Pairs {
         Ok(Some(self.waiting.drain(..count).collect()))
     }
 
-    /// Whether there are none left.
+    /// Returns whether no changes are left, or `None` if the original changed.
     pub(super) async fn is_empty(
         &mut self,
         copy: &Copy<'_>,
@@ -64,7 +64,7 @@ impl Pairs {
         Ok(Some(self.waiting.is_empty()))
     }
 
-    /// Compares the next page.
+    /// Compares the next page. Returns `None` if the original changed.
     async fn fetch(&mut self, copy: &Copy<'_>, from: &Look) -> Result<Option<()>, StoreError> {
         let limit = PAGE_ENTRIES_MAX as u32;
         let keys = |after: &Option<Bytes>, before: Option<Bytes>| {
@@ -127,7 +127,7 @@ impl Pairs {
     }
 }
 
-/// The payload of a change.
+/// Returns the payload of a change, in bytes.
 pub(super) fn payload_bytes(write: &Write) -> usize {
     match write {
         Write::SetKey { value, .. } | Write::SetAttribute { value, .. } => value.len(),

@@ -1,4 +1,4 @@
-//! What has to be written, at which version, so that one fork becomes another: no I/O.
+//! The writes, each with its version, that turn one fork into another: no I/O.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use super::look::Look;
 use crate::limit::{OFFSET_MAX, TRANSACTION_BYTES_MAX};
 use crate::*;
 
-/// A fork but for its bytes.
+/// A fork without its bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ForkState {
-    /// Its size, or `None` if it does not exist; it may have extents all the same.
+    /// Its size in bytes, or `None` if it does not exist; it may still have extents.
     pub(super) size: Option<u64>,
     /// All its extents, in order.
     pub(super) extents: Vec<Extent>,
 }
 
-/// What one version wrote.
+/// The changes made by one version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Step {
-    /// The object is removed.
+    /// True if the object is removed.
     pub(super) remove: bool,
-    /// It is the object's own version.
+    /// True if the version is the object's own.
     pub(super) last: bool,
-    /// Forks whose content took their place whole, and is more than one transaction holds.
+    /// Forks that were replaced whole, with content that is more than one transaction holds.
     pub(super) replaced: Vec<Replacement>,
     /// Changes of forks, before the data, in order.
     pub(super) changes: Vec<Write>,
@@ -32,7 +32,7 @@ pub(super) struct Step {
     pub(super) data: BTreeMap<Fork, Vec<ByteRange>>,
 }
 
-/// A fork that takes its place whole.
+/// A fork that is replaced whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Replacement {
     /// The fork.
@@ -43,11 +43,12 @@ pub(super) struct Replacement {
     pub(super) data: Vec<ByteRange>,
 }
 
-/// Gaps up to so many bytes between pieces of one version are written too if something newer goes over them anyhow:
-/// pieces that were one extent once become one again.
+/// The maximum length, in bytes, of a gap between pieces of one version that is written too, if something newer
+/// overwrites it anyway: pieces that were one extent once become one again.
 const FILL_BYTES_MAX: u64 = 512;
 
-/// All that has to be written so that a copy becomes the original. `None` if it cannot be an earlier state of it.
+/// Returns everything that has to be written so that a copy becomes the original. `None` if it cannot be an earlier
+/// state of it.
 pub(super) fn steps(from: &Look, to: &Look) -> Option<BTreeMap<u64, Step>> {
     let mut base = to.stat.version;
     let mut steps: BTreeMap<u64, Step> = BTreeMap::new();
@@ -85,8 +86,8 @@ pub(super) fn steps(from: &Look, to: &Look) -> Option<BTreeMap<u64, Step>> {
     Some(steps)
 }
 
-/// The forks of which more carries one version than a transaction holds, with that version: they took another fork's
-/// place, so all of such a fork is at least as new.
+/// Returns the forks of which more carries one version than a transaction holds, with that version: they replaced
+/// another fork, so all of such a fork is at least as new.
 fn replaced(from: &Look, base: u64) -> BTreeMap<Fork, u64> {
     let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
     let mut candidates = Vec::new();
@@ -112,8 +113,8 @@ fn replaced(from: &Look, base: u64) -> BTreeMap<Fork, u64> {
     replaced
 }
 
-/// Adds the steps that bring the copy of a fork, which has everything up to version `base`, to where the original is.
-/// `None` if the copy cannot be an earlier state of the original.
+/// Adds the steps that bring the copy of a fork, which has everything up to version `base`, to the state of the
+/// original. `None` if the copy cannot be an earlier state of the original.
 fn fork(
     name: &Fork,
     original: &ForkState,
@@ -153,8 +154,8 @@ fn changes(
     Some(())
 }
 
-/// Checks that each of the copy's extents is among the original's, or lies under something newer than `base` there. Holes
-/// may be of other versions.
+/// Checks that each of the copy's extents is among the original's, or lies under something newer than `base` there.
+/// Holes may be of other versions.
 fn within(copy: &[Extent], original: &[Extent], base: u64) -> Option<()> {
     let mut others = original.iter().peekable();
     for extent in copy {
@@ -185,7 +186,8 @@ fn within(copy: &[Extent], original: &[Extent], base: u64) -> Option<()> {
     Some(())
 }
 
-/// The ranges of the original's old holes that the copy has nothing for, or an older hole. `None` if it lacks data.
+/// Returns the ranges of the original's old holes for which the copy has nothing, or an older hole. Returns `None` if
+/// it lacks data.
 fn lacking(old: &[Extent], copy: &[Extent]) -> Option<Vec<ByteRange>> {
     let mut ranges = Vec::new();
     let mut others = copy.iter().peekable();
@@ -216,8 +218,8 @@ fn lacking(old: &[Extent], copy: &[Extent]) -> Option<Vec<ByteRange>> {
     Some(ranges)
 }
 
-/// Makes the fork exist, or not, and gives it its size. Sizes cannot be set without painting holes, so that is done
-/// at the version that painted the hole there anyhow.
+/// Makes the fork exist, or not, and sets its size. Sizes cannot be set without painting holes, so that is done at the
+/// version that painted the hole there anyway.
 fn resize(
     name: &Fork,
     original: &ForkState,
@@ -269,7 +271,8 @@ fn resize(
     Some(())
 }
 
-/// The least version among the extents from an offset to the end of the offset space, if they cover all of that.
+/// Returns the least version among the extents from an offset to the end of the offset space, if they cover all of
+/// that.
 fn oldest(fork: &ForkState, from: u64) -> Option<u64> {
     let (mut at, mut least) = (from, None::<u64>);
     for extent in fork.extents.iter().filter(|extent| extent.range.end() > from) {
@@ -282,8 +285,8 @@ fn oldest(fork: &ForkState, from: u64) -> Option<u64> {
     least.filter(|_| at == OFFSET_MAX)
 }
 
-/// The ranges of one kind that each version above `base` wrote, joined where only newer extents lie between them:
-/// later steps write those over it.
+/// Returns the ranges of one kind that each version above `base` wrote, joined where only newer extents lie between
+/// them: later steps overwrite those.
 fn runs(extents: &[Extent], kind: ExtentKind, base: u64) -> Vec<(ByteRange, u64)> {
     let mut done = Vec::new();
     // Runs that may still grow, older below newer.

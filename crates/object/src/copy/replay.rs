@@ -1,4 +1,4 @@
-//! Brings a copy from the version that it has to the original's, step by step.
+//! The replay of an object: brings a copy from its version to the original's, step by step.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,18 @@ use super::{Copy, MARK};
 use crate::limit::{EXTENTS_PER_TRANSACTION_MAX, OPERATIONS_MAX, TRANSACTION_BYTES_MAX};
 use crate::*;
 
-/// What the names of the copy's own staged forks begin with; a number follows.
+/// The prefix of the names of the copy's own staged forks; a number follows.
 const STAGED: &str = ".nacre.copy.";
-/// The beginning of such a stage says what it holds. The fork's own first bytes come in the last transaction.
+/// The number of bytes at the beginning of such a stage that say what it holds. The fork's own first bytes come in the
+/// last transaction.
 const LABEL_BYTES: u64 = 512;
-/// Payload of one transaction that stages: there must be few, for each takes a version.
+/// Payload of one staging transaction, in bytes: there must be few, because each takes a version.
 const STAGED_BYTES: u64 = TRANSACTION_BYTES_MAX as u64 - LABEL_BYTES;
 
-/// Ranges that one read is conditional on.
+/// The maximum number of ranges that one read is conditional on.
 const GUARDS_MAX: usize = 1000;
 
-/// How far the copy is.
+/// The progress of a copy.
 struct State {
     version: u64,
     pairs: Pairs,
@@ -30,7 +31,7 @@ struct State {
 }
 
 impl Copy<'_> {
-    /// `None` if the source changed meanwhile.
+    /// Applies the steps to the destination. Returns `None` if the source changed meanwhile.
     pub(super) async fn replay(
         &mut self,
         from: &Look,
@@ -114,8 +115,8 @@ impl Copy<'_> {
         Ok(Some(()))
     }
 
-    /// Stages the content of a fork that is more than one transaction holds, at versions below `target`; gives what is
-    /// to be done at that version. What an earlier attempt staged stays.
+    /// Stages the content of a fork that is more than one transaction holds, at versions below `target`; returns the
+    /// changes that remain to be made at that version. What an earlier attempt staged stays.
     async fn stage(
         &mut self,
         from: &Look,
@@ -163,7 +164,7 @@ impl Copy<'_> {
         Ok(Some(last))
     }
 
-    /// The ranges that a stage of the destination holds, if it has this label.
+    /// Returns the ranges that a stage of the destination holds, if it has this label.
     async fn staged(&self, fork: &Fork, label: &Bytes) -> Result<Option<Vec<ByteRange>>, StoreError> {
         let mut at = ByteRange::ALL;
         let mut ranges = Vec::new();
@@ -186,8 +187,8 @@ impl Copy<'_> {
         }
     }
 
-    /// The bytes of ranges of the original, as far as they are not newer than `version`, as they were at the look. `None`
-    /// if they changed since.
+    /// Reads the bytes of ranges of the original that are not newer than `version`, as they were at the look. Returns
+    /// `None` if they changed since.
     async fn read(
         &self,
         from: &Look,
@@ -233,7 +234,7 @@ impl Copy<'_> {
     }
 
     /// Applies changes to the copy, which must get exactly the target's version, or else the next one. `more` says that
-    /// the copy is not complete by that.
+    /// the copy is not complete after that.
     async fn write(
         &mut self,
         state: &mut State,
@@ -273,7 +274,7 @@ impl Copy<'_> {
     }
 }
 
-/// What a stage holds: the content of which fork, as of which version.
+/// Returns the label of a stage: the fork whose content it holds, and the version of that content.
 fn label(version: u64, fork: &Fork) -> Bytes {
     let mut label = b"NACRCOPY".to_vec();
     label.extend_from_slice(&version.to_le_bytes());
@@ -293,7 +294,7 @@ fn behind_label(range: ByteRange) -> Option<ByteRange> {
     (range.len > 0).then_some(range)
 }
 
-/// What is left of a range without others, which are in order.
+/// Returns the parts of a range that are in none of `others`, which are in order.
 fn without(range: ByteRange, others: &[ByteRange]) -> Vec<ByteRange> {
     let mut left = Vec::new();
     let mut at = range.offset;

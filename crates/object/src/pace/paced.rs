@@ -14,16 +14,16 @@ use crate::{
     StoreError, Transaction,
 };
 
-/// How a [`Paced`] store behaves.
+/// Options of a [`Paced`] store.
 #[derive(Clone, Debug)]
 pub struct PaceOptions {
-    /// Whether updates of contended regions take turns.
+    /// True if updates of contended regions take turns.
     pub pacing: bool,
-    /// Whether attempts and failures are counted for every region, contended or not.
+    /// True if attempts and failures are counted for every region, contended or not.
     pub statistics: bool,
-    /// Regions that are counted, at most.
+    /// The maximum number of regions that are counted.
     pub statistics_regions_max: usize,
-    /// What limits the taking of turns.
+    /// Limits of the pacer.
     pub limits: PacerLimits,
 }
 
@@ -55,11 +55,11 @@ pub struct PaceTotals {
     pub waiting: u64,
 }
 
-/// How often lapsed turns are looked for, while there are any turns.
+/// The interval at which lapsed turns are looked for, while there are any turns.
 const TICK: Duration = Duration::from_millis(1);
 
 /// A store in front of another one, which lets updates of contended regions take turns ([`pace`](crate::pace)), and
-/// counts what conditional writes come to. Cheap to clone.
+/// counts attempts and failures of conditional writes. Cheap to clone.
 pub struct Paced<S> {
     shared: Arc<Shared<S>>,
 }
@@ -81,28 +81,28 @@ struct Shared<S> {
     turns: Arc<Turns>,
 }
 
-/// The pacer, and those whom it lets wait.
+/// The pacer and its waiters.
 struct Turns {
     began: Instant,
-    /// Whether the pacer cares for reads and successes, so that nobody takes the lock while it does not.
+    /// True if the pacer needs to hear of reads and successes, so that the lock is not taken while it does not.
     attentive: AtomicBool,
     state: Mutex<State>,
-    /// What the clock sleeps on while there is nothing to do.
+    /// The condition on which the clock sleeps while there is nothing to do.
     wake: Condvar,
 }
 
 struct State {
     pacer: Pacer,
-    /// Those who wait, and those who were granted the turn and have not noticed.
+    /// The waiters, and those that were granted the turn and have not noticed.
     waiting: HashMap<Waiter, Waiting>,
     clock: Clock,
-    /// Some region is tracked.
+    /// True if some region is tracked.
     tracks: bool,
     /// Reused for the waiters that an event grants the turn.
     granted: Vec<Waiter>,
 }
 
-/// The thread that ends turns that have lapsed. It is started when the first region is tracked.
+/// The state of the thread that ends turns that have lapsed. It is started when the first region is tracked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Clock {
     NotStarted,
@@ -122,7 +122,7 @@ struct Region {
     object: ObjectId,
     fork: Fork,
     range: ByteRange,
-    /// Which of the transaction's guards names it, of which kind, and with which version.
+    /// The index of the transaction's guard that names the region; its kind and version follow.
     index: usize,
     is_proposal: bool,
     version: u64,
@@ -133,7 +133,7 @@ impl Region {
         hasher.hash_one((&self.object, &self.fork, self.range))
     }
 
-    /// The guard that failed.
+    /// Returns the guard that failed.
     fn guard(&self) -> Guard {
         let (fork, range, version) = (self.fork.clone(), self.range, self.version);
         if self.is_proposal {
@@ -143,14 +143,14 @@ impl Region {
         }
     }
 
-    /// The version that the writer had read. A proposal is that version plus one.
+    /// Returns the version that the writer had read. A proposal is that version plus one.
     fn version_read(&self) -> u64 {
         if self.is_proposal { self.version.saturating_sub(1) } else { self.version }
     }
 }
 
 impl<S: ObjectStore> Paced<S> {
-    /// Puts pacing in front of a store.
+    /// Creates a store that paces another one.
     pub fn new(store: S, options: PaceOptions) -> Self {
         let state = State {
             pacer: Pacer::new(options.limits.clone()),
@@ -178,12 +178,12 @@ impl<S: ObjectStore> Paced<S> {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The store behind it.
+    /// Returns the store behind it.
     pub fn inner(&self) -> &S {
         &self.shared.store
     }
 
-    /// Counts over all regions.
+    /// Returns the counts over all regions.
     pub fn totals(&self) -> PaceTotals {
         let shared = &self.shared;
         let state = shared.turns.lock();
@@ -197,8 +197,8 @@ impl<S: ObjectStore> Paced<S> {
         }
     }
 
-    /// Counts of the regions with the longest runs of failures, and the attempts on regions for which there was no
-    /// room; empty unless statistics were asked for.
+    /// Returns the counts of the regions with the longest runs of failures, at most `limit`, and the number of attempts
+    /// on regions for which there was no room; empty unless statistics were asked for.
     pub fn regions(&self, limit: usize) -> (Vec<RegionStatistics>, u64) {
         let statistics = self.shared.statistics();
         (statistics.top(limit), statistics.uncounted())
@@ -248,7 +248,7 @@ impl<S: ObjectStore> ObjectStore for Paced<S> {
     }
 }
 
-/// The first range that a transaction reads in order to update it.
+/// Returns the first range that a transaction reads in order to update it.
 fn announced(transaction: &Transaction) -> Option<(&Fork, ByteRange)> {
     transaction.reads.iter().find_map(|read| match read {
         Read::Range { fork, range, intent: Intent::Update } => Some((fork, *range)),
@@ -256,7 +256,7 @@ fn announced(transaction: &Transaction) -> Option<(&Fork, ByteRange)> {
     })
 }
 
-/// The first region that a transaction's writes are conditional on.
+/// Returns the first region that a transaction's writes are conditional on.
 fn conditional(object: &ObjectId, transaction: &Transaction) -> Option<Region> {
     transaction.guards.iter().enumerate().find_map(|(index, guard)| match guard {
         Guard::Region { fork, range, version } | Guard::Proposal { fork, range, version } => Some(Region {
@@ -271,7 +271,7 @@ fn conditional(object: &ObjectId, transaction: &Transaction) -> Option<Region> {
     })
 }
 
-/// The region version that the holder of a turn is given.
+/// Returns the region version that the holder of a turn is given.
 fn version_of(result: &Result<Outcome, StoreError>) -> Option<u64> {
     match result {
         Ok(Outcome::Done(done)) => done.answers.iter().find_map(|answer| match answer {
@@ -291,7 +291,7 @@ impl<S: ObjectStore> Shared<S> {
         self.statistics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A read that announces an update.
+    /// Handles a read that announces an update.
     fn read(
         self: &Arc<Self>,
         hash: RegionHash,
@@ -328,7 +328,7 @@ impl<S: ObjectStore> Shared<S> {
         }
     }
 
-    /// A conditional write was judged.
+    /// Handles the outcome of a conditional write.
     fn judged(self: &Arc<Self>, region: Region, result: Result<Outcome, StoreError>) -> Reply<Outcome> {
         let succeeded = match &result {
             Ok(Outcome::Done(_)) => true,
@@ -398,7 +398,7 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the pacer of an event, and wakes those who were granted the turn by it.
+    /// Tells the pacer of an event, and wakes the waiters that were granted the turn by it.
     fn event<T>(self: &Arc<Self>, event: impl FnOnce(&mut Pacer, Duration, &mut Vec<Waiter>) -> T) -> T {
         let now = self.began.elapsed();
         let mut wakers: Vec<Waker> = Vec::new();
@@ -423,7 +423,7 @@ impl Turns {
         result
     }
 
-    /// Tells the pacer what the holder of a turn was given.
+    /// Tells the pacer which version the holder of a turn was given.
     fn give(self: &Arc<Self>, hash: RegionHash, holder: Waiter, result: &Result<Outcome, StoreError>) {
         match version_of(result) {
             Some(version) => self.event(|pacer, _, _| pacer.given(hash, holder, version)),
@@ -460,7 +460,7 @@ impl Turns {
     }
 }
 
-/// Waits for the turn.
+/// A future that waits for the turn.
 struct Wait {
     turns: Arc<Turns>,
     hash: RegionHash,

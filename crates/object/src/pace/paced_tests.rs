@@ -12,7 +12,7 @@ fn object() -> ObjectId {
     "counter".parse().unwrap()
 }
 
-/// Reads, adds one, and writes on condition; as often as it takes. Gives the failures.
+/// Reads, adds one, and writes on condition, until it succeeds. Returns the number of failures.
 fn increment(store: &dyn ObjectStore, intent: Intent) -> usize {
     let read = Transaction::new().read(Read::Range { fork: Fork::DEFAULT, range: RANGE, intent });
     let Outcome::Done(Done { answers, .. }) = block_on(store.apply(&object(), read)).unwrap() else {
@@ -90,7 +90,7 @@ fn contend(store: &Paced<MemoryStore>) {
     assert_eq!(store.totals().tracked, 1);
 }
 
-/// Turns that do not lapse while a test runs.
+/// Options under which turns do not lapse while a test runs.
 fn patient() -> PaceOptions {
     let hour = Duration::from_secs(3600);
     PaceOptions {

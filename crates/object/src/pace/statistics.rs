@@ -1,4 +1,4 @@
-//! What conditional writes of each region came to: attempts, failures, and runs of failures (the paper's figure 5).
+//! Counts of the conditional writes of each region: attempts, failures, and runs of failures (the paper's figure 5).
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Counts for at most so many regions; attempts on further ones are counted together.
+    /// Creates counts for at most `regions_max` regions; attempts on further ones are counted together.
     pub fn new(regions_max: usize) -> Self {
         Self { regions: HashMap::new(), regions_max, uncounted: 0 }
     }
@@ -73,7 +73,7 @@ impl Statistics {
         }
     }
 
-    /// The regions with the longest runs of failures first: at most `limit` of them.
+    /// Returns the regions with the longest runs of failures, at most `limit`, the longest first.
     pub fn top(&self, limit: usize) -> Vec<RegionStatistics> {
         let mut regions: Vec<&RegionStatistics> = self.regions.values().collect();
         regions.sort_unstable_by(|a, b| {
@@ -85,7 +85,7 @@ impl Statistics {
         regions.into_iter().take(limit).cloned().collect()
     }
 
-    /// Attempts on regions for which there was no room.
+    /// Returns the number of attempts on regions for which there was no room.
     pub fn uncounted(&self) -> u64 {
         self.uncounted
     }

@@ -1,4 +1,4 @@
-//! The state machine under random events from seeds, and the behaviour that its users notice.
+//! Tests of the state machine under random events from seeds, and of the behaviour that its users notice.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// A region is tracked from its first failure on.
+/// Limits under which a region is tracked from its first failure on.
 fn eager() -> PacerLimits {
     PacerLimits { failures_min: 1, ..PacerLimits::default() }
 }
@@ -172,8 +172,8 @@ fn full_tables_and_queues_delay_nobody() {
     pacer.check();
 }
 
-/// Random events on a few regions: nobody is granted twice, out of order, or after leaving; and once no more requests
-/// arrive, everybody who stayed is granted.
+/// Tests random events on a few regions: no waiter is granted twice, out of order, or after leaving; and once no more
+/// requests arrive, every waiter that stayed is granted.
 #[test]
 fn no_wake_up_is_lost_whatever_happens() {
     for seed in 0..400 {

@@ -6,11 +6,11 @@
 //! conformance::run(&MemoryStore::new(), "doc");
 //! ```
 //!
-//! A case drives the store through [`Trial`], which applies every transaction to a [`Model`](crate::testkit::Model) as well and fails
-//! where the two answer differently; on top of that the cases say in so many words what they expect, so that an
+//! A case drives the store through [`Trial`], which applies every transaction to a [`Model`](crate::testkit::Model) as
+//! well and fails where the two answer differently; in addition the cases state explicitly what they expect, so that an
 //! error common to an engine and the model does not pass.
 //!
-//! [`run_connections`] does the same through several connections to one store: each transaction of a case goes through
+//! [`run_connections`] runs the suite through several connections to one store: each transaction of a case goes through
 //! the next one, and clients that are at work at once have one each.
 //!
 //! Stores may be shared: all object ids begin with the namespace that the caller gives, which must be one that was
@@ -38,7 +38,7 @@ pub use trial::{Connections, Failure, Trial};
 
 use crate::ObjectStore;
 
-/// A case: its name, and what it does.
+/// A case: its name, and the function that runs it.
 pub type Case = (&'static str, fn(&Trial<'_>) -> Result<(), Failure>);
 
 /// Every case of the suite, by subject.
@@ -56,16 +56,16 @@ pub const CASES: &[&[Case]] = &[
     differential::CASES,
 ];
 
-/// How much work the cases do whose number of repetitions is arbitrary.
+/// The amount of work for cases whose number of repetitions is arbitrary.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Random histories compared with the model.
+    /// The number of random histories compared with the model.
     pub histories: u64,
-    /// Transactions in each of them.
+    /// The number of transactions in each of them.
     pub transactions: usize,
-    /// Threads of the concurrent cases.
+    /// The number of threads of the concurrent cases.
     pub threads: usize,
-    /// Increments that each of these threads makes.
+    /// The number of increments that each of these threads makes.
     pub increments: u64,
     /// The seed of the first history; the others follow it.
     pub seed: u64,
@@ -85,19 +85,19 @@ pub fn run(store: &dyn ObjectStore, namespace: &str) {
     run_with(store, namespace, Effort::default());
 }
 
-/// Like [`run`], with a given effort.
+/// Runs every case, as [`run`] does, with a given effort.
 pub fn run_with(store: &dyn ObjectStore, namespace: &str, effort: Effort) {
     run_connections(&[store], namespace, effort);
 }
 
-/// Like [`run_with`], through several connections to the same store, at least one.
+/// Runs every case, as [`run_with`] does, through several connections to the same store, at least one.
 pub fn run_connections(connections: &[&dyn ObjectStore], namespace: &str, effort: Effort) {
     let failures = failures(connections, namespace, effort);
     let list: Vec<_> = failures.iter().map(|(name, failure)| format!("\n- {name}: {failure}")).collect();
     assert!(list.is_empty(), "{} cases of the conformance suite failed:{}", list.len(), list.concat());
 }
 
-/// Runs every case, and gives the names of those that failed, and why.
+/// Runs every case, and returns the names of those that failed, with the reasons.
 pub fn failures(
     connections: &[&dyn ObjectStore],
     namespace: &str,
@@ -112,7 +112,7 @@ pub fn failures(
     failures
 }
 
-/// Like [`run_with`], on a thread of its own while the caller's async runtime goes on.
+/// Runs every case, as [`run_with`] does, on a thread of its own while the caller's async runtime goes on.
 pub async fn run_async(store: Arc<dyn ObjectStore>, namespace: &str, effort: Effort) {
     type Slot = (Option<std::thread::Result<()>>, Option<Waker>);
     let slot: Arc<Mutex<Slot>> = Arc::default();

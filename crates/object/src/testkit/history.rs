@@ -1,7 +1,7 @@
 //! Random transactions from a seed.
 //!
-//! A [`Generator`] makes the same transactions from the same seed and [`Shape`]. It keeps a [`Model`] of what they
-//! did, so that most guards name versions and values that hold, and says what each of them must answer.
+//! A [`Generator`] makes the same transactions from the same seed and [`Shape`]. It keeps a [`Model`] of their effects,
+//! so that most guards name versions and values that hold, and gives the answer expected of each.
 //!
 //! ```
 //! use nacre_object::testkit::history::{Generator, Shape};
@@ -23,18 +23,18 @@ use crate::limit::*;
 use crate::testkit::{Model, ObjectState};
 use crate::*;
 
-/// What random transactions look like. All `_max` are inclusive; all `_percent` are chances.
+/// The shape of random transactions. All `_max` are inclusive; all `_percent` are chances.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// How many objects there are.
+    /// The number of objects.
     pub objects: usize,
-    /// How many forks an object may have.
+    /// The number of forks that an object may have.
     pub forks: usize,
-    /// How many keys an object may have.
+    /// The number of keys that an object may have.
     pub keys: usize,
-    /// How many attributes an object may have.
+    /// The number of attributes that an object may have.
     pub attributes: usize,
-    /// Offsets are mostly below this.
+    /// The upper bound of most offsets, in bytes.
     pub span_bytes: u64,
     /// The longest extent or range, apart from those that cover a whole fork.
     pub extent_bytes_max: u64,
@@ -48,21 +48,22 @@ pub struct Shape {
     pub reads_max: usize,
     /// The most changes of one transaction.
     pub writes_max: usize,
-    /// Guards that are made without regard to what holds.
+    /// The chance that a guard is made without regard to what holds.
     pub miss_percent: u32,
-    /// Ranges that lie near 2^32, or near the end of the offset space.
+    /// The chance that a range lies near 2^32, or near the end of the offset space.
     pub far_percent: u32,
-    /// Changes that remove the object.
+    /// The chance that a change removes the object.
     pub remove_percent: u32,
-    /// Changes that replace one fork by another. Where it is 0, histories are those that seeds gave before there was
-    /// such a change.
+    /// The chance that a change replaces one fork with another. At 0, histories are those that seeds gave before there
+    /// was such a change.
     pub replace_percent: u32,
-    /// Guards of objects' versions. Without them, histories are those that seeds gave before there were any.
+    /// True if there are guards on objects' versions. Without them, histories are those that seeds gave before there
+    /// were any.
     pub version_guards: bool,
 }
 
 impl Default for Shape {
-    /// Small objects in which everything overlaps.
+    /// Returns a shape of small objects in which everything overlaps.
     fn default() -> Self {
         Self {
             objects: 3,
@@ -86,8 +87,8 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// One object with one fork, of which transactions write and read overlapping ranges and little else: short
-    /// steps for concurrent histories.
+    /// Returns a shape with one object and one fork, of which transactions write and read overlapping ranges and little
+    /// else: short steps for concurrent histories.
     pub fn contended() -> Self {
         Self {
             objects: 1,
@@ -107,30 +108,30 @@ impl Shape {
     }
 }
 
-/// One transaction, and what it must answer.
+/// One transaction with its expected answer.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The object.
     pub object: ObjectId,
     /// The transaction.
     pub transaction: Transaction,
-    /// What a store must answer that applied all the steps before.
+    /// The answer of a store that applied all the steps before.
     pub expected: Result<Outcome, StoreError>,
 }
 
-/// Makes transactions. As an iterator it never ends.
+/// A generator of transactions. As an iterator it never ends.
 #[derive(Clone, Debug)]
 pub struct Generator {
     rng: SmallRng,
     shape: Shape,
     objects: Vec<ObjectId>,
     model: Model,
-    /// Versions that outcomes showed, where the model does not see what happens.
+    /// Versions that outcomes showed, for transactions that the model does not see.
     seen: BTreeMap<ObjectId, u64>,
 }
 
 impl Generator {
-    /// A generator whose objects are named by small numbers.
+    /// Creates a generator whose objects are named by small numbers.
     pub fn new(seed: u64, shape: Shape) -> Self {
         let objects = (0..shape.objects).map(|index| index.to_string());
         let objects =
@@ -138,18 +139,18 @@ impl Generator {
         Self::with_objects(seed, shape, objects)
     }
 
-    /// A generator for given objects, at least one; the shape's number of objects has no meaning.
+    /// Creates a generator for given objects, at least one; the shape's number of objects has no meaning.
     pub fn with_objects(seed: u64, shape: Shape, objects: Vec<ObjectId>) -> Self {
         let rng = SmallRng::seed_from_u64(seed);
         Self { rng, shape, objects, model: Model::new(), seen: BTreeMap::new() }
     }
 
-    /// What the transactions given out by [`Generator::step`] did.
+    /// Returns the model of the transactions given out by [`Generator::step`].
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The objects that transactions are about.
+    /// Returns the objects that transactions are about.
     pub fn objects(&self) -> &[ObjectId] {
         &self.objects
     }
@@ -161,7 +162,7 @@ impl Generator {
         Step { object, transaction, expected }
     }
 
-    /// Applies a transaction to the generator's model: for one that was not made by [`Generator::step`].
+    /// Applies a transaction that was not made by [`Generator::step`] to the generator's model.
     pub fn apply(&mut self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
         self.model.apply(object, transaction)
     }
@@ -190,8 +191,8 @@ impl Generator {
         (object, transaction)
     }
 
-    /// Tells the generator what a transaction answered that it did not apply itself, so that its guards keep up
-    /// with what others do.
+    /// Tells the generator the outcome of a transaction that it did not apply itself, so that its guards keep up with
+    /// what other clients do.
     pub fn observe(&mut self, object: &ObjectId, outcome: &Outcome) {
         let version = match outcome {
             Outcome::Done(done) => done.version,
@@ -212,8 +213,8 @@ impl Generator {
         fork_of(self.up_to(self.shape.forks.saturating_sub(1)))
     }
 
-    /// A replacement of one fork by another. Where the shape has one fork only, its content goes to a second one, and
-    /// comes back from there.
+    /// Makes a replacement of one fork by another. Where the shape has one fork only, its content goes to a second one,
+    /// and comes back from there.
     fn replacement(&mut self) -> Write {
         let count = self.shape.forks.max(2);
         let fork = self.rng.random_range(0..count);
@@ -293,7 +294,8 @@ impl Generator {
         }
     }
 
-    /// The region version as far as the generator knows: that of the object, where others write to it too.
+    /// Returns the region version as far as the generator knows it: that of the object, where other clients write to it
+    /// too.
     fn region_version(&self, object: &ObjectId, state: &ObjectState, fork: &Fork, range: ByteRange) -> u64 {
         self.seen.get(object).copied().unwrap_or_else(|| state.region_version(fork, range))
     }
@@ -387,7 +389,7 @@ impl Generator {
     }
 }
 
-/// The fork of a number: the default one first.
+/// Returns the fork of a number: the default one for 0.
 fn fork_of(index: usize) -> Fork {
     match index {
         0 => Fork::DEFAULT,

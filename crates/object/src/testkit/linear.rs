@@ -1,11 +1,11 @@
-//! Whether what concurrent clients saw of an object could have happened one transaction after another.
+//! A check of whether what concurrent clients saw of an object could have happened one transaction after another.
 //!
 //! A history is linearizable if every transaction can be given one moment between its invocation and its return, so
-//! that applying them in that order to the [`Model`] gives each the outcome that its client saw (Herlihy and Wing).
-//! A transaction of unknown fate has its moment anywhere after its invocation, or never.
+//! that applying them in that order to the [`Model`] gives each the outcome that its client saw (Herlihy and Wing). A
+//! transaction of unknown fate has its moment at any time after its invocation, or never.
 //!
 //! In general the search for such an order is exponential (Wing and Gong; Lowe adds memoisation). Here versions
-//! give nearly all of it away: an outcome carries the object's version, so every answered transaction has its place
+//! determine nearly all of it: an outcome carries the object's version, so every answered transaction has its place
 //! between two versions, and only those of unknown fate are left to be tried, where a version is missing that no
 //! answered transaction took. What later reads saw of the missing version (extents carry it) tells most of the
 //! candidates apart at once.
@@ -26,17 +26,17 @@ use crate::*;
 /// One transaction, as its client saw it.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// When it was about to be sent.
+    /// The tick before it was sent.
     pub invoked: u64,
-    /// When its reply had arrived; `u64::MAX` if none did.
+    /// The tick after its reply arrived; `u64::MAX` if none did.
     pub returned: u64,
-    /// What was asked.
+    /// The transaction.
     pub transaction: Transaction,
-    /// What was seen.
+    /// The result that the client saw.
     pub observed: Observed,
 }
 
-/// What a client saw of a transaction.
+/// The result of a transaction, as its client saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observed {
     /// Its outcome.
@@ -47,22 +47,21 @@ pub enum Observed {
     Unknown,
 }
 
-/// Why a history is not accepted.
+/// The reason why a history is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// No order of the transactions explains what was seen.
     NotLinearizable {
-        /// The transaction, by its place in the history, that could not be explained: the furthest that any order
-        /// came.
+        /// The index in the history of the transaction that could not be explained, in the order that came furthest.
         operation: usize,
-        /// What is wrong with it.
+        /// The contradiction, as a sentence.
         message: String,
     },
-    /// So many transactions of unknown fate fit in so many ways that the search was given up.
+    /// The search was given up, because transactions of unknown fate fit in too many ways.
     Undecided {
-        /// The transaction that could not be explained in the order that came furthest.
+        /// The index of the transaction that could not be explained in the order that came furthest.
         operation: usize,
-        /// What is wrong with it there.
+        /// The contradiction in that order, as a sentence.
         message: String,
     },
 }
@@ -82,10 +81,10 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// How many times a transaction of unknown fate is tried in some place before the search is given up.
+/// The maximum number of placements of transactions of unknown fate before the search is given up.
 const TRIALS_MAX: usize = 200_000;
 
-/// Checks the history of one object, which was in the state `initial` before the first of them.
+/// Checks the history of one object, which was in the state `initial` before the first transaction.
 pub fn check(initial: &ObjectState, history: &[Record]) -> Result<(), Violation> {
     let search = Search::new(history);
     let mut failure = Failure { position: 0, operation: 0, message: String::new() };
@@ -132,20 +131,20 @@ struct Failure {
     message: String,
 }
 
-/// A place in the search.
+/// A node of the search.
 struct Node {
-    /// How many of the answered transactions are placed.
+    /// The number of answered transactions that are placed.
     position: usize,
-    /// What they, and those of unknown fate placed among them, made of the object.
+    /// The object's state after them, and after those of unknown fate placed among them.
     state: ObjectState,
-    /// Which of those of unknown fate are placed: a bit each.
+    /// The placed transactions of unknown fate: a bit each.
     used: Vec<u64>,
-    /// The latest invocation of a placed transaction, and whose it is.
+    /// The latest invocation of a placed transaction, and that transaction's index.
     latest_invoked: u64,
     latest: usize,
 }
 
-/// What an outcome showed of an extent: whatever took its version must have written it.
+/// An extent that an outcome showed: the transaction that took its version must have written it.
 #[derive(PartialEq, Eq, Hash)]
 struct Evidence<'a> {
     fork: &'a Fork,
@@ -153,7 +152,7 @@ struct Evidence<'a> {
     data: Option<Bytes>,
 }
 
-/// What does not change in the course of a search.
+/// The part of a search that does not change in its course.
 struct Search<'a> {
     history: &'a [Record],
     /// The answered transactions in the one order that their versions allow: by version, with the one that took
@@ -238,13 +237,14 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether a version lies between where the node stands and what the next answered transaction saw.
+    /// Returns whether a version lies between the node's and the one that the next answered transaction saw.
     fn has_gap(&self, node: &Node) -> bool {
         let record = &self.history[self.known[node.position]];
         version(record) > node.state.version() + u64::from(took_version(record))
     }
 
-    /// Every way to place one transaction of unknown fate next; the likeliest, the one invoked last, at the end.
+    /// Returns every way to place one transaction of unknown fate next; the likeliest, the one invoked last, at the
+    /// end.
     fn alternatives(&self, node: &Node, trials: &mut usize) -> Vec<Node> {
         let record = &self.history[self.known[node.position]];
         let version_max = version(record) - u64::from(took_version(record));
@@ -273,7 +273,7 @@ impl<'a> Search<'a> {
         nodes
     }
 
-    /// Whether a state is one in which everything that was ever seen of its last version stands.
+    /// Returns whether a state has everything that was ever seen of its last version.
     fn fits(&self, state: &ObjectState) -> bool {
         let Some(evidence) = self.evidence.get(&state.version()) else { return true };
         evidence.iter().all(|seen| {
@@ -287,7 +287,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Places the next answered transaction, or says why it cannot stand here.
+    /// Places the next answered transaction; the error says why it cannot be placed there.
     fn advance(&self, node: &mut Node, operation: usize) -> Result<(), String> {
         let record = &self.history[operation];
         let text = || brief(&record.transaction);
@@ -331,7 +331,7 @@ impl Node {
     }
 }
 
-/// The object's version that an answered transaction saw or took.
+/// Returns the object's version that an answered transaction saw or took.
 fn version(record: &Record) -> u64 {
     match &record.observed {
         Observed::Outcome(Outcome::Done(done)) => done.version,
@@ -340,12 +340,13 @@ fn version(record: &Record) -> u64 {
     }
 }
 
-/// Whether an answered transaction took the version that it saw.
+/// Returns whether an answered transaction took the version that it saw.
 fn took_version(record: &Record) -> bool {
     matches!(record.observed, Observed::Outcome(Outcome::Done(_))) && !record.transaction.writes.is_empty()
 }
 
-/// Records what concurrent clients do, and checks it. Clients share one recorder, and send what they send by it.
+/// A recorder of what concurrent clients do, and a check of it. Clients share one recorder, and send their transactions
+/// through it.
 ///
 /// ```
 /// use nacre_object::testkit::{MemoryStore, block_on, linear::Recorder};
@@ -370,13 +371,13 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder of nothing yet.
+    /// Creates a recorder of nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Applies a transaction and records what came of it. If the future is dropped before it is done, what came of
-    /// it counts as unknown.
+    /// Applies a transaction and records its result. If the future is dropped before it is done, the result counts as
+    /// unknown.
     pub async fn apply(
         &self,
         store: &(impl ObjectStore + ?Sized),
@@ -388,7 +389,7 @@ impl Recorder {
         self.end(object, record, result)
     }
 
-    /// Records that a transaction is about to be sent: for clients that have several under way. Gives the number of
+    /// Records that a transaction is about to be sent, for clients that have several under way. Returns the index of
     /// the record among those of the object.
     pub fn begin(&self, object: &ObjectId, transaction: &Transaction) -> usize {
         let mut history = self.history();
@@ -399,7 +400,7 @@ impl Recorder {
         records.len() - 1
     }
 
-    /// Records what came of a transaction, and gives it back.
+    /// Records the result of a transaction, and returns it.
     pub fn end(
         &self,
         object: &ObjectId,
@@ -420,12 +421,12 @@ impl Recorder {
         result
     }
 
-    /// What was recorded, by object, in the order of invocation.
+    /// Returns the records by object, in the order of invocation.
     pub fn records(&self) -> BTreeMap<ObjectId, Vec<Record>> {
         self.history().clone()
     }
 
-    /// How many transactions were recorded, and how many of them with an unknown fate.
+    /// Returns the number of transactions that were recorded, and the number of those with an unknown fate.
     pub fn count(&self) -> (usize, usize) {
         let history = self.history();
         let unknown = |record: &&Record| record.observed == Observed::Unknown;
@@ -433,12 +434,14 @@ impl Recorder {
         (all().count(), all().filter(unknown).count())
     }
 
-    /// Checks the histories of all objects, which must not have been written to before.
+    /// Checks the histories of all objects, which must not have been written to before. The error names the object and
+    /// the violation.
     pub fn check(&self) -> Result<(), String> {
         self.check_from(&Model::new())
     }
 
-    /// Checks the histories of all objects, which were in the states of a model before.
+    /// Checks the histories of all objects, which were in the states of `initial` before. The error names the object
+    /// and the violation.
     pub fn check_from(&self, initial: &Model) -> Result<(), String> {
         for (object, records) in &*self.history() {
             let state = initial.object(object).cloned().unwrap_or_default();

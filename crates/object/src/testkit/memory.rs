@@ -5,17 +5,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::testkit::Model;
 use crate::{ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 
-/// A [`Model`] behind a mutex: a stand-in wherever a test needs some store and does not care which.
+/// A [`Model`] behind a mutex: a stand-in wherever a test needs any store.
 #[derive(Debug, Default)]
 pub struct MemoryStore(Mutex<Model>);
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The model as it stands, to look into or to change behind the back of the store's users.
+    /// Returns the model, to look into or to change behind the back of the store's users.
     pub fn model(&self) -> MutexGuard<'_, Model> {
         // The model's methods leave it whole wherever they may panic, so a poisoned mutex does no harm.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

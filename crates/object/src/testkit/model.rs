@@ -1,4 +1,4 @@
-//! The reference model: what a store must do, written to be read and to be right, not to be fast.
+//! The reference model: the definition of a store's behaviour, written to be read and to be right, not to be fast.
 //!
 //! Invariants: the pieces of a fork do not overlap and none is empty; no piece is newer than its object's version
 //! or older than its floor; an object that does not exist has no forks, keys or attributes.
@@ -18,12 +18,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Applies a transaction to an object: exactly what an engine must answer and do.
+    /// Applies a transaction to an object. Its answer and effect are those required of an engine.
     pub fn apply(&mut self, object: &ObjectId, transaction: &Transaction) -> Result<Outcome, StoreError> {
         if let Some(state) = self.objects.get_mut(object) {
             return state.apply(transaction);
@@ -36,7 +36,7 @@ impl Model {
         result
     }
 
-    /// The objects that exist, in ascending order, after `after`: at most `limit`, and at most a page of them.
+    /// Returns the objects that exist, in ascending order, after `after`: at most `limit`, and at most a page of them.
     pub fn list(&self, after: Option<&ObjectId>, limit: usize) -> Vec<ObjectId> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let existing = self.objects.range::<ObjectId, _>((from, Bound::Unbounded));
@@ -44,12 +44,12 @@ impl Model {
         existing.take(limit.min(PAGE_ENTRIES_MAX)).collect()
     }
 
-    /// The state of an object, also of one that was removed; `None` if it was never written to.
+    /// Returns the state of an object, also of one that was removed; `None` if it was never written to.
     pub fn object(&self, object: &ObjectId) -> Option<&ObjectState> {
         self.objects.get(object)
     }
 
-    /// Every object that was ever written to, whether it exists or was removed, in ascending order.
+    /// Returns every object that was ever written to, whether it exists or was removed, in ascending order.
     pub fn objects(&self) -> impl Iterator<Item = (&ObjectId, &ObjectState)> {
         self.objects.iter()
     }
@@ -65,7 +65,7 @@ impl Model {
 pub struct ObjectState {
     version: u64,
     exists: bool,
-    /// The version of the last removal: no byte of the object is older.
+    /// The version of the last removal; no byte of the object is older.
     floor: u64,
     fence: u64,
     forks: BTreeMap<Fork, ForkState>,
@@ -78,7 +78,7 @@ pub struct ObjectState {
 struct ForkState {
     exists: bool,
     size: u64,
-    /// By first byte.
+    /// The pieces, by the offset of the first byte.
     pieces: BTreeMap<u64, Piece>,
 }
 
@@ -93,47 +93,47 @@ struct Piece {
 }
 
 impl ObjectState {
-    /// Whether the object exists.
+    /// Returns whether the object exists.
     pub fn exists(&self) -> bool {
         self.exists
     }
 
-    /// The object's version.
+    /// Returns the object's version.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// The greatest fencing token that the object has seen.
+    /// Returns the greatest fencing token that the object has seen.
     pub fn fence(&self) -> u64 {
         self.fence
     }
 
-    /// The region version of a range.
+    /// Returns the region version of a range.
     pub fn region_version(&self, fork: &Fork, range: ByteRange) -> u64 {
         self.extents(fork, range).iter().map(|extent| extent.version).max().unwrap_or(0).max(self.floor)
     }
 
-    /// The size of a fork in bytes, or `None` if there is no such fork.
+    /// Returns the size of a fork in bytes, or `None` if there is no such fork.
     pub fn fork_size(&self, fork: &Fork) -> Option<u64> {
         self.forks.get(fork).filter(|state| state.exists).map(|state| state.size)
     }
 
-    /// Every fork that has a size or holes, also if it does not exist any more.
+    /// Returns every fork that has a size or holes, also if it does not exist any more.
     pub fn known_forks(&self) -> impl Iterator<Item = &Fork> {
         self.forks.keys()
     }
 
-    /// The extents of a whole fork, in ascending order, however many there are.
+    /// Returns all extents of a fork, in ascending order.
     pub fn all_extents(&self, fork: &Fork) -> Vec<Extent> {
         self.extents(fork, ByteRange::ALL)
     }
 
-    /// The object's keys and their values, in ascending order.
+    /// Returns the object's keys and their values, in ascending order.
     pub fn keys(&self) -> &BTreeMap<Key, Bytes> {
         &self.keys
     }
 
-    /// The object's attributes and their values, in ascending order.
+    /// Returns the object's attributes and their values, in ascending order.
     pub fn attributes(&self) -> &BTreeMap<Key, Bytes> {
         &self.attributes
     }
@@ -161,7 +161,7 @@ impl ObjectState {
         Ok(Outcome::Done(Done { version: self.version, existed, answers }))
     }
 
-    /// What stands where the guard wants something else; `None` if the guard holds.
+    /// Returns what the guard found instead of what it demands; `None` if the guard holds.
     fn refuse(&self, guard: &Guard) -> Option<Found> {
         let (holds, found) = match guard {
             Guard::Exists => (self.exists, Found::Object { exists: self.exists }),
@@ -239,7 +239,7 @@ impl ObjectState {
         ForkPage { more: forks.len() > limit, entries: forks.into_iter().take(limit).collect() }
     }
 
-    /// All the extents of a range, clipped to it. Where nothing was written since the object was last removed,
+    /// Returns all the extents of a range, clipped to it. Where nothing was written since the object was last removed,
     /// there is a hole of that removal; where nothing was ever written, there is none.
     pub(super) fn extents(&self, fork: &Fork, range: ByteRange) -> Vec<Extent> {
         let mut extents = Vec::new();
@@ -262,7 +262,7 @@ impl ObjectState {
         extents
     }
 
-    /// Reads a range: with its bytes, as far as the budget goes, if there is a budget.
+    /// Reads a range, with its bytes as far as the budget goes if there is a budget.
     fn range(&self, fork: &Fork, range: ByteRange, budget: Option<&mut usize>) -> RangeRead {
         let all = self.extents(fork, range);
         let size = self.fork_size(fork).unwrap_or(0);
@@ -286,7 +286,7 @@ impl ObjectState {
         RangeRead { data, extents, version, size, next: (end < range.end()).then_some(end) }
     }
 
-    /// The bytes from `start` to `end`, which lie within a reply's budget of each other.
+    /// Returns the bytes from `start` to `end`, which lie within a reply's budget of each other.
     pub(super) fn bytes(&self, fork: &Fork, start: u64, end: u64) -> Bytes {
         let mut bytes = vec![0; end.saturating_sub(start) as usize];
         if let Some(fork) = self.forks.get(fork).filter(|_| start < end) {
@@ -385,14 +385,14 @@ impl ObjectState {
 }
 
 impl ForkState {
-    /// The pieces that share a byte with a range.
+    /// Returns the pieces that share a byte with a range.
     fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &Piece)> {
         let before = self.pieces.range(..start).next_back().filter(|(_, piece)| piece.end > start);
         let within = if start < end { Some(self.pieces.range(start..end)) } else { None };
         before.into_iter().chain(within.into_iter().flatten()).map(|(at, piece)| (*at, piece))
     }
 
-    /// The same fork with every byte of the offset space at one version.
+    /// Returns the fork with every byte of the offset space at one version.
     fn repainted(self, version: u64) -> ForkState {
         let mut whole = ForkState { exists: self.exists, size: self.size, ..ForkState::default() };
         whole.paint(0, OFFSET_MAX, version, None);
@@ -404,7 +404,7 @@ impl ForkState {
         whole
     }
 
-    /// Puts one piece over whatever was in its range.
+    /// Puts one piece over everything in its range.
     fn paint(&mut self, start: u64, end: u64, version: u64, data: Option<&Bytes>) {
         if start >= end {
             return;
@@ -424,14 +424,15 @@ impl ForkState {
 }
 
 impl Piece {
-    /// The part of the piece at `at` that reaches from `start` to `end`.
+    /// Returns the part of the piece at `at` that reaches from `start` to `end`.
     fn part(&self, at: u64, start: u64, end: u64) -> Piece {
         let data = self.data.as_ref().map(|data| data.slice((start - at) as usize..(end - at) as usize));
         Piece { end, version: self.version, data }
     }
 }
 
-/// A value goes into the reply whole; what follows it gets what is left.
+/// Returns a value and takes its length from the budget. A value goes into the reply whole; what follows it gets the
+/// rest.
 fn charge(value: Option<&Bytes>, budget: &mut usize) -> Option<Bytes> {
     *budget = budget.saturating_sub(value.map_or(0, Bytes::len));
     value.cloned()

@@ -1,9 +1,10 @@
-//! Clients that count, with many operations under way each: nothing that was acknowledged may be lost, and no version
-//! may have two contents.
+//! Clients that count, with many operations under way each: no acknowledged increment may be lost, and no version may
+//! have two contents.
 //!
-//! Each block of a few objects holds a count and the name of who wrote it. Clients read blocks, and write the next
-//! count on condition that the block did not change. Two acknowledged writes of one count mean that one of them was
-//! lost. Whatever a reply shows of a block at a version must be what every other reply shows of it at that version.
+//! Each block of a few objects holds a count and the name of the client that wrote it. Clients read blocks, and write
+//! the next count on condition that the block did not change. Two acknowledged writes of one count mean that one of
+//! them was lost. Whatever a reply shows of a block at a version must be what every other reply shows of it at that
+//! version.
 //!
 //! Half of the blocks are always written whole, so that they are one extent each; the others by writes of changing
 //! lengths, so that extents are cut: engines treat these in different ways, and both must keep each other's order.
@@ -20,19 +21,19 @@ use crate::*;
 
 /// Bytes of a block.
 const BLOCK_BYTES: u64 = 64;
-/// From one block to the next: apart, so that blocks do not become one extent.
+/// The distance from one block to the next, in bytes, so that blocks do not become one extent.
 const STRIDE_BYTES: u64 = 4096;
-/// Versions of a block of which the contents are kept.
+/// The maximum number of versions of a block whose contents are kept.
 const VERSIONS_MAX: usize = 10_000;
 
-/// A race of any number of clients. Every client, in whatever thread, takes part by [`Race::run_client`].
+/// A race of any number of clients. Every client, in any thread, takes part through [`Race::run_client`].
 pub struct Race {
     objects: Vec<ObjectId>,
     blocks: u64,
     seen: Mutex<Seen>,
 }
 
-/// What all clients saw together.
+/// Everything that clients saw, together.
 #[derive(Default)]
 struct Seen {
     blocks: HashMap<(usize, u64), Block>,
@@ -41,7 +42,7 @@ struct Seen {
 
 #[derive(Default)]
 struct Block {
-    /// A digest of what stood there, by version.
+    /// A digest of the block's content, by version.
     contents: BTreeMap<u64, u64>,
     /// The versions of acknowledged writes, by count.
     counted: BTreeMap<u64, u64>,
@@ -49,16 +50,16 @@ struct Block {
     unknown: u64,
 }
 
-/// What a race came to.
+/// The totals of a race.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Increments that were acknowledged.
     pub acknowledged: u64,
-    /// Increments that were refused, because another one came first.
+    /// Increments that were refused because another one came first.
     pub refused: u64,
-    /// Increments of which nobody knows whether they took effect.
+    /// Increments that may or may not have taken effect.
     pub unknown: u64,
-    /// Reads, those that came with refusals among them.
+    /// Reads, including those that came with refusals.
     pub reads: u64,
 }
 
@@ -67,24 +68,25 @@ struct UnderWay {
     object: usize,
     block: u64,
     reply: Reply<Outcome>,
-    /// Of a write: the count that it writes, the version that it was made for, and the content.
+    /// The count that a write writes, the version that it was made for, and its content; `None` for a read.
     write: Option<(u64, u64, Bytes)>,
 }
 
 impl Race {
-    /// A race on so many blocks of each object. The objects must not exist yet.
+    /// Creates a race on `blocks` blocks of each object. The objects must not exist yet.
     pub fn new(objects: Vec<ObjectId>, blocks: u64) -> Self {
         Self { objects, blocks, seen: Mutex::default() }
     }
 
-    /// What it came to so far.
+    /// Returns the totals so far.
     pub fn totals(&self) -> Totals {
         self.seen().totals
     }
 
-    /// Counts with up to `window` operations under way, until `stop` says so of the number of increments that this
-    /// client had acknowledged; then waits for those under way. `number` is the client's own, and makes its choices.
-    /// Errors of the kinds in `tolerated` are part of the race; all others, and what must not be seen, end it.
+    /// Counts with up to `window` operations under way, until `stop` returns true for the number of increments that
+    /// this client had acknowledged; then waits for those under way. `number` is the client's own, and seeds its
+    /// choices. Returns the number of acknowledged increments. Errors of the kinds in `tolerated` are part of the race;
+    /// all other errors, and contradictions in what is seen, end it with a message.
     pub fn run_client(
         &self,
         store: &dyn ObjectStore,
@@ -147,7 +149,7 @@ impl Race {
         }
     }
 
-    /// Reads every block, and compares it with what was acknowledged.
+    /// Reads every block, and compares it with what was acknowledged. The error describes the first difference.
     pub fn check(&self, store: &dyn ObjectStore) -> Result<Totals, String> {
         for object in 0..self.objects.len() {
             for block in 0..self.blocks {
@@ -236,7 +238,7 @@ impl Race {
         self.compare(of, object, block, version, content)
     }
 
-    /// Takes in what a reply shows of a block. Gives its count.
+    /// Takes in what a reply shows of a block, and returns its count.
     fn look(&self, object: usize, block: u64, found: &RangeRead) -> Result<u64, String> {
         let mut seen = self.seen();
         seen.totals.reads += 1;

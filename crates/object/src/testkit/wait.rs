@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-/// Wakes a thread that is parked.
+/// A waker of a parked thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {

@@ -1,4 +1,4 @@
-//! The conformance suite is worth something only if it fails: stores that break one rule each must not pass it.
+//! Stores that break one rule each and must not pass the conformance suite, which is worth something only if it fails.
 
 mod answers;
 mod guards;
@@ -44,21 +44,21 @@ fn listed(store: &MemoryStore, after: Option<&ObjectId>, limit: usize) -> Vec<Ob
     store.model().list(after, limit)
 }
 
-/// A store that applies transactions in its own way.
+/// Creates a store that applies transactions in its own way.
 fn applying(
     apply: impl Fn(&MemoryStore, &ObjectId, Transaction) -> Result<Outcome> + Send + Sync + 'static,
 ) -> Box<dyn ObjectStore> {
     Box::new(Mutant { inner: MemoryStore::new(), apply, list: listed })
 }
 
-/// A store that lists objects in its own way.
+/// Creates a store that lists objects in its own way.
 fn listing(
     list: impl Fn(&MemoryStore, Option<&ObjectId>, usize) -> Vec<ObjectId> + Send + Sync + 'static,
 ) -> Box<dyn ObjectStore> {
     Box::new(Mutant { inner: MemoryStore::new(), apply: applied, list })
 }
 
-/// A store that understands another transaction than it was given.
+/// Creates a store that understands another transaction than it was given.
 fn hearing(change: impl Fn(&mut Transaction) + Send + Sync + 'static) -> Box<dyn ObjectStore> {
     applying(move |store, object, mut transaction| {
         change(&mut transaction);
@@ -66,7 +66,7 @@ fn hearing(change: impl Fn(&mut Transaction) + Send + Sync + 'static) -> Box<dyn
     })
 }
 
-/// A store that does what it ought to, and says something else.
+/// Creates a store that does what it ought to, and answers something else.
 fn saying(change: impl Fn(&mut Outcome) + Send + Sync + 'static) -> Box<dyn ObjectStore> {
     applying(move |store, object, transaction| {
         let mut outcome = applied(store, object, transaction)?;
@@ -75,7 +75,7 @@ fn saying(change: impl Fn(&mut Outcome) + Send + Sync + 'static) -> Box<dyn Obje
     })
 }
 
-/// A store that reads ranges wrongly, also for refusals.
+/// Creates a store that reads ranges wrongly, also for refusals.
 fn reading(change: impl Fn(&mut RangeRead) + Send + Sync + 'static) -> Box<dyn ObjectStore> {
     saying(move |outcome| match outcome {
         Outcome::Done(done) => done.answers.iter_mut().for_each(|answer| {
@@ -88,7 +88,7 @@ fn reading(change: impl Fn(&mut RangeRead) + Send + Sync + 'static) -> Box<dyn O
     })
 }
 
-/// A store that gives wrong answers to anything but ranges.
+/// Creates a store that gives wrong answers to anything but ranges.
 fn answering(change: impl Fn(&mut Answer) + Send + Sync + 'static) -> Box<dyn ObjectStore> {
     saying(move |outcome| {
         if let Outcome::Done(done) = outcome {
@@ -112,7 +112,7 @@ fn reads(change: impl Fn(&mut Read) + Send + Sync + 'static) -> Box<dyn ObjectSt
 /// A guard that always holds.
 const HOLDS: Guard = Guard::Fence { token: u64::MAX };
 
-/// The cases, of those whose names begin with `prefix`, that a store fails; at the first if that is enough.
+/// Returns the cases, of those whose names begin with `prefix`, that a store fails; only the first unless `all`.
 fn failures(store: &dyn ObjectStore, prefix: &str, all: bool) -> Vec<&'static str> {
     let effort = Effort { histories: 2, increments: 20, ..Effort::default() };
     let mut failures = Vec::new();
@@ -201,7 +201,7 @@ fn wrong_lists() {
     ]);
 }
 
-/// Lets threads meet in the midst of an operation: each waits for another, but not for long.
+/// A meeting point that lets threads meet in the midst of an operation: each waits for another, but not for long.
 #[derive(Default)]
 struct Meeting(Mutex<u64>, Condvar);
 

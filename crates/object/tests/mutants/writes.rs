@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A store that replaces forks in its own way, where that is all that a transaction does. `replace` is told of the
-/// object, the fork, the fork that it is replaced by, and what the latter holds.
+/// Creates a store that replaces forks in its own way, where that is all that a transaction does. `replace` gets the
+/// object, the fork, the fork that replaces it, and the content of the latter.
 fn replacing(
     replace: impl Fn(&MemoryStore, &ObjectId, &Fork, &Fork, bytes::Bytes) -> Result<Outcome>
     + Send

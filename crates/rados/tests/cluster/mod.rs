@@ -19,7 +19,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The cluster that the tests of one program share: objects in memory.
+    /// Returns the cluster that the tests of one program share: objects in memory.
     pub fn shared() -> Arc<Cluster> {
         static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +31,7 @@ impl Cluster {
         cluster
     }
 
-    /// A cluster for one test.
+    /// Starts a cluster for one test.
     pub fn start(name: &str, arguments: &[&str]) -> Cluster {
         let program = std::env::current_exe().unwrap();
         let program = program.file_stem().unwrap().to_string_lossy().into_owned();
@@ -45,12 +45,12 @@ impl Cluster {
         Cluster { dir, uri }
     }
 
-    /// The uri of the pool, as the user with the least capabilities, in a namespace that nobody used before.
+    /// Returns the uri of the pool, as the user with the least capabilities, in a namespace of its own.
     pub fn uri(&self, namespace: &str) -> String {
         format!("{}&ns={namespace}-{:08x}", self.uri, rand::random::<u32>())
     }
 
-    /// Opens a store in a namespace that nobody used before.
+    /// Opens a store in a namespace of its own.
     pub fn open(&self, namespace: &str) -> RadosStore {
         open(&self.uri(namespace))
     }
@@ -70,7 +70,7 @@ impl Cluster {
         self.script("rados", &[&["--"], arguments].concat())
     }
 
-    /// The same, where it prints bytes.
+    /// Runs Ceph's own `rados` as the administrator, and returns its output as bytes.
     pub fn rados_bytes(&self, arguments: &[&str]) -> Vec<u8> {
         script(&self.dir, "rados", &[&["--"], arguments].concat()).stdout
     }
@@ -92,20 +92,20 @@ impl Cluster {
         output.stdout
     }
 
-    /// What `ceph osd map` says of an object.
+    /// Returns the output of `ceph osd map` for an object.
     fn map(&self, uri: &str, object: &str) -> String {
         let name = format!("nacre.{object}");
         self.ceph(&["osd", "map", "nacre", &name, namespace(uri), "-f", "json"])
     }
 
-    /// The OSD that is an object's primary.
+    /// Returns the OSD that is an object's primary.
     pub fn primary(&self, uri: &str, object: &str) -> String {
         let map = self.map(uri, object);
         map.split("\"acting_primary\":").nth(1).unwrap().trim_end_matches(['}', '\n']).to_string()
     }
 
-    /// True once an object's placement group has all its replicas and nothing more to settle. Until then its primary
-    /// may still need the monitor: to be confirmed as such, or to hand over to the OSD that came back.
+    /// Returns true once an object's placement group has all its replicas and nothing more to settle. Until then its
+    /// primary may still need the monitor: to be confirmed as such, or to hand over to the OSD that came back.
     pub fn is_settled(&self, uri: &str, object: &str) -> bool {
         let map = self.map(uri, object);
         let field = |key: &str, end: char| {
@@ -131,7 +131,7 @@ impl Cluster {
         });
     }
 
-    /// The folder with the configuration and the keys.
+    /// Returns the folder with the configuration and the keys.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -152,7 +152,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The namespace that a uri names.
+/// Returns the namespace that a uri names.
 pub fn namespace(uri: &str) -> &str {
     uri.split("ns=").nth(1).unwrap().split('&').next().unwrap()
 }

@@ -4,13 +4,17 @@
 //! once more if that can do no harm: if the request cannot have reached the server, or changes nothing. Any other
 //! request whose reply was lost ends as [`ErrorKind::Unknown`].
 
+use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 
-use crate::client::link::{Link, Loss, Submitted, Ticket};
+use crate::client::event::Event;
+use crate::client::link::{Link, Submitted};
+use crate::client::state::{Answer, Loss, Manner, Ticket};
 use crate::error::WireError;
 use crate::frame::{Frame, Kind};
 use crate::outbox::Outbox;
@@ -42,9 +46,15 @@ pub trait Request {
     /// Whether it changes nothing, so that it may be repeated.
     fn is_read_only(&self) -> bool;
 
-    /// The kind of messages that may precede the end of the reply.
-    fn part_kind(&self) -> Option<Kind> {
+    /// The number of the service that is to learn when nobody waits for the reply any more, or wants the events; it is not
+    /// told if there is none.
+    fn cancels(&self) -> Option<u8> {
         None
+    }
+
+    /// Whether only the latest part of the reply matters, so that earlier ones may be dropped.
+    fn wants_latest_part(&self) -> bool {
+        false
     }
 }
 
@@ -54,12 +64,21 @@ pub struct Call<R: Request> {
     request: R,
     place: Place,
     attempts: u32,
+    manner: Manner,
+    /// Parts of the reply that had not been taken when its end was.
+    parts: VecDeque<Bytes>,
 }
 
 impl<R: Request> Call<R> {
     /// Submits a request, if there is room for it now; else as soon as the call is polled and there is.
     pub fn start(link: Arc<Link>, request: R) -> Self {
-        let mut call = Call { link, request, place: Place::Outside, attempts: 0 };
+        Self::start_with(link, request, false)
+    }
+
+    fn start_with(link: Arc<Link>, request: R, subscribes: bool) -> Self {
+        let manner = Manner { cancels: request.cancels(), latest: request.wants_latest_part(), subscribes };
+        let mut call =
+            Call { link, request, place: Place::Outside, attempts: 0, manner, parts: VecDeque::new() };
         if let Err(error) = call.submit(None) {
             call.place = Place::Failed(error);
         }
@@ -67,9 +86,7 @@ impl<R: Request> Call<R> {
     }
 
     fn submit(&mut self, waker: Option<&Waker>) -> Result<(), StoreError> {
-        let submitted = self
-            .link
-            .submit(waker, self.request.part_kind(), |outbox, id| self.request.encode(outbox, id))?;
+        let submitted = self.link.submit(waker, self.manner, |outbox, id| self.request.encode(outbox, id))?;
         if let Submitted::Yes(ticket) = submitted {
             self.attempts += 1;
             self.place = Place::Under(ticket);
@@ -77,11 +94,12 @@ impl<R: Request> Call<R> {
         Ok(())
     }
 
-    /// The latest part of the reply that came ahead of its end, if one has come since this was last asked.
+    /// The next part of the reply that came ahead of its end, if there is one. Whoever polls the call is woken when one
+    /// comes; parts are kept until they are taken, also after the end.
     pub fn take_part(&mut self) -> Option<Bytes> {
         match self.place {
             Place::Under(ticket) => self.link.take_part(ticket),
-            _ => None,
+            _ => self.parts.pop_front(),
         }
     }
 
@@ -109,12 +127,19 @@ impl<R: Request> Call<R> {
                         Ok(()) => {}
                     }
                 }
-                Place::Under(ticket) => match self.link.poll_call(ticket, waker) {
+                Place::Under(ticket) => match self.poll_link(ticket, waker) {
                     Poll::Pending => {
                         self.place = Place::Under(ticket);
                         return Poll::Pending;
                     }
-                    Poll::Ready(Ok(frame)) => return Poll::Ready(Ok(frame)),
+                    Poll::Ready(Ok((frame, parts))) => {
+                        self.parts = parts;
+                        if self.manner.subscribes && frame.kind != Kind::ERROR {
+                            // The call goes on as a subscription.
+                            self.place = Place::Under(ticket);
+                        }
+                        return Poll::Ready(Ok(frame));
+                    }
                     Poll::Ready(Err(loss)) => match self.lost(loss) {
                         None => self.place = Place::Outside,
                         Some(error) => return Poll::Ready(Err(error)),
@@ -124,6 +149,13 @@ impl<R: Request> Call<R> {
                 // Polling a future again after it gave its answer is a bug of the caller, as for any future.
                 Place::Done => unreachable!("a call was polled after it was over"),
             }
+        }
+    }
+
+    fn poll_link(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, Loss>> {
+        match self.manner.subscribes {
+            true => self.link.poll_subscribed(ticket, waker),
+            false => self.link.poll_call(ticket, waker),
         }
     }
 
@@ -168,5 +200,34 @@ impl<R: Request> Drop for Call<R> {
         if let Place::Under(ticket) = self.place {
             self.link.abandon(ticket);
         }
+    }
+}
+
+/// A subscription: the events of a service, in order.
+pub struct Subscription<R: Request> {
+    call: Call<R>,
+}
+
+impl<R: Request> Subscription<R> {
+    /// Sends a request that subscribes, and gives the reply, with the subscription unless the reply is an error.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Call::poll_frame`].
+    pub async fn start(link: Arc<Link>, request: R) -> Result<(Frame, Option<Self>), StoreError> {
+        let mut call = Call::start_with(link, request, true);
+        let frame = poll_fn(|context| call.poll_frame(context.waker())).await?;
+        let subscribed = frame.kind != Kind::ERROR;
+        Ok((frame, subscribed.then_some(Subscription { call })))
+    }
+
+    /// The next event; `None` once the service has ended the subscription.
+    ///
+    /// # Errors
+    ///
+    /// The one with which the service ended it, or that of the connection that broke. After it comes nothing more.
+    pub async fn next(&mut self) -> Option<Result<Event, StoreError>> {
+        let Place::Under(ticket) = self.call.place else { return None };
+        poll_fn(|context| self.call.link.poll_event(ticket, context.waker())).await
     }
 }

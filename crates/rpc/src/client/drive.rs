@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 use crate::channel::Channel;
-use crate::client::Greeting;
 use crate::client::link::{Link, unreachable_server};
-use crate::control;
-use crate::frame::Kind;
+use crate::client::{Greeting, nonsense};
+use crate::control::{self, Beginning, SessionKey};
+use crate::frame::{Frame, Kind};
 use crate::handshake;
 use crate::inbox::Inbox;
 use crate::outbox::Outbox;
@@ -97,8 +97,8 @@ struct Driving {
 
 impl Driving {
     fn lose(&self, error: &StoreError) {
-        let mut wakers = Vec::new();
-        self.link.state.lock().lose(self.written, error, &mut wakers);
+        let (mut wakers, timeout) = (Vec::new(), self.link.options.session_timeout);
+        self.link.state.lock().lose(self.written, error, timeout, &mut wakers);
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -115,8 +115,12 @@ impl Drop for Driving {
 pub(super) async fn drive(link: Arc<Link>) {
     let mut driving = Driving { link: link.clone(), written: None };
     while poll_fn(|context| wanted(&link, context)).await {
-        let channel = match connect(&link).await {
-            Ok(channel) => channel,
+        let resuming = link.state.lock().resuming();
+        if let Some(until) = resuming {
+            tokio::time::sleep_until(until.into()).await;
+        }
+        let greeting = match connect(&link).await {
+            Ok(greeting) => greeting,
             Err(error) => {
                 let error = error.context(format_args!("cannot reach the server at {}", link.address));
                 link.state.lock().failed(&error, &link.options);
@@ -131,7 +135,7 @@ pub(super) async fn drive(link: Arc<Link>) {
             state.base
         };
         driving.written = Some(written);
-        let error = Connection::new(&mut driving, channel).run().await;
+        let error = Connection::new(&mut driving, greeting).run().await;
         if let Some(error) = error {
             driving.lose(&unreachable_server(&link.address, error));
         }
@@ -140,7 +144,7 @@ pub(super) async fn drive(link: Arc<Link>) {
 }
 
 /// Connects to the server, and has the greeter make sure that it is the right one.
-async fn connect(link: &Link) -> Result<Channel, StoreError> {
+async fn connect(link: &Link) -> Result<Greeting, StoreError> {
     let timeout = link.options.connect_timeout;
     let late = |_| StoreError::new(ErrorKind::Unavailable, "it did not answer in time");
     let introduced = async {
@@ -155,15 +159,32 @@ async fn connect(link: &Link) -> Result<Channel, StoreError> {
         Ok::<_, StoreError>(Channel::new(stream, seal))
     };
     let channel = tokio::time::timeout(timeout, introduced).await.map_err(late)??;
-    let mut greeting = Greeting { channel, timeout };
+    let mut greeting = Greeting { channel, inbox: Inbox::default(), early: Vec::new(), timeout };
+    begin(link, &mut greeting).await?;
     link.greeter.greet(&mut greeting).await?;
-    Ok(greeting.channel)
+    Ok(greeting)
+}
+
+/// Begins a session, or resumes the one that the last connection had.
+async fn begin(link: &Link, greeting: &mut Greeting) -> Result<(), StoreError> {
+    let session = link.state.lock().session.unwrap_or(SessionKey::NONE);
+    let beginning = Beginning { features: 0, kept: link.options.keeps_session, session };
+    let frame =
+        greeting.ask(|outbox, id| control::put_beginning(outbox, Kind::BEGIN, id, &beginning)).await?;
+    if frame.kind != Kind::BEGUN {
+        return Err(nonsense("it did not begin a session"));
+    }
+    let begun = control::get_beginning(&frame.body).map_err(nonsense)?;
+    let mut wakers = Vec::new();
+    link.state.lock().begun(&begun, &mut wakers);
+    wakers.into_iter().for_each(Waker::wake);
+    Ok(())
 }
 
 /// Whether a connection is wanted; false when none will be any more.
 fn wanted(link: &Link, context: &mut Context<'_>) -> Poll<bool> {
     let mut state = link.state.lock();
-    if !state.outbox.is_empty() || state.asking {
+    if !state.outbox.is_empty() || state.asking || state.resuming().is_some() && !state.closed {
         return Poll::Ready(true);
     }
     if state.closed {
@@ -177,6 +198,8 @@ struct Connection<'a> {
     driving: &'a mut Driving,
     channel: Channel,
     inbox: Inbox,
+    /// Events that came while the connection began.
+    early: Vec<Frame>,
     sending: Outbox,
     wakers: Vec<Waker>,
     /// Lets the tasks that were woken by the last replies submit their next requests before this batch is written.
@@ -191,13 +214,14 @@ struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    fn new(driving: &'a mut Driving, channel: Channel) -> Self {
+    fn new(driving: &'a mut Driving, greeting: Greeting) -> Self {
         let tick = Box::pin(tokio::time::sleep(driving.link.options.silence_timeout / 2));
         let yields = Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread;
         Self {
             driving,
-            channel,
-            inbox: Inbox::default(),
+            channel: greeting.channel,
+            inbox: greeting.inbox,
+            early: greeting.early,
             sending: Outbox::default(),
             wakers: Vec::new(),
             yields,
@@ -211,6 +235,9 @@ impl<'a> Connection<'a> {
 
     /// Runs until the connection breaks, which gives the reason, or is needed no more.
     async fn run(mut self) -> Option<io::Error> {
+        if let Err(error) = self.deliver() {
+            return Some(error);
+        }
         poll_fn(|context| match self.poll(context) {
             Err(error) => {
                 // Replies that were handed out before the connection broke are as good as any.
@@ -279,7 +306,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Reads once, and hands all whole replies to their callers.
+    /// Reads once, and hands on what came.
     fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         match self.channel.poll_read(context, &mut self.inbox) {
             Poll::Pending => return Ok(false),
@@ -288,7 +315,17 @@ impl<'a> Connection<'a> {
             Poll::Ready(Ok(_)) => {}
         }
         self.heard = true;
+        self.deliver()?;
+        Ok(true)
+    }
+
+    /// Hands all whole replies that were received to their callers.
+    fn deliver(&mut self) -> io::Result<()> {
         let mut state = self.driving.link.state.lock();
+        for frame in self.early.drain(..) {
+            // Events belong to no call that waits.
+            state.deliver(frame, &mut self.wakers).map_err(io::Error::other)?;
+        }
         while let Some(frame) = self.inbox.next().map_err(io::Error::other)? {
             if frame.id == PING_ID && frame.kind == Kind::PONG {
                 continue;
@@ -301,7 +338,7 @@ impl<'a> Connection<'a> {
                 let error = control::get_failure(&frame).map_err(io::Error::other)?;
                 return Err(io::Error::other(error));
             }
-            if !state.deliver(frame, &mut self.wakers) {
+            if !state.deliver(frame, &mut self.wakers).map_err(io::Error::other)? {
                 return Err(io::Error::other("the server sent a reply that belongs to no request"));
             }
         }
@@ -311,7 +348,7 @@ impl<'a> Connection<'a> {
         }
         self.wakers.drain(..).for_each(Waker::wake);
         self.inbox.settle();
-        Ok(true)
+        Ok(())
     }
 
     /// Gives the server up if it says nothing for too long although it should.

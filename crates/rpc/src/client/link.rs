@@ -10,17 +10,19 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 use parking_lot::Mutex;
-use rand::Rng;
 use slab::Slab;
 
 use crate::client::drive::{self, Host};
+use crate::client::event::Event;
+use crate::client::state::{Answer, Call, Loss, Manner, Stage, State, Ticket};
 use crate::client::{Greeter, LinkOptions};
-use crate::frame::{Frame, Kind};
+use crate::control;
+use crate::frame::Kind;
 use crate::outbox::Outbox;
 use crate::stream::Address;
 
@@ -36,75 +38,6 @@ pub struct Link {
     pub(super) options: Arc<LinkOptions>,
     host: Arc<Host>,
     pub(super) state: Mutex<State>,
-}
-
-/// What callers and the driver share.
-pub(super) struct State {
-    /// Set while a connection is wanted though nothing is to be sent.
-    pub(super) asking: bool,
-    /// Encoded requests that the driver has not taken yet.
-    pub(super) outbox: Outbox,
-    /// The position at which `outbox` begins.
-    pub(super) base: u64,
-    calls: Slab<Call>,
-    generation: u32,
-    /// Callers that found no room.
-    waiting: VecDeque<Waker>,
-    /// Whether there is a driver.
-    driven: bool,
-    driver: Option<Waker>,
-    /// Whether the driver was told already that there is something to do.
-    told: bool,
-    /// Set when the last handle is gone: the driver ends when the last call has its reply.
-    pub(super) closed: bool,
-    /// Why the last attempt to connect failed, and until when nobody tries again.
-    failure: Option<(StoreError, Instant)>,
-    failures: u32,
-    /// Set while the server takes no more requests on the connection, but still answers earlier ones.
-    leaving: bool,
-}
-
-struct Call {
-    generation: u32,
-    start: u64,
-    stage: Stage,
-    /// The kind of messages that may precede the end of the reply, and the latest one.
-    part_kind: Option<Kind>,
-    part: Option<Bytes>,
-}
-
-impl Call {
-    fn is_open(&self) -> bool {
-        matches!(self.stage, Stage::Waiting(_) | Stage::Abandoned)
-    }
-}
-
-enum Stage {
-    /// The reply has not come.
-    Waiting(Option<Waker>),
-    /// Nobody waits for the reply any more.
-    Abandoned,
-    /// The reply has come.
-    Replied(Frame),
-    /// The reply will not come.
-    Lost(Loss),
-}
-
-/// Why there will be no reply.
-pub(super) enum Loss {
-    /// The server could not be reached. The request was not sent.
-    Unreachable(StoreError),
-    /// The connection broke before the request was sent.
-    Unsent,
-    /// The connection broke when the request may have been sent.
-    Broken(String),
-}
-
-/// Which call of a link.
-#[derive(Clone, Copy)]
-pub(super) struct Ticket {
-    index: u32,
-    generation: u32,
 }
 
 /// What came of the attempt to submit a call.
@@ -136,6 +69,10 @@ impl Link {
             failure: None,
             failures: 0,
             leaving: false,
+            consumed: 0,
+            session: None,
+            broken: None,
+            cancels: VecDeque::new(),
         };
         Arc::new(Link { address, greeter: Box::new(greeter), options, host, state: Mutex::new(state) })
     }
@@ -174,7 +111,7 @@ impl Link {
     pub(super) fn submit(
         self: &Arc<Link>,
         waker: Option<&Waker>,
-        part_kind: Option<Kind>,
+        manner: Manner,
         encode: impl FnOnce(&mut Outbox, u64) -> Result<(), StoreError>,
     ) -> Result<Submitted, StoreError> {
         let mut state = self.state.lock();
@@ -204,19 +141,17 @@ impl Link {
         let index = state.calls.vacant_key();
         encode(&mut state.outbox, u64::from(generation) << 32 | index as u64)?;
         let stage = Stage::Waiting(waker.cloned());
-        state.calls.insert(Call { generation, start, stage, part_kind, part: None });
-        if !state.told {
-            state.told = true;
-            if let Some(driver) = state.driver.take() {
-                drop(state);
-                driver.wake();
-            }
+        state.calls.insert(Call { generation, start, stage, manner, parts: VecDeque::new(), reply: None });
+        let driver = state.tell();
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
         }
         Ok(Submitted::Yes(Ticket { index: index as u32, generation }))
     }
 
     /// The reply to a call, if it has come. A call is over once it gave its reply.
-    pub(super) fn poll_call(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Frame, Loss>> {
+    pub(super) fn poll_call(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, Loss>> {
         let mut state = self.state.lock();
         // A call stays in its place until this function or `abandon` takes it out.
         let call = &mut state.calls[ticket.index as usize];
@@ -228,28 +163,97 @@ impl Link {
             }
             return Poll::Pending;
         }
-        match state.calls.remove(ticket.index as usize).stage {
-            Stage::Replied(frame) => Poll::Ready(Ok(frame)),
+        let call = state.calls.remove(ticket.index as usize);
+        match call.stage {
+            Stage::Replied(frame) => Poll::Ready(Ok((frame, call.parts))),
             Stage::Lost(loss) => Poll::Ready(Err(loss)),
             // Excluded above, and by abandoned calls having no ticket any more.
-            Stage::Waiting(_) | Stage::Abandoned => unreachable!("a call without a caller was polled"),
+            Stage::Waiting(_) | Stage::Abandoned | Stage::Subscribed(_) => {
+                unreachable!("a call without a caller was polled")
+            }
         }
     }
 
-    /// The latest part of the reply to a call.
-    pub(super) fn take_part(&self, ticket: Ticket) -> Option<Bytes> {
+    /// The reply to a call that subscribes, if it has come; if it is one, the call goes on as a subscription.
+    pub(super) fn poll_subscribed(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, Loss>> {
         let mut state = self.state.lock();
-        state.calls.get_mut(ticket.index as usize).and_then(|call| call.part.take())
+        let call = &mut state.calls[ticket.index as usize];
+        if let Stage::Subscribed(events) = &mut call.stage
+            && let Some(reply) = call.reply.take()
+        {
+            events.waker = Some(waker.clone());
+            return Poll::Ready(Ok((reply, std::mem::take(&mut call.parts))));
+        }
+        drop(state);
+        self.poll_call(ticket, waker)
     }
 
-    /// Says that nobody waits for a call any more.
+    /// The next event of a subscription; `None` once it has ended.
+    pub(super) fn poll_event(
+        &self,
+        ticket: Ticket,
+        waker: &Waker,
+    ) -> Poll<Option<Result<Event, StoreError>>> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let Stage::Subscribed(events) = &mut state.calls[ticket.index as usize].stage else {
+            unreachable!("a subscription stays one until it is abandoned")
+        };
+        if let Some(event) = events.queue.pop_front() {
+            if let Some(driver) = state.consume(event.cost()) {
+                driver.wake();
+            }
+            return Poll::Ready(Some(Ok(event)));
+        }
+        match events.ended.as_mut() {
+            None => {
+                events.waker = Some(waker.clone());
+                Poll::Pending
+            }
+            // The error is told once.
+            Some(error) => Poll::Ready(error.take().map(Err)),
+        }
+    }
+
+    /// The next part of the reply to a call.
+    pub(super) fn take_part(&self, ticket: Ticket) -> Option<Bytes> {
+        let mut state = self.state.lock();
+        state.calls.get_mut(ticket.index as usize).and_then(|call| call.parts.pop_front())
+    }
+
+    /// Says that nobody waits for a call any more, or wants the events of a subscription.
     pub(super) fn abandon(&self, ticket: Ticket) {
         let mut state = self.state.lock();
         let call = &mut state.calls[ticket.index as usize];
-        if matches!(call.stage, Stage::Waiting(_)) {
-            call.stage = Stage::Abandoned;
-        } else {
+        let cancels = call.manner.cancels;
+        let mut unread = 0;
+        let (over, tell) = match &mut call.stage {
+            Stage::Waiting(_) => (false, true),
+            // The server believes that the caller has it.
+            Stage::Replied(frame) => (true, frame.kind != Kind::ERROR),
+            Stage::Subscribed(events) => {
+                unread = events.queue.iter().map(Event::cost).sum();
+                (events.ended.is_some(), events.ended.is_none())
+            }
+            Stage::Lost(_) | Stage::Abandoned => (true, false),
+        };
+        call.stage = Stage::Abandoned;
+        call.parts.clear();
+        if over {
             state.calls.remove(ticket.index as usize);
+        }
+        let mut driver = if unread > 0 { state.consume(unread) } else { None };
+        if tell && let Some(service) = cancels {
+            let id = ticket.id();
+            control::put_cancel(&mut state.outbox, service, id);
+            if over && state.session.is_some() {
+                state.note_cancel(service, id);
+            }
+            driver = driver.or(state.tell());
+        }
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
         }
     }
 
@@ -284,108 +288,6 @@ impl Link {
         if let Some(driver) = driver {
             driver.wake();
         }
-    }
-}
-
-impl State {
-    /// Whether no call waits for its reply.
-    pub(super) fn is_quiet(&self) -> bool {
-        !self.calls.iter().any(|(_, call)| call.is_open())
-    }
-
-    /// Registers the driver for the next request.
-    pub(super) fn listen(&mut self, waker: &Waker) {
-        self.told = false;
-        match &self.driver {
-            Some(driver) if driver.will_wake(waker) => {}
-            _ => self.driver = Some(waker.clone()),
-        }
-    }
-
-    /// Hands the encoded requests to the driver, in exchange for an empty outbox.
-    pub(super) fn take_outbox(&mut self, sending: &mut Outbox, wakers: &mut Vec<Waker>) {
-        debug_assert!(sending.is_empty());
-        self.base += self.outbox.len() as u64;
-        std::mem::swap(&mut self.outbox, sending);
-        wakers.extend(self.waiting.drain(..));
-    }
-
-    /// Gives a reply to its caller. False if the reply belongs to no call.
-    pub(super) fn deliver(&mut self, frame: Frame, wakers: &mut Vec<Waker>) -> bool {
-        let (index, generation) = (frame.id as u32 as usize, (frame.id >> 32) as u32);
-        let Some(call) = self.calls.get_mut(index) else { return false };
-        if call.generation != generation {
-            return false;
-        }
-        if Some(frame.kind) == call.part_kind {
-            if let Stage::Waiting(waker) = &mut call.stage {
-                wakers.extend(waker.take());
-            }
-            call.part = Some(frame.body);
-            return true;
-        }
-        match &mut call.stage {
-            Stage::Waiting(waker) => {
-                wakers.extend(waker.take());
-                call.stage = Stage::Replied(frame);
-            }
-            Stage::Abandoned => {
-                self.calls.remove(index);
-            }
-            // Two replies to one request.
-            Stage::Replied(_) | Stage::Lost(_) => return false,
-        }
-        if !self.waiting.is_empty() {
-            wakers.extend(self.waiting.drain(..));
-        }
-        true
-    }
-
-    /// Ends all calls that wait, because the connection broke when `written` was the position of the last byte
-    /// that the socket had taken; or, without it, because there was no connection.
-    pub(super) fn lose(&mut self, written: Option<u64>, error: &StoreError, wakers: &mut Vec<Waker>) {
-        self.calls.retain(|_, call| match &mut call.stage {
-            Stage::Waiting(waker) => {
-                wakers.extend(waker.take());
-                call.stage = Stage::Lost(match written {
-                    None => Loss::Unreachable(error.clone()),
-                    Some(written) if call.start >= written => Loss::Unsent,
-                    Some(_) => Loss::Broken(error.message.clone()),
-                });
-                true
-            }
-            Stage::Abandoned => false,
-            Stage::Replied(_) | Stage::Lost(_) => true,
-        });
-        self.leaving = false;
-        self.base += self.outbox.len() as u64;
-        self.outbox = Outbox::default();
-        wakers.extend(self.waiting.drain(..));
-    }
-
-    /// Notes that an attempt to connect failed.
-    pub(super) fn failed(&mut self, error: &StoreError, options: &LinkOptions) {
-        let pause = options.backoff_min.saturating_mul(1 << self.failures.min(16)).min(options.backoff_max);
-        // Clients that lost the same server must not all come back at the same moment.
-        let jittered = pause.mul_f64(rand::rng().random_range(0.5..1.0));
-        self.failures += 1;
-        self.asking = false;
-        self.failure = Some((error.clone(), Instant::now() + jittered.max(Duration::from_millis(1))));
-    }
-
-    /// Notes that an attempt to connect succeeded.
-    pub(super) fn connected(&mut self) {
-        self.asking = false;
-        self.failures = 0;
-        self.failure = None;
-    }
-
-    /// Notes that the driver is gone.
-    pub(super) fn undriven(&mut self) {
-        self.asking = false;
-        self.driven = false;
-        self.driver = None;
-        self.told = false;
     }
 }
 

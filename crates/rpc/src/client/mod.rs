@@ -2,7 +2,9 @@
 
 mod call;
 mod drive;
+mod event;
 mod link;
+mod state;
 
 use std::future::poll_fn;
 use std::io;
@@ -18,8 +20,9 @@ use crate::inbox::Inbox;
 use crate::key::ClusterKey;
 use crate::outbox::Outbox;
 
-pub use call::{Call, Request};
+pub use call::{Call, Request, Subscription};
 pub use drive::Host;
+pub use event::Event;
 pub use link::Link;
 
 /// The id of the requests by which a connection begins.
@@ -40,6 +43,10 @@ pub struct LinkOptions {
     pub backoff_min: Duration,
     /// The longest such pause.
     pub backoff_max: Duration,
+    /// Whether the session is to outlive its connection: then subscriptions go on over the next one.
+    pub keeps_session: bool,
+    /// How long the server may be out of reach before a session that outlives connections is given up.
+    pub session_timeout: Duration,
 }
 
 impl Default for LinkOptions {
@@ -51,6 +58,8 @@ impl Default for LinkOptions {
             silence_timeout: Duration::from_secs(30),
             backoff_min: Duration::from_millis(20),
             backoff_max: Duration::from_secs(2),
+            keeps_session: false,
+            session_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -77,6 +86,9 @@ impl Greeter for () {
 /// A connection that is not in use yet.
 pub struct Greeting {
     channel: Channel,
+    inbox: Inbox,
+    /// Events that came between the replies, of a session that was resumed.
+    early: Vec<Frame>,
     timeout: Duration,
 }
 
@@ -88,31 +100,30 @@ impl Greeting {
     /// That of the server, if it answers with one; `Unavailable` if it does not answer, or not in time.
     pub async fn ask(&mut self, put: impl FnOnce(&mut Outbox, u64)) -> Result<Frame, StoreError> {
         let late = |_| StoreError::new(ErrorKind::Unavailable, "it did not answer in time");
-        tokio::time::timeout(self.timeout, exchange(&mut self.channel, put)).await.map_err(late)?
+        tokio::time::timeout(self.timeout, self.exchange(put)).await.map_err(late)?
     }
-}
 
-async fn exchange(channel: &mut Channel, put: impl FnOnce(&mut Outbox, u64)) -> Result<Frame, StoreError> {
-    let broken = |error: io::Error| StoreError::new(ErrorKind::Unavailable, error.to_string());
-    let (mut inbox, mut outbox, mut taken) = (Inbox::default(), Outbox::default(), 0);
-    put(&mut outbox, GREETING_ID);
-    poll_fn(|context| channel.poll_write(context, &mut outbox, &mut taken)).await.map_err(broken)?;
-    let frame = loop {
-        if let Some(frame) = inbox.next().map_err(nonsense)? {
-            break frame;
+    async fn exchange(&mut self, put: impl FnOnce(&mut Outbox, u64)) -> Result<Frame, StoreError> {
+        let broken = |error: io::Error| StoreError::new(ErrorKind::Unavailable, error.to_string());
+        let (mut outbox, mut taken) = (Outbox::default(), 0);
+        put(&mut outbox, GREETING_ID);
+        poll_fn(|context| self.channel.poll_write(context, &mut outbox, &mut taken)).await.map_err(broken)?;
+        loop {
+            while let Some(frame) = self.inbox.next().map_err(nonsense)? {
+                match frame.kind {
+                    Kind::EVENT | Kind::END => self.early.push(frame),
+                    Kind::GOODBYE => return Err(broken(io::Error::other("it is shutting down"))),
+                    Kind::ERROR => return Err(control::get_failure(&frame).unwrap_or_else(nonsense)),
+                    _ => return Ok(frame),
+                }
+            }
+            self.inbox.settle();
+            if poll_fn(|context| self.channel.poll_read(context, &mut self.inbox)).await.map_err(broken)? == 0
+            {
+                return Err(broken(io::Error::other("it closed the connection")));
+            }
         }
-        if poll_fn(|context| channel.poll_read(context, &mut inbox)).await.map_err(broken)? == 0 {
-            return Err(broken(io::Error::other("it closed the connection")));
-        }
-    };
-    if frame.kind == Kind::GOODBYE || inbox.is_partial() {
-        // What a server says unasked is that it is about to stop.
-        return Err(broken(io::Error::other("it is shutting down")));
     }
-    if frame.kind == Kind::ERROR {
-        return Err(control::get_failure(&frame).unwrap_or_else(nonsense));
-    }
-    Ok(frame)
 }
 
 /// The error for a server that does not keep to the protocol.

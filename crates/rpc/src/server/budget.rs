@@ -1,15 +1,24 @@
-//! The memory that all connections of a server may hold together.
+//! The account of the memory that all connections of a server may hold together.
 //!
-//! A session that holds something stops reading while the budget is exceeded; one that holds nothing may always
-//! read once more, so that work goes on however many peers hold on to what they have. The bound is therefore soft
-//! by one read for each connection.
+//! What a request may take is reserved before work on it starts: its reply, as large as it may become. What connections
+//! hold already (received, waiting, unsent) is counted as it comes and goes. A request that does not fit waits.
+//!
+//! Small requests may go somewhat beyond the limit, and those of a connection that has nothing else under way a little
+//! further still, so that work goes on however many peers hold on to what they have. For the same reason a connection that
+//! holds nothing may always be read from once, and of those that have received part of a request, one at a time may go on to its end:
+//! else they might all wait for each other.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 
 use parking_lot::Mutex;
 
 use crate::server::stats::Stats;
+
+/// What a small request takes at most, in bytes.
+const SMALL_BYTES_MAX: usize = 128 << 10;
+/// The account is drawn on in such steps, so that most requests cost no access to it.
+const STEP_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -17,34 +26,89 @@ pub(crate) struct Budget {
     /// Whether there may be anybody in `waiting`.
     any_waiting: AtomicBool,
     waiting: Mutex<Vec<Waker>>,
+    /// The connection that may receive the rest of a request though the account is empty; 0 for none.
+    privileged: AtomicU64,
 }
 
 impl Budget {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, any_waiting: AtomicBool::new(false), waiting: Mutex::new(Vec::new()) }
+        let (any_waiting, privileged) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { limit, any_waiting, waiting: Mutex::new(Vec::new()), privileged }
     }
 
-    /// Whether a session may hold more; if not, `waker` is woken when it may.
-    pub(crate) fn may_grow(&self, stats: &Stats, waker: &Waker) -> bool {
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Draws on the account for a connection that has drawn `held` bytes and is to hold `wanted`, `bytes` of them for a new
+    /// request. Gives what it has drawn then, or `None` if there is not so much.
+    pub(crate) fn draw(
+        &self,
+        stats: &Stats,
+        held: usize,
+        wanted: usize,
+        bytes: usize,
+        alone: bool,
+    ) -> Option<usize> {
+        if wanted <= held {
+            return Some(held);
+        }
+        let ceiling = match bytes {
+            ..=SMALL_BYTES_MAX if alone => self.limit + self.limit / 4,
+            ..=SMALL_BYTES_MAX => self.limit + self.limit / 8,
+            _ => self.limit,
+        };
+        [wanted.next_multiple_of(STEP_BYTES), wanted]
+            .into_iter()
+            .find(|drawn| stats.held_bytes.try_add((drawn - held) as u64, ceiling as u64))
+    }
+
+    /// Has `waker` woken when something is given back. What was given back before has woken nobody: look again.
+    pub(crate) fn wait(&self, waker: &Waker) {
+        let mut waiting = self.waiting.lock();
+        if !waiting.iter().any(|other| other.will_wake(waker)) {
+            waiting.push(waker.clone());
+        }
+        self.any_waiting.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether connection `number`, which has part of a request, may receive more of it; if not, `waker` is woken when it may.
+    pub(crate) fn may_grow(&self, stats: &Stats, number: u64, waker: &Waker) -> bool {
         if (stats.held_bytes.get() as usize) < self.limit {
             return true;
         }
-        self.waiting.lock().push(waker.clone());
-        self.any_waiting.store(true, Ordering::SeqCst);
-        // What was given back before the line above has woken nobody.
-        (stats.held_bytes.get() as usize) < self.limit
+        self.wait(waker);
+        if (stats.held_bytes.get() as usize) < self.limit {
+            return true;
+        }
+        match self.privileged.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => true,
+            Err(privileged) => privileged == number,
+        }
     }
 
-    /// Notes that a session holds `now` bytes and no longer `was`.
+    /// Notes that connection `number` has no part of a request any more, or is gone.
+    pub(crate) fn step_back(&self, number: u64) {
+        let is_it = self.privileged.load(Ordering::Relaxed) == number;
+        if is_it && self.privileged.compare_exchange(number, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            self.wake();
+        }
+    }
+
+    /// Notes that a connection holds `now` bytes and no longer `was`.
     pub(crate) fn hold(&self, stats: &Stats, was: usize, now: usize) {
         stats.held_bytes.change(was, now);
         if now < was
             && self.any_waiting.load(Ordering::SeqCst)
             && (stats.held_bytes.get() as usize) < self.limit
         {
-            self.any_waiting.store(false, Ordering::SeqCst);
-            let waiting = std::mem::take(&mut *self.waiting.lock());
-            waiting.into_iter().for_each(Waker::wake);
+            self.wake();
         }
+    }
+
+    fn wake(&self) {
+        self.any_waiting.store(false, Ordering::SeqCst);
+        let waiting = std::mem::take(&mut *self.waiting.lock());
+        waiting.into_iter().for_each(Waker::wake);
     }
 }

@@ -4,9 +4,10 @@
 //! thread that it was given when it was accepted, so that serving a request never crosses threads.
 
 mod budget;
-mod parts;
+mod connection;
+mod mailbox;
 mod service;
-mod session;
+mod sessions;
 mod stats;
 
 use std::io;
@@ -15,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nacre_object::{ErrorKind, StoreError};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, watch};
 
@@ -23,11 +25,12 @@ use crate::handshake::{self, Door, Status};
 use crate::key::ClusterKey;
 use crate::limit::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
 use crate::server::budget::Budget;
-use crate::server::session::Session;
+use crate::server::connection::Connection;
+use crate::server::sessions::Sessions;
 use crate::socket::{self, SocketAccess, SocketFile};
 use crate::stream::{Accepted, Address, Stream};
 
-pub use parts::Parts;
+pub use mailbox::{Parts, Publisher};
 pub use service::{Handled, Incoming, Peer, Service, Services};
 pub use stats::{Counter, LATENCY_BUCKETS, Stats, latency_bound};
 
@@ -40,14 +43,23 @@ pub struct ServerLimits {
     pub request_bytes_max: usize,
     /// Bytes of replies that wait for one peer to read them.
     pub reply_bytes_max: usize,
+    /// Bytes of events, and of parts of one reply, that wait for one peer to read them. Further events are dropped, and
+    /// the peer learns that it has missed some.
+    pub mailbox_bytes_max: usize,
     /// Bytes that all connections together may hold: received, waiting for a reply to be made, or waiting to be sent.
     pub held_bytes_max: usize,
-    /// Connections.
+    /// Connections; fewer where the system allows the process fewer open files.
     pub connections_max: usize,
+    /// Further connections whose peers have not introduced themselves yet, or not proven that they have the key.
+    pub unproven_max: usize,
     /// A peer that leaves a request half sent, or replies unread, for so long is disconnected.
     pub stall_timeout: Duration,
     /// How long a peer may take to introduce itself.
     pub handshake_timeout: Duration,
+    /// Sessions that outlive their connections, those with a connection included.
+    pub sessions_max: usize,
+    /// How long a session waits for its client to come back.
+    pub session_timeout: Duration,
 }
 
 impl Default for ServerLimits {
@@ -56,10 +68,14 @@ impl Default for ServerLimits {
             requests_max: 4096,
             request_bytes_max: 32 << 20,
             reply_bytes_max: 8 << 20,
+            mailbox_bytes_max: 256 << 10,
             held_bytes_max: 1 << 30,
             connections_max: 10_000,
+            unproven_max: 1000,
             stall_timeout: Duration::from_secs(60),
             handshake_timeout: Duration::from_secs(5),
+            sessions_max: 20_000,
+            session_timeout: Duration::from_secs(30),
         }
     }
 }
@@ -92,11 +108,13 @@ pub(crate) struct Shared {
     limits: ServerLimits,
     stats: Arc<Stats>,
     budget: Budget,
+    sessions: Sessions,
 }
 
 /// A running server. Dropping it stops it without waiting.
 pub struct Server {
     addresses: Vec<Address>,
+    shared: Arc<Shared>,
     stats: Arc<Stats>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
@@ -140,12 +158,15 @@ impl Server {
             0 => std::thread::available_parallelism().map_or(1, usize::from).min(4),
             count => count,
         };
+        let mut options = options;
+        fit_descriptors(&mut options.limits);
         let stats = Arc::new(Stats::default());
         let shared = Arc::new(Shared {
             services: options.services,
             key: options.key,
             socket: options.socket,
             budget: Budget::new(options.limits.held_bytes_max),
+            sessions: Sessions::new(options.limits.sessions_max),
             limits: options.limits,
             stats: stats.clone(),
         });
@@ -162,7 +183,7 @@ impl Server {
             let thread = std::thread::Builder::new().name(format!("nacre-serve-{index}"));
             threads.push(thread.spawn(body).map_err(cannot)?);
         }
-        Ok(Server { addresses, stats, stop, threads, sockets })
+        Ok(Server { addresses, shared, stats, stop, threads, sockets })
     }
 
     /// The addresses that it listens on, with the ports that were found for those given as 0.
@@ -173,6 +194,11 @@ impl Server {
     /// What it counts.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
+    }
+
+    /// Sessions that outlive their connections, those with a connection included.
+    pub fn sessions(&self) -> usize {
+        self.shared.sessions.len()
     }
 
     /// Stops: accepts nothing more, finishes what was accepted, writes the replies, closes the connections. Blocks
@@ -206,6 +232,34 @@ fn listen(address: &Address, access: SocketAccess) -> io::Result<(Listener, Addr
             Ok((Listener::Unix(listener), address.clone(), Some(file)))
         }
     }
+}
+
+/// Open files that a server leaves to everything but its connections.
+const OTHER_FILES: usize = 256;
+
+/// Asks the system for as many open files as it allows, and limits the connections to what there are.
+fn fit_descriptors(limits: &mut ServerLimits) {
+    let now = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: now.maximum, maximum: now.maximum };
+    // Where that is refused there are as many as before.
+    let _ = setrlimit(Resource::Nofile, raised);
+    let Some(files) = getrlimit(Resource::Nofile).current else { return };
+    let files = usize::try_from(files).unwrap_or(usize::MAX);
+    let (connections, unproven) = shares(files, limits.connections_max, limits.unproven_max);
+    if connections < limits.connections_max {
+        tracing::warn!(
+            "the system allows this process {files} open files: there may be {connections} connections, not {}",
+            limits.connections_max
+        );
+    }
+    (limits.connections_max, limits.unproven_max) = (connections, unproven);
+}
+
+/// How many connections there may be, and how many unproven ones beside them, with so many open files.
+fn shares(files: usize, connections_max: usize, unproven_max: usize) -> (usize, usize) {
+    let room = files.saturating_sub(OTHER_FILES.min(files / 4)).max(2);
+    let unproven = unproven_max.min((room / 4).max(1));
+    (connections_max.min(room - unproven), unproven)
 }
 
 /// The error for a TCP address that nothing protects.
@@ -309,8 +363,10 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
     };
     let stats = &shared.stats;
     stats.accepted.add(1);
-    stats.connections.change(0, 1);
-    let full = stats.connections.get() > shared.limits.connections_max as u64;
+    stats.unproven.change(0, 1);
+    // Whoever has not proven the key takes no place of those who have.
+    let full = stats.connections.get() >= shared.limits.connections_max as u64
+        || stats.unproven.get() > shared.limits.unproven_max as u64;
     let shut = match () {
         _ if !admitted => Some(Status::Stranger),
         _ if full => Some(Status::Full),
@@ -327,13 +383,16 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
     };
     let introduced = tokio::select! {
         introduced = tokio::time::timeout(shared.limits.handshake_timeout, introduced) => introduced,
-        _ = stop.wait_for(|stop| *stop) => return stats.connections.change(1, 0),
+        _ = stop.wait_for(|stop| *stop) => return stats.unproven.change(1, 0),
     };
+    stats.unproven.change(1, 0);
     match introduced {
         Ok(Ok((channel, peer))) => {
-            if let Err(error) = Session::new(channel, shared.clone(), peer).run(stop).await {
+            stats.connections.change(0, 1);
+            if let Err(error) = Connection::new(channel, shared.clone(), peer).run(stop).await {
                 tracing::debug!(peer = %name, %error, "connection ended");
             }
+            stats.connections.change(1, 0);
         }
         Ok(Err(error)) => {
             stats.rejected.add(1);
@@ -344,5 +403,21 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
             tracing::info!(peer = %name, "connection rejected: the peer did not introduce itself in time");
         }
     }
-    stats.connections.change(1, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_fit_into_the_open_files_that_there_are() {
+        assert_eq!(shares(1 << 20, 10_000, 1000), (10_000, 1000));
+        assert_eq!(shares(1024, 10_000, 1000), (576, 192));
+        assert_eq!(shares(64, 10_000, 1000), (36, 12));
+        for files in 0..3000 {
+            let (connections, unproven) = shares(files, 10_000, 1000);
+            assert!(connections >= 1 && unproven >= 1);
+            assert!(files < 8 || connections + unproven < files, "{files}");
+        }
+    }
 }

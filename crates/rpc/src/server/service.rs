@@ -1,8 +1,10 @@
 //! Services: what a server does for its clients, and how it is registered.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -13,14 +15,16 @@ use nacre_object::{ErrorKind, StoreError};
 use crate::control;
 use crate::frame::{CONTROL, Kind};
 use crate::outbox::Outbox;
-use crate::server::parts::{Mailbox, Parts};
+use crate::server::budget::Budget;
+use crate::server::mailbox::{Mailbox, Parts, Publisher};
+use crate::server::stats::Stats;
 
 /// The server's side of a service.
 ///
 /// Requests of one connection are handed over in the order in which they came; replies may be given in any order. A
 /// handler encodes its replies straight into the connection's outbox, so one that answers at once costs no allocation.
 pub trait Service: Send + Sync + 'static {
-    /// What the service keeps for each connection.
+    /// What the service keeps for each connection, or for each session that outlives connections.
     type Connection: Send + 'static;
     /// A reply that is still being made. Dropped if nobody waits for it any more.
     type Pending: Future<Output: Send> + Send + Unpin + 'static;
@@ -48,7 +52,12 @@ pub trait Service: Send + Sync + 'static {
         true
     }
 
-    /// Begins to serve a connection.
+    /// Whether a request of a connection is handled only after the reply to the one before was made.
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
+    /// Begins to serve a connection, or a session that will outlive it.
     fn open(&self, peer: &Peer) -> Self::Connection;
 
     /// Handles a request: writes the reply to `outbox`, or gives the future that will make it.
@@ -67,6 +76,22 @@ pub trait Service: Send + Sync + 'static {
         output: <Self::Pending as Future>::Output,
         outbox: &mut Outbox,
     );
+
+    /// Learns that nobody waits for the reply to request `id` any more, or wants the events of the subscription that it
+    /// made: its caller has lost interest, or its deadline has passed. The future that was making the reply has been
+    /// dropped. If the reply was made before, the caller has not taken it: what it granted is to be taken back.
+    fn cancelled(&self, _connection: &mut Self::Connection, _id: u64) {}
+
+    /// Learns that the connection of a session broke, or was given up. Its requests have been cancelled; its subscriptions
+    /// go on, and the session waits for its client. Without a session that outlives connections, what is kept is
+    /// dropped at once.
+    fn broken(&self, _connection: &mut Self::Connection) {}
+
+    /// Learns that the client of a session is back, over another connection.
+    fn resumed(&self, _connection: &mut Self::Connection) {}
+
+    /// Learns that the connection, or the session of several, has ended: what was kept for it is about to be dropped.
+    fn ended(&self, _connection: &mut Self::Connection) {}
 
     /// Adds up what was counted for a connection. Called once for each batch, before its replies are sent.
     fn settle(&self, _connection: &mut Self::Connection) {}
@@ -87,7 +112,24 @@ pub struct Incoming<'a> {
     pub id: u64,
     /// The body, a slice of the receive buffer.
     pub body: Bytes,
+    /// When nobody needs the reply any more.
+    pub deadline: Option<Instant>,
     pub(crate) mailbox: &'a Arc<Mailbox>,
+    pub(crate) room: Option<&'a Room<'a>>,
+}
+
+/// What a connection draws on the server's account for one request.
+pub(crate) struct Room<'a> {
+    pub(crate) budget: &'a Budget,
+    pub(crate) stats: &'a Stats,
+    /// What the connection holds and has reserved without the request.
+    pub(crate) base: usize,
+    /// What it has drawn.
+    pub(crate) drawn: Cell<usize>,
+    /// What is reserved for the request.
+    pub(crate) reserved: Cell<usize>,
+    /// Whether nothing else is under way.
+    pub(crate) alone: bool,
 }
 
 impl Incoming<'_> {
@@ -100,6 +142,49 @@ impl Incoming<'_> {
     pub fn parts(&self, kind: Kind) -> Parts {
         self.mailbox.open(self.id, kind)
     }
+
+    /// Reserves memory for what the reply may take, before work on it starts; given back when the reply was made. False if there
+    /// is not so much now: the service then answers [`Handled::NoRoom`], and is given the request again when there may be.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if it is more than all connections together may hold.
+    pub fn reserve(&self, bytes: usize) -> Result<bool, StoreError> {
+        let Some(room) = self.room else { return Ok(true) };
+        let limit = room.budget.limit();
+        if bytes > limit {
+            let text = format!(
+                "the reply may take {bytes} bytes, and all connections to this server together may hold {limit}; ask for less at \
+                 once"
+            );
+            return Err(StoreError::new(ErrorKind::Invalid, text));
+        }
+        let wanted = room.base + room.reserved.get() + bytes;
+        match room.budget.draw(room.stats, room.drawn.get(), wanted, bytes, room.alone) {
+            None => Ok(false),
+            Some(drawn) => {
+                room.drawn.set(drawn);
+                room.reserved.set(room.reserved.get() + bytes);
+                Ok(true)
+            }
+        }
+    }
+
+    /// Bytes that all connections together may hold.
+    pub fn account_bytes(&self) -> usize {
+        self.room.map_or(usize::MAX, |room| room.budget.limit())
+    }
+
+    /// Makes the request a subscription: events that are pushed from now on are sent once its reply was, until the
+    /// subscriber loses interest or the publisher is dropped.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if the peer speaks a version of the protocol without events, `Busy` if the connection has as many
+    /// subscriptions as it may, `Invalid` if it has one of the request's id.
+    pub fn subscribe(&self) -> Result<Publisher, StoreError> {
+        self.mailbox.subscribe(self.id)
+    }
 }
 
 /// What became of a request that was handed to its service.
@@ -111,6 +196,8 @@ pub enum Handled<P> {
     Uncounted,
     /// The reply is being made.
     Later(P),
+    /// There is no room for the reply. The body of the request, which is handed over again when there may be.
+    NoRoom(Bytes),
 }
 
 /// The services of a server.
@@ -144,6 +231,11 @@ impl Services {
     /// Whether all services serve clients of a version.
     pub(crate) fn serve_version(&self, version: u16) -> bool {
         self.services.iter().all(|service| service.serves_version(version))
+    }
+
+    /// The index of the service of a number.
+    pub(crate) fn find_number(&self, number: u8) -> Option<usize> {
+        self.services.iter().position(|service| service.number() == number)
     }
 
     /// The index of the service that a message is for.
@@ -184,22 +276,29 @@ impl<S: Service> Registered for Shelf<S> {
 
     fn open(&self, peer: &Peer) -> Box<dyn Handler> {
         let service = self.0.clone();
-        Box::new(Serving { connection: service.open(peer), service, pending: FuturesUnordered::new() })
+        let connection = service.open(peer);
+        let (pending, queue) = (FuturesUnordered::new(), VecDeque::new());
+        Box::new(Serving { ordered: service.is_ordered(), service, connection, pending, queue })
     }
 }
 
 /// What became of a request, as the connection needs to know it.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub(crate) enum Fate {
     Answered,
     Uncounted,
     Later,
+    NoRoom(Bytes),
 }
 
-/// A request that was finished.
+/// A request that is over.
 pub(crate) struct Finished {
+    pub(crate) id: u64,
     pub(crate) request_bytes: usize,
+    /// What was reserved for its reply.
+    pub(crate) reserved: usize,
     pub(crate) began: Instant,
+    pub(crate) deadline: Option<Instant>,
 }
 
 /// A service at work for one connection.
@@ -209,9 +308,12 @@ pub(crate) trait Handler: Send {
     fn poll_finished(
         &mut self,
         context: &mut Context<'_>,
-        mailbox: &Mailbox,
+        mailbox: &Arc<Mailbox>,
         outbox: &mut Outbox,
     ) -> Option<Finished>;
+    /// Drops a request, if its reply has not been made, and tells the service; with a deadline, only if it has this one.
+    /// No reply is written.
+    fn cancel(&mut self, id: u64, deadline: Option<Instant>, mailbox: &Mailbox) -> Option<Finished>;
     /// Requests whose replies are being made.
     fn pending(&self) -> usize;
     /// Whether one more request may be handed over.
@@ -220,40 +322,83 @@ pub(crate) trait Handler: Send {
     /// Refuses all requests whose replies are being made.
     fn refuse(&mut self, error: &StoreError, mailbox: &Mailbox, outbox: &mut Outbox);
     fn settle(&mut self);
+    /// Cancels all requests whose replies have not been made.
+    fn cancel_all(&mut self, mailbox: &Mailbox);
+    fn broken(&mut self);
+    fn resumed(&mut self);
 }
 
 struct Serving<S: Service> {
     service: Arc<S>,
+    ordered: bool,
     connection: S::Connection,
     pending: FuturesUnordered<InFlight<S::Pending>>,
+    /// Requests that wait for the one before them.
+    queue: VecDeque<Queued>,
 }
 
 /// A request whose reply is still being made.
 struct InFlight<P> {
     id: u64,
     request_bytes: usize,
+    reserved: usize,
     began: Instant,
-    reply: P,
+    deadline: Option<Instant>,
+    /// `None` once it was cancelled.
+    reply: Option<P>,
+    /// Wakes the set that it is in.
+    waker: Option<Waker>,
+}
+
+/// A request that waits for the one before it.
+struct Queued {
+    kind: Kind,
+    id: u64,
+    body: Bytes,
+    deadline: Option<Instant>,
+    began: Instant,
 }
 
 impl<P: Future + Unpin> Future for InFlight<P> {
-    type Output = (u64, Finished, P::Output);
+    type Output = Option<(Finished, P::Output)>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let finished = Finished { request_bytes: self.request_bytes, began: self.began };
-        let id = self.id;
-        Pin::new(&mut self.reply).poll(context).map(|output| (id, finished, output))
+        let this = &mut *self;
+        let Some(reply) = &mut this.reply else { return Poll::Ready(None) };
+        match Pin::new(reply).poll(context) {
+            Poll::Ready(output) => {
+                let (id, request_bytes, reserved) = (this.id, this.request_bytes, this.reserved);
+                let (began, deadline) = (this.began, this.deadline);
+                let finished = Finished { id, request_bytes, reserved, began, deadline };
+                Poll::Ready(Some((finished, output)))
+            }
+            Poll::Pending => {
+                if !this.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                    this.waker = Some(context.waker().clone());
+                }
+                Poll::Pending
+            }
+        }
     }
 }
 
 impl<S: Service> Handler for Serving<S> {
     fn handle(&mut self, request: Incoming<'_>, began: Instant, outbox: &mut Outbox) -> Fate {
-        let (id, request_bytes) = (request.id, request.body.len());
+        if self.ordered && !(self.pending.is_empty() && self.queue.is_empty()) {
+            let Incoming { kind, id, body, deadline, .. } = request;
+            self.queue.push_back(Queued { kind, id, body, deadline, began });
+            return Fate::Later;
+        }
+        let (id, request_bytes, deadline) = (request.id, request.body.len(), request.deadline);
+        let room = request.room;
         match self.service.handle(&mut self.connection, request, outbox) {
+            Handled::NoRoom(body) => Fate::NoRoom(body),
             Handled::Answered => Fate::Answered,
             Handled::Uncounted => Fate::Uncounted,
             Handled::Later(reply) => {
-                self.pending.push(InFlight { id, request_bytes, began, reply });
+                let reserved = room.map_or(0, |room| room.reserved.get());
+                let (reply, waker) = (Some(reply), None);
+                self.pending.push(InFlight { id, request_bytes, reserved, began, deadline, reply, waker });
                 Fate::Later
             }
         }
@@ -262,26 +407,69 @@ impl<S: Service> Handler for Serving<S> {
     fn poll_finished(
         &mut self,
         context: &mut Context<'_>,
-        mailbox: &Mailbox,
+        mailbox: &Arc<Mailbox>,
         outbox: &mut Outbox,
     ) -> Option<Finished> {
-        if self.pending.is_empty() {
-            return None;
+        loop {
+            if self.pending.is_empty() {
+                let Queued { kind, id, body, deadline, began } = self.queue.pop_front()?;
+                let request_bytes = body.len();
+                // What waited in line has no room of its own: the line is short.
+                let request = Incoming { kind, id, body, deadline, mailbox, room: None };
+                let mut rest = std::mem::take(&mut self.queue);
+                let fate = self.handle(request, began, outbox);
+                self.queue.append(&mut rest);
+                if fate != Fate::Later {
+                    mailbox.replied(id, outbox);
+                    return Some(Finished { id, request_bytes, reserved: 0, began, deadline });
+                }
+            }
+            match self.pending.poll_next_unpin(context) {
+                Poll::Ready(Some(Some((finished, output)))) => {
+                    mailbox.replied(finished.id, outbox);
+                    self.service.finish(&mut self.connection, finished.id, output, outbox);
+                    return Some(finished);
+                }
+                // What was cancelled is not in flight any more; there may be another one.
+                Poll::Ready(Some(None)) => {}
+                Poll::Ready(None) if !self.queue.is_empty() => {}
+                _ => return None,
+            }
         }
-        let Poll::Ready(Some((id, finished, output))) = self.pending.poll_next_unpin(context) else {
-            return None;
-        };
-        mailbox.close(id, outbox);
-        self.service.finish(&mut self.connection, id, output, outbox);
-        Some(finished)
+    }
+
+    fn cancel(&mut self, id: u64, deadline: Option<Instant>, mailbox: &Mailbox) -> Option<Finished> {
+        let is_it = |other: u64, its: Option<Instant>| other == id && (deadline.is_none() || deadline == its);
+        let queued = self.queue.iter().position(|queued| is_it(queued.id, queued.deadline));
+        if let Some(queued) = queued.and_then(|at| self.queue.remove(at)) {
+            let Queued { id, body, deadline, began, .. } = queued;
+            return Some(Finished { id, request_bytes: body.len(), reserved: 0, began, deadline });
+        }
+        let found = self
+            .pending
+            .iter_mut()
+            .find(|request| request.reply.is_some() && is_it(request.id, request.deadline));
+        let finished = found.map(|request| {
+            request.reply = None;
+            if let Some(waker) = request.waker.take() {
+                waker.wake();
+            }
+            let InFlight { id, request_bytes, reserved, began, deadline, .. } = *request;
+            Finished { id, request_bytes, reserved, began, deadline }
+        });
+        if finished.is_some() || deadline.is_none() {
+            mailbox.abandon(id);
+            self.service.cancelled(&mut self.connection, id);
+        }
+        finished
     }
 
     fn pending(&self) -> usize {
-        self.pending.len()
+        self.pending.iter().filter(|request| request.reply.is_some()).count() + self.queue.len()
     }
 
     fn may_accept(&self) -> bool {
-        self.pending.len() < self.service.requests_max()
+        self.pending.len() + self.queue.len() < self.service.requests_max()
     }
 
     fn is_awaited(&self) -> bool {
@@ -290,13 +478,45 @@ impl<S: Service> Handler for Serving<S> {
 
     fn refuse(&mut self, error: &StoreError, mailbox: &Mailbox, outbox: &mut Outbox) {
         for request in std::mem::take(&mut self.pending) {
-            mailbox.close(request.id, outbox);
-            control::put_error(outbox, request.id, error);
+            if request.reply.is_some() {
+                mailbox.replied(request.id, outbox);
+                control::put_error(outbox, request.id, error);
+            }
+        }
+        for queued in self.queue.drain(..) {
+            control::put_error(outbox, queued.id, error);
         }
     }
 
     fn settle(&mut self) {
         self.service.settle(&mut self.connection);
+    }
+
+    fn cancel_all(&mut self, mailbox: &Mailbox) {
+        let queued = std::mem::take(&mut self.queue);
+        let pending = std::mem::take(&mut self.pending);
+        let under_way =
+            pending.into_iter().filter(|request| request.reply.is_some()).map(|request| request.id);
+        let ids: Vec<u64> = under_way.collect();
+        queued.iter().for_each(|queued| mailbox.abandon(queued.id));
+        for id in ids {
+            mailbox.abandon(id);
+            self.service.cancelled(&mut self.connection, id);
+        }
+    }
+
+    fn broken(&mut self) {
+        self.service.broken(&mut self.connection);
+    }
+
+    fn resumed(&mut self) {
+        self.service.resumed(&mut self.connection);
+    }
+}
+
+impl<S: Service> Drop for Serving<S> {
+    fn drop(&mut self) {
+        self.service.ended(&mut self.connection);
     }
 }
 

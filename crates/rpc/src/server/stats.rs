@@ -22,8 +22,10 @@ fn bucket_of(time: Duration) -> usize {
 /// Counters of a server. Read them with [`Counter::get`].
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Open connections.
+    /// Open connections whose peers have introduced themselves.
     pub connections: Counter,
+    /// Open connections whose peers have not proven yet that they may be served.
+    pub unproven: Counter,
     /// Connections accepted since the start.
     pub accepted: Counter,
     /// Connections that did not pass the handshake.
@@ -55,6 +57,12 @@ impl Counter {
         if count > 0 {
             self.0.fetch_add(count, Ordering::Relaxed);
         }
+    }
+
+    /// Adds to it, unless it would be more than `max` then. True if it was added.
+    pub(crate) fn try_add(&self, count: u64, max: u64) -> bool {
+        let add = |now: u64| now.checked_add(count).filter(|sum| *sum <= max);
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok()
     }
 
     /// Adds what is now, and takes away what was.

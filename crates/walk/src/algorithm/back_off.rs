@@ -1,16 +1,16 @@
-//! How long an idle rank waits after a refusal before it asks again.
+//! The waiting time of an idle rank between a refusal and its next request.
 //!
-//! The paper's ranks ask again at once, which keeps a core busy and the network full for as long as there is little work. Here the
-//! wait doubles with every refusal up to a bound, with jitter, and is forgotten when work arrives. The bound grows with the
-//! number of ranks: whoever holds the last unit of work should not be asked by everybody else all the time, and spreading work
-//! needs no more than that each *busy* rank is asked now and then.
+//! The paper's ranks ask again at once, which keeps a core busy and the network full for as long as there is little
+//! work. Here the wait doubles with every refusal up to a bound, with jitter, and is reset when work arrives. The bound
+//! grows with the number of ranks: a rank that holds the last unit of work should not be asked by all others
+//! continuously, and work spreads as long as each *busy* rank is asked now and then.
 
 use super::random::Choose;
 
 /// The limits of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BackOff {
-    /// Refusals that are not waited for, so that a few peers are asked in a row by a rank that just ran out of work.
+    /// The number of refusals without a wait, so that a rank that just ran out of work asks a few peers in a row.
     pub patience: u32,
     /// The wait after the first refusal beyond those, in nanoseconds.
     pub first_ns: u64,
@@ -19,7 +19,8 @@ pub struct BackOff {
 }
 
 impl BackOff {
-    /// What suits a job of `ranks`: 50 µs at first; at most 10 ms, and 20 µs more for every rank (2.9 s for 143,104).
+    /// Returns limits for a job of `ranks`: 50 µs at first; at most 10 ms, and 20 µs more for every rank (2.9 s for
+    /// 143,104).
     pub fn for_ranks(ranks: u32) -> Self {
         Self {
             patience: ranks.saturating_sub(1).min(2),
@@ -28,7 +29,8 @@ impl BackOff {
         }
     }
 
-    /// The wait after `refusals` (at least 1) in a row: drawn from the upper half of what the doubling has come to.
+    /// Returns the wait after `refusals` (at least 1) in a row, in nanoseconds: drawn from the upper half of the
+    /// doubled wait.
     pub fn wait_ns(&self, refusals: u32, choose: &mut impl Choose) -> u64 {
         let Some(doublings) = refusals.checked_sub(self.patience + 1) else { return 0 };
         let full = if doublings >= self.first_ns.leading_zeros() {

@@ -1,7 +1,8 @@
-//! CP, the centralised parallel walk that the paper starts from (algorithm 1, section II-B): rank 0 is the master and holds the only
-//! queue, every other rank is a worker. A worker asks for one entry, a file or a directory; it processes a file, or lists a
-//! directory and sends all its children back; then it asks again. When the queue is empty and every worker waits for work, all
-//! is done: the workers' results travel before their next requests, so none can be under way then.
+//! CP, the centralised parallel walk that the paper starts from (algorithm 1, section II-B): rank 0 is the master and
+//! holds the only queue, every other rank is a worker. A worker asks for one entry, a file or a directory; it processes
+//! a file, or lists a directory and sends all its children back; then it asks again. When the queue is empty and every
+//! worker waits for work, everything is done: the workers' results travel before their next requests, so none can be in
+//! flight then.
 //!
 //! In the paper's enhancement a worker keeps one of the entries that it found instead of asking for the next one (section V).
 //!
@@ -14,7 +15,7 @@ use std::collections::VecDeque;
 use super::message::{Message, Unit};
 use super::queue::Queue;
 
-/// Where there is a single reader, this is it.
+/// The worker that reads directories where there is a single reader.
 const READER: u32 = 1;
 
 /// Rank 0.
@@ -22,7 +23,7 @@ const READER: u32 = 1;
 pub(super) struct Master {
     workers: u32,
     single_reader: bool,
-    /// Workers that asked when there was nothing.
+    /// The workers that asked while the queue was empty.
     parked: VecDeque<u32>,
 }
 
@@ -35,14 +36,14 @@ impl Master {
         self.parked.push_back(from);
     }
 
-    /// Refuses everybody who waits: the end was announced.
+    /// Refuses all waiting workers, because the end was announced.
     pub(super) fn dismiss<W>(&mut self, mut send: impl FnMut(u32, Message<W>)) {
         for worker in self.parked.drain(..) {
             send(worker, Message::Refusal);
         }
     }
 
-    /// Hands out what there is. Returns whether everything is done.
+    /// Hands out the available units. Returns whether everything is done.
     pub(super) fn step<W>(
         &mut self,
         queue: &mut (impl Queue<W> + ?Sized),
@@ -72,7 +73,7 @@ impl Master {
         queue.is_idle() && self.parked.len() == self.workers as usize
     }
 
-    /// Directories to the reader, everything else to the others.
+    /// Gives directories to the reader, and everything else to the other workers.
     fn deal_by_kind<W>(
         &mut self,
         queue: &mut (impl Queue<W> + ?Sized),
@@ -93,7 +94,7 @@ impl Master {
     }
 }
 
-/// Every other rank.
+/// Any rank but 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Worker {
     keeps_one: bool,
@@ -127,7 +128,7 @@ impl Worker {
         }
     }
 
-    /// Sends results back and asks, once the assigned unit is done.
+    /// Sends results back and asks again, once the assigned unit is done.
     pub(super) fn step<W: Unit>(
         &mut self,
         queue: &mut (impl Queue<W> + ?Sized),

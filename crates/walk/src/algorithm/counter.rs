@@ -1,13 +1,13 @@
-//! What a rank counts.
+//! Counters of a rank.
 
 use super::message::{Message, Unit};
 
-/// Messages and their bytes.
+/// The number and size of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Tally {
-    /// Messages.
+    /// The number of messages.
     pub messages: u64,
-    /// Bytes, headers included.
+    /// Their size in bytes, headers included.
     pub bytes: u64,
 }
 
@@ -19,31 +19,31 @@ impl Tally {
     }
 }
 
-/// What one rank said and heard.
+/// The messages and units that one rank sent and received.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Counters {
-    /// Everything sent.
+    /// All messages sent.
     pub sent: Tally,
-    /// Everything received.
+    /// All messages received.
     pub received: Tally,
-    /// Requests for work sent.
+    /// The number of requests for work sent.
     pub requests: u64,
-    /// Requests of others that were refused.
+    /// The number of other ranks' requests that it refused.
     pub refusals_given: u64,
-    /// Own requests that were refused.
+    /// The number of its own requests that were refused.
     pub refusals_received: u64,
-    /// Units of work given to others.
+    /// The number of units of work given to others.
     pub units_given: u64,
-    /// Units of work received from others.
+    /// The number of units of work received from others.
     pub units_received: u64,
-    /// Tokens sent on.
+    /// The number of tokens forwarded.
     pub tokens: u64,
-    /// Messages sent of those that the end counts ([`Message::is_counted`]).
+    /// The number of messages sent that the ending counts ([`Message::is_counted`]).
     pub counted_sent: u64,
-    /// Messages received of those that the end counts.
+    /// The number of messages received that the ending counts.
     pub counted_received: u64,
-    /// What was sent to each rank, if asked for ([`Options::count_peers`](super::Options::count_peers)): one row of the paper's
-    /// heat maps (figures 1 and 5).
+    /// The messages sent to each rank, if enabled by [`Options::count_peers`](super::Options::count_peers): one row of
+    /// the paper's heat maps (figures 1 and 5).
     pub sent_to: Vec<Tally>,
 }
 

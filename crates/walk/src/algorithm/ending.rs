@@ -1,31 +1,32 @@
-//! How all ranks leave together, when everything is done or when somebody asked for a stop, with nothing lost on the way.
+//! The protocol by which all ranks leave together, when everything is done or a stop was requested, without losing
+//! messages.
 //!
 //! The ranks form a tree: rank `r` has the children `4r + 1 … 4r + 4`. Three waves run through it.
 //!
-//! 1. *Halt*, downwards. A rank that has it asks for nothing, gives nothing (it refuses whoever asks), and forwards no token.
-//!    Work that still arrives is put into its queue.
-//! 2. *Drained*, upwards, from a rank once it has no request of its own open and all its children said the same. Work is only sent in
-//!    answer to a request, so no work is under way to any rank of that subtree, and none will be. The message also carries
-//!    how many counted messages ([`Message::is_counted`]) the subtree sent and received. A token, or a message to rank 0, may
-//!    still be under way to a rank that said so; when it arrives, the rank sends a further *drained* for it, and
-//!    whoever is above passes that on.
-//! 3. *Exit*, downwards, as soon as rank 0 has heard of all ranks and the counts sent and received are equal. Then nothing at all is
-//!    under way any more: a rank that has *exit* forwards it and may close its end.
+//! 1. *Halt*, downwards. A rank that has received it sends no requests, gives nothing (it refuses all requests), and
+//!    forwards no token. Work that still arrives is put into its queue.
+//! 2. *Drained*, upwards, from a rank once it has no request of its own open and all its children have sent the same.
+//!    Work is only sent in answer to a request, so no work is in flight to any rank of that subtree, and none will be.
+//!    The message also carries the numbers of counted messages ([`Message::is_counted`]) that the subtree sent and
+//!    received. A token, or a message to rank 0, may still be in flight to such a rank; when it arrives, the rank sends
+//!    a further *drained* for it, which the ranks above pass on.
+//! 3. *Exit*, downwards, as soon as rank 0 has heard of all ranks and the counts sent and received are equal. Then no
+//!    message at all is in flight: a rank that receives *exit* forwards it and may close its end.
 //!
-//! That costs three messages for each rank, and time proportional to the logarithm of their number. The paper's programs have a
-//! termination sentinel in the first wave's place and say nothing of the other two; without them a rank may leave while
-//! another one's request to it is on the way.
+//! That costs three messages for each rank, and time proportional to the logarithm of their number. The paper's
+//! programs have a termination sentinel in place of the first wave and do not mention the other two; without them a
+//! rank may leave while another rank's request to it is in flight.
 
 use super::message::{Ending, Message};
 
 const CHILDREN: u64 = 4;
 
-/// Which of the rules hold. Only [`Rule::SOUND`] is right; the others exist so that the checkers can be shown to catch them.
+/// The rules that hold. Only [`Rule::SOUND`] is correct; the others exist to show that the checkers catch them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// A rank with a request open is not drained.
     pub waits_for_answer: bool,
-    /// Rank 0 compares the counts before it says *exit*.
+    /// Rank 0 compares the counts before it sends *exit*.
     pub compares_counts: bool,
 }
 
@@ -34,21 +35,21 @@ impl Rule {
     pub const SOUND: Self = Self { waits_for_answer: true, compares_counts: true };
 }
 
-/// One rank's part in leaving.
+/// One rank's state of leaving.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Leave {
     rank: u32,
     ranks: u32,
     rule: Rule,
     state: State,
-    /// Whether this rank asked rank 0 for a stop.
+    /// True once this rank asked rank 0 for a stop.
     asked: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum State {
     Running,
-    /// `missing`: one bit for each child that did not report yet.
+    /// `missing` has one bit for each child that did not report yet.
     Halting {
         ending: Ending,
         missing: u8,
@@ -57,14 +58,14 @@ enum State {
     Over(Ending),
 }
 
-/// The counted messages of a subtree. Kept apart from [`Leave`] because it grows without bound, which a search of all states
-/// could not bear.
+/// The numbers of counted messages of a subtree. Separate from [`Leave`] because they grow without bound, which a
+/// search of all states cannot handle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Balance {
-    /// Heard from the children, and by other ranks than rank 0 not passed on yet.
+    /// Reported by the children, and, except on rank 0, not passed on yet.
     below_sent: u64,
     below_received: u64,
-    /// Own ones that were passed on.
+    /// The rank's own counts that were passed on.
     own_sent: u64,
     own_received: u64,
 }
@@ -78,7 +79,7 @@ impl Leave {
         self.state == State::Running
     }
 
-    /// The ending that was announced, whether or not it is over.
+    /// Returns the ending that was announced, whether or not it is over.
     pub(super) fn announced(&self) -> Option<Ending> {
         match self.state {
             State::Running => None,
@@ -104,7 +105,7 @@ impl Leave {
         (self.rank - 1) / CHILDREN as u32
     }
 
-    /// Somebody wants a stop here.
+    /// Requests a stop of all ranks.
     pub(super) fn stop<W>(&mut self, mut send: impl FnMut(u32, Message<W>)) {
         if !self.is_running() || self.asked {
             return;
@@ -117,7 +118,7 @@ impl Leave {
         }
     }
 
-    /// The first wave is here, or begins here.
+    /// Begins the first wave, or passes it on.
     pub(super) fn halt<W>(&mut self, ending: Ending, mut send: impl FnMut(u32, Message<W>)) {
         if !self.is_running() {
             return;
@@ -130,7 +131,7 @@ impl Leave {
         self.state = State::Halting { ending, missing, reported: false };
     }
 
-    /// Part of the second wave is here.
+    /// Handles a message of the second wave.
     pub(super) fn drained(&mut self, from: u32, sent: u64, received: u64, balance: &mut Balance) {
         balance.below_sent += sent;
         balance.below_received += received;
@@ -142,7 +143,7 @@ impl Leave {
         }
     }
 
-    /// Goes on with the second and third wave, given whether a request is open and this rank's own counted messages.
+    /// Continues the second and third wave, given whether a request is open and this rank's own counted messages.
     pub(super) fn step<W>(
         &mut self,
         asking: bool,
@@ -171,7 +172,7 @@ impl Leave {
         }
     }
 
-    /// The third wave is here.
+    /// Passes the third wave on, and ends.
     pub(super) fn exit<W>(&mut self, mut send: impl FnMut(u32, Message<W>)) {
         if let State::Halting { ending, .. } = self.state {
             for child in self.children() {

@@ -1,12 +1,13 @@
-//! What is particular to H-DRQS (section IV-D, algorithm 4): a process is one rank, its threads share one queue, and only one
-//! thread communicates. Work moves between threads without a message, so a process asks others only when *none* of its threads has
-//! work: when the shared queue is empty and no thread is busy. The communicating rank itself runs the same loop as DRQS.
+//! The parts specific to H-DRQS (section IV-D, algorithm 4): a process is one rank, its threads share one queue, and
+//! only one thread communicates. Work moves between threads without a message, so a process asks others only when
+//! *none* of its threads has work: when the shared queue is empty and no thread is busy. The communicating rank itself
+//! runs the same loop as DRQS.
 //!
-//! The paper's threads work in rounds, behind two counting semaphores, so that nobody touches the queue while it is split. Here a
-//! thread takes its next unit whenever it is done with the last one, and a split holds the queue's lock for as long as it takes to
-//! move the units: no thread waits for the slowest one of a round.
+//! The paper's threads work in rounds, behind two counting semaphores, so that no thread touches the queue while it is
+//! split. Here a thread takes its next unit whenever it is done with the last one, and a split holds the queue's lock
+//! for as long as it takes to move the units: no thread waits for the slowest one of a round.
 //!
-//! [`SharedQueue`] is that queue in its plainest form. Programs with an engine of their own implement [`Queue`] on that.
+//! [`SharedQueue`] is that queue in its simplest form. Programs with their own engine implement [`Queue`] on it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -29,7 +30,7 @@ struct Shared<W> {
 struct State<W> {
     queued: VecDeque<W>,
     assigned: Option<W>,
-    /// Whether an assigned unit is in work.
+    /// True while an assigned unit is in work.
     in_hand: bool,
     working: usize,
     closed: bool,
@@ -48,7 +49,7 @@ impl<W> Default for SharedQueue<W> {
 }
 
 impl<W> SharedQueue<W> {
-    /// A queue that holds `units`.
+    /// Creates a queue that holds `units`.
     pub fn new(units: impl IntoIterator<Item = W>) -> Self {
         let state = State {
             queued: units.into_iter().collect(),
@@ -60,13 +61,13 @@ impl<W> SharedQueue<W> {
         Self { shared: Arc::new(Shared { state: Mutex::new(state), work_came: Condvar::new() }) }
     }
 
-    /// A poisoned lock is taken all the same: every change below leaves the counts right.
+    /// Locks the state. A poisoned lock is taken all the same: every change below leaves the counts right.
     fn state(&self) -> MutexGuard<'_, State<W>> {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker's next unit; waits until there is one. `None` when the queue was closed. `assigned_only`: for the workers of CP,
-    /// who begin nothing but what they were assigned.
+    /// Waits for a worker's next unit and returns it; `None` when the queue was closed. With `assigned_only`, only
+    /// assigned units are begun, as by the workers of CP.
     pub fn begin(&self, assigned_only: bool) -> Option<W> {
         let mut state = self.state();
         loop {
@@ -86,7 +87,8 @@ impl<W> SharedQueue<W> {
         }
     }
 
-    /// A unit that was begun is done, and uncovered `children`. The communicating thread should be told.
+    /// Marks a begun unit as done, and queues the `children` that it uncovered. The caller should notify the
+    /// communicating thread.
     pub fn finish(&self, children: impl IntoIterator<Item = W>) {
         let mut state = self.state();
         state.queued.extend(children);
@@ -95,13 +97,13 @@ impl<W> SharedQueue<W> {
         self.shared.work_came.notify_all();
     }
 
-    /// Lets nobody begin anything any more.
+    /// Closes the queue: no unit is begun any more.
     pub fn close(&self) {
         self.state().closed = true;
         self.shared.work_came.notify_all();
     }
 
-    /// Takes out everything that was not begun.
+    /// Removes and returns all units that were not begun.
     pub fn drain(&self) -> Vec<W> {
         let mut state = self.state();
         let assigned = state.assigned.take();

@@ -1,33 +1,34 @@
-//! What ranks say to each other, and how large it is on the wire.
+//! The messages between ranks, and their sizes on the wire.
 
-/// Bytes in front of every message: its kind, and how many units follow.
+/// The number of bytes before the contents of every message: its kind, and the number of units that follow.
 pub const HEADER_BYTES: u64 = 8;
 
 /// The colour of a rank, or of the token (section IV-A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Colour {
-    /// Nothing suspicious was seen.
+    /// No work was sent back to a rank that the token may have passed.
     White,
     /// Work went back to a rank that the token may have passed already.
     Black,
 }
 
-/// Why the ranks end.
+/// The reason why the ranks end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
     /// Everything was visited.
     Finished,
-    /// Somebody asked for a stop. What was not visited is in the ranks' queues.
+    /// A stop was requested. The entries not visited are in the ranks' queues.
     Stopped,
 }
 
-/// A unit of work, as far as the algorithms care: they hand it around and never look inside.
+/// A unit of work, which the algorithms pass on without inspecting it.
 pub trait Unit {
-    /// Bytes that it takes inside a message.
+    /// Returns its size inside a message, in bytes.
     fn size_bytes(&self) -> u64;
 
-    /// How many units it stands for. One, except where a simulation bundles many small ones into one value.
+    /// Returns the number of units that it stands for: one, except where a simulation bundles many small ones into one
+    /// value.
     fn count(&self) -> u64 {
         1
     }
@@ -36,41 +37,42 @@ pub trait Unit {
 /// A message from one rank to another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Message<W> {
-    /// "I am idle: give me work." Answered by [`Message::Work`] or [`Message::Refusal`], always and at once, except by the master
-    /// of [`Cp`](crate::algorithm::Algorithm::Cp), who answers when there is work.
+    /// A request for work. Always answered at once by [`Message::Work`] or [`Message::Refusal`], except by the master
+    /// of [`Cp`](crate::algorithm::Algorithm::Cp), which answers when there is work.
     Request,
-    /// "I have none to give."
+    /// An answer to a request: no work to give.
     Refusal,
     /// An answer to a request: units that now belong to the receiver.
     Work(Vec<W>),
-    /// To the master of CP: what a unit uncovered.
+    /// To the master of CP: the units that a finished unit uncovered.
     Results(Vec<W>),
     /// The token of termination detection.
     Token(Colour),
-    /// To rank 0: "let everybody stop".
+    /// To rank 0: a request that all ranks stop.
     Stop,
-    /// Downwards through the tree of ranks: ask for nothing and give nothing from now on.
+    /// Downwards through the tree of ranks: from now on no rank requests or gives work.
     Halt(Ending),
-    /// Upwards: the ranks of this subtree have no request open. Carries the messages they sent and received, those that nobody
-    /// answers; the counts of several such messages add up.
+    /// Upwards: the ranks of this subtree have no request open. Carries the numbers of messages that they sent and
+    /// received, of those that the ending counts ([`Message::is_counted`]); the numbers of several such messages add
+    /// up.
     Drained {
-        /// Messages sent.
+        /// The number of messages sent.
         sent: u64,
-        /// Messages received.
+        /// The number of messages received.
         received: u64,
     },
-    /// Downwards: nothing is under way any more, leave.
+    /// Downwards: no message is in flight any more, so ranks may leave.
     Exit,
 }
 
 impl<W> Message<W> {
-    /// Whether it is among those that the end has to count ([`Message::Drained`]): it bears something that must not be lost, or
-    /// nobody answers it.
+    /// Returns whether the ending must count it ([`Message::Drained`]): it carries something that must not be lost, or
+    /// has no answer.
     pub fn is_counted(&self) -> bool {
         matches!(self, Self::Work(_) | Self::Results(_) | Self::Token(_) | Self::Stop)
     }
 
-    /// Its name, for a log.
+    /// Returns the name, for a log.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Request => "request",
@@ -87,7 +89,7 @@ impl<W> Message<W> {
 }
 
 impl<W: Unit> Message<W> {
-    /// Bytes on the wire: [`HEADER_BYTES`] and what it carries.
+    /// Returns the size on the wire in bytes: [`HEADER_BYTES`] and the contents.
     pub fn size_bytes(&self) -> u64 {
         HEADER_BYTES
             + match self {
@@ -97,7 +99,7 @@ impl<W: Unit> Message<W> {
             }
     }
 
-    /// Units that it carries.
+    /// Returns the number of units that it carries.
     pub fn units(&self) -> u64 {
         match self {
             Self::Work(units) | Self::Results(units) => units.iter().map(Unit::count).sum(),
@@ -106,7 +108,7 @@ impl<W: Unit> Message<W> {
     }
 }
 
-/// Messages to be sent, in order, each with the rank that it is for.
+/// Messages to be sent, in order, each with its destination rank.
 #[derive(Clone, Debug)]
 pub struct Outbox<W> {
     messages: std::collections::VecDeque<(u32, Message<W>)>,
@@ -119,22 +121,22 @@ impl<W> Default for Outbox<W> {
 }
 
 impl<W> Outbox<W> {
-    /// An empty one.
+    /// Creates an empty outbox.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a message.
+    /// Adds a message to rank `to`.
     pub fn push(&mut self, to: u32, message: Message<W>) {
         self.messages.push_back((to, message));
     }
 
-    /// The next message to be sent.
+    /// Removes and returns the next message to be sent, with its destination.
     pub fn pop(&mut self) -> Option<(u32, Message<W>)> {
         self.messages.pop_front()
     }
 
-    /// Whether there is none.
+    /// Returns whether it holds no message.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }

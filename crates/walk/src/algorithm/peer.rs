@@ -1,6 +1,6 @@
-//! The work loop that DRQS, DEQS, PA-DRQS and H-DRQS share (algorithms 2, 3 and 4): all ranks are equal, whoever is idle asks
-//! another one, whoever has work gives part of it. They differ in how much is given ([`Split`]), in whom they ask
-//! ([`Peers`]), and, for H-DRQS, in who stands behind the queue ([`hybrid`](super::hybrid)).
+//! The work loop that DRQS, DEQS, PA-DRQS and H-DRQS share (algorithms 2, 3 and 4): all ranks are equal, an idle rank
+//! asks another one, and a rank with work gives part of it. They differ in how much is given ([`Split`]), in which rank
+//! is asked ([`Peers`]), and, for H-DRQS, in the threads behind the queue ([`hybrid`](super::hybrid)).
 
 use super::back_off::BackOff;
 use super::message::{Colour, Message, Unit};
@@ -10,12 +10,12 @@ use super::random::Choose;
 use super::splitting::{Split, random_peer};
 use super::token::{Rule, Step, Token};
 
-/// Whom an idle rank asks.
+/// The peers that an idle rank asks.
 #[derive(Clone, Debug)]
 pub(super) enum Peers {
     /// Any other rank (algorithm 2).
     Random,
-    /// Those of the request vector, in order (algorithm 3).
+    /// The ranks of the request vector, in order (algorithm 3).
     Vector(RequestVector),
 }
 
@@ -30,13 +30,13 @@ pub(super) struct Peer {
     units_per_message_max: usize,
     rule: Rule,
     token: Token,
-    /// Whom the open request went to.
+    /// The rank that the open request went to.
     asking: Option<u32>,
-    /// Refusals since the last work.
+    /// The number of refusals since work last arrived.
     refusals: u32,
-    /// When to ask next.
+    /// The time of the next request, in nanoseconds.
     ask_at_ns: u64,
-    /// Whether there is anything to wait for: set while idle with no request open.
+    /// True while idle with no request open, so that there is a time to wait for.
     waiting: bool,
 }
 
@@ -75,7 +75,7 @@ impl Peer {
         self.asking.is_some()
     }
 
-    /// The open request was answered.
+    /// Closes the open request if it was answered by rank `from`.
     pub(super) fn answered(&mut self, from: u32) {
         if self.asking == Some(from) {
             self.asking = None;
@@ -86,7 +86,7 @@ impl Peer {
         self.waiting.then_some(self.ask_at_ns)
     }
 
-    /// Somebody asks: `Some` are the units to give.
+    /// Handles a request from rank `from`; returns the units to give, or `None` to refuse.
     pub(super) fn request<W: Unit>(
         &mut self,
         from: u32,
@@ -129,7 +129,7 @@ impl Peer {
         self.token.receive(colour);
     }
 
-    /// Goes on with whatever can go on. Returns whether everything is done, which only rank 0 finds out.
+    /// Does whatever is possible now. Returns whether everything is done, which only rank 0 finds out.
     pub(super) fn step<W>(
         &mut self,
         now_ns: u64,
@@ -168,7 +168,7 @@ impl Peer {
         false
     }
 
-    /// Everything that decides what this rank does next, except the time.
+    /// Hashes everything that decides what this rank does next, except the time.
     pub(super) fn fingerprint(&self, hasher: &mut impl std::hash::Hasher) {
         use std::hash::Hash;
         self.token.hash(hasher);

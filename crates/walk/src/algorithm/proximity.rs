@@ -1,44 +1,45 @@
-//! Whom an idle rank asks in PA-DRQS: those on its own node before those far away (section IV-C).
+//! The order in which an idle rank asks its peers in PA-DRQS: those on its own node before those far away (section
+//! IV-C).
 //!
 //! Every rank knows the network number of every other (in MPI, gathered once at the start). Sorting them brings the ranks of one
 //! node together; a rank's position among those is its local rank. The *request vector* of a rank is its own node's ranks, local
 //! rank 0 first, followed by all others. It is asked through from top to bottom, each request going to the *next* peer
 //! (algorithm 3, line 7), and from the bottom on to the top.
 //!
-//! In which order the others follow, the paper leaves open. Here they begin with the node after one's own in the sorted list,
-//! and go round. If all ranks had them in the same order they would go through it in step: on 8,000 ranks, everybody has
-//! asked rank 0 before it has anything to give, and then comes by again when the walk should long be over. Nor does a rank begin
-//! at the top again when it has found work, which would drain the first ranks of the list again and again.
+//! The paper leaves the order of the others open. Here they begin with the node after the rank's own in the sorted
+//! list, and go round. If all ranks had them in the same order they would go through it in step: on 8,000 ranks, all
+//! have asked rank 0 before it has anything to give, and return when the walk should long be over. Nor does a rank
+//! begin at the top again when it has found work, which would drain the first ranks of the list again and again.
 //!
-//! A few requests ([`PATIENCE`]) are made without waiting. Then ranks wait as they do in DRQS, but since only one rank of each
-//! node asks far away, it need not wait as long as if all did.
+//! A few requests ([`PATIENCE`]) are made without waiting. Then ranks wait as they do in DRQS, but since only one rank
+//! of each node asks other nodes, it need not wait as long as if all did.
 //!
-//! Two refinements, both from what the authors observed: the local rank 0 asks the ranks of other nodes first, because when one rank
-//! of a node is idle the others tend to be; and the other ranks ask only within the node, because while they would ask
-//! far away, their local rank 0 has long found something.
+//! Two refinements follow the authors' observations: local rank 0 asks the ranks of other nodes first, because when one
+//! rank of a node is idle the others tend to be; and the other ranks ask only within the node, because while they would
+//! ask other nodes, their local rank 0 has usually found work.
 //!
-//! The vector is never written down: 143,104 vectors of 143,104 ranks would be 80 GB. It is read off the sorted list, which all
-//! ranks share.
+//! The vector is never materialised: 143,104 vectors of 143,104 ranks would be 80 GB. Its elements are computed from
+//! the sorted list, which all ranks share.
 
 use std::sync::Arc;
 
-/// Requests to the peers of a vector that are made in a row without waiting, at most.
+/// The maximum number of requests to the peers of a vector that are made in a row without waiting.
 pub const PATIENCE: u32 = 64;
 
-/// Which ranks share a node.
+/// The assignment of ranks to nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
-    /// All ranks, those of one node together, nodes by network number, ranks of a node in order.
+    /// All ranks, grouped by node, nodes ordered by network number, ranks of a node in order.
     sorted: Vec<u32>,
-    /// Where in `sorted` each rank is.
+    /// The index of each rank in `sorted`.
     position: Vec<u32>,
-    /// Where in `sorted` each rank's node begins and ends.
+    /// The range of each rank's node in `sorted`.
     group: Vec<(u32, u32)>,
     nodes: u32,
 }
 
 impl Nodes {
-    /// From every rank's network number: whatever tells nodes apart, an address or a hash of a name.
+    /// Groups ranks by their network numbers: any value that identifies a node, such as an address or a hash of a name.
     pub fn new(network_numbers: &[u64]) -> Self {
         let ranks = network_numbers.len();
         let mut sorted: Vec<u32> = (0..ranks as u32).collect();
@@ -64,34 +65,34 @@ impl Nodes {
         Self { sorted, position, group, nodes }
     }
 
-    /// `ranks` placed on nodes of `per_node` (at least 1) one after the other.
+    /// Places `ranks` on nodes of `per_node` (at least 1) one after the other.
     pub fn blocks(ranks: u32, per_node: u32) -> Self {
         let numbers: Vec<u64> = (0..ranks).map(|rank| u64::from(rank / per_node.max(1))).collect();
         Self::new(&numbers)
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> u32 {
         self.sorted.len() as u32
     }
 
-    /// The rank's number among those of its node.
+    /// Returns the rank's number among those of its node.
     pub fn local_rank(&self, rank: u32) -> u32 {
         self.position[rank as usize] - self.group[rank as usize].0
     }
 
-    /// Ranks on this rank's node, itself included.
+    /// Returns the number of ranks on this rank's node, itself included.
     pub fn local_ranks(&self, rank: u32) -> u32 {
         let (begin, end) = self.group[rank as usize];
         end - begin
     }
 
-    /// Whether two ranks share a node.
+    /// Returns whether two ranks share a node.
     pub fn are_colocated(&self, one: u32, other: u32) -> bool {
         self.group[one as usize] == self.group[other as usize]
     }
@@ -102,29 +103,29 @@ impl Nodes {
 pub struct RequestVector {
     nodes: Arc<Nodes>,
     rank: u32,
-    /// Both refinements, or the plain order.
+    /// Applies both of the paper's refinements.
     refined: bool,
     next: u32,
 }
 
 impl RequestVector {
-    /// The vector of `rank`; `refined`: with the paper's two refinements.
+    /// Creates the vector of `rank`; `refined` applies the paper's two refinements.
     pub fn new(nodes: Arc<Nodes>, rank: u32, refined: bool) -> Self {
         Self { nodes, rank, refined, next: 0 }
     }
 
-    /// How many ranks it holds.
+    /// Returns the number of ranks in it.
     pub fn len(&self) -> u32 {
         let local = self.nodes.local_ranks(self.rank) - 1;
         if self.refined && self.nodes.local_rank(self.rank) != 0 { local } else { self.nodes.ranks() - 1 }
     }
 
-    /// Whether it holds none.
+    /// Returns whether it holds no rank.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The rank at `index` of the vector.
+    /// Returns the rank at `index` of the vector.
     pub fn get(&self, index: u32) -> u32 {
         let nodes = &self.nodes;
         let (begin, end) = nodes.group[self.rank as usize];
@@ -147,7 +148,8 @@ impl RequestVector {
         nodes.sorted[place as usize]
     }
 
-    /// How many ranks ask far away, if this is one of them: on that depends how long it should wait.
+    /// Returns the number of ranks that ask other nodes, if this is one of them; its waiting time depends on that
+    /// number.
     pub fn far_seekers(&self) -> u32 {
         if self.refined && self.nodes.local_rank(self.rank) == 0 {
             self.nodes.nodes()
@@ -156,14 +158,14 @@ impl RequestVector {
         }
     }
 
-    /// The next rank to ask.
+    /// Returns the next rank to ask, and advances.
     pub fn advance(&mut self) -> u32 {
         let peer = self.get(self.next);
         self.next = (self.next + 1) % self.len();
         peer
     }
 
-    /// How far it was asked through.
+    /// Returns the index of the next rank to ask.
     pub fn next_index(&self) -> u32 {
         self.next
     }

@@ -2,31 +2,32 @@
 
 use std::collections::VecDeque;
 
-/// Where a rank keeps work that was not begun. The engine that visits entries takes from it and adds to it beside the algorithm;
-/// it may keep units in memory, spill them to disk, or share them among threads.
+/// The work of a rank that was not begun. The engine that visits entries takes from it and adds to it concurrently with
+/// the algorithm; it may keep units in memory, spill them to disk, or share them among threads.
 pub trait Queue<W> {
-    /// Units that could be given away now.
+    /// Returns the number of units that could be given away now.
     fn len(&self) -> usize;
 
-    /// Whether none could be given away.
+    /// Returns whether no unit could be given away.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Units that are being worked on at this moment. While this is 0, a rank keeps at least one unit when it gives work away:
+    /// Returns the number of units that are being worked on. While this is 0, a rank keeps at least one unit when it
+    /// gives work away:
     /// otherwise a last unit could go round for ever without being begun.
     fn working(&self) -> usize;
 
-    /// Whether nothing is queued and nobody works on anything, *as one observation*: a unit that is being moved from the queue to
-    /// a worker, or whose children are being added, must never be missed. (Count units up before they become visible, and
-    /// down only after their children were counted.)
+    /// Returns whether nothing is queued and nothing is being worked on, *as one observation*: a unit that is being
+    /// moved from the queue to a worker, or whose children are being added, must never be missed. (Count units up
+    /// before they become visible, and down only after their children were counted.)
     fn is_idle(&self) -> bool;
 
-    /// Takes up to `units` out, to be given away: fewer if there are fewer, or if more would make too large a message.
+    /// Removes up to `units` units to give away: fewer if there are fewer, or if more would make the message too large.
     fn take(&mut self, units: usize) -> Vec<W>;
 
-    /// CP with a single reader only: takes a unit out that is a directory, or one that is none. A queue that cannot tell gives any
-    /// unit, and then everybody reads directories.
+    /// CP with a single reader only: removes one unit that is a directory, or one that is not. A queue that cannot tell
+    /// returns any unit, and then all workers read directories.
     fn take_one(&mut self, _directory: bool) -> Option<W> {
         self.take(1).pop()
     }
@@ -34,21 +35,22 @@ pub trait Queue<W> {
     /// Adds units.
     fn put(&mut self, units: Vec<W>);
 
-    /// CP only: work on this unit and on nothing else. What it uncovers goes into the queue and is *not* begun here.
+    /// CP only: assigns the only unit to work on. The units that it uncovers go into the queue and are *not* begun
+    /// here.
     fn assign(&mut self, unit: W);
 
-    /// CP only: whether the assigned unit is not done yet.
+    /// CP only: returns whether the assigned unit is not done yet.
     fn is_assigned(&self) -> bool;
 }
 
-/// The plainest queue: one worker, in memory. Work is begun at the newest end and given away from the oldest, where the
+/// A queue in memory for one worker. Work is begun at the newest end and given away from the oldest, where the
 /// directories with most below them tend to be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PlainQueue<W> {
     queued: VecDeque<W>,
     assigned: Option<W>,
     working: usize,
-    /// Whether the unit in work is the assigned one.
+    /// True while the unit in work is the assigned one.
     in_hand: bool,
 }
 
@@ -59,7 +61,7 @@ impl<W> Default for PlainQueue<W> {
 }
 
 impl<W> PlainQueue<W> {
-    /// A queue that holds `units`.
+    /// Creates a queue that holds `units`.
     pub fn new(units: impl IntoIterator<Item = W>) -> Self {
         Self { queued: units.into_iter().collect(), ..Self::default() }
     }
@@ -79,19 +81,19 @@ impl<W> PlainQueue<W> {
         Some(unit)
     }
 
-    /// Whether [`begin`](Self::begin) would give a unit.
+    /// Returns whether [`begin`](Self::begin) would return a unit.
     pub fn can_begin(&self, assigned_only: bool) -> bool {
         self.assigned.is_some() || (!assigned_only && !self.queued.is_empty())
     }
 
-    /// A unit that was begun is done, and uncovered `children`.
+    /// Marks a begun unit as done, and queues the `children` that it uncovered.
     pub fn finish(&mut self, children: impl IntoIterator<Item = W>) {
         self.queued.extend(children);
         self.working -= 1;
         self.in_hand = false;
     }
 
-    /// Everything that was not begun.
+    /// Iterates over the units that were not begun.
     pub fn pending(&self) -> impl Iterator<Item = &W> {
         self.queued.iter().chain(&self.assigned)
     }

@@ -1,12 +1,12 @@
-//! Where the algorithms' randomness comes from: a seed, so that a run can be played again.
+//! The algorithms' source of randomness: a seed, so that a run can be replayed.
 //!
-//! The generator is spelled out here and not taken from a library, because a seed printed by a failing run has to mean the
-//! same run after every upgrade, and because a simulation of 143,104 ranks wants eight bytes for each.
+//! The generator is implemented here and not taken from a library, because a seed printed by a failing run has to
+//! replay the same run after every upgrade, and because a simulation of 143,104 ranks needs eight bytes for each.
 
-/// Chooses among possibilities. The algorithms ask for nothing else, so that an exhaustive search can answer in a generator's
-/// place and try every possibility.
+/// A source of choices. The algorithms use nothing else, so that an exhaustive search can take a generator's place and
+/// try every possibility.
 pub trait Choose {
-    /// A number below `bound`, which must not be 0.
+    /// Returns a number below `bound`, which must not be 0.
     fn below(&mut self, bound: u64) -> u64;
 }
 
@@ -15,23 +15,24 @@ pub trait Choose {
 pub struct Random(u64);
 
 impl Random {
-    /// A generator whose numbers follow from `seed` alone.
+    /// Creates a generator whose numbers depend on `seed` alone.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A generator for part `index` of something that was given `seed`: neighbouring parts draw unrelated numbers.
+    /// Creates a generator for part `index` of something with the given `seed`: neighbouring parts draw unrelated
+    /// numbers.
     pub fn part(seed: u64, index: u64) -> Self {
         Self(mix(seed ^ mix(index.wrapping_add(0x9e37_79b9_7f4a_7c15))))
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
-    /// A number in `0.0..1.0`.
+    /// Returns a number in `0.0..1.0`.
     pub fn fraction(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -11,7 +11,7 @@ use super::random::{Choose, Random};
 use super::splitting::{EqualSplit, RandomSplit, Split};
 use super::{Algorithm, Options};
 
-/// One rank. `R` is where its random choices come from.
+/// One rank. `R` is the source of its random choices.
 #[derive(Clone, Debug)]
 pub struct Rank<R = Random> {
     role: Role,
@@ -29,7 +29,7 @@ enum Role {
 }
 
 impl Rank {
-    /// Rank `rank` of `ranks`.
+    /// Creates rank `rank` of `ranks`.
     ///
     /// # Panics
     ///
@@ -76,7 +76,7 @@ impl<R: Choose> Rank<R> {
         }
     }
 
-    /// A message came. Whatever is to be said to that is in `outbox` afterwards.
+    /// Handles a message. The replies are in `outbox` afterwards.
     pub fn handle<W: Unit>(
         &mut self,
         now_ns: u64,
@@ -134,8 +134,8 @@ impl<R: Choose> Rank<R> {
         self.poll(now_ns, queue, outbox);
     }
 
-    /// Goes on with whatever can go on. To be called when the queue became idle, when work was added to it or done, and when the
-    /// time of [`next_timeout_ns`](Self::next_timeout_ns) has come; more often does no harm.
+    /// Does whatever is possible now. To be called when the queue became idle, when work was added to it or done, and
+    /// at [`next_timeout_ns`](Self::next_timeout_ns); calling it more often does no harm.
     pub fn poll<W: Unit>(
         &mut self,
         now_ns: u64,
@@ -181,9 +181,9 @@ impl<R: Choose> Rank<R> {
         });
     }
 
-    /// Makes all ranks stop: from the time at which it hears of it, each keeps what it has queued, and work that is under
-    /// way arrives before [`is_finished`](Self::is_finished). Units in work are the engine's affair. Does nothing if the end
-    /// was announced already.
+    /// Makes all ranks stop: from the time at which the request reaches it, each keeps what it has queued, and work in
+    /// flight arrives before [`is_finished`](Self::is_finished). The engine is responsible for units in work. Does
+    /// nothing if the end was announced already.
     pub fn stop<W: Unit>(
         &mut self,
         now_ns: u64,
@@ -198,7 +198,7 @@ impl<R: Choose> Rank<R> {
         self.poll(now_ns, queue, outbox);
     }
 
-    /// When [`poll`](Self::poll) wants to be called though nothing happened.
+    /// Returns the next time at which [`poll`](Self::poll) must be called, even if nothing has happened.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         match &self.role {
             Role::Peer(peer) if self.leave.is_running() => peer.next_timeout_ns(),
@@ -206,23 +206,23 @@ impl<R: Choose> Rank<R> {
         }
     }
 
-    /// Which end was announced to this rank: from then on its engine should begin nothing (there is nothing to begin, or it has
-    /// to stop), while messages still have to be handled.
+    /// Returns the ending announced to this rank, if any: from then on its engine should begin nothing (there is
+    /// nothing to begin, or it has to stop), while messages still have to be handled.
     pub fn ending(&self) -> Option<Ending> {
         self.leave.announced()
     }
 
-    /// Whether it is over: nothing is under way to this rank, and nobody will send to it.
+    /// Returns whether the walk is over: no message is in flight to this rank, and none will be sent to it.
     pub fn is_finished(&self) -> bool {
         self.leave.over().is_some()
     }
 
-    /// What it counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Whether a request of this rank is open.
+    /// Returns whether a request of this rank is open.
     pub fn is_asking(&self) -> bool {
         match &self.role {
             Role::Peer(peer) => peer.is_asking(),
@@ -231,13 +231,13 @@ impl<R: Choose> Rank<R> {
         }
     }
 
-    /// Where its choices come from.
+    /// Returns the source of its random choices.
     pub(crate) fn random_mut(&mut self) -> &mut R {
         &mut self.random
     }
 
-    /// Hashes everything that decides what it does next, except the time and what it drew before: two ranks alike in
-    /// this behave alike.
+    /// Hashes everything that decides what it does next, except the time and earlier random choices: ranks with equal
+    /// hashes behave alike.
     pub(crate) fn fingerprint(&self, hasher: &mut impl std::hash::Hasher) {
         use std::hash::Hash;
         self.leave.hash(hasher);

@@ -1,20 +1,20 @@
-//! What is given to a rank that asks, and whom an idle rank asks, in DRQS and DEQS (section IV-B).
+//! The units that are given to a rank that asks, and the ranks that an idle rank asks, in DRQS and DEQS (section IV-B).
 //!
-//! The paper calls splitting a plug-and-play module: [`Split`] is that plug. DRQS has a random split, because without knowledge of
-//! what is below a directory equal halves are no better guess than others, and a rank that always keeps half may keep all the
-//! deep ones (section IV-A); DEQS, for comparison, gives half.
+//! The paper calls splitting a plug-and-play module, which is [`Split`] here. DRQS has a random split, because without
+//! knowledge of what is below a directory equal halves are no better guess than others, and a rank that always keeps
+//! half may keep all the deep ones (section IV-A); DEQS, for comparison, gives half.
 
 use std::fmt::Debug;
 
 use super::random::Choose;
 
-/// How many of a rank's units go to whoever asks.
+/// A rule for the number of units given to a rank that asks.
 pub trait Split: Debug + Send + Sync {
-    /// How many of `available` units to give: between 1 and `available`, which is at least 1.
+    /// Returns the number of `available` units to give: between 1 and `available`, which is at least 1.
     fn split(&self, available: u64, choose: &mut dyn Choose) -> u64;
 }
 
-/// Any part of the queue, each size as likely as every other: DRQS.
+/// A random part of the queue, each size equally likely: DRQS.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomSplit;
 
@@ -34,7 +34,7 @@ impl Split for EqualSplit {
     }
 }
 
-/// A peer of `rank`, any one of the other `ranks`.
+/// Returns a random peer of `rank` among the other `ranks`.
 pub fn random_peer(rank: u32, ranks: u32, choose: &mut impl Choose) -> u32 {
     debug_assert!(ranks > 1, "a rank alone has no peer");
     let peer = if ranks == 2 { 0 } else { choose.below(u64::from(ranks) - 1) as u32 };

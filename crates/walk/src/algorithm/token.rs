@@ -5,37 +5,39 @@
 //! white and forwards it; a white rank forwards it as it is; both only when idle; the last rank forwards to rank 0. When a
 //! white token comes back to rank 0, everything is done; a black one starts another round.
 //!
-//! # What idle has to mean
+//! # The meaning of idle
 //!
 //! The published rules are Dijkstra's, and his proof takes a message to arrive in the instant in which it is sent. With
 //! non-blocking sends, where messages of *different* pairs of ranks overtake each other, they end too early if idle means no more
 //! than "my queue is empty". Three ranks are enough:
 //!
-//! 1. Rank 2 asks rank 0 for work, and rank 0 gives it a directory. That message takes its time.
+//! 1. Rank 2 asks rank 0 for work, and rank 0 gives it a directory. That message is slow.
 //! 2. Rank 0 works off what it kept, becomes idle, and sends a white token to rank 1, which is idle and forwards it to rank 2.
-//! 3. Rank 2 has an empty queue, so it forwards the token, white, to rank 0: done, says rank 0. The directory arrives afterwards.
+//! 3. Rank 2 has an empty queue, so it forwards the white token to rank 0, which ends the walk. The directory arrives
+//!    later.
 //!
-//! Nobody became black, because the work went to a higher rank. Blackening every sender would not help: work that goes *down*
-//! does blacken its sender, but when it is slower than a whole round of the token, that one round comes back black, the next one
-//! comes back white, and the work is still under way. First-in-first-out per pair helps two ranks, and never three. The search
-//! in `simulate::exhaustive` finds these runs by itself.
+//! No rank became black, because the work went to a higher rank. Blackening every sender would not help: work that goes
+//! *down* does blacken its sender, but when it is slower than a whole round of the token, that one round comes back
+//! black, the next one comes back white, and the work is still in flight. First-in-first-out order per pair is enough
+//! for two ranks, and never for three. The search in `simulate::exhaustive` finds these runs by itself.
 //!
-//! The least that mends it: **a rank with a request of its own open is not idle.** Work is only ever sent to answer a request,
-//! so whoever has work under way to it has a request open, from before the work was sent until it arrived. Such a rank
-//! holds the token back. That is as if the work had arrived in the instant in which it was sent, by which time its
-//! receiver counted as busy; so Dijkstra's proof holds word for word. It costs no message and no acknowledgement: every request
-//! is answered at once, if only by a refusal, so a token is held back for one round trip at most, and a rank forwards the token
-//! before it asks again.
+//! The minimal remedy: **a rank with a request of its own open is not idle.** Work is only ever sent to answer a
+//! request, so a rank to which work is in flight has a request open, from before the work was sent until it arrived.
+//! Such a rank holds the token back. That is as if the work had arrived at the moment it was sent, from which time its
+//! receiver counted as busy; so Dijkstra's proof holds unchanged. It costs no message and no acknowledgement: every
+//! request is answered at once, if only by a refusal, so a token is held back for one round trip at most, and a rank
+//! forwards the token before it asks again.
 //!
-//! Rank 0 need not be asked for its own colour when the token comes back, though Dijkstra's rules do so: it sends to no lesser
-//! rank, and whoever gave it new work since the token left was black. It *is* asked to be idle, which a white token implies.
+//! Rank 0 need not check its own colour when the token comes back, though Dijkstra's rules do so: it sends to no lower
+//! rank, and any rank that gave it new work since the token left was black. It *is* required to be idle, which a white
+//! token implies.
 
 use super::message::Colour;
 
-/// Which of the rules hold. Only [`Rule::SOUND`] is right; the others exist so that the checkers can be shown to catch them.
+/// The rules that hold. Only [`Rule::SOUND`] is correct; the others exist to show that the checkers catch them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Sending work to a lesser rank makes black.
+    /// Sending work to a lower rank makes the sender black.
     pub blackens: bool,
     /// A black rank blackens the token.
     pub taints: bool,
@@ -64,10 +66,10 @@ impl Rule {
     pub const AS_PUBLISHED: Self = Self { waits_for_answer: false, ..Self::SOUND };
 }
 
-/// What a rank has to do about the token.
+/// The action that a rank has to take about the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing.
+    /// No action.
     Nothing,
     /// Send the token to this rank.
     Send(u32, Colour),
@@ -75,42 +77,42 @@ pub enum Step {
     Terminated,
 }
 
-/// One rank's part in termination detection.
+/// One rank's state of termination detection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
     rank: u32,
     ranks: u32,
     colour: Colour,
     held: Option<Colour>,
-    /// Rank 0 only: the token is on its way round.
+    /// Rank 0 only: the token is travelling.
     out: bool,
 }
 
 impl Token {
-    /// The part of `rank` among `ranks`.
+    /// Creates the state of `rank` among `ranks`.
     pub fn new(rank: u32, ranks: u32) -> Self {
         Self { rank, ranks, colour: Colour::White, held: None, out: false }
     }
 
-    /// Work was sent to `to`.
+    /// Records that work was sent to `to`.
     pub fn work_sent(&mut self, rule: Rule, to: u32) {
         if rule.blackens && to < self.rank {
             self.colour = Colour::Black;
         }
     }
 
-    /// The token came.
+    /// Receives the token.
     pub fn receive(&mut self, colour: Colour) {
         self.held = Some(colour);
     }
 
-    /// The colour of this rank.
+    /// Returns the colour of this rank.
     pub fn colour(&self) -> Colour {
         self.colour
     }
 
-    /// What to do now, given whether this rank has anything queued or in work (`busy`) and whether it has a request open
-    /// (`asking`). To be asked again after every change of either, and after every token.
+    /// Returns the action to take now, given whether this rank has anything queued or in work (`busy`) and whether it
+    /// has a request open (`asking`). To be called after every change of either, and after every token.
     pub fn step(&mut self, rule: Rule, busy: bool, asking: bool) -> Step {
         let waits = asking && rule.waits_for_answer;
         let idle = !busy && !waits;
@@ -197,8 +199,8 @@ mod tests {
         assert_eq!(token.colour(), Colour::Black);
     }
 
-    /// Carries the token on from rank to rank, all of them without work, for as long as they let it go, and says whether rank 0
-    /// called it done. `asking`: the rank with a request open.
+    /// Passes the token from rank to rank, all of them without work, until one holds it back, and returns whether rank
+    /// 0 declared termination. `asking` is the rank with a request open.
     fn circulate(rule: Rule, ranks: &mut [Token], asking: Option<usize>) -> bool {
         let mut at = ranks.iter().position(|rank| rank.held.is_some()).unwrap_or(0);
         for _ in 0..4 * ranks.len() {

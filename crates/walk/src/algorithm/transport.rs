@@ -1,4 +1,4 @@
-//! How messages travel: one trait, implemented by MPI (crate `nacre-mpi`) and, within a process, by [`local`].
+//! The transport of messages: one trait, implemented by MPI (crate `nacre-mpi`) and, within a process, by [`local`].
 
 use std::convert::Infallible;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,27 +10,37 @@ pub mod testkit;
 
 /// One rank's end of the network.
 ///
-/// Messages of one pair of ranks arrive in the order in which they were sent, each exactly once; of different pairs, in any
-/// order. Nothing blocks: a message that was sent belongs to the transport, which keeps it until the network has taken it.
+/// Messages of one pair of ranks arrive in the order in which they were sent, each exactly once; those of different
+/// pairs, in any order. Nothing blocks: a message that was sent belongs to the transport, which keeps it until the
+/// network has taken it.
 /// `testkit::contract` (with the feature `testkit`) checks an implementation.
 pub trait Transport<W> {
-    /// Why the network failed. Whatever it is, the walk cannot go on.
+    /// The error of a failed network, after which the walk cannot go on.
     type Error: std::error::Error;
 
-    /// This rank.
+    /// Returns this rank.
     fn rank(&self) -> u32;
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     fn ranks(&self) -> u32;
 
     /// Sends a message to another rank, or to this one.
+    ///
+    /// # Errors
+    /// If the network failed.
     fn send(&mut self, to: u32, message: Message<W>) -> Result<(), Self::Error>;
 
-    /// A message that has arrived, with its sender, or `None` if none has.
+    /// Returns a message that has arrived, with its sender, or `None` if none has.
+    ///
+    /// # Errors
+    /// If the network failed.
     fn receive(&mut self) -> Result<Option<(u32, Message<W>)>, Self::Error>;
 
-    /// Moves things on, and says whether the network has taken everything that was sent, so that this end may be closed once
-    /// [`Rank::is_finished`](super::Rank::is_finished).
+    /// Drives pending sends, and returns whether the network has taken everything that was sent, so that this end may
+    /// be closed once [`Rank::is_finished`](super::Rank::is_finished).
+    ///
+    /// # Errors
+    /// If the network failed.
     fn flush(&mut self) -> Result<bool, Self::Error>;
 }
 
@@ -42,7 +52,7 @@ pub struct LocalTransport<W> {
     inbox: Receiver<(u32, Message<W>)>,
 }
 
-/// The ends of a network of `ranks` within this process, in order.
+/// Returns the ends of a network of `ranks` within this process, in order.
 pub fn local<W>(ranks: u32) -> Vec<LocalTransport<W>> {
     let (peers, inboxes): (Vec<_>, Vec<_>) = (0..ranks).map(|_| channel()).unzip();
     (0..ranks)
@@ -52,7 +62,7 @@ pub fn local<W>(ranks: u32) -> Vec<LocalTransport<W>> {
 }
 
 impl<W> LocalTransport<W> {
-    /// Waits for a message, at most this long.
+    /// Waits for a message, at most for `timeout`.
     pub fn receive_within(&mut self, timeout: std::time::Duration) -> Option<(u32, Message<W>)> {
         self.inbox.recv_timeout(timeout).ok()
     }

@@ -1,4 +1,4 @@
-//! The flags of `walk`.
+//! The arguments of `walk`.
 
 use crate::filter::{Days, Depths, Kinds, Reference, Size, User};
 use crate::list::Field;
@@ -24,10 +24,10 @@ pub struct Args {
     /// Files and directories to begin at; one below another is visited once
     #[arg(required = true, value_name = "ROOT")]
     pub roots: Vec<PathBuf>,
-    /// Threads that visit [default: one for each processor]
+    /// Number of threads [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub threads: Option<NonZeroUsize>,
-    /// Go on in other file systems that are mounted below the roots
+    /// Continue into other file systems that are mounted below the roots
     #[arg(long, conflicts_with = "one_file_system")]
     pub cross_mounts: bool,
     /// Stay in the file systems of the roots, which is the default
@@ -37,7 +37,7 @@ pub struct Args {
     /// List entries as they are found, in no particular order
     #[arg(long, help_heading = "What to print", conflicts_with_all = ["top", "histogram"])]
     pub list: bool,
-    /// What to list of each entry, in this order [default: path; with --json path,type]
+    /// Fields to list of each entry, in this order [default: path; with --json path,type]
     #[arg(
         long,
         help_heading = "What to print",
@@ -52,7 +52,7 @@ pub struct Args {
     /// The N largest files, directories by entries, and directories by the bytes of everything below them
     #[arg(long, help_heading = "What to print", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub top: Option<u32>,
-    /// How entries are spread; several with commas between
+    /// Histograms of these quantities, separated by commas
     #[arg(long, help_heading = "What to print", value_name = "OF", value_delimiter = ',')]
     pub histogram: Vec<Measure>,
     /// Draw the histograms into this file
@@ -62,7 +62,7 @@ pub struct Args {
     /// Entries with a name like this, * ? [a-z] {a,b} as in a shell; may be repeated, any of them
     #[arg(long, help_heading = "Filters", value_name = "GLOB")]
     pub name: Vec<String>,
-    /// The same without regard to upper and lower case
+    /// Like --name, without regard to upper and lower case
     #[arg(long, help_heading = "Filters", value_name = "GLOB")]
     pub iname: Vec<String>,
     /// Entries of these types: f,d,l,p,s,c,b as in find
@@ -81,13 +81,13 @@ pub struct Args {
     /// Entries of this owner; may be repeated, any of them
     #[arg(long, help_heading = "Filters", value_name = "NAME|UID")]
     pub user: Vec<User>,
-    /// Entries that many levels below their root: 2, 1..3, ..3 or 2..; deeper ones are not even looked at
+    /// Entries at these levels below their root: 2, 1..3, ..3 or 2..; deeper ones are not even looked at
     #[arg(long, help_heading = "Filters", value_name = "MIN..MAX")]
     pub depth: Option<Depths>,
-    /// Neither report nor enter what has a name like this, or, with a slash in it, a path
+    /// Neither report nor enter entries with a name like this, or, with a slash in it, a path
     #[arg(long, help_heading = "Filters", value_name = "GLOB")]
     pub prune: Vec<String>,
-    /// The same for what the patterns in this file match, which are written as in .gitignore
+    /// Like --prune, for the patterns in this file, which are written as in .gitignore
     #[arg(long, help_heading = "Filters", value_name = "FILE")]
     pub exclude_from: Vec<PathBuf>,
 
@@ -95,20 +95,20 @@ pub struct Args {
     #[arg(long, help_heading = "What to print", value_name = "FILE")]
     pub errors: Option<PathBuf>,
 
-    /// Save what is done and what is left to this file every so often, and on SIGTERM and SIGINT; it is removed when
-    /// the walk is done
+    /// Save the progress and the remaining work to this file every so often, and on SIGTERM and SIGINT; it is removed
+    /// when the walk is done
     #[arg(long, help_heading = "Checkpoints", value_name = "FILE")]
     pub checkpoint: Option<PathBuf>,
-    /// How often
+    /// The time between two checkpoints
     #[arg(long, help_heading = "Checkpoints", value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub every: Duration,
-    /// Go on from such a file, with the same roots and flags, and save to it again (or to --checkpoint)
+    /// Continue from such a file, with the same roots and flags, and save to it again (or to --checkpoint)
     #[arg(long, help_heading = "Checkpoints", value_name = "FILE")]
     pub resume: Option<PathBuf>,
 }
 
 impl Args {
-    /// The flags that two runs must have in common to be one walk, and their values.
+    /// Returns the flags, with their values, that two runs must share to be the same walk.
     pub fn identity(&self) -> Vec<(String, String)> {
         let flags: [(&str, String); 17] = [
             ("ROOT", format!("{:?}", self.roots)),
@@ -133,10 +133,13 @@ impl Args {
     }
 }
 
-/// More threads take longer to begin than any tree to walk.
+/// The maximum number of threads; more take longer to start than any tree to walk.
 const THREADS_MAX: usize = 1024;
 
-/// Reads a number of threads.
+/// Parses a number of threads.
+///
+/// # Errors
+/// A message if the text is no number or the number is out of range.
 pub fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
     let threads: NonZeroUsize = text.parse().map_err(|error: ParseIntError| error.to_string())?;
     match threads.get() <= THREADS_MAX {
@@ -145,7 +148,7 @@ pub fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
     }
 }
 
-/// Reads a time such as `30s`, `5m`, `1h` or `500ms`.
+/// Parses a time such as `30s`, `5m`, `1h` or `500ms`.
 fn parse_time(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 = digits

@@ -1,8 +1,8 @@
-//! The command `walk`: what every program that has it does with its flags.
+//! The command `walk`, for every program that offers it.
 //!
-//! A [`Plan`] is what the flags ask for. [`run`] carries it out in this process, and saves checkpoints; a program with many ranks makes the same
-//! plan in each ([`Plan::begin_at`] the same moment), gives its threads [`Plan::collectors`], takes what they have
-//! [`Counted`], sends and merges it, and prints with [`Plan::finish`] and [`Plan::print`].
+//! A [`Plan`] is built from the flags. [`run`] carries it out in this process, and saves checkpoints; a program with
+//! many ranks makes the same plan in each ([`Plan::begin_at`] the same time), gives its threads [`Plan::collectors`],
+//! takes what they have [`Counted`], sends and merges it, and prints with [`Plan::finish`] and [`Plan::print`].
 
 mod args;
 mod run;
@@ -27,22 +27,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// Why a walk did not end well.
+/// The error with which a walk ends.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// It was asked wrongly, or a root does not exist: exit code 2.
+    /// The usage is wrong, or a root does not exist: exit code 2.
     #[error("{0}")]
     Usage(String),
-    /// Something could not be visited, or not be done: exit code 1.
+    /// Something could not be visited or done: exit code 1.
     #[error("{0}")]
     Failed(String),
-    /// Nobody reads the output any more: exit code 0, and not a word.
+    /// The reader of the output is gone: exit code 0, without a message.
     #[error("nobody reads the output any more")]
     Unread,
 }
 
 impl CommandError {
-    /// A failure to write to standard output.
+    /// Converts a failure to write to standard output.
     pub fn output(error: io::Error) -> CommandError {
         match error.kind() {
             io::ErrorKind::BrokenPipe => CommandError::Unread,
@@ -51,35 +51,38 @@ impl CommandError {
     }
 }
 
-/// What is to be done.
+/// A walk as requested by the flags.
 #[derive(Debug)]
 pub struct Plan {
     /// The roots that are walked, as they were given.
     pub roots: Vec<PathBuf>,
-    /// Roots that are walked as part of another one.
+    /// Roots that are walked as part of another one, each with that one.
     pub dropped: Vec<(PathBuf, PathBuf)>,
-    /// How to walk.
+    /// The options of the walk.
     pub options: Options,
-    /// What is counted or listed.
+    /// The filter of entries to count or list.
     pub filter: Filter,
-    /// Where the walk goes.
+    /// The rules for descending into directories.
     pub descent: Descent,
-    /// What is counted.
+    /// The parameters of the report.
     pub shape: Shape,
-    /// How entries are listed, if they are.
+    /// The format of the listing, if entries are listed.
     pub format: Option<Format>,
-    /// Print JSON.
+    /// Prints the report as JSON.
     pub json: bool,
-    /// Where the histograms are drawn.
+    /// The file into which the histograms are drawn.
     pub picture: Option<PathBuf>,
-    /// Where all errors are written.
+    /// The file to which all errors are written.
     pub errors: Option<PathBuf>,
-    /// What a checkpoint says was asked.
+    /// The parameters of the walk that a checkpoint records.
     pub head: Head,
 }
 
 impl Plan {
-    /// What the flags ask for.
+    /// Builds the plan from the flags.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if a flag is invalid or a root does not exist.
     pub fn new(args: &Args, json: bool) -> Result<Plan, CommandError> {
         let now = now();
         let (roots, places, dropped) = distinct(&args.roots, args.cross_mounts)?;
@@ -141,7 +144,10 @@ impl Plan {
         Ok(Plan { roots, dropped, options, filter, descent, shape, format, json, picture, errors, head })
     }
 
-    /// Goes on with what a checkpoint holds, if it is of the same walk. Comes before [`Plan::collectors`].
+    /// Continues with the contents of a checkpoint. Must be called before [`Plan::collectors`].
+    ///
+    /// # Errors
+    /// A message if the checkpoint is of another walk.
     pub fn adopt(&mut self, loaded: &Loaded) -> Result<(), String> {
         if let Some((flag, there, here)) = loaded.head.difference(&self.head) {
             return Err(format!("it is of another walk: {flag} was {there}, and is {here} now"));
@@ -156,8 +162,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Has ages count from then, and `--newer` compare with that: as in the run that began the walk, or on its first
-    /// rank. Comes before [`Plan::collectors`].
+    /// Sets the time that ages are relative to, and the time that `--newer` compares with: those of the run that began
+    /// the walk, or of its first rank. Must be called before [`Plan::collectors`].
     pub fn begin_at(&mut self, now: Time, newer: Option<Time>) {
         self.head.now = now;
         self.head.newer = newer;
@@ -166,7 +172,10 @@ impl Plan {
         self.shape.now = now.seconds;
     }
 
-    /// A walk that knows the roots; nothing is queued yet.
+    /// Creates a walk with the roots registered and nothing queued.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if a root's path cannot be used.
     pub fn walk(&self) -> Result<Walk<Sums>, CommandError> {
         let mut walk = Walk::new(self.options.clone());
         for root in &self.roots {
@@ -176,7 +185,10 @@ impl Plan {
         Ok(walk)
     }
 
-    /// Opens what errors are written to. A walk that is resumed adds to what it wrote before.
+    /// Opens the file to which errors are written. A resumed walk appends to it.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if it cannot be opened.
     pub fn error_log(&self, resumed: bool) -> Result<Option<Output>, CommandError> {
         let Some(path) = &self.errors else { return Ok(None) };
         let mut options = std::fs::OpenOptions::new();
@@ -187,7 +199,8 @@ impl Plan {
         Ok(Some(Output::new(Box::new(file))))
     }
 
-    /// Visitors for all threads of this process. `errors` takes every error, beside what the report keeps of them.
+    /// Creates visitors for all threads of this process. `errors` is given every error, beside those kept in the
+    /// report.
     pub fn collectors<'a>(
         &'a self,
         output: &'a Output,
@@ -201,6 +214,9 @@ impl Plan {
     }
 
     /// Visits the roots themselves, and queues them.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if a root cannot be read.
     pub fn start(&self, walk: &Walk<Sums>, visitor: &mut Collector<'_>) -> Result<(), CommandError> {
         for root in 0..self.roots.len() {
             walk.start(root as u32, visitor).map_err(|error| {
@@ -211,12 +227,15 @@ impl Plan {
         Ok(())
     }
 
-    /// The roots' paths as bytes.
+    /// Returns the roots' paths as bytes.
     pub fn root_bytes(&self) -> Vec<Vec<u8>> {
         self.roots.iter().map(|root| root.as_os_str().as_bytes().to_vec()).collect()
     }
 
-    /// Once everything is merged: adds up what was kept in pieces.
+    /// Adds up the counts that were kept in parts; called once everything is merged.
+    ///
+    /// # Errors
+    /// [`CommandError::Failed`] if the temporary file of hard links failed.
     pub fn finish(&self, counted: &mut Counted) -> Result<(), CommandError> {
         let Counted { report, links, shared } = counted;
         report.finish(&self.root_bytes(), std::mem::take(&mut *shared.partial.lock()));
@@ -228,7 +247,10 @@ impl Plan {
         })
     }
 
-    /// Prints a report, unless entries were listed, and draws it if that is wanted.
+    /// Prints a report, unless entries were listed, and draws the histograms if requested.
+    ///
+    /// # Errors
+    /// If the report or the picture cannot be written.
     pub fn print(&self, report: &Report, output: &mut impl Write) -> Result<(), CommandError> {
         if let Some(picture) = &self.picture {
             let cannot = |error: &dyn std::fmt::Display| {
@@ -245,7 +267,7 @@ impl Plan {
         printed.and_then(|()| output.flush()).map_err(CommandError::output)
     }
 
-    /// What to complain about on standard error, line by line, and how the command ends.
+    /// Returns the complaints for standard error, one for each line, and the result of the command.
     pub fn verdict(&self, report: &Report) -> (Vec<String>, Result<(), CommandError>) {
         let problems = &report.problems;
         let unvisited = problems.errors + problems.missing;
@@ -273,10 +295,13 @@ impl Plan {
     }
 }
 
-/// Errors that are shown.
+/// The maximum number of errors that are shown.
 const SHOWN: usize = 10;
 
-/// Standard output without the buffer of the standard library, which looks for line ends.
+/// Returns standard output without the line buffering of the standard library.
+///
+/// # Errors
+/// If the descriptor cannot be duplicated.
 pub fn raw_stdout() -> io::Result<std::fs::File> {
     io::stdout().as_fd().try_clone_to_owned().map(Into::into)
 }
@@ -289,7 +314,8 @@ fn now() -> Time {
 
 type Dropped = Vec<(PathBuf, PathBuf)>;
 
-/// The roots without those that are visited as part of others, where all roots are, and those that were dropped.
+/// Returns the roots without those that are visited as part of others, the places of all roots, and those that were
+/// dropped.
 fn distinct(
     roots: &[PathBuf],
     cross_mounts: bool,
@@ -323,7 +349,7 @@ fn distinct(
     Ok((kept, places, dropped))
 }
 
-/// The number of the mount that a path is on. The walk of one does not reach what lies on another.
+/// Returns the number of the mount that a path is on. A walk of one mount does not reach entries on another.
 fn mount(place: &std::path::Path) -> Option<u64> {
     let stat = rustix::fs::statx(CWD, place, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID).ok()?;
     Some(stat.stx_mnt_id)

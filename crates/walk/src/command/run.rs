@@ -12,10 +12,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Saving checkpoints takes no more than one part in so many of the time.
+/// The inverse of the largest share of the time that saving checkpoints may take.
 const SAVING_PART_MAX: u32 = 20;
 
 /// Walks in this process, and prints to standard output. `complain` is given lines for standard error.
+///
+/// # Errors
+/// [`CommandError`] if the usage is wrong, or something could not be visited or written.
 pub fn run(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<(), CommandError> {
     let mut plan = Plan::new(args, json)?;
     for (root, within) in &plan.dropped {
@@ -82,7 +85,7 @@ pub fn run(args: &Args, json: bool, mut complain: impl FnMut(&str)) -> Result<()
     }
 }
 
-/// Ends the watch, even if a visitor panics: its threads are waited for.
+/// Ends the watch when dropped, even if a visitor panics, because its threads are joined.
 struct EndOnDrop<'a>(&'a Watch);
 
 impl Drop for EndOnDrop<'_> {
@@ -91,32 +94,35 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// What was counted in this process, apart from what its threads hold.
+/// The counts of this process, apart from those that its threads still hold.
 pub struct Counted {
-    /// What can be merged, and sent.
+    /// The report, which can be merged and sent.
     pub report: Report,
-    /// Files with several names, which are sent apart.
+    /// The files with several names, which are sent separately.
     pub links: HardLinks,
-    /// Sums of directories that are counted in parts, which are sent apart too.
+    /// The sums of directories that are counted in parts, which are sent separately too.
     pub shared: Arc<Shared>,
 }
 
-/// How a walk stands that was stopped.
+/// The state of a stopped walk.
 pub struct Standing {
-    /// Directories that are begun, by their numbers among the partial sums, and what was counted of them so far.
+    /// The directories that are begun, by their node numbers in the partial sums, with their counts so far.
     pub begun: Vec<(u32, Tally)>,
-    /// What is left.
+    /// The work that is left.
     pub units: Vec<Unit>,
 }
 
 impl Counted {
-    /// Nothing yet.
+    /// Creates empty counts.
     pub fn new(plan: &Plan) -> Counted {
         let shared = Arc::<Shared>::default();
         Counted { report: Report::new(&plan.shape), links: HardLinks::new(&shared.spill, 1), shared }
     }
 
-    /// What a checkpoint says was counted is taken in, all but its report, which is given with the rest of it.
+    /// Loads a checkpoint and adds its counts, except its report, which is returned with the rest.
+    ///
+    /// # Errors
+    /// [`LoadError`] if the file cannot be read or is no intact checkpoint.
     pub fn load(&mut self, file: &Path) -> Result<Loaded, LoadError> {
         checkpoint::load(file, &mut self.links, &mut self.shared.partial.lock())
     }
@@ -168,7 +174,10 @@ impl Counted {
         }
     }
 
-    /// Takes what the threads have counted, and has them write what they have listed.
+    /// Takes the counts of the threads, and makes them write what they have listed.
+    ///
+    /// # Errors
+    /// If writing the listing failed.
     pub fn take(&mut self, collectors: &mut [Collector<'_>], output: &Output) -> Result<(), CommandError> {
         for collector in collectors {
             collector.flush();
@@ -177,7 +186,7 @@ impl Counted {
         output.failure().map_or(Ok(()), |error| Err(CommandError::output(error)))
     }
 
-    /// How a walk stands that was stopped.
+    /// Returns the state of a stopped walk.
     pub fn stand(&self, walk: &mut Walk<Sums>) -> Standing {
         let (mut begun, mut partial) = (Vec::new(), self.shared.partial.lock());
         let units = walk.frontier(|directory| {
@@ -187,6 +196,9 @@ impl Counted {
     }
 
     /// Writes a checkpoint.
+    ///
+    /// # Errors
+    /// [`CommandError::Failed`] if it cannot be written.
     pub fn write(&self, target: &Path, plan: &Plan, standing: &Standing) -> Result<(), CommandError> {
         let Standing { begun, units } = standing;
         let saved = Saved {
@@ -202,7 +214,7 @@ impl Counted {
         })
     }
 
-    /// Saves a walk that stands still.
+    /// Saves a stopped walk.
     fn save(
         &mut self,
         target: &Path,
@@ -217,7 +229,7 @@ impl Counted {
     }
 }
 
-/// A path as it can be typed in a shell.
+/// Quotes a path for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);

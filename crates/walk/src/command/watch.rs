@@ -1,4 +1,4 @@
-//! What goes on beside a walk: the live line on a terminal, the clock of checkpoints, and signals.
+//! The tasks beside a walk: the progress line on a terminal, the timer of checkpoints, and signals.
 
 use crate::Queue;
 use crate::quantity::grouped;
@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often it looks.
+/// The interval at which the watch checks the walk.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What takes less than this is not worth a line.
+/// The duration of a walk from which a progress line is shown.
 const LONG: Duration = Duration::from_millis(700);
 
-/// Watches over a walk.
+/// The watch over a walk.
 pub struct Watch {
     queue: Arc<Queue<Sums>>,
     /// Signals that ask the program to end.
     signals: Option<Mutex<Signals>>,
     handle: Option<signal_hook::iterator::Handle>,
     signalled: Arc<AtomicBool>,
-    /// When to stop the walk for the next checkpoint.
+    /// The time at which to stop the walk for the next checkpoint.
     due: Mutex<Option<Instant>>,
     over: Mutex<bool>,
     wake: Condvar,
@@ -32,7 +32,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches over a walk with that queue. `live`: with a line on standard error.
+    /// Creates a watch over the walk with `queue`; `live` shows a line on standard error.
     pub fn new(queue: &Arc<Queue<Sums>>, live: bool) -> Watch {
         Watch {
             queue: Arc::clone(queue),
@@ -46,7 +46,10 @@ impl Watch {
         }
     }
 
-    /// Has SIGTERM and SIGINT stop the walk; a second one ends the program at once.
+    /// Makes SIGTERM and SIGINT stop the walk; a second one ends the program at once.
+    ///
+    /// # Errors
+    /// If the signals cannot be caught.
     pub fn catch_signals(&mut self) -> std::io::Result<()> {
         for signal in [SIGTERM, SIGINT] {
             signal_hook::flag::register_conditional_default(signal, Arc::clone(&self.signalled))?;
@@ -57,27 +60,27 @@ impl Watch {
         Ok(())
     }
 
-    /// Whether there is anything to do.
+    /// Returns whether there is anything to do.
     pub fn is_needed(&self) -> bool {
         self.live || self.signals.is_some()
     }
 
-    /// A signal came.
+    /// Returns whether a signal has arrived.
     pub fn is_signalled(&self) -> bool {
         self.signalled.load(Ordering::SeqCst)
     }
 
-    /// Stops the walk after that time.
+    /// Sets the time after which the walk is stopped for a checkpoint.
     pub fn set_due(&self, after: Duration) {
         *self.due.lock() = Instant::now().checked_add(after);
     }
 
-    /// The walk was stopped because it was time for a checkpoint.
+    /// Returns whether the time for a checkpoint has come.
     pub fn is_due(&self) -> bool {
         self.due.lock().is_some_and(|due| due <= Instant::now())
     }
 
-    /// Waits for signals until [`Watch::end`], on a thread of its own.
+    /// Waits for signals until [`Watch::end`], on its own thread.
     pub fn wait_for_signals(&self) {
         let Some(signals) = &self.signals else { return };
         for _ in signals.lock().forever() {
@@ -96,7 +99,7 @@ impl Watch {
         self.wake.notify_all();
     }
 
-    /// Watches until [`Watch::end`], on a thread of its own.
+    /// Watches until [`Watch::end`], on its own thread.
     pub fn run(&self) {
         let begun = Instant::now();
         let mut line = None;

@@ -1,4 +1,4 @@
-//! What belongs to a file beside its contents: owner, mode, extended attributes with ACLs, times.
+//! The metadata of a file that is copied: owner, mode, extended attributes with ACLs, times.
 //!
 //! The order matters: changing the owner clears the set-id bits and capabilities, an ACL changes the mode, and everything
 //! may change times.
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// No extended attribute is longer.
+/// The maximum size of an extended attribute, in bytes.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// What this process may and should keep.
+/// The rules for which metadata this process may and should keep.
 #[derive(Clone, Debug)]
 pub struct Keeper {
     root: bool,
@@ -23,14 +23,14 @@ pub struct Keeper {
 
 type Attributes = BTreeMap<CString, Vec<u8>>;
 
-/// The target is another entry than a file or directory: it cannot be opened, only named.
+/// A target that is neither a file nor a directory: it cannot be opened, only named.
 pub struct Named<'a> {
     pub directory: BorrowedFd<'a>,
     pub name: &'a CStr,
 }
 
 impl Keeper {
-    /// Of this process. `extended`: keep extended attributes.
+    /// Creates the rules of this process; `extended` keeps extended attributes.
     pub fn new(extended: bool) -> Keeper {
         Keeper {
             root: rustix::process::geteuid().is_root(),
@@ -40,12 +40,12 @@ impl Keeper {
         }
     }
 
-    /// This process may give files to others.
+    /// Returns whether this process may change the owner of files.
     pub fn is_root(&self) -> bool {
         self.root
     }
 
-    /// Whether owner, group and mode of a target are as they would be made.
+    /// Returns whether owner, group and mode of a target are as a copy would set them.
     pub fn is_kept(&self, source: &Statx, target: &Statx) -> bool {
         if self.root {
             return (source.stx_uid, source.stx_gid, source.stx_mode)
@@ -56,14 +56,14 @@ impl Keeper {
         mode == u32::from(target.stx_mode)
     }
 
-    /// Set-id bits that must not be kept, because they would speak of another owner.
+    /// Returns the set-id bits that must not be kept, because they would apply to another owner.
     fn lost(&self, source: &Statx, group: u32) -> u32 {
         let user = if !self.root && source.stx_uid != self.user { libc::S_ISUID } else { 0 };
         let group = if !self.root && source.stx_gid != group { libc::S_ISGID } else { 0 };
         user | group
     }
 
-    /// Whether an entry has no extended attributes that are kept. False also where that is not known without opening it.
+    /// Returns whether an entry is known to have no extended attributes that are kept, without opening it.
     pub fn is_bare(&self, entry: &Named<'_>) -> bool {
         if !self.extended {
             return true;
@@ -77,7 +77,8 @@ impl Keeper {
         }
     }
 
-    /// Gives an open target everything that its source has. `used`: it may have extended attributes already.
+    /// Gives an open target all metadata of its source. `used` is true if the target may have extended attributes
+    /// already.
     pub fn apply(
         &self,
         source: BorrowedFd<'_>,
@@ -92,7 +93,7 @@ impl Keeper {
         rustix::fs::futimens(target, &times(stat))
     }
 
-    /// The same for a target that is a link, a pipe or a device.
+    /// Gives a target that is a link, a pipe or a device all metadata of its source.
     pub fn apply_named(&self, source: &Named<'_>, stat: &Statx, target: &Named<'_>) -> Result<(), Errno> {
         use rustix::fs::OFlags;
         let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -116,7 +117,7 @@ impl Keeper {
         rustix::fs::utimensat(target.directory, target.name, &times(stat), flags)
     }
 
-    /// Gives an entry to its source's owner as far as this process may, and says which group it has then.
+    /// Sets the owner and group of the source as far as this process may, and returns the resulting group.
     fn own(
         &self,
         stat: &Statx,
@@ -166,7 +167,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether two open files have the same extended attributes, as far as they are kept.
+    /// Returns whether two open files have the same extended attributes, as far as they are kept.
     pub fn same_extended(&self, a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> Result<bool, Errno> {
         if !self.extended {
             return Ok(true);
@@ -177,7 +178,7 @@ impl Keeper {
         Ok(owed(list(&Place::Open(a))?) == owed(list(&Place::Open(b))?))
     }
 
-    /// Losing this attribute would be a fault.
+    /// Returns whether losing this attribute would be a fault.
     fn is_owed(&self, name: &CStr) -> bool {
         let name = name.to_bytes();
         name.starts_with(b"user.")
@@ -186,7 +187,7 @@ impl Keeper {
     }
 }
 
-/// Whether what is made in a directory inherits an ACL from it.
+/// Returns whether new entries in a directory inherit an ACL from it.
 pub fn inherits(directory: BorrowedFd<'_>) -> bool {
     let place = Place::Path(by_descriptor(directory));
     place.get(c"system.posix_acl_default", &mut []).is_ok()
@@ -199,17 +200,18 @@ fn times(stat: &Statx) -> Timestamps {
     }
 }
 
-/// Labels of security modules are the target system's own. `name` with its closing zero.
+/// Returns whether an attribute is a security module's label, which belongs to the target system. `name` includes its
+/// terminating zero.
 fn is_label(name: &[u8]) -> bool {
     name.starts_with(b"security.") && name != b"security.capability\0"
 }
 
-/// A path that means exactly what is open, even a link.
+/// Returns a path that refers to exactly the open file, even a link.
 fn by_descriptor(descriptor: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
 
-/// Where extended attributes are.
+/// The location of extended attributes.
 enum Place<'a> {
     Open(BorrowedFd<'a>),
     Path(String),
@@ -245,7 +247,7 @@ impl Place<'_> {
     }
 }
 
-/// The extended attributes that an ordinary file system call shows.
+/// Returns the extended attributes that an ordinary file system call shows.
 fn list(place: &Place<'_>) -> Result<Attributes, Errno> {
     let mut attributes = Attributes::new();
     // Most files have none, or few.

@@ -1,4 +1,4 @@
-//! Contents: copied or compared between two open files, holes left out.
+//! File contents, copied or compared between two open files; holes are skipped.
 
 use crate::control::Control;
 use rustix::fs::{Mode, OFlags, SeekFrom};
@@ -7,44 +7,44 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes that are read and written at once.
+/// The number of bytes that are read and written at once.
 pub const BUFFER_BYTES: usize = 256 << 10;
 
-/// Bytes that the system is asked to copy at once; between them is looked whether to stop.
+/// The number of bytes that the system is asked to copy at once; the stop switch is checked in between.
 const PORTION_BYTES: u64 = 8 << 20;
 
-/// What is shorter than this is not worth more than one read and one write.
+/// The size below which a file is copied with one read and one write.
 pub const SHORT_BYTES: u64 = 64 << 10;
 
-/// Which of the system's short cuts work between the two places; found out by trying.
+/// The system's short cuts between the two places that were found not to work.
 #[derive(Debug, Default)]
 pub struct ShortCuts {
     no_range: AtomicBool,
     no_clone: AtomicBool,
 }
 
-/// Two open files.
+/// Two open files whose contents are copied or compared.
 pub struct Pair<'a> {
     pub source: BorrowedFd<'a>,
     pub target: BorrowedFd<'a>,
-    /// The source has holes.
+    /// True if the source has holes.
     pub sparse: bool,
     pub control: &'a Control,
     pub cuts: &'a ShortCuts,
-    /// Counts bytes as they are done.
+    /// The counter of finished bytes.
     pub bytes: &'a AtomicU64,
 }
 
-/// Why a range was not done.
+/// The reason why a range was not finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halt {
-    /// The system's reason.
+    /// A system call failed.
     Failed(Errno),
-    /// It was told to stop.
+    /// The copy was told to stop.
     Stopped,
-    /// The source ended before the size that it said.
+    /// The source ended before its stated size.
     Ended,
-    /// The two differ: only when they are compared.
+    /// The contents differ; only when comparing.
     Differs,
 }
 
@@ -55,7 +55,7 @@ impl From<Errno> for Halt {
 }
 
 impl Pair<'_> {
-    /// Has the file system share all of the source's blocks with the empty target: whether it could.
+    /// Makes the empty target share all of the source's blocks; returns whether the file system could.
     pub fn share(&self) -> bool {
         if self.cuts.no_clone.load(Ordering::Relaxed) {
             return false;
@@ -72,7 +72,8 @@ impl Pair<'_> {
         self.data(from, to, |from, to| self.copy_data(from, to, buffer))
     }
 
-    /// Copies a source that says no size, as files of /proc do, up to where reading ends: how many bytes there were.
+    /// Copies a source without a stated size, as files of /proc, up to the end of reading, and returns the number of
+    /// bytes.
     pub fn copy_to_end(&self, buffer: &mut [u8]) -> Result<u64, Halt> {
         let mut at = 0;
         loop {
@@ -86,7 +87,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Compares two files up to where reading them ends, whatever size they say.
+    /// Compares two files up to the end of reading, whatever their stated sizes.
     pub fn compare_to_end(&self, buffer: &mut [u8]) -> Result<(), Halt> {
         let (a, b) = buffer.split_at_mut(buffer.len() / 2);
         let mut at = 0;
@@ -106,7 +107,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Compares a range, and takes holes in both for what they read as.
+    /// Compares a range, reading holes in both as zeros.
     pub fn compare(&self, from: u64, to: u64, buffer: &mut [u8]) -> Result<(), Halt> {
         let (a, b) = buffer.split_at_mut(buffer.len() / 2);
         let mut at = from;
@@ -218,7 +219,7 @@ impl Pair<'_> {
     }
 }
 
-/// Fills a buffer from a place in a file, or up to the file's end: how many bytes it has.
+/// Fills a buffer from a position in a file, or up to the file's end, and returns the number of bytes read.
 fn read_full(file: BorrowedFd<'_>, buffer: &mut [u8], at: u64) -> Result<usize, Errno> {
     let mut have = 0;
     while have < buffer.len() {
@@ -241,7 +242,7 @@ pub fn open_for_reading(directory: impl AsFd, name: &CStr) -> Result<OwnedFd, Er
     }
 }
 
-/// Has the system forget what it keeps of a file in memory, so that reading it asks the device.
+/// Drops a file's pages from the page cache, so that reading it reads the device.
 pub fn forget(file: impl AsFd) {
     // Only advice: if it is not taken, memory is compared.
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);

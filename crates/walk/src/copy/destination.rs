@@ -1,5 +1,4 @@
-//! A directory at the destination: open as long as descriptors suffice, and found again by names that are not followed
-//! through links.
+//! A directory at the destination: open as long as descriptors suffice, and reopened by names, without following links.
 
 use crate::copy::attributes;
 use crate::directory::{self, Identity};
@@ -14,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A descriptor that is counted.
+/// An open descriptor, counted against the limit.
 pub struct Open {
     fd: OwnedFd,
     count: Arc<AtomicUsize>,
@@ -47,18 +46,18 @@ pub struct Destination {
     descriptor: Mutex<Option<Arc<Open>>>,
     count: Arc<AtomicUsize>,
     count_max: usize,
-    /// It was made by this copy, so that nothing was in it.
+    /// True if this copy created it, so that it was empty.
     pub fresh: bool,
-    /// What is made in it inherits an ACL.
+    /// True if new entries in it inherit an ACL.
     pub inherits: bool,
-    /// When the source was read last before this copy read it.
+    /// The time of the source's last access before this copy read it.
     pub accessed: Option<StatxTimestamp>,
 }
 
-/// Why a directory is not there.
+/// The reason why a directory cannot be made or opened.
 pub enum Obstacle {
     System(Errno),
-    /// Something else has its name.
+    /// Another entry has its name.
     Other(&'static str),
 }
 
@@ -75,7 +74,7 @@ fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
 }
 
 impl Destination {
-    /// The directory that the copy is to be made in.
+    /// Creates the directory that the copy is made in.
     pub fn top(directory: OwnedFd) -> Result<Arc<Destination>, Errno> {
         let count = Arc::new(AtomicUsize::new(0));
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 16);
@@ -94,7 +93,7 @@ impl Destination {
         }))
     }
 
-    /// Makes a directory in it, or opens the one that is there. `force`: something else may go for it.
+    /// Makes a directory in it, or opens the existing one. With `force`, another entry may be removed for it.
     pub fn make(
         self: &Arc<Destination>,
         name: &CStr,
@@ -130,7 +129,7 @@ impl Destination {
         Ok(child)
     }
 
-    /// Opens a directory that is there.
+    /// Opens an existing directory in it.
     pub fn find(self: &Arc<Destination>, name: &CStr) -> Result<Arc<Destination>, Errno> {
         let parent = self.descriptor()?;
         self.open_existing(&parent, name, false, None)
@@ -163,7 +162,7 @@ impl Destination {
         }))
     }
 
-    /// A directory of ours that we may not write to is made writable until its mode is set.
+    /// Makes a directory of this user's writable until its mode is set.
     fn make_writable(&self) {
         let Ok(directory) = self.descriptor() else { return };
         if let Ok(stat) = rustix::fs::fstat(directory.as_fd())
@@ -174,17 +173,17 @@ impl Destination {
         }
     }
 
-    /// The copy is made in it, and it is no part of the copy.
+    /// Returns whether it is the directory that the copy is made in, which is no part of the copy.
     pub fn is_top(&self) -> bool {
         self.parent.is_none()
     }
 
-    /// Device and inode.
+    /// Returns the device and inode.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// It, open. Opened again if it was closed; then it has to be the same directory as before.
+    /// Returns the descriptor, reopened if it was closed; it has to be the same directory as before.
     pub fn descriptor(&self) -> Result<Arc<Open>, Errno> {
         let mut closed = Vec::new();
         let mut at = self;
@@ -209,8 +208,8 @@ impl Destination {
         Ok(open_one)
     }
 
-    /// Closes it for good. The one that it is in is opened again before, if it was closed: from above that takes a step for
-    /// each level, and through `..` one.
+    /// Closes it for good. A closed parent is reopened before: through `..` that takes one step, and from above one for
+    /// each level.
     pub fn leave(&self) {
         if let (Some(parent), Some(open_one)) = (&self.parent, &*self.descriptor.lock()) {
             let mut above = parent.descriptor.lock();
@@ -224,14 +223,14 @@ impl Destination {
         self.close();
     }
 
-    /// Closes it for the time being.
+    /// Closes it temporarily.
     pub fn close(&self) {
         if self.parent.is_some() {
             *self.descriptor.lock() = None;
         }
     }
 
-    /// What an entry of it is; `None` if there is none.
+    /// Returns the `statx` result for an entry of it; `None` if there is none.
     pub fn stat(&self, name: &CStr) -> Result<Option<Statx>, Errno> {
         match directory::stat(self.descriptor()?.as_fd(), name) {
             Ok(stat) => Ok(Some(stat)),
@@ -240,7 +239,7 @@ impl Destination {
         }
     }
 
-    /// Removes every entry whose name is chosen.
+    /// Removes every entry whose name is `chosen`.
     pub fn sweep(&self, chosen: impl Fn(&CStr) -> bool) -> Result<(), Errno> {
         let descriptor = self.descriptor()?;
         // Reading moves a position, and the other descriptor's is not ours to move.
@@ -270,7 +269,7 @@ impl Destination {
     }
 }
 
-/// A long chain is let go of one by one, not by recursion.
+/// Drops a long chain iteratively, since recursion would overflow the stack.
 impl Drop for Destination {
     fn drop(&mut self) {
         let mut parent = self.parent.take();

@@ -1,5 +1,5 @@
-//! One entry of another kind than a directory: looked at on both sides, copied beside its place, moved there when it is
-//! complete.
+//! Copying one entry that is not a directory: it is looked at on both sides, copied to a temporary name, and renamed
+//! when it is complete.
 
 use crate::copy::Shared;
 use crate::copy::attributes::Named;
@@ -18,13 +18,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How unfinished copies are called: this, and 32 hexadecimal digits that stand for the name.
+/// The prefix of unfinished copies' names; 32 hexadecimal digits that stand for the name follow.
 pub const UNFINISHED: &[u8] = b".nacre-copy-";
 
-/// What the record of an unfinished copy's finished chunks is called beyond that.
+/// The suffix of the name under which the finished chunks of an unfinished copy are recorded.
 pub const CHUNKS: &[u8] = b".chunks";
 
-/// A name as those that are made here.
+/// Returns whether a name has the form of an unfinished copy or its record.
 pub fn is_unfinished(name: &CStr) -> bool {
     let name = name.to_bytes();
     name.strip_suffix(CHUNKS)
@@ -40,26 +40,26 @@ fn unfinished(name: &CStr, suffix: &[u8]) -> CString {
     CString::new(bytes).unwrap_or_default()
 }
 
-/// What became of an entry.
+/// The result of copying an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     Copied,
     Linked,
     Unchanged,
-    /// Copied, but it changed while it was read, each time.
+    /// Copied, but it changed during each attempt.
     Unsettled,
 }
 
-/// Why an entry was not copied.
+/// The reason why an entry was not copied.
 #[derive(Debug)]
 pub enum Trouble {
-    /// It is not there any more.
+    /// The entry no longer exists.
     Vanished,
-    /// Everything is to stop.
+    /// The copy was told to stop.
     Stopped,
-    /// It gave fewer bytes than it said that it has.
+    /// The file ended before its stated size.
     Ended,
-    /// What was attempted, and why it failed.
+    /// The attempted operation, and the cause of its failure.
     Failed(&'static str, Cause),
 }
 
@@ -68,29 +68,29 @@ const WRITE: &str = "cannot write the copy of";
 const READ: &str = "cannot read";
 const KEEP: &str = "cannot keep owner, mode, attributes or times of";
 
-/// Why a file that did not change is not copied.
+/// The reason why a file that ends early without having changed is not copied.
 pub const ENDED: &str = "reading it ends before the size that it says";
 
-/// How often a file that changes while it is copied is copied.
+/// The maximum number of attempts to copy a file that changes meanwhile.
 const ATTEMPTS: u32 = 2;
 
 fn failed<C: Into<Cause>>(attempted: &'static str) -> impl Fn(C) -> Trouble {
     move |cause| Trouble::Failed(attempted, cause.into())
 }
 
-/// One entry on its way.
+/// An entry to be copied.
 pub struct Item<'a> {
     pub shared: &'a Shared,
-    /// The directory that it is in, and its name there.
+    /// The directory that the entry is in, and its name there.
     pub source: BorrowedFd<'a>,
     pub source_name: &'a CStr,
-    /// The directory that its copy is to be in, and its name there.
+    /// The directory that the copy is made in, and its name there.
     pub destination: &'a Arc<Destination>,
     pub name: &'a CStr,
 }
 
 impl Item<'_> {
-    /// Copies it if it differs.
+    /// Copies the entry if its copy is missing or differs.
     pub fn copy(&self, kind: Kind, buffer: &mut Vec<u8>) -> Result<Done, Trouble> {
         if kind == Kind::File {
             return self.copy_file(buffer);
@@ -136,8 +136,8 @@ impl Item<'_> {
         })
     }
 
-    /// The copy is there, and nothing of it differs as far as can be told without opening either: false if that does not
-    /// tell.
+    /// Returns true if the copy exists and does not differ as far as can be told without opening either file; false if
+    /// that cannot be decided so.
     fn is_unchanged_at_a_glance(&self) -> Result<bool, Trouble> {
         if self.destination.fresh || self.destination.is_top() || self.shared.options.checksum {
             return Ok(false);
@@ -215,7 +215,7 @@ impl Item<'_> {
         Ok(Done::Linked)
     }
 
-    /// What is at the destination already, if it is something that may be replaced.
+    /// Returns the entry that exists at the destination, if there is one; an error if it must not be replaced.
     fn existing(&self, source: &Statx) -> Result<Option<Statx>, Trouble> {
         if self.destination.fresh {
             return Ok(None);
@@ -234,7 +234,7 @@ impl Item<'_> {
         }
     }
 
-    /// Makes an entry in its place, or beside it and moves it there if something is in its place.
+    /// Makes an entry in its place, or under a temporary name that is then renamed if the place is occupied.
     fn place(
         &self,
         occupied: bool,
@@ -302,7 +302,7 @@ impl Item<'_> {
         Ok(Done::Copied)
     }
 
-    /// Copies a file that is open: `None` if it changed meanwhile, unless this is the last attempt.
+    /// Copies an open file; `None` if it changed meanwhile, unless this is the last attempt.
     fn copy_opened(
         &self,
         source: &Arc<OwnedFd>,
@@ -353,7 +353,7 @@ impl Item<'_> {
         finished
     }
 
-    /// Removes what a run left that was killed just after it gave the copy its name.
+    /// Removes the remains of a run that was killed just after it gave the copy its name.
     fn clean(&self) {
         let chunks = unfinished(self.name, CHUNKS);
         if let Ok(Some(_)) = self.destination.stat(&chunks)
@@ -365,7 +365,7 @@ impl Item<'_> {
         }
     }
 
-    /// The copy that is there is good; what only its metadata lacks it is given.
+    /// Returns true if the existing copy is good; missing metadata is added.
     fn is_unchanged(
         &self,
         source: &Arc<OwnedFd>,
@@ -512,7 +512,8 @@ impl Item<'_> {
         Ok((target, Some(record)))
     }
 
-    /// A source that ended early was cut off meanwhile, or does not know its size.
+    /// Decides about a source that ended early, either because it was truncated meanwhile, or because its stated size
+    /// is wrong.
     fn ended(&self, source: &OwnedFd, before: &Statx, last: bool) -> Result<Option<Done>, Trouble> {
         let after = stat_open(source.as_fd()).map_err(failed(READ))?;
         match (has_changed(before, &after), last) {
@@ -522,8 +523,8 @@ impl Item<'_> {
         }
     }
 
-    /// Gives a complete copy its metadata and its name: `None` if the source changed since, unless this is the last
-    /// attempt. A file that is written to all the time, such as a log, would never be copied otherwise.
+    /// Gives a complete copy its metadata and its name; `None` if the source changed since, unless this is the last
+    /// attempt. Otherwise a file that is written to continuously, such as a log, would never be copied.
     fn finish(
         &self,
         source: &Arc<OwnedFd>,
@@ -553,10 +554,10 @@ impl Item<'_> {
     }
 }
 
-/// Somebody else's.
+/// The reason when another copy holds the unfinished file.
 const BUSY: &str = "another copy is writing it at the moment";
 
-/// What copying gives, with or without the possibility that the source changed.
+/// The result of copying, with or without the possibility that the source changed.
 trait FromDone {
     fn from_done(done: Done) -> Self;
     fn is_done(&self) -> bool;
@@ -595,8 +596,9 @@ fn has_changed(before: &Statx, after: &Statx) -> bool {
     (after.stx_size, modified(after)) != (before.stx_size, modified(before))
 }
 
-/// What is there is a device, and the source is not the same one: nobody wants that gone unless he says so. Nor does
-/// anybody who names a pipe or socket as the place of a copy (`named`); in a tree these come and go with the source's.
+/// Returns whether the existing entry is a device that is not the source's: it is replaced only on request. The same
+/// holds for a pipe or socket that is the place of the copy itself (`named`); in a tree these come and go with the
+/// source's.
 pub fn is_in_the_way(source: &Statx, there: &Statx, named: bool) -> bool {
     let about = |stat: &Statx| (Metadata(*stat).kind(), Metadata(*stat).special_device());
     let special = match about(there).0 {
@@ -619,7 +621,7 @@ pub fn stat_open(file: BorrowedFd<'_>) -> Result<Statx, Errno> {
     retry_on_intr(|| rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS))
 }
 
-/// Makes a new file, and removes what an earlier run left under its name.
+/// Creates a file, after removing one that an earlier run left under its name.
 fn create(directory: &Open, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let create = || retry_on_intr(|| rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR));
@@ -632,13 +634,13 @@ fn create(directory: &Open, name: &CStr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Removes what is unfinished. What cannot be removed is found by the next run.
+/// Removes an unfinished file. If that fails, the next run finds it.
 fn remove(directory: &Open, name: &CStr) {
     let _ = retry_on_intr(|| rustix::fs::unlinkat(directory, name, AtFlags::empty()));
 }
 
 impl Shared {
-    /// Two files whose contents are dealt with.
+    /// Pairs two open files to copy or compare their contents.
     pub fn pair<'a>(&'a self, source: BorrowedFd<'a>, target: BorrowedFd<'a>, sparse: bool) -> Pair<'a> {
         let (control, cuts, bytes) = (&self.control, &self.cuts, &self.counters.bytes);
         Pair { source, target, sparse, control, cuts, bytes }

@@ -1,4 +1,4 @@
-//! A large file as work for every thread that has nothing else to do.
+//! A large file as work for all idle threads.
 
 use crate::control::Control;
 use crate::copy::data::{Halt, Pair, ShortCuts};
@@ -8,26 +8,26 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is done with the chunks.
+/// The operation on the chunks.
 pub enum Task {
-    /// Copy them, and note those that are finished.
+    /// Copy them, and record those that are finished.
     Copy {
         record: Arc<Record>,
-        /// Make each durable before it is noted.
+        /// Make each chunk durable before it is recorded.
         durable: bool,
     },
     /// Compare them.
     Compare,
 }
 
-/// A file in chunks.
+/// A file that is processed in chunks.
 pub struct Job {
     pub source: Arc<OwnedFd>,
     pub target: Arc<OwnedFd>,
     pub sparse: bool,
     pub size: u64,
     pub chunk_bytes: u64,
-    /// Chunks that an earlier run finished.
+    /// True for chunks that an earlier run finished.
     pub finished: Vec<bool>,
     pub task: Task,
     next: AtomicU64,
@@ -37,12 +37,12 @@ pub struct Job {
 
 #[derive(Default)]
 struct State {
-    /// Threads at work.
+    /// The number of threads at work.
     working: usize,
     halted: Option<Halt>,
 }
 
-/// What all jobs need.
+/// The state that all jobs share.
 pub struct Surroundings<'a> {
     pub control: &'a Control,
     pub cuts: &'a ShortCuts,
@@ -50,7 +50,7 @@ pub struct Surroundings<'a> {
 }
 
 impl Job {
-    /// A file of which no chunk is being worked on.
+    /// Creates a job for a file.
     pub fn new(
         (source, target): (Arc<OwnedFd>, Arc<OwnedFd>),
         (size, sparse): (u64, bool),
@@ -61,7 +61,7 @@ impl Job {
         Job { source, target, sparse, size, chunk_bytes, finished, task, next, state, quiet }
     }
 
-    /// Works on chunks until none is left: whether there was one.
+    /// Works on chunks until none is left, and returns whether there was one.
     pub fn work(&self, around: &Surroundings<'_>, buffer: &mut [u8]) -> bool {
         {
             let mut state = self.state.lock();
@@ -91,7 +91,7 @@ impl Job {
         worked
     }
 
-    /// Waits until nobody works on it any more, after [`Job::work`]: how it went.
+    /// Waits until no thread works on the file any more, after [`Job::work`], and returns the result.
     pub fn finish(&self) -> Result<(), Halt> {
         let mut state = self.state.lock();
         while state.working > 0 {
@@ -139,12 +139,12 @@ impl Job {
     }
 }
 
-/// The files that are being worked on.
+/// The jobs under way.
 #[derive(Default)]
 pub struct Jobs(Mutex<Vec<Arc<Job>>>);
 
 impl Jobs {
-    /// Works on a file until it is done, with whoever `call` brings.
+    /// Works on a file until it is done, with the help of the threads that `call` wakes.
     pub fn run(
         &self,
         job: Job,
@@ -160,7 +160,7 @@ impl Jobs {
         job.finish()
     }
 
-    /// Helps with a file: whether there was something to do.
+    /// Helps with a file, and returns whether there was work.
     pub fn help(&self, around: &Surroundings<'_>, buffer: &mut [u8]) -> bool {
         let jobs: Vec<Arc<Job>> = self.0.lock().clone();
         jobs.iter().any(|job| job.work(around, buffer))

@@ -1,6 +1,6 @@
-//! Entries with several names: the first name that is met is copied, the others become links to that copy.
+//! Entries with several names: the first name met is copied, the others become links to that copy.
 //!
-//! Memory: one entry for each such inode of which not all names were met yet, about 150 bytes and the name.
+//! Memory: one entry for each such inode whose names were not all met yet, about 150 bytes and the name.
 
 use crate::copy::destination::Destination;
 use crate::directory::Identity;
@@ -10,7 +10,7 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where the first name's copy is.
+/// The location of the first name's copy.
 #[derive(Clone)]
 pub struct First {
     pub directory: Arc<Destination>,
@@ -20,17 +20,17 @@ pub struct First {
 }
 
 enum State {
-    /// Somebody copies it.
+    /// A thread is copying it.
     Pending,
-    /// It is there; so many of its names were met.
+    /// The copy exists; the number counts the names met so far.
     Ready(First, u32),
 }
 
-/// What to do with a name.
+/// The action to take for a name.
 pub enum Turn {
-    /// Copy it, then say so with [`Links::ready`] or [`Links::failed`].
+    /// Copy it, then call [`Links::ready`] or [`Links::failed`].
     Copy,
-    /// Link it to that.
+    /// Link it to the copy of the first name.
     Link(First),
 }
 
@@ -41,12 +41,12 @@ pub struct Links {
     changed: Condvar,
 }
 
-/// How long is waited before looking again whether there is something to help with.
+/// The time to wait before checking again whether there is work to help with.
 const WAIT: Duration = Duration::from_millis(20);
 
 impl Links {
-    /// Another name of an inode was met. If somebody copies the first one, that is waited for; `help` does something useful
-    /// meanwhile, and says whether it did.
+    /// Registers a name of an inode, and returns the action for it. If a thread is copying the first name, this waits
+    /// for it; `help` does useful work meanwhile, and returns whether there was any.
     pub fn met(&self, inode: Identity, links: u32, mut help: impl FnMut() -> bool) -> Turn {
         let mut states = self.states.lock();
         loop {
@@ -75,13 +75,13 @@ impl Links {
         }
     }
 
-    /// The first name is copied.
+    /// Marks the first name as copied.
     pub fn ready(&self, inode: Identity, first: First) {
         self.states.lock().insert(inode, State::Ready(first, 1));
         self.changed.notify_all();
     }
 
-    /// The first name could not be copied: the next one becomes the first.
+    /// Marks the first name as failed: the next one becomes the first.
     pub fn failed(&self, inode: Identity) {
         self.states.lock().remove(&inode);
         self.changed.notify_all();

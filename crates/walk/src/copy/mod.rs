@@ -1,12 +1,12 @@
-//! Copying a file or a tree, with everything that belongs to it.
+//! Copying a file or a tree, with all metadata.
 //!
-//! - Source and destination are both walked by descriptor; no link is followed on either side, so that renaming what the
-//!   copy has passed leads it nowhere else.
-//! - A file is written beside its place under a name of its own (`file::UNFINISHED`) and moved there when it is complete,
-//!   with its metadata. Under its own name there is never half a file, and nothing that is there is written to.
-//! - What is at the destination already, with the same size and time, is not copied again. Of large files, what an earlier
-//!   run finished is not copied again either (`record`).
-//! - Large files are shared out in chunks among the threads that find nothing else to do (`job`).
+//! - Source and destination are both walked by descriptor; no link is followed on either side, so that renaming what
+//!   the copy has passed cannot redirect it.
+//! - A file is written under a temporary name (`file::UNFINISHED`) and renamed into its place when it is complete, with
+//!   its metadata. There is never a partial file under the final name, and no existing file is written to.
+//! - Entries that exist at the destination, with the same size and time, are not copied again. Of large files, the
+//!   chunks that an earlier run finished are not copied again either (`record`).
+//! - Large files are shared out in chunks among idle threads (`job`).
 //! - A directory gets its mode and times when everything in it is done.
 
 mod attributes;
@@ -45,94 +45,94 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use file::is_unfinished;
 
-/// How to copy.
+/// The options of a copy.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Threads that copy.
+    /// The number of threads.
     pub threads: NonZeroUsize,
-    /// What is longer than this is copied in chunks of this size.
+    /// The size in bytes above which a file is copied in chunks, and the size of a chunk.
     pub chunk_bytes: u64,
-    /// Compare contents instead of times.
+    /// Compares contents instead of times.
     pub checksum: bool,
-    /// Replace what is in the place of a directory and is none, and devices, pipes and sockets that are in the place of
-    /// something else.
+    /// Replaces other entries that are in the place of a directory, and devices, pipes and sockets that are in the
+    /// place of another entry.
     pub force: bool,
-    /// Make each file durable before it gets its name, and everything before the copy ends.
+    /// Makes each file durable before it gets its name, and everything before the copy ends.
     pub fsync: bool,
-    /// Go on in other file systems that are mounted below the source.
+    /// Continues in other file systems that are mounted below the source.
     pub cross_mounts: bool,
-    /// Keep extended attributes, with ACLs.
+    /// Keeps extended attributes, with ACLs.
     pub extended: bool,
 }
 
-/// Why a copy is not even begun.
+/// The reason why a copy is refused before it begins.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// There is nothing to copy.
+    /// The source does not exist or cannot be reached.
     #[error("cannot copy {path:?}: {error}", error = std::io::Error::from(*errno))]
     Missing {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error number.
         errno: Errno,
     },
-    /// There is no place to copy to.
+    /// The directory of the destination does not exist or cannot be reached.
     #[error("cannot copy to {path:?}: {error}; the directory that the copy is to be made in has to exist", error = std::io::Error::from(*errno))]
     Nowhere {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error number.
         errno: Errno,
     },
-    /// It would copy its own copy.
+    /// The destination is inside the source.
     #[error("not copying {0:?} into itself: {1:?} is in it")]
     Inside(PathBuf, PathBuf),
-    /// Source and destination are one.
+    /// Source and destination are the same.
     #[error("{0:?} and {1:?} are the same")]
     Same(PathBuf, PathBuf),
-    /// A link is where the copy is to be.
+    /// The destination is a symbolic link.
     #[error(
         "not copying to {0:?}: it is a symbolic link; name what it points to, or put a slash behind it to copy into that"
     )]
     Link(PathBuf),
-    /// Something else is where the copy is to be.
+    /// The destination is not a directory, but the source is.
     #[error("not copying to {0:?}: it is no directory; --force replaces it")]
     NoDirectory(PathBuf),
     /// The source has no name that its copy could have.
     #[error("cannot copy {0:?} into a directory: it ends in \".\" or \"..\"; give the directory's own name")]
     Nameless(PathBuf),
-    /// A device or the like is where the copy is to be.
+    /// The destination is a device, a pipe or a socket.
     #[error(
         "not copying to {0:?}: it is a device, pipe or socket; name another place, or replace it with --force"
     )]
     Special(PathBuf),
-    /// Somebody else copies to the same place.
+    /// Another copy is writing to the destination.
     #[error("not copying to {0:?}: another copy is writing there at the moment")]
     Busy(PathBuf),
 }
 
-/// How far a copy has come, and what it came to.
+/// Counters of a copy's progress and result.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Bytes that were dealt with, holes and what was there already among them.
+    /// The number of bytes processed, including holes and unchanged files.
     pub bytes: AtomicU64,
-    /// Bytes of files that were copied, holes among them.
+    /// The number of bytes of copied files, including holes.
     pub bytes_copied: AtomicU64,
-    /// Entries that were dealt with.
+    /// The number of entries processed.
     pub entries: AtomicU64,
-    /// Directories.
+    /// The number of directories.
     pub directories: AtomicU64,
-    /// Entries that were copied.
+    /// The number of entries copied.
     pub copied: AtomicU64,
-    /// Entries that were made as further names of copied ones.
+    /// The number of entries that were made as further names of copied ones.
     pub linked: AtomicU64,
-    /// Entries that were there already.
+    /// The number of entries whose copies were up to date.
     pub unchanged: AtomicU64,
-    /// Entries that went away before they were copied.
+    /// The number of entries that were removed before they were copied.
     pub vanished: AtomicU64,
-    /// Chunks that an earlier run had finished.
+    /// The number of chunks that an earlier run had finished.
     pub chunks_resumed: AtomicU64,
-    /// Entries that were compared with their copies afterwards.
+    /// The number of entries that were compared with their copies afterwards.
     pub verified: AtomicU64,
 }
 
@@ -146,11 +146,11 @@ pub(crate) struct Shared {
     pub links: Links,
     pub jobs: Jobs,
     pub cuts: ShortCuts,
-    /// Of this start of the machine, or zeros if that does not matter.
+    /// The identity of this boot of the machine, or zeros if that does not matter.
     pub boot: [u8; 16],
-    /// When it began.
+    /// The time at which the copy began.
     pub began: Time,
-    /// The copy's root, once it is known: it must not be met in the source.
+    /// The identity of the copy's root, once known: it must not be met in the source.
     pub root: Mutex<Option<Identity>>,
     verifying: AtomicBool,
     call: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -165,7 +165,7 @@ impl Shared {
         Surroundings { control: &self.control, cuts: &self.cuts, bytes: &self.counters.bytes }
     }
 
-    /// Works on a large file with every thread that has nothing else to do.
+    /// Works on a large file with all idle threads.
     pub fn run(&self, job: Job, buffer: &mut [u8]) -> Result<(), Halt> {
         self.jobs.run(job, &self.around(), buffer, || {
             if let Some(call) = &*self.call.lock() {
@@ -174,7 +174,7 @@ impl Shared {
         })
     }
 
-    /// Helps others with a large file: whether there was something to do.
+    /// Helps other threads with a large file, and returns whether there was work.
     pub fn help(&self, buffer: &mut Vec<u8>) -> bool {
         buffer.resize(BUFFER_BYTES, 0);
         self.jobs.help(&self.around(), buffer)
@@ -187,10 +187,10 @@ impl Shared {
     }
 }
 
-/// A copy that was found to be possible.
+/// A copy whose source and destination have been checked.
 pub struct Copy {
     source: Root,
-    /// The path that the walk begins at.
+    /// The path at which the walk begins.
     source_path: PathBuf,
     kind: Kind,
     destination: Root,
@@ -198,10 +198,13 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Looks at both sides, and refuses what cannot be meant.
+    /// Checks both sides, and refuses a copy that cannot be intended.
     ///
-    /// The destination is the copy itself, unless it ends in a slash or is "." or "..", or the source is no directory and
-    /// the destination is one: then the copy is made in it, under the source's name.
+    /// The destination is the copy itself, unless it ends in a slash or is "." or "..", or the source is not a
+    /// directory and the destination is one: then the copy is made in it, under the source's name.
+    ///
+    /// # Errors
+    /// [`Refusal`] if the source is missing or the destination cannot be used.
     pub fn new(source: &Path, destination: &Path, options: Options) -> Result<Copy, Refusal> {
         let missing = |errno| Refusal::Missing { path: source.to_owned(), errno };
         let from = Root::find(source).map_err(missing)?;
@@ -272,32 +275,32 @@ impl Copy {
         Ok(Copy { source: from, source_path, kind, destination: to, shared })
     }
 
-    /// Where the copy is made.
+    /// Returns the path of the copy.
     pub fn destination(&self) -> &Path {
         self.destination.path()
     }
 
-    /// The switch that stops it.
+    /// Returns the switch that stops the copy.
     pub fn control(&self) -> &Control {
         &self.shared.control
     }
 
-    /// How far it has come.
+    /// Returns the progress.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// What failed.
+    /// Returns the failures.
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
     }
 
-    /// What was left out on purpose.
+    /// Returns the entries that were left out on purpose.
     pub fn notes(&self) -> &Faults {
         &self.shared.notes
     }
 
-    /// Counts what is to be copied, with one thread. `control` stops it.
+    /// Counts the entries to be copied, with one thread. `control` stops it.
     pub fn count(&self, control: &Control) -> Counted {
         crate::remove::count_below(
             [self.source_path.as_path()],
@@ -312,7 +315,10 @@ impl Copy {
         )
     }
 
-    /// Copies everything.
+    /// Copies everything. Failures of single entries are in [`Copy::faults`].
+    ///
+    /// # Errors
+    /// [`Refusal`] if the destination cannot be used.
     pub fn run(&self) -> Result<(), Refusal> {
         let top = self.top()?;
         let _lock = self.lock(&top)?;
@@ -336,7 +342,10 @@ impl Copy {
         Ok(())
     }
 
-    /// Compares everything with its copy.
+    /// Compares everything with its copy. Differences are in [`Copy::faults`].
+    ///
+    /// # Errors
+    /// [`Refusal`] if the destination cannot be used.
     pub fn verify(&self) -> Result<(), Refusal> {
         self.shared.verifying.store(true, Ordering::Relaxed);
         self.shared.counters.bytes.store(0, Ordering::Relaxed);
@@ -368,7 +377,7 @@ impl Copy {
         Destination::top(fd).map_err(nowhere)
     }
 
-    /// Keeps other copies away from the same place, if it is there already; else they meet when it is made.
+    /// Locks the destination against other copies, if it exists already; otherwise they meet when it is made.
     fn lock(&self, top: &Destination) -> Result<Option<OwnedFd>, Refusal> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(top) = top.descriptor() else { return Ok(None) };
@@ -410,7 +419,7 @@ impl Copy {
         *self.shared.call.lock() = None;
     }
 
-    /// A source that is a single file: the other threads help with it, if it is large.
+    /// Copies a source that is a single file: the other threads help with it, if it is large.
     fn copy_one(&self, top: &Arc<Destination>) {
         self.alone(|buffer| {
             let item = file::Item {
@@ -467,7 +476,7 @@ fn name_of(path: &Path) -> std::ffi::CString {
     std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// Whether a place is in a directory, at whatever depth.
+/// Returns whether a place is inside a directory, at any depth.
 fn is_within(place: &Root, directory: Identity) -> Result<bool, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut at = rustix::fs::openat(place.parent(), ".", flags, Mode::empty())?;
@@ -490,7 +499,7 @@ fn now() -> Time {
     Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() }
 }
 
-/// What tells this start of the machine from others.
+/// Returns the identity of this boot of the machine.
 fn boot() -> [u8; 16] {
     match std::fs::read("/proc/sys/kernel/random/boot_id") {
         Ok(id) => xxhash_rust::xxh3::xxh3_128(&id).to_le_bytes(),

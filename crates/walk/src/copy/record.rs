@@ -1,9 +1,9 @@
-//! Which chunks of a large file are finished: written beside its unfinished copy, so that a later run goes on there.
+//! The record of a large file's finished chunks, written beside its unfinished copy, so that a later run resumes there.
 //!
-//! `.nacre-copy-HASH.chunks`: a head of [`HEAD_BYTES`] and then the numbers of finished chunks, u32 little-endian each.
-//! The head says of which state of which source, in chunks of which size, into which file, and since which start of the
-//! machine (unless chunks were made durable one by one): what was only in memory when a machine went down may be missing
-//! from the copy although its number was written.
+//! `.nacre-copy-HASH.chunks` is a head of [`HEAD_BYTES`] and then the numbers of finished chunks, u32 little-endian
+//! each. The head identifies the source and its state, the size of the chunks, the file that is written, and the boot
+//! of the machine (unless chunks were made durable one by one): data that was only in memory when a machine went down
+//! may be missing from the copy although its number was written.
 
 use crate::directory::Identity;
 use rustix::fs::{FlockOperation, Mode, OFlags, Statx};
@@ -11,18 +11,18 @@ use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of the head: the magic and thirteen words.
+/// The size of the head in bytes: the magic, nine words, and the boot identity of two words.
 const HEAD_BYTES: usize = 8 + 8 * 11;
 
 const MAGIC: &[u8; 8] = b"nacrecp1";
 
-/// What the chunks are of.
+/// The identity of a copy that a record belongs to.
 pub struct Subject<'a> {
     pub source: &'a Statx,
     pub chunk_bytes: u64,
     /// The unfinished copy.
     pub target: Identity,
-    /// Of this start of the machine; zeros if that does not matter.
+    /// The identity of this boot of the machine; zeros if that does not matter.
     pub boot: [u8; 16],
 }
 
@@ -52,13 +52,13 @@ impl Subject<'_> {
     }
 }
 
-/// An open record, which nobody else writes to.
+/// An open record, locked against other writers.
 pub struct Record {
     file: OwnedFd,
 }
 
 impl Record {
-    /// Opens or makes a record; `Err(WOULDBLOCK)` if somebody else is at it.
+    /// Opens or creates a record; `Err(WOULDBLOCK)` if another process has locked it.
     pub fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<Record, Errno> {
         let flags = OFlags::RDWR
             | OFlags::APPEND
@@ -93,7 +93,7 @@ impl Record {
         Err(Errno::AGAIN)
     }
 
-    /// The chunks that are finished, if the record is of this subject.
+    /// Returns the finished chunks, if the record is of this subject.
     pub fn finished(&self, subject: &Subject<'_>) -> Result<Option<Vec<u32>>, Errno> {
         let len = rustix::fs::fstat(&self.file)?.st_size as usize;
         let chunks_max = subject.source.stx_size.div_ceil(subject.chunk_bytes) as usize;
@@ -117,13 +117,13 @@ impl Record {
         Ok(Some(numbers.collect()))
     }
 
-    /// Begins anew.
+    /// Truncates the record and writes its head.
     pub fn begin(&self, subject: &Subject<'_>) -> Result<(), Errno> {
         rustix::fs::ftruncate(&self.file, 0)?;
         self.append(&subject.head())
     }
 
-    /// One more chunk is finished.
+    /// Records a finished chunk.
     pub fn add(&self, chunk: u32) -> Result<(), Errno> {
         self.append(&chunk.to_le_bytes())
     }
@@ -137,7 +137,8 @@ impl Record {
     }
 }
 
-/// An open file is a regular one of this user's, and has no other name through which it could be somebody else's.
+/// Returns whether an open file is a regular file of this user's, with no other name through which others could reach
+/// it.
 pub fn is_own(file: BorrowedFd<'_>) -> bool {
     rustix::fs::fstat(file).is_ok_and(|stat| {
         stat.st_mode & libc::S_IFMT == libc::S_IFREG

@@ -1,4 +1,4 @@
-//! The walk of the source, as it compares everything with its copy.
+//! The visitor that compares the source with its copy.
 
 use crate::copy::Shared;
 use crate::copy::data::{BUFFER_BYTES, Halt, open_for_reading};
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 const COMPARE: &str = "cannot compare";
 const DIFFERS: &str = "the copy differs:";
 
-/// One thread's part in a comparison.
+/// The visitor of one thread.
 pub struct Verifier<'a> {
     shared: &'a Shared,
     top: &'a Arc<Destination>,
@@ -34,7 +34,7 @@ impl<'a> Verifier<'a> {
         Verifier { shared, top, destination, buffer: Vec::new() }
     }
 
-    /// Compares one entry, which is no directory, with its copy.
+    /// Compares one entry, which is not a directory, with its copy.
     #[expect(clippy::too_many_arguments, reason = "two places and what is between them")]
     pub fn compare(
         &mut self,
@@ -103,7 +103,7 @@ impl<'a> Verifier<'a> {
         Ok(())
     }
 
-    /// What can be told without opening anything.
+    /// Compares type, size and other metadata, without opening either entry.
     fn differ(&self, stat: &Statx, copy: &Statx) -> Result<(), Difference> {
         let (a, b) = (Metadata(*stat), Metadata(*copy));
         let differs = [

@@ -1,4 +1,4 @@
-//! The walk of the source, as it makes the copy.
+//! The visitor that copies the source.
 
 use crate::copy::destination::{Destination, Obstacle};
 use crate::copy::file::{Done, Item, Trouble, is_unfinished};
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 const MAKE: &str = "cannot make the copy of the directory";
 const KEEP: &str = "cannot keep owner, mode, attributes or times of";
 
-/// One thread's part in a copy.
+/// The visitor of one thread.
 pub struct Copier<'a> {
     shared: &'a Shared,
     top: &'a Arc<Destination>,
@@ -31,7 +31,7 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// Counts what became of an entry.
+/// Counts the result of an entry.
 pub fn account(shared: &Shared, kind: Kind, result: Result<Done, Trouble>, path: impl FnOnce() -> Vec<u8>) {
     let counters = &shared.counters;
     let counter = match result {
@@ -66,7 +66,7 @@ pub fn account(shared: &Shared, kind: Kind, result: Result<Done, Trouble>, path:
     counters.entries.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What is not copied at all, and why.
+/// Returns the reason why an entry is never copied, if there is one.
 pub fn left_out(entry: &Entry<'_, Arc<Destination>>) -> Option<&'static str> {
     if entry.kind == Kind::Socket {
         return Some("it is a socket: its server makes it anew");

@@ -1,7 +1,7 @@
-//! Which entries are counted or listed, and which directories are gone down into, in the manner of `find`.
+//! The selection of entries to count or list, and of directories to descend into, in the manner of `find`.
 //!
-//! Conditions are and-ed. What a [`Filter`] refuses is walked through all the same; only a [`Descent`] keeps the walk
-//! out of directories.
+//! All conditions must hold. Directories that a [`Filter`] refuses are walked nevertheless; only a [`Descent`] keeps
+//! the walk out of directories.
 
 mod parse;
 
@@ -16,43 +16,43 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Which entries are counted or listed.
+/// The conditions on entries to count or list.
 #[derive(Debug, Default)]
 pub struct Filter {
-    /// Names; any of them.
+    /// Patterns of names, of which one must match.
     pub names: Option<GlobSet>,
-    /// Kinds; any of them.
+    /// Kinds, of which one must match.
     pub kinds: Option<Kinds>,
-    /// Sizes; all of them.
+    /// Conditions on the size, all of which must hold.
     pub sizes: Vec<Size>,
-    /// Ages; all of them.
+    /// Conditions on the age, all of which must hold.
     pub ages: Vec<Days>,
-    /// From when ages are counted.
+    /// The time that ages are relative to.
     pub now: Time,
-    /// Modified after this.
+    /// The time after which an entry must be modified.
     pub newer: Option<Time>,
-    /// Owners; any of them.
+    /// Owners, of which one must match.
     pub users: Vec<u32>,
-    /// Not above that level.
+    /// The minimum depth.
     pub depth_min: u32,
-    /// Nothing of the above is asked.
+    /// True if there are no conditions.
     pub(crate) plain: bool,
 }
 
 impl Filter {
-    /// Has it look what is asked, once all is set.
+    /// Prepares the filter once all conditions are set.
     pub fn ready(mut self) -> Filter {
         self.plain =
             self.names.is_none() && self.kinds.is_none() && self.depth_min == 0 && !self.needs_metadata();
         self
     }
 
-    /// Whether it takes an entry's metadata.
+    /// Returns whether it needs an entry's metadata.
     pub fn needs_metadata(&self) -> bool {
         !self.sizes.is_empty() || !self.ages.is_empty() || self.newer.is_some() || !self.users.is_empty()
     }
 
-    /// Whether an entry is to be counted or listed.
+    /// Returns whether an entry is to be counted or listed.
     #[inline]
     pub fn matches(&self, entry: &Entry<'_, Sums>) -> bool {
         self.plain || self.matches_all(entry)
@@ -79,21 +79,21 @@ impl Filter {
     }
 }
 
-/// Which directories are gone down into, and which entries are not even looked at.
+/// The conditions on directories to descend into and on entries to skip entirely.
 #[derive(Debug, Default)]
 pub struct Descent {
-    /// Names, or whole paths if there is a slash in the pattern.
+    /// Patterns of names to skip.
     pub prune: Option<GlobSet>,
-    /// Whole paths.
+    /// Patterns of whole paths to skip.
     pub prune_paths: Option<GlobSet>,
-    /// A file of patterns, for each root.
+    /// Patterns from files, for each root.
     pub exclude: Vec<Gitignore>,
-    /// Not below that level.
+    /// The maximum depth.
     pub depth_max: Option<u32>,
 }
 
 impl Descent {
-    /// Everything is gone down into.
+    /// Returns whether it skips nothing.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.prune.is_none()
@@ -102,7 +102,8 @@ impl Descent {
             && self.depth_max.is_none()
     }
 
-    /// Whether an entry is neither to be reported nor entered. Roots were named, so that they never are.
+    /// Returns whether an entry is neither reported nor entered. Roots were named explicitly, so they never are
+    /// excluded.
     pub fn excludes(&self, entry: &Entry<'_, Sums>) -> bool {
         if entry.depth == 0 {
             return false;
@@ -122,13 +123,13 @@ impl Descent {
             })
     }
 
-    /// Whether to go down into a directory that is not excluded.
+    /// Returns whether to descend into a directory that is not excluded.
     pub fn verdict(&self, entry: &Entry<'_, Sums>) -> Verdict {
         if self.depth_max.is_some_and(|max| entry.depth >= max) { Verdict::Pass } else { Verdict::Descend }
     }
 }
 
-/// The last name of an entry's path: of a root without slashes behind it.
+/// Returns the last name of an entry's path, for a root without trailing slashes.
 fn base_name<'a>(entry: &'a Entry<'_, Sums>) -> &'a [u8] {
     let name = entry.name.to_bytes();
     if entry.depth > 0 {
@@ -143,6 +144,9 @@ fn base_name<'a>(entry: &'a Entry<'_, Sums>) -> &'a [u8] {
 }
 
 /// Compiles patterns: `*` and `?` match a slash and a leading dot too, as in `find`.
+///
+/// # Errors
+/// A message if a pattern is invalid.
 pub fn globs<'a>(
     patterns: impl IntoIterator<Item = &'a String>,
     ignored_case: impl IntoIterator<Item = &'a String>,
@@ -166,6 +170,9 @@ pub fn globs<'a>(
 }
 
 /// Reads files of patterns as in `.gitignore`, for each root.
+///
+/// # Errors
+/// A message if a file cannot be read or a pattern is invalid.
 pub fn exclusions(files: &[PathBuf], roots: &[PathBuf]) -> Result<Vec<Gitignore>, String> {
     if files.is_empty() {
         return Ok(Vec::new());

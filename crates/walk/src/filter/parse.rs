@@ -1,10 +1,10 @@
-//! The values of filters as they are typed.
+//! The values of filters, parsed from the command line.
 
 use crate::entry::{Kind, Time};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// More than, less than, or exactly.
+/// A comparison with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// `+N`
@@ -40,12 +40,12 @@ impl Comparison {
 pub struct Size {
     comparison: Comparison,
     number: u64,
-    /// Sizes are rounded up to this many bytes before they are compared.
+    /// The unit in bytes to which sizes are rounded up before they are compared.
     unit: u64,
 }
 
 impl Size {
-    /// Whether a size meets it.
+    /// Returns whether a size in bytes satisfies it.
     pub fn matches(&self, size: u64) -> bool {
         self.comparison.holds(size.div_ceil(self.unit), self.number)
     }
@@ -94,7 +94,7 @@ pub struct Days {
 }
 
 impl Days {
-    /// Whether what was modified then meets it.
+    /// Returns whether the age of an entry modified at `modified` satisfies it.
     pub fn matches(&self, now: Time, modified: Time) -> bool {
         let borrow = i64::from(modified.nanoseconds > now.nanoseconds);
         let age_s = now.seconds.saturating_sub(modified.seconds).saturating_sub(borrow);
@@ -126,7 +126,7 @@ fn whole(digits: &str, like: &str) -> Result<u64, String> {
 pub struct Kinds(u16);
 
 impl Kinds {
-    /// Whether that kind is among them.
+    /// Returns whether the kind is among them.
     pub fn contains(&self, kind: Kind) -> bool {
         self.0 & 1 << kind as u16 != 0
     }
@@ -162,9 +162,9 @@ impl FromStr for Kinds {
 /// Levels below the root: `2`, `1..3`, `..3`, `2..`, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depths {
-    /// Not above.
+    /// The minimum depth.
     pub min: u32,
-    /// Not below.
+    /// The maximum depth, if there is one.
     pub max: Option<u32>,
 }
 
@@ -207,12 +207,12 @@ impl FromStr for User {
     }
 }
 
-/// A moment: a file's last modification, or a date.
+/// A time: a file's last modification, or a date.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
-    /// That of this file.
+    /// The modification time of this file.
     File(PathBuf),
-    /// This one.
+    /// A fixed time.
     Date(Time),
 }
 
@@ -225,7 +225,10 @@ impl FromStr for Reference {
 }
 
 impl Reference {
-    /// The moment.
+    /// Returns the time.
+    ///
+    /// # Errors
+    /// A message if the file cannot be read.
     pub fn time(&self) -> Result<Time, String> {
         match self {
             Reference::Date(time) => Ok(*time),
@@ -243,7 +246,8 @@ impl Reference {
     }
 }
 
-/// `@SECONDS`, `2026-01-31`, `2026-01-31T12:00`, `2026-01-31 12:00:00+01:00`: local time if it names no other.
+/// Parses `@SECONDS`, `2026-01-31`, `2026-01-31T12:00` or `2026-01-31 12:00:00+01:00`; local time unless a zone is
+/// given.
 fn date(text: &str) -> Option<Time> {
     let timestamp = if let Some(seconds) = text.strip_prefix('@') {
         jiff::Timestamp::from_second(seconds.parse().ok()?).ok()?

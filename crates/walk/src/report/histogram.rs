@@ -1,11 +1,11 @@
-//! How entries are spread over sizes, ages, depths, owners and types.
+//! The distribution of entries over sizes, ages, depths, owners and types.
 
 use crate::entry::{Entry, Kind};
 use crate::report::{Sums, Tally};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Of what a histogram is.
+/// The quantity that a histogram measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
@@ -22,7 +22,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Measure::Size => "size",
@@ -33,18 +33,18 @@ impl Measure {
         }
     }
 
-    /// Whether it takes an entry's metadata.
+    /// Returns whether it needs an entry's metadata.
     pub fn needs_metadata(self) -> bool {
         matches!(self, Measure::Size | Measure::Age | Measure::Owner)
     }
 }
 
-/// Buckets that are at hand without a search.
+/// The number of buckets that are accessed without a search.
 const SMALL: usize = 128;
 
 const DAY_S: i64 = 86_400;
 
-/// A histogram. Files with several names are counted with each of them.
+/// A histogram. Files with several names are counted once for each name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
     measure: Measure,
@@ -54,12 +54,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// An empty one.
+    /// Creates an empty histogram; ages are relative to `now`, in seconds since the epoch.
     pub fn new(measure: Measure, now: i64) -> Histogram {
         Histogram { measure, now, small: vec![Tally::default(); SMALL], large: BTreeMap::new() }
     }
 
-    /// Of what it is.
+    /// Returns the quantity that it measures.
     pub fn measure(&self) -> Measure {
         self.measure
     }
@@ -96,22 +96,22 @@ impl Histogram {
         }
     }
 
-    /// Takes in another one.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: Histogram) {
         for (bucket, tally) in other.buckets() {
             self.tally(bucket).add(&tally);
         }
     }
 
-    /// The buckets that hold something, in order.
+    /// Iterates over the buckets that are not empty, in order.
     pub fn buckets(&self) -> impl Iterator<Item = (u32, Tally)> {
         let small = self.small.iter().enumerate().map(|(bucket, tally)| (bucket as u32, *tally));
         let large = self.large.iter().map(|(bucket, tally)| (*bucket, *tally));
         small.chain(large).filter(|(_, tally)| tally.entries > 0)
     }
 
-    /// The buckets as they are shown: where they stand for a scale, the empty ones between others too, so that a gap is seen
-    /// as a gap.
+    /// Returns the buckets as they are displayed: for a scale, including the empty ones between others, so that gaps
+    /// are visible.
     pub fn shown_buckets(&self) -> Vec<(u32, Tally)> {
         let held: BTreeMap<u32, Tally> = self.buckets().collect();
         let scale = matches!(self.measure, Measure::Size | Measure::Age | Measure::Depth);
@@ -123,7 +123,7 @@ impl Histogram {
         }
     }
 
-    /// The bounds of a bucket, both inclusive, in bytes or days; for other measures the bucket itself.
+    /// Returns the bounds of a bucket, both inclusive, in bytes or days; for other measures, the bucket itself.
     pub fn bounds(&self, bucket: u32) -> Option<(u64, u64)> {
         let bounds = |bucket| match bucket {
             0 => (0, 0),
@@ -138,7 +138,7 @@ impl Histogram {
     }
 }
 
-/// 0 for 0, else one more than the logarithm to the base of two.
+/// Returns 0 for 0, else one more than the base-2 logarithm, rounded down.
 fn logarithm(value: u64) -> u32 {
     u64::BITS - value.leading_zeros()
 }

@@ -1,4 +1,4 @@
-//! Files with several names: each is counted once, in bounded memory.
+//! Files with several names, each counted once, in bounded memory.
 //!
 //! Every name of such a file gives a record with its device and inode. Records are kept in memory up to a limit; then
 //! they are sorted, records of the same file fall together, and what is left goes to a temporary file as a run. At the
@@ -19,29 +19,29 @@ pub struct Link {
     device: u64,
     inode: u64,
     size: u64,
-    /// Blocks of 512 bytes, and its kind in the uppermost byte.
+    /// The number of blocks of 512 bytes, and the kind in the uppermost byte.
     blocks: u64,
 }
 
-/// Bytes of a record.
+/// The size of a record in bytes.
 pub const LINK_BYTES: usize = 32;
 
-/// Records that the sets of one process keep in memory together.
+/// The maximum number of records that the sets of one process keep in memory together.
 const MEMORY_RECORDS: usize = 1 << 17;
 
-/// Fewer than these are not worth a run.
+/// The minimum number of records that one set keeps in memory: fewer are not worth a run.
 const MEMORY_RECORDS_MIN: usize = 1 << 10;
 
-/// Records that are read of a run at once.
+/// The number of records of a run that are read at once.
 const READ_RECORDS: usize = 256;
 
-/// With more runs, some are merged into one.
+/// The number of runs above which some are merged into one.
 const RUNS_MAX: usize = 256;
 
 const KIND_SHIFT: u32 = 56;
 
 impl Link {
-    /// The record of an entry.
+    /// Creates the record of an entry.
     pub fn new(kind: Kind, metadata: &Metadata) -> Link {
         let blocks = (metadata.allocated() / 512).min((1 << KIND_SHIFT) - 1);
         Link {
@@ -52,17 +52,17 @@ impl Link {
         }
     }
 
-    /// Apparent size in bytes.
+    /// Returns the apparent size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes that it takes on its device.
+    /// Returns the space on the device in bytes.
     pub fn allocated(&self) -> u64 {
         (self.blocks & ((1 << KIND_SHIFT) - 1)) * 512
     }
 
-    /// The place of its kind among the kinds.
+    /// Returns the index of its kind among the kinds.
     pub fn kind(&self) -> usize {
         (self.blocks >> KIND_SHIFT) as usize
     }
@@ -124,13 +124,13 @@ pub struct HardLinks {
 }
 
 impl HardLinks {
-    /// An empty set: one of so many in this process, which share a temporary file.
+    /// Creates an empty set, one of `sets` in this process, which share a temporary file.
     pub fn new(spill: &Arc<Spill>, sets: usize) -> HardLinks {
         let limit = (MEMORY_RECORDS / sets.max(1)).max(MEMORY_RECORDS_MIN);
         HardLinks { records: Vec::new(), runs: Vec::new(), limit, spill: Arc::clone(spill), failed: None }
     }
 
-    /// Takes what it holds, and leaves it empty.
+    /// Returns its contents, and leaves it empty.
     pub fn take(&mut self) -> HardLinks {
         HardLinks {
             records: std::mem::take(&mut self.records),
@@ -149,7 +149,7 @@ impl HardLinks {
         self.records.push(link);
     }
 
-    /// Takes in all that another set of this process has.
+    /// Adds all records of another set of this process.
     pub fn merge(&mut self, other: HardLinks) {
         for link in other.records {
             self.add(link);
@@ -161,7 +161,10 @@ impl HardLinks {
         self.limit_runs();
     }
 
-    /// Shows every file once, in order.
+    /// Passes every file to `show` once, in order.
+    ///
+    /// # Errors
+    /// If the temporary file cannot be written or read, now or earlier.
     pub fn for_each(&self, mut show: impl FnMut(&Link)) -> io::Result<()> {
         if let Some(error) = &self.failed {
             return Err(io::Error::new(error.kind(), error.to_string()));
@@ -176,7 +179,10 @@ impl HardLinks {
         })
     }
 
-    /// Shows every file once as bytes, in pieces of whole records that are good for [`HardLinks::receive`].
+    /// Passes every file to `send` once as bytes, in pieces of whole records that [`HardLinks::receive`] accepts.
+    ///
+    /// # Errors
+    /// As for [`HardLinks::for_each`], and those of `send`.
     pub fn send(&self, mut send: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let mut bytes = Vec::new();
         let mut sent = Ok(());
@@ -191,7 +197,7 @@ impl HardLinks {
         if bytes.is_empty() { Ok(()) } else { send(&bytes) }
     }
 
-    /// Takes in what another set has sent: whether the bytes are whole records.
+    /// Adds the records that another set has sent; returns false if the bytes are not valid records.
     pub fn receive(&mut self, bytes: &[u8]) -> bool {
         let (records, rest) = bytes.as_chunks();
         for record in records {
@@ -244,14 +250,14 @@ impl HardLinks {
     }
 }
 
-/// Sorts, and leaves one record of each file: the greatest, so that the result does not depend on the order.
+/// Sorts the records, and keeps only the greatest record of each file, so that the result does not depend on the order.
 fn sort(records: &mut Vec<Link>) {
     records.sort_unstable_by(|a, b| b.cmp(a));
     records.dedup_by(|later, earlier| later.is_same_file(earlier));
     records.reverse();
 }
 
-/// Something that gives records in order.
+/// A source of records in order.
 struct Source {
     read: Vec<Link>,
     next: usize,

@@ -1,12 +1,13 @@
-//! What was counted during a walk: by one thread, by one process, or by all of them once merged.
+//! Reports: the counts of a walk, by one thread, by one process, or by all of them once merged.
 //!
 //! A report can be serialised, so that ranks send theirs to one that merges them and checkpoints keep them; only the
-//! files with several names, of which there may be very many, travel apart ([`HardLinks::send`]). Merging gives the same
-//! whatever the order and wherever the work was cut.
+//! files with several names, of which there may be very many, are sent separately ([`HardLinks::send`]). Merging gives
+//! the same result in any order and however the work was divided.
 //!
-//! What was counted of a directory is complete when it is left, unless it is *split*: a part of what is below it was done
-//! by another process, or in an earlier run. Of such directories partial sums are kept apart ([`partial`]), and added up in
-//! [`Report::finish`]. There are as many as there were units of work that changed hands, and their ancestors.
+//! The counts of a directory are complete when it is left, unless it is *split*: a part of what is below it was done by
+//! another process, or in an earlier run. For such directories partial sums are kept separately ([`partial`]), and
+//! added up in [`Report::finish`]. Their number is that of the units of work that changed hands, and of their
+//! ancestors.
 
 pub mod histogram;
 pub mod link;
@@ -27,36 +28,36 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Kinds of entries.
+/// The number of kinds of entries.
 pub const KINDS: usize = Kind::Unknown as usize + 1;
 
-/// Errors, and paths of mount points, that are kept.
+/// The maximum number of errors, and of paths of mount points, that are kept.
 pub const KEPT: usize = 20;
 
-/// What is to be counted.
+/// The parameters of a report.
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
-    /// How many of the largest files and directories to keep; 0 if they are not asked for.
+    /// The number of the largest files and directories to keep; 0 if they are not wanted.
     pub top: usize,
-    /// Histograms.
+    /// The quantities to make histograms of.
     pub histograms: Vec<Measure>,
-    /// When the walk began, in seconds since the epoch: ages are counted from then.
+    /// The time at which the walk began, in seconds since the epoch; ages are relative to it.
     pub now: i64,
 }
 
 /// A number of entries and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Entries.
+    /// The number of entries.
     pub entries: u64,
-    /// Apparent bytes.
+    /// Their apparent size in bytes.
     pub apparent: u64,
-    /// Bytes on the device.
+    /// Their space on the device in bytes.
     pub allocated: u64,
 }
 
 impl Tally {
-    /// Adds another one.
+    /// Adds another tally.
     pub fn add(&mut self, other: &Tally) {
         self.entries = self.entries.saturating_add(other.entries);
         self.apparent = self.apparent.saturating_add(other.apparent);
@@ -64,18 +65,18 @@ impl Tally {
     }
 }
 
-/// What is attached to a directory while it is walked: its own entries, and the bytes of everything below it.
+/// The state of a directory while it is walked: the number of its own entries, and the bytes of everything below it.
 #[derive(Debug, Default)]
 pub struct Sums {
     entries: AtomicU64,
     apparent: AtomicU64,
     allocated: AtomicU64,
-    /// Its number among the partial sums and one; 0 if it has none.
+    /// The number of its node in the partial sums plus one; 0 if it has none.
     node: AtomicU32,
 }
 
 impl Sums {
-    /// Adds what was counted elsewhere.
+    /// Adds counts from elsewhere.
     pub fn add(&self, tally: &Tally) {
         self.entries.fetch_add(tally.entries, Ordering::Relaxed);
         self.add_bytes(tally);
@@ -86,7 +87,7 @@ impl Sums {
         self.allocated.fetch_add(tally.allocated, Ordering::Relaxed);
     }
 
-    /// What it is now.
+    /// Returns the current sums.
     pub fn tally(&self) -> Tally {
         Tally {
             entries: self.entries.load(Ordering::Relaxed),
@@ -99,9 +100,9 @@ impl Sums {
 /// One of the directories with the deepest entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deepest {
-    /// Levels of the entries below their root.
+    /// The depth of the entries below their root.
     pub depth: u32,
-    /// The path of the directory that they are in; of the root itself if there is nothing below.
+    /// The path of the directory that holds them; of the root itself if nothing is below it.
     pub path: Vec<u8>,
 }
 
@@ -115,33 +116,34 @@ impl Deepest {
     }
 }
 
-/// What could not be visited, or was not to be.
+/// Counts and samples of entries that could not be visited, or must not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problems {
-    /// Errors.
+    /// The number of errors.
     pub errors: u64,
-    /// Some of them.
+    /// Some of the errors.
     pub first: Vec<WalkError>,
-    /// Entries that went away between being listed and being looked at.
+    /// The number of entries that were removed between being listed and being looked at.
     pub vanished: u64,
-    /// Directories that were moved or removed before they were opened: what was in them may be elsewhere, unvisited.
+    /// The number of directories that were moved or removed before they were opened: their contents may be elsewhere,
+    /// unvisited.
     pub missing: u64,
-    /// Paths of some of them.
+    /// The paths of some missing directories.
     pub missing_first: Vec<Vec<u8>>,
-    /// Directories that were not entered because another file system is mounted there.
+    /// The number of directories that were not entered because another file system is mounted there.
     pub mount_points: u64,
-    /// Paths of some of them.
+    /// The paths of some mount points.
     pub mounts: Vec<Vec<u8>>,
 }
 
-/// What was counted.
+/// The counts of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// By kind. Bytes of files with several names are not in here before [`Report::count_links`].
+    /// The counts by kind, without the bytes of files with several names until [`Report::count_links`].
     pub kinds: [Tally; KINDS],
-    /// Names of files that have several.
+    /// The number of names of files that have several.
     pub linked_names: u64,
-    /// Files that have several names; known after [`Report::count_links`].
+    /// The number of files that have several names; known after [`Report::count_links`].
     pub linked_files: u64,
     /// One of the directories with the deepest entries.
     pub deepest: Deepest,
@@ -155,20 +157,20 @@ pub struct Report {
     pub by_bytes: Ranking,
     /// The histograms.
     pub histograms: Vec<Histogram>,
-    /// What was not visited.
+    /// The entries that were not visited.
     pub problems: Problems,
 }
 
-/// What the threads of a process share while they count.
+/// The state that the threads of a process share while they count.
 #[derive(Debug, Default)]
 pub struct Shared {
-    /// Where files with several names are kept beyond some number.
+    /// The temporary file for files with several names beyond the limit of memory.
     pub spill: Arc<Spill>,
-    /// Sums of directories of which a part is counted elsewhere.
+    /// The sums of directories of which a part is counted elsewhere.
     pub partial: Mutex<Partial>,
 }
 
-/// The node of a directory among the partial sums.
+/// Returns the node of a directory among the partial sums.
 pub(crate) fn node_of(directory: &Directory<Sums>, partial: &mut Partial) -> u32 {
     // Each directory is asked once for its number and remembers it, so that a chain costs a step for each of its levels.
     let (mut unknown, mut at) = (Vec::new(), directory);
@@ -192,7 +194,7 @@ pub(crate) fn node_of(directory: &Directory<Sums>, partial: &mut Partial) -> u32
 }
 
 impl Report {
-    /// A report in which nothing is counted yet.
+    /// Creates an empty report.
     pub fn new(shape: &Shape) -> Report {
         let ranking = || Ranking::new(shape.top);
         Report {
@@ -205,7 +207,7 @@ impl Report {
         }
     }
 
-    /// Whether it counts just that.
+    /// Returns whether it was created with this shape.
     pub fn has_shape(&self, shape: &Shape) -> bool {
         let rankings = [&self.files, &self.by_entries, &self.by_bytes];
         rankings.iter().all(|ranking| ranking.max() == shape.top)
@@ -213,7 +215,7 @@ impl Report {
             && self.histograms.iter().map(Histogram::measure).eq(shape.histograms.iter().copied())
     }
 
-    /// Counts an entry. Its bytes are added to `current` too, whatever names it has.
+    /// Counts an entry. Its bytes are added to `current`, even if it has several names.
     pub(crate) fn count(&mut self, entry: &Entry<'_, Sums>, current: &mut Tally, links: &mut HardLinks) {
         let tally = &mut self.kinds[entry.kind as usize];
         tally.entries += 1;
@@ -241,7 +243,7 @@ impl Report {
         }
     }
 
-    /// Takes what is attached to a directory that is left.
+    /// Adds the sums of a directory that is left.
     pub(crate) fn leave(&mut self, directory: &Directory<Sums>, partial: &Mutex<Partial>) {
         let tally = directory.state().tally();
         // The deepest are left first: of a long chain of directories one path is built, not all.
@@ -269,7 +271,7 @@ impl Report {
         }
     }
 
-    /// Notes an error.
+    /// Records an error.
     pub(crate) fn fail(&mut self, error: WalkError) {
         if error.vanished() {
             self.problems.vanished += 1;
@@ -288,7 +290,7 @@ impl Report {
         }
     }
 
-    /// Notes a directory that is not entered.
+    /// Records a directory that is not entered.
     pub(crate) fn mount_point(&mut self, path: Vec<u8>) {
         self.problems.mount_points += 1;
         if self.problems.mounts.len() < KEPT {
@@ -296,7 +298,7 @@ impl Report {
         }
     }
 
-    /// Takes in another report of the same shape.
+    /// Adds another report of the same shape.
     pub fn merge(&mut self, other: Report) {
         for (mine, theirs) in self.kinds.iter_mut().zip(&other.kinds) {
             mine.add(theirs);
@@ -325,7 +327,7 @@ impl Report {
         self.problems.mounts.truncate(KEPT);
     }
 
-    /// Once all is merged: adds up the directories that were split. `roots` are the roots' paths as they were given.
+    /// Adds up the directories that were split, once all is merged. `roots` are the roots' paths as they were given.
     pub fn finish(&mut self, roots: &[Vec<u8>], partial: Partial) {
         partial.finish(|root, depth, tally, path| {
             let whole = |whole: &mut Vec<u8>| {
@@ -342,7 +344,10 @@ impl Report {
         });
     }
 
-    /// Once all is merged: counts the files with several names, each once.
+    /// Counts the files with several names, each once; called once all is merged.
+    ///
+    /// # Errors
+    /// If the temporary file cannot be written or read.
     pub fn count_links(&mut self, links: &HardLinks) -> std::io::Result<()> {
         links.for_each(|link| {
             self.linked_files += 1;
@@ -352,7 +357,7 @@ impl Report {
         })
     }
 
-    /// Everything together.
+    /// Returns the sum over all kinds.
     pub fn total(&self) -> Tally {
         let mut total = Tally::default();
         self.kinds.iter().for_each(|tally| total.add(tally));

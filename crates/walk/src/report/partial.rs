@@ -1,42 +1,44 @@
-//! Partial sums of directories: what was counted of them by this process, in this run, while the rest is counted elsewhere.
+//! Partial sums of directories: the counts of this process in this run, while the rest is counted elsewhere.
 //!
-//! A trie: each directory is a node that knows the one that it is in, its name, and a sum. A long path is stored once,
-//! whatever number of directories lies on it, and a node always comes after the one that it is in, so that going
-//! through the nodes backwards adds everything up. Written down, and sent, it is its nodes in order.
+//! A trie: each directory is a node with its parent's node, a name, and a sum. A long path is stored once, whatever
+//! number of directories lies on it, and a node always comes after its parent, so that one backward pass adds
+//! everything up. Its serialised form is the nodes in order.
 
 use crate::report::Tally;
 use std::io;
 
-/// Bytes of nodes that are written or sent at once.
+/// The size of nodes that are written or sent at once, in bytes.
 const PORTION_BYTES: usize = 64 << 10;
 
-/// In the place of a parent: of a root.
+/// The parent of a root's node.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Debug)]
 struct Node {
     parent: u32,
-    /// Where its name ends; it begins where that of the node before ends. Of a root the number in four bytes.
+    /// The end of the name, which begins at the end of the previous node's name. The name of a root is its number in
+    /// four bytes.
     name_end: u32,
     tally: Tally,
 }
 
-/// The directories of which parts are counted.
+/// The directories of which only parts are counted here.
 #[derive(Clone, Debug, Default)]
 pub struct Partial {
     nodes: Vec<Node>,
     names: Vec<u8>,
-    /// Nodes by parent and name, open addressing: numbers of nodes and one, or 0. A power of two of them.
+    /// A hash table of nodes by parent and name with open addressing: node numbers plus one, or 0. Its size is a power
+    /// of two.
     table: Vec<u32>,
 }
 
 impl Partial {
-    /// The node of a root.
+    /// Returns the node of a root, creating it if needed.
     pub fn root(&mut self, root: u32) -> u32 {
         self.intern(NONE, &root.to_le_bytes())
     }
 
-    /// The node of a directory in another one.
+    /// Returns the node of a directory below `parent`, creating it if needed.
     pub fn child(&mut self, parent: u32, name: &[u8]) -> u32 {
         self.intern(parent, name)
     }
@@ -46,12 +48,12 @@ impl Partial {
         self.nodes[node as usize].tally.add(tally);
     }
 
-    /// Forgets all sums; nodes keep their numbers.
+    /// Resets all sums; nodes keep their numbers.
     pub fn clear_sums(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.tally = Tally::default());
     }
 
-    /// There is no node.
+    /// Returns whether there is no node.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -98,7 +100,10 @@ impl Partial {
         node
     }
 
-    /// Shows all nodes in order, as bytes, in portions that are good for [`Received::add`].
+    /// Passes all nodes in order to `send`, as bytes, in portions that [`Received::add`] accepts.
+    ///
+    /// # Errors
+    /// Those of `send`.
     pub fn send(&self, mut send: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let mut bytes = Vec::new();
         for node in 0..self.nodes.len() as u32 {
@@ -113,8 +118,8 @@ impl Partial {
         if bytes.is_empty() { Ok(()) } else { send(&bytes) }
     }
 
-    /// Shows every directory with the sum of what is in and below it, the deepest of a path first: the root's number, levels
-    /// below it, the sum, and how to have its path below the root.
+    /// Passes every directory to `show` with the sum of its contents at all depths, the deepest of a path first: the
+    /// root's number, the depth below it, the sum, and a function that appends the path below the root.
     pub(crate) fn finish(mut self, mut show: impl FnMut(u32, u32, &Tally, &dyn Fn(&mut Vec<u8>))) {
         let mut depths = vec![0_u32; self.nodes.len()];
         let mut roots = vec![0_u32; self.nodes.len()];
@@ -152,15 +157,15 @@ impl Partial {
     }
 }
 
-/// Nodes that come from elsewhere, where they had other numbers.
+/// Nodes received from another process, where they had other numbers.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// Their numbers here.
+    /// The node numbers here, by their numbers there.
     numbers: Vec<u32>,
 }
 
 impl Received {
-    /// Takes a portion in and adds its sums: false if it is not what [`Partial::send`] gives.
+    /// Adds the nodes and sums of a portion; returns false if it is not valid output of [`Partial::send`].
     pub fn add(&mut self, partial: &mut Partial, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             let Ok(((parent, name, tally), rest)) = postcard::take_from_bytes::<(u32, &[u8], Tally)>(bytes)
@@ -181,13 +186,13 @@ impl Received {
         true
     }
 
-    /// The number here of a node that was sent.
+    /// Returns the number here of a node that was sent.
     pub fn number(&self, sent: u32) -> Option<u32> {
         self.numbers.get(sent as usize).copied()
     }
 }
 
-/// A name as a directory can hold it.
+/// Returns whether a directory can hold an entry with this name.
 pub(crate) fn is_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.contains(&0) && !name.contains(&b'/')
 }

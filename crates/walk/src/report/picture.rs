@@ -1,6 +1,6 @@
-//! Histograms as a picture: SVG, one panel of bars for each.
+//! Histograms drawn as SVG, with one panel of bars for each.
 //!
-//! The text names a family of fonts and leaves the choice to whoever shows it, so that drawing needs no font here.
+//! The text names a font family and leaves the choice to the viewer, so that drawing needs no fonts here.
 
 use crate::quantity::grouped;
 use crate::report::histogram::Histogram;
@@ -11,14 +11,17 @@ use std::collections::HashMap;
 
 const WIDTH: i32 = 860;
 const ROW: i32 = 18;
-/// Left of the bars.
+/// The width left of the bars, in pixels.
 const NAMES: i32 = 180;
-/// Right of the longest bar.
+/// The width right of the longest bar, in pixels.
 const NUMBERS: i32 = 120;
 const HEAD: i32 = 44;
 const BAR: RGBColor = RGBColor(0, 114, 178);
 
-/// Draws histograms: the text of the SVG file.
+/// Draws histograms, and returns the text of the SVG file.
+///
+/// # Errors
+/// If the drawing library fails.
 pub fn svg(histograms: &[Histogram]) -> Result<String, String> {
     let rows: i32 = histograms.iter().map(|histogram| histogram.shown_buckets().len() as i32).sum();
     let height = HEAD * histograms.len().max(1) as i32 + ROW * rows + ROW;

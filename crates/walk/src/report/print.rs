@@ -1,4 +1,4 @@
-//! A report for people, and as JSON.
+//! Printing a report as text and as JSON.
 
 use crate::WalkError;
 use crate::entry::Kind;
@@ -24,14 +24,17 @@ const KINDS: [Kind; crate::report::KINDS] = [
     Kind::Unknown,
 ];
 
-/// What is neither a file nor a directory nor a link.
+/// Returns the sum over the kinds that are neither files nor directories nor links.
 fn others(report: &Report) -> Tally {
     let mut others = Tally::default();
     report.kinds[Kind::Pipe as usize..].iter().for_each(|tally| others.add(tally));
     others
 }
 
-/// Prints tables.
+/// Prints the report as tables.
+///
+/// # Errors
+/// Those of `output`.
 pub fn text(report: &Report, output: &mut impl Write) -> io::Result<()> {
     let mut table = Table::new(&["", "entries", "apparent", "allocated"]);
     let mut row = |name: &str, tally: &Tally| {
@@ -117,7 +120,7 @@ fn histogram(histogram: &Histogram, output: &mut impl Write) -> io::Result<()> {
     table.print(output)
 }
 
-/// What a histogram is of, for people.
+/// Returns the title of a histogram.
 pub(crate) fn title(measure: Measure) -> &'static str {
     match measure {
         Measure::Size => "files by apparent size",
@@ -128,7 +131,7 @@ pub(crate) fn title(measure: Measure) -> &'static str {
     }
 }
 
-/// A bucket, for people.
+/// Returns the label of a bucket.
 pub(crate) fn bucket_name(histogram: &Histogram, bucket: u32, users: &mut HashMap<u32, String>) -> String {
     let bounds = histogram.bounds(bucket);
     match (histogram.measure(), bounds) {
@@ -143,7 +146,7 @@ pub(crate) fn bucket_name(histogram: &Histogram, bucket: u32, users: &mut HashMa
     }
 }
 
-/// A path on one line: what could move a terminal's cursor is escaped.
+/// Formats a path on one line, escaped if it contains control characters.
 pub(crate) fn shown(path: &[u8]) -> String {
     match std::str::from_utf8(path) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
@@ -151,7 +154,7 @@ pub(crate) fn shown(path: &[u8]) -> String {
     }
 }
 
-/// The same as JSON.
+/// Returns the report as a JSON object.
 pub fn json(report: &Report) -> Value {
     let kind = |kind: Kind| tally(&report.kinds[kind as usize]);
     let problems = &report.problems;
@@ -254,7 +257,7 @@ fn error(error: &WalkError) -> Value {
     Value::Object(object)
 }
 
-/// A table, whose columns are as wide as what stands in them. Columns whose cells are numbers are flush right.
+/// A table whose columns are as wide as their contents. Columns of numbers are aligned right.
 struct Table {
     heads: Vec<String>,
     rows: Vec<Vec<String>>,

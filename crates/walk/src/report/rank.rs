@@ -1,16 +1,15 @@
-//! The largest of many, with their paths.
+//! Rankings of the largest entries, with their paths.
 //!
-//! Ties are broken by depth and then by path, so that the result does not depend on the order in which entries come. A path
-//! is built only for what may be among the largest, and depth comes first so that it is built rarely: files are met from
-//! above, and the one nearer to its root wins; directories are left from below, and the deeper one wins. Of a chain of
-//! directories that are all alike one path is built, not all.
+//! Ties are broken by depth and then by path, so that the result does not depend on the order in which entries come. A
+//! path is built only for entries that may be among the largest, and depth comes first so that this is rare: files are
+//! met from above, and the one nearer to its root wins; directories are left from below, and the deeper one wins. For a
+//! chain of directories of equal size one path is built, not all.
 
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Something large: the larger it is the less, and among equals the lower rank and the first path, so that the least are
-/// the largest.
+/// A ranked entry, ordered by descending size, then by ascending rank and path, so that the least are the largest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ranked {
     size: Reverse<u64>,
@@ -19,22 +18,22 @@ pub struct Ranked {
 }
 
 impl Ranked {
-    /// Its size.
+    /// Returns its size.
     pub fn size(&self) -> u64 {
         self.size.0
     }
 
-    /// Its path.
+    /// Returns its path.
     pub fn path(&self) -> &[u8] {
         &self.path
     }
 }
 
-/// The largest.
+/// The largest of the entries offered.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ranking {
     max: usize,
-    /// The smallest of them is on top.
+    /// The heap, with the smallest entry on top.
     heap: BinaryHeap<Ranked>,
     /// A buffer for paths.
     #[serde(skip)]
@@ -50,22 +49,22 @@ impl PartialEq for Ranking {
 impl Eq for Ranking {}
 
 impl Ranking {
-    /// Keeps so many.
+    /// Creates a ranking of the `max` largest entries.
     pub fn new(max: usize) -> Ranking {
         Ranking { max, ..Ranking::default() }
     }
 
-    /// How many it keeps.
+    /// Returns the maximum number of entries that it keeps.
     pub fn max(&self) -> usize {
         self.max
     }
 
-    /// Takes a file in if it is among the largest. `path` writes its path.
+    /// Adds a file if it is among the largest. `path` appends its path.
     pub fn offer_file(&mut self, size: u64, depth: u32, path: impl FnOnce(&mut Vec<u8>)) {
         self.offer(size, depth, path);
     }
 
-    /// Takes a directory in if it is among the largest.
+    /// Adds a directory if it is among the largest. `path` appends its path.
     pub fn offer_directory(&mut self, size: u64, depth: u32, path: impl FnOnce(&mut Vec<u8>)) {
         self.offer(size, u32::MAX - depth, path);
     }
@@ -95,14 +94,14 @@ impl Ranking {
         self.path = buffer;
     }
 
-    /// Takes in another one.
+    /// Adds the entries of another ranking.
     pub fn merge(&mut self, other: Ranking) {
         for ranked in other.heap {
             self.offer(ranked.size(), ranked.rank, |path| path.extend_from_slice(&ranked.path));
         }
     }
 
-    /// The largest first.
+    /// Returns the entries, the largest first.
     pub fn sorted(&self) -> Vec<&Ranked> {
         let mut all: Vec<_> = self.heap.iter().collect();
         all.sort();

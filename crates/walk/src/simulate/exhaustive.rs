@@ -1,6 +1,7 @@
-//! Every possible history of a small world. States are told apart by a 128-bit hash, each is visited once, breadth first, so
-//! that what is found is found by the shortest way; every random choice is a fork. Besides what a [`World`] checks, it is
-//! checked that from *every* state that can be reached an end can be reached: the end is never missed.
+//! An exhaustive search of the histories of a small world. States are identified by a 128-bit hash, and each is visited
+//! once, breadth first, so that a fault is found by its shortest path; every random choice is a branch. Besides the
+//! invariants of [`World`], the search checks that from *every* reachable state an end can be reached: the end is never
+//! missed.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use super::world::{Fault, Step, Tree, World};
 use crate::algorithm::{Choose, Options};
 
-/// Chooses what it was told to, and takes down what there was to choose from.
+/// A scripted source of choices, which records the bounds of those it was asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     planned: Vec<u64>,
@@ -25,7 +26,7 @@ impl Choose for Script {
 }
 
 impl Script {
-    /// The choices that come after those taken, if any are left.
+    /// Returns the choices that follow those taken, if any are left.
     fn following(&self) -> Option<Vec<u64>> {
         let last = self.taken.iter().rposition(|(choice, bound)| choice + 1 < *bound)?;
         let mut planned: Vec<u64> = self.taken[..=last].iter().map(|(choice, _)| *choice).collect();
@@ -34,39 +35,39 @@ impl Script {
     }
 }
 
-/// What to search.
+/// The parameters of a search.
 #[derive(Clone, Debug)]
 pub struct Search {
     /// The tree.
     pub tree: Tree,
-    /// How many ranks.
+    /// The number of ranks.
     pub ranks: u32,
-    /// Threads of each rank.
+    /// The number of threads of each rank.
     pub threads: usize,
-    /// How they behave. Times to wait should be 1 ns, and `patience` small, or there are many more states that differ in nothing
-    /// of interest.
+    /// The options of the ranks. Waiting times should be 1 ns, and `patience` small, or there are many more states that
+    /// do not differ in anything relevant.
     pub options: Options,
-    /// Ranks that may be told to stop, at any moment.
+    /// The ranks that may be told to stop, at any moment.
     pub stops: Vec<u32>,
-    /// Whether to leave a branch when the end is announced. That is where the token has done its work, and what follows has many
-    /// orders.
+    /// Leaves a branch when the end is announced. By then the token has done its work, and the steps that follow have
+    /// many orders.
     pub until_announced: bool,
-    /// States, at most.
+    /// The maximum number of states.
     pub states_max: usize,
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// States that were visited.
+    /// The number of states that were visited.
     pub states: usize,
-    /// Those that are ends.
+    /// The number of states that are ends.
     pub ends: usize,
-    /// Whether all states were visited.
+    /// True if all states were visited.
     pub complete: bool,
-    /// The first fault, by the shortest way to it.
+    /// The first fault, with the shortest path to it.
     pub fault: Option<(Fault, Vec<Step>)>,
-    /// States from which no end can be reached. Known only if the search is complete and without a fault.
+    /// The number of states from which no end can be reached. Known only if the search is complete and without a fault.
     pub hopeless: usize,
 }
 
@@ -196,7 +197,7 @@ fn way(origins: &[(u32, Step)], mut id: u32) -> Vec<Step> {
     steps
 }
 
-/// How many states have no way to an end.
+/// Returns the number of states from which no end can be reached.
 fn hopeless(states: usize, mut edges: Vec<(u32, u32)>, ends: Vec<u32>) -> usize {
     edges.sort_unstable_by_key(|(_, to)| *to);
     let mut hopeful = vec![false; states];

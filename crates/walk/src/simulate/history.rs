@@ -8,20 +8,20 @@ use crate::algorithm::proximity::Nodes;
 use crate::algorithm::{Algorithm, BackOff, Choose, Ending, Options, Random};
 use crate::algorithm::{ending, token};
 
-/// What may vary between histories, apart from what follows from the seed.
+/// The bounds within which histories vary; the rest follows from the seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Ranks, at most.
+    /// The maximum number of ranks.
     pub ranks_max: u32,
-    /// Nodes of the tree, at most.
+    /// The maximum number of nodes of the tree.
     pub nodes_max: u32,
-    /// One history in this many is stopped before its end; 0: none is.
+    /// The number of histories of which one is stopped before its end; with 0, none is.
     pub stop_one_in: u64,
-    /// The token's rules.
+    /// The rules of termination detection.
     pub token_rule: token::Rule,
     /// The rules of leaving together.
     pub ending_rule: ending::Rule,
-    /// Steps after which a history counts as endless.
+    /// The number of steps after which a history counts as endless.
     pub steps_max: u64,
 }
 
@@ -38,34 +38,37 @@ impl Default for Limits {
     }
 }
 
-/// What a history came to.
+/// The result of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// How it ended.
+    /// The ending.
     pub ending: Ending,
-    /// Steps until then.
+    /// The number of steps.
     pub steps: u64,
-    /// Nodes that were visited.
+    /// The number of nodes that were visited.
     pub visited: u32,
 }
 
-/// A history that went wrong.
+/// A history that violated an invariant.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{algorithm} on {ranks} ranks, seed {seed}, step {step}: {fault}")]
 pub struct Failure {
-    /// Replays it.
+    /// The seed that replays it.
     pub seed: u64,
     /// The algorithm.
     pub algorithm: Algorithm,
     /// The number of ranks.
     pub ranks: u32,
-    /// When it was noticed.
+    /// The step at which the fault was noticed.
     pub step: u64,
-    /// What.
+    /// The fault.
     pub fault: Fault,
 }
 
 /// Runs the history that follows from `seed`.
+///
+/// # Errors
+/// The first fault, with the seed that replays it.
 pub fn run(algorithm: Algorithm, seed: u64, limits: &Limits) -> Result<Report, Failure> {
     let mut random = Random::part(seed, algorithm as u64);
     let ranks = 1 + random.below(u64::from(limits.ranks_max)) as u32;

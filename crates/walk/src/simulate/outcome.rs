@@ -1,83 +1,83 @@
-//! What a simulated run came to.
+//! The result of a simulated run.
 
 use crate::algorithm::{Algorithm, Tally};
 
-/// The ranks up to which an outcome holds the bytes between all pairs.
+/// The maximum number of ranks for which an outcome holds the bytes between all pairs.
 pub const PAIRS_RANKS_MAX: u32 = 1_024;
 
-/// What a simulated run came to. Times are simulated ones, in seconds.
+/// The result of a simulated run. Times are simulated, in seconds.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Outcome {
-    /// Which algorithm ran.
+    /// The algorithm that ran.
     pub algorithm: Algorithm,
-    /// Nodes of the machine that took part.
+    /// The number of nodes that took part.
     pub nodes: u32,
-    /// Ranks.
+    /// The number of ranks.
     pub ranks: u32,
-    /// Threads of each rank that walk.
+    /// The number of walking threads of each rank.
     pub threads: u32,
-    /// Entries below the root: files and directories.
+    /// The number of entries below the root: files and directories.
     pub entries: u64,
-    /// Directories, the root included.
+    /// The number of directories, the root included.
     pub directories: u64,
-    /// From the beginning until the last rank left.
+    /// The time from the beginning until the last rank left.
     pub seconds: f64,
-    /// Until the end was announced.
+    /// The time until the end was announced.
     pub announced_seconds: f64,
-    /// Until the last entry was visited; what follows is the detection of that.
+    /// The time until the last entry was visited; the time after it was spent in termination detection.
     pub last_visit_seconds: f64,
-    /// Which part of the whole time the metadata service was busy.
+    /// The share of the total time that the metadata service was busy, from 0 to 1.
     pub metadata_busy: f64,
-    /// Messages and bytes in all.
+    /// The total number and size of messages.
     pub sent: Tally,
-    /// The sum over all threads and ports of where time went: figure 3b.
+    /// The time spent in each part of the work, summed over all threads and ports: figure 3b.
     pub profile: Profile,
-    /// What each rank did: figure 6.
+    /// The results of each rank: figure 6.
     pub by_rank: Vec<RankOutcome>,
-    /// Bytes from each rank (row) to each rank (column), for at most [`PAIRS_RANKS_MAX`] ranks: figures 1 and 5.
+    /// The bytes from each rank (row) to each rank (column), for at most [`PAIRS_RANKS_MAX`] ranks: figures 1 and 5.
     pub bytes_by_pair: Option<Vec<Vec<u64>>>,
-    /// Events that were simulated.
+    /// The number of simulated events.
     pub events: u64,
 }
 
-/// Where the time of all threads went, in seconds.
+/// The time that all threads spent in each part of the work, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Profile {
-    /// The user's callback.
+    /// Time in the user's callback.
     pub callback_seconds: f64,
-    /// Waiting for `lstat`.
+    /// Time waiting for `lstat`.
     pub stat_seconds: f64,
-    /// Waiting for pages of directories.
+    /// Time waiting for pages of directories.
     pub readdir_seconds: f64,
-    /// Ports busy with messages.
+    /// Time of ports busy with messages.
     pub communication_seconds: f64,
-    /// Walking threads without work.
+    /// Time of walking threads without work.
     pub idle_seconds: f64,
 }
 
-/// What one rank did.
+/// The results of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct RankOutcome {
-    /// Entries that it visited.
+    /// The number of entries that it visited.
     pub visited: u64,
-    /// For how long its threads were busy, added up, in seconds.
+    /// The time that its threads were busy, added up, in seconds.
     pub busy_seconds: f64,
-    /// For how long its port was busy, in seconds.
+    /// The time that its port was busy, in seconds.
     pub port_seconds: f64,
-    /// What it sent.
+    /// The messages that it sent.
     pub sent: Tally,
-    /// What it received.
+    /// The messages that it received.
     pub received: Tally,
-    /// Requests for work that it sent.
+    /// The number of requests for work that it sent.
     pub requests: u64,
-    /// Those of them that were refused.
+    /// The number of its requests that were refused.
     pub refusals: u64,
-    /// Units of work that it gave away.
+    /// The number of units of work that it gave away.
     pub units_given: u64,
 }
 
 impl Outcome {
-    /// The largest number of entries that a rank visited, over the mean of the ranks that walk.
+    /// Returns the largest number of entries that a rank visited, over the mean of the ranks that walk.
     pub fn imbalance(&self) -> f64 {
         let walking = self.ranks - u32::from(self.algorithm.has_master() && self.ranks > 1);
         let most = self.by_rank.iter().map(|rank| rank.visited).max().unwrap_or(0);

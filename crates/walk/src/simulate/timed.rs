@@ -1,5 +1,6 @@
-//! A discrete-event simulation of a walk: the algorithms as they are, between a modelled network and a modelled metadata service, on
-//! a tree that is never written down. From two ranks to Cielo's 8,944 nodes of 16 cores, and 110 million files.
+//! A discrete-event simulation of a walk: the real algorithms, between a modelled network and a modelled metadata
+//! service, on a tree that is never materialised. From two ranks to Cielo's 8,944 nodes of 16 cores, and 110 million
+//! files.
 //!
 //! A rank has a communicating thread, whose port its messages pass one after the other ([`Network`]), and walking threads: one, and
 //! for H-DRQS several. A walking thread reads a directory slice by slice, of [`Study::slice_entries`]. It lists the slice; then the
@@ -9,19 +10,21 @@
 //!
 //! Three things can limit a walk here, and which one does decides how the algorithms compare:
 //!
-//! - *The walkers*: each waits for the metadata service's latency, entry by entry. Then time goes with one over the number of
-//!   walking threads, whatever the algorithm, and H-DRQS wins over the same number of single-threaded processes by as many times
-//!   as each of its processes has threads. That is the paper's setting: 40 processes, on 20 nodes of 16 cores.
+//! - *The walkers*: each waits for the metadata service's latency, entry by entry. Then the time is inversely
+//!   proportional to the number of walking threads, whatever the algorithm, and H-DRQS is faster than the same number
+//!   of single-threaded processes by the number of threads of each of its processes. That is the paper's setting: 40
+//!   processes, on 20 nodes of 16 cores.
 //! - *The metadata service*: its rate. Then all algorithms take the same time.
-//! - *The master* of CP: its port takes, for each entry, a request and an answer, and handles the entry itself twice, in and
-//!   out. Then more workers and faster file systems help the others and not CP, and the ratio grows without bound.
+//! - *The master* of CP: its port takes, for each entry, a request and an answer, and handles the entry itself twice,
+//!   in and out. Then more workers and faster file systems help the other algorithms but not CP, and the ratio grows
+//!   without bound.
 //!
 //! A ratio between two algorithms therefore says little without the number of threads of each, the rate of the metadata
 //! service and the cost of a message; they are all in [`Study`]. The paper's CP also had
 //! [a single reader](Study::single_reader), which is a fourth limit: directories, one after the other.
 //!
-//! A message that arrives while a port is busy waits; since ports are first come, first served, it is known at its arrival when it
-//! will be handled, and the algorithm is given it at once, with that later time.
+//! A message that arrives while a port is busy waits; since ports are first come, first served, the time at which it
+//! will be handled is known at its arrival, and the algorithm is given it at once, with that later time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -33,16 +36,16 @@ use super::tree::{Piece, Shape};
 use crate::algorithm::proximity::Nodes;
 use crate::algorithm::{Algorithm, BackOff, Message, Options, Outbox, Queue, Rank, Tally, Unit};
 
-/// What to simulate.
+/// The parameters of a simulation.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Study {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// Nodes of the machine.
+    /// The number of nodes of the machine.
     pub nodes: u32,
-    /// Ranks on each node.
+    /// The number of ranks on each node.
     pub ranks_per_node: u32,
-    /// Walking threads of each rank; above 1 only for H-DRQS.
+    /// The number of walking threads of each rank; above 1 only for H-DRQS.
     pub threads: u32,
     /// The tree.
     pub shape: Shape,
@@ -50,22 +53,22 @@ pub struct Study {
     pub network: Network,
     /// The metadata service.
     pub metadata: Metadata,
-    /// Entries of a directory that a thread takes at a time; the rest can be given away.
+    /// The number of a directory's entries that a thread takes at a time; the rest can be given away.
     pub slice_entries: u64,
-    /// What all random choices follow from.
+    /// The seed of all random choices.
     pub seed: u64,
     /// CP only: workers keep one of the entries that they found.
     pub keeps_one: bool,
     /// CP only: one worker reads all directories.
     pub single_reader: bool,
-    /// PA-DRQS only: with the paper's refinements.
+    /// PA-DRQS only: applies the paper's refinements.
     pub refined: bool,
-    /// How idle ranks wait; by default what suits the number of ranks.
+    /// The waiting times of idle ranks; by default those suited to the number of ranks.
     pub back_off: Option<BackOff>,
 }
 
 impl Study {
-    /// A run with the defaults of the models.
+    /// Creates a study with the default models.
     pub fn new(algorithm: Algorithm, nodes: u32, ranks_per_node: u32, threads: u32, shape: Shape) -> Self {
         Self {
             algorithm,
@@ -84,22 +87,22 @@ impl Study {
         }
     }
 
-    /// How many ranks take part.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> u32 {
         self.nodes * self.ranks_per_node
     }
 
-    /// Runs it. `None` if the algorithm came to no end, which is a mistake in it.
+    /// Runs the simulation. Returns `None` if the algorithm did not terminate, which is an error in the algorithm.
     pub fn run(&self) -> Option<Outcome> {
         Simulation::new(self).run()
     }
 }
 
-/// A rank's queue: pieces in order, counted in units.
+/// A rank's queue of pieces, in order, counted in units.
 #[derive(Debug, Default)]
 struct PieceQueue {
     pieces: VecDeque<Piece>,
-    /// Single files, where those are to be told from directories.
+    /// Single files, where they are kept apart from directories.
     files: VecDeque<Piece>,
     apart: bool,
     units: u64,
@@ -177,7 +180,7 @@ impl Queue<Piece> for PieceQueue {
     }
 }
 
-/// Takes up to `left` units from the front, and counts `left` down.
+/// Takes up to `left` units from the front, and decreases `left` by their number.
 fn take_front(pieces: &mut VecDeque<Piece>, left: &mut u64) -> Vec<Piece> {
     let mut taken = Vec::new();
     while *left > 0
@@ -201,9 +204,9 @@ fn take_front(pieces: &mut VecDeque<Piece>, left: &mut u64) -> Vec<Piece> {
 struct Member {
     rank: Rank,
     queue: PieceQueue,
-    /// When the port has done everything that it was given.
+    /// The time at which the port will be free, in nanoseconds.
     port_free_ns: u64,
-    /// The earliest event that was set for what the rank waits for.
+    /// The time of the earliest event set for the rank's timeout, in nanoseconds.
     timer_ns: Option<u64>,
     visited: u64,
     busy_ns: u64,
@@ -216,13 +219,13 @@ enum Event {
         to: u32,
         message: Message<Piece>,
     },
-    /// A slice was listed: `entries` of it are to be looked at, `uncovered` is in it and behind it.
+    /// A slice was listed: `entries` of it are to be looked up, and `uncovered` holds the subdirectories and the rest.
     Listed {
         rank: u32,
         entries: u64,
         uncovered: Vec<Piece>,
     },
-    /// A unit is done: `visited` entries of it, and, for CP, what it uncovered.
+    /// A unit is done: `visited` entries of it, and, for CP, the units that it uncovered.
     Done {
         rank: u32,
         visited: u64,
@@ -239,7 +242,7 @@ struct Simulation<'a> {
     members: Vec<Member>,
     service: Service,
     due: BinaryHeap<Reverse<(u64, u64, u32)>>,
-    /// The events that are due, by the number in `due`; free places are listed.
+    /// Events that are due, indexed by the number in `due`; `free` lists the free indices.
     events: Vec<Option<Event>>,
     free: Vec<u32>,
     order: u64,
@@ -382,7 +385,7 @@ impl<'a> Simulation<'a> {
         self.after(now_ns, rank);
     }
 
-    /// Sends what the rank said, lets its threads begin what came, and sets its timer.
+    /// Sends the rank's messages, lets its threads begin new work, and sets its timer.
     fn after(&mut self, now_ns: u64, rank: u32) {
         while let Some((to, message)) = self.outbox.pop() {
             let port_ns = self.study.network.port_ns(message.size_bytes(), message.units());
@@ -415,7 +418,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Lets idle threads begin what is queued.
+    /// Lets idle threads begin queued work.
     fn begin(&mut self, now_ns: u64, rank: u32) {
         let assigned_only = self.study.algorithm.has_master();
         loop {
@@ -432,7 +435,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Lists a slice of a directory; what is in it and behind it comes into the queue once that is done.
+    /// Lists a slice of a directory; its subdirectories and the rest of the directory enter the queue once that is
+    /// done.
     fn begin_slice(&mut self, now_ns: u64, rank: u32, piece: Piece) {
         let Piece::Directory { directory, from } = piece else {
             // Only CP has single files as units.
@@ -455,7 +459,7 @@ impl<'a> Simulation<'a> {
         self.at(listed_ns, Event::Listed { rank, entries: end - begin, uncovered });
     }
 
-    /// CP: `lstat` for one entry; if that is a directory, all of it is listed.
+    /// Calls `lstat` for one entry of CP, and lists all of it if it is a directory.
     fn begin_entry(&mut self, now_ns: u64, rank: u32, piece: Piece) {
         let Piece::Directory { directory, .. } = piece else {
             return self.look(now_ns, rank, piece.count(), Vec::new());

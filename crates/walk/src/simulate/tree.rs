@@ -1,41 +1,42 @@
-//! Trees of any size that are never written down: what a directory holds follows from a number that its parent gave it, so that
-//! 110 million files take no memory, and whoever comes to a directory finds the same in it.
+//! Trees of any size that are never materialised: the contents of a directory follow from a number that its parent gave
+//! it, so that 110 million files take no memory, and every rank that lists a directory finds the same contents.
 
 use crate::algorithm::{Choose, Random, Unit};
 
-/// Bytes of one name in a path, with its separator.
+/// The number of bytes of one name in a path, with its separator.
 pub const NAME_BYTES: u64 = 12;
 
-/// What a tree looks like.
+/// The shape of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Shape {
-    /// What it follows from.
+    /// The seed of the tree.
     pub seed: u64,
-    /// Entries below the root: files and directories.
+    /// The number of entries below the root: files and directories.
     pub entries: u64,
-    /// Files in a directory, in the mean, the flat ones left out.
+    /// The mean number of files in a directory, without the flat ones.
     pub files_mean: u64,
-    /// Subdirectories of a directory that has any, at most (at least 2).
+    /// The maximum number of subdirectories of a directory that has any (at least 2).
     pub fan_out_max: u64,
-    /// Of the directories with at least 1,000 entries below them, one in this many holds them all itself, as files; 0: none.
+    /// The number of directories, among those with at least 1,000 entries below them, of which one is flat: it holds
+    /// them all itself, as files. With 0, none is flat.
     pub flat_one_in: u64,
-    /// Files in those, at most.
+    /// The maximum number of files in a flat directory.
     pub flat_max: u64,
 }
 
 impl Shape {
-    /// A file system of `entries` as users make them: 16 files in most directories, thousands in some, up to
-    /// 200,000.
+    /// Returns the shape of a typical users' file system of `entries`: 16 files in most directories, thousands in some,
+    /// up to 200,000.
     pub fn new(entries: u64, seed: u64) -> Self {
         Self { seed, entries, files_mean: 16, fan_out_max: 16, flat_one_in: 50, flat_max: 200_000 }
     }
 
-    /// The root directory.
+    /// Returns the root directory.
     pub fn root(&self) -> Directory {
         Directory { number: self.seed, below: self.entries, depth: 0 }
     }
 
-    /// What a directory holds.
+    /// Returns the contents of a directory.
     pub fn list(&self, directory: Directory) -> Listing {
         let mut random = Random::part(self.seed, directory.number);
         let below = directory.below;
@@ -74,42 +75,42 @@ impl Shape {
 /// A directory of such a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Directory {
-    /// What its contents follow from.
+    /// The number from which its contents follow.
     number: u64,
-    /// Entries below it.
+    /// The number of entries below it.
     below: u64,
-    /// How deep it is.
+    /// The depth.
     depth: u16,
 }
 
 impl Directory {
-    /// How deep it is; the root is at 0.
+    /// Returns the depth; the root is at 0.
     pub fn depth(&self) -> u16 {
         self.depth
     }
 
-    /// Entries below it, at any depth.
+    /// Returns the number of entries below it, at any depth.
     pub fn below(&self) -> u64 {
         self.below
     }
 }
 
-/// What a directory holds.
+/// The contents of a directory.
 #[derive(Clone, Debug)]
 pub struct Listing {
-    /// How many files.
+    /// The number of files.
     pub files: u64,
-    /// Its subdirectories.
+    /// The subdirectories.
     pub directories: Vec<Directory>,
 }
 
 impl Listing {
-    /// Entries in all.
+    /// Returns the total number of entries.
     pub fn entries(&self) -> u64 {
         self.files + self.directories.len() as u64
     }
 
-    /// The subdirectories that lie among the entries `from..to`; they are spread evenly.
+    /// Returns the subdirectories among the entries `from..to`; they are spread evenly.
     pub fn between(&self, from: u64, to: u64) -> &[Directory] {
         let (entries, count) = (self.entries(), self.directories.len() as u64);
         // Subdirectory `k` is at entry `k * entries / count`; so many are in front of an entry:
@@ -122,24 +123,24 @@ impl Listing {
 /// A unit of work of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// A directory, from some entry on.
+    /// A directory, from the entry `from` on.
     Directory {
-        /// Which.
+        /// The directory.
         directory: Directory,
-        /// The first entry that nobody has read.
+        /// The index of the first unread entry.
         from: u32,
     },
-    /// CP only: this many files of one directory, each of which is a unit.
+    /// CP only: some files of one directory, each of which is a unit.
     Files {
-        /// How many.
+        /// The number of files.
         count: u64,
-        /// How deep they are.
+        /// The depth of the files.
         depth: u16,
     },
 }
 
 impl Unit for Piece {
-    /// As large as what the programs send: the root's number, the path, and where to go on.
+    /// Returns the size of what the programs send: the root's number, the path, and the position.
     fn size_bytes(&self) -> u64 {
         match self {
             Self::Directory { directory, from } => {

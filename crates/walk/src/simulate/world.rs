@@ -1,10 +1,12 @@
-//! Some ranks, the tree that they walk, and the messages between them, as one value. Nothing happens by itself: whoever holds a
-//! [`World`] asks which steps are possible and takes one. After every step the world checks what must hold always:
+//! Some ranks, the tree that they walk, and the messages between them, as one value. Nothing happens by itself: the
+//! owner of a [`World`] asks which steps are possible and takes one. After every step the world checks these
+//! invariants:
 //!
 //! - no node is begun twice;
-//! - when the end is announced, no work is left anywhere, in a queue, in work or under way, and every node was visited;
+//! - when the end is announced, no work is left in any queue, in work or in flight, and every node was visited;
 //! - nothing arrives at a rank that has left;
-//! - and at the end nothing is under way, and every node that was uncovered was either visited once or is in exactly one queue.
+//! - at the end no message is in flight, and every node that was uncovered was either visited once or is in exactly one
+//!   queue.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,14 +25,14 @@ impl Unit for Node {
     }
 }
 
-/// A tree of which nothing matters but its shape. Node 0 is the root.
+/// A tree whose only property is its shape. Node 0 is the root.
 #[derive(Clone, Debug)]
 pub struct Tree {
     children: Vec<Vec<u32>>,
 }
 
 impl Tree {
-    /// From every node's parent: node `i + 1` hangs below `parents[i]`, which is at most `i`.
+    /// Builds a tree from every node's parent: node `i + 1` hangs below `parents[i]`, which is at most `i`.
     pub fn new(parents: &[u32]) -> Self {
         let mut children = vec![Vec::new(); parents.len() + 1];
         for (index, parent) in parents.iter().enumerate() {
@@ -39,7 +41,7 @@ impl Tree {
         Self { children }
     }
 
-    /// One of `nodes` (at least 1), somewhere between a star and a chain.
+    /// Creates a random tree of `nodes` (at least 1), with a shape between a star and a chain.
     pub fn random(nodes: u32, random: &mut Random) -> Self {
         let reach = 1 + random.below(u64::from(nodes));
         let parents: Vec<u32> = (0..u64::from(nodes) - 1)
@@ -51,13 +53,13 @@ impl Tree {
         Self::new(&parents)
     }
 
-    /// How many nodes it has.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         self.children.len() as u32
     }
 }
 
-/// What can happen next.
+/// A step that can be taken next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The oldest message from the first rank to the second arrives.
@@ -66,13 +68,13 @@ pub enum Step {
     Begin(u32),
     /// The rank finishes the unit that it began first.
     Finish(u32),
-    /// The time comes for which the rank waits.
+    /// The rank's timeout is reached.
     Timeout(u32),
-    /// Somebody tells the rank to stop.
+    /// The rank is told to stop.
     Stop(u32),
 }
 
-/// What must never happen.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The end was announced too early.
@@ -81,18 +83,18 @@ pub enum Fault {
     Twice(Node),
     /// A message arrived at a rank that had left.
     AfterExit {
-        /// Its sender.
+        /// The sender.
         from: u32,
-        /// The rank.
+        /// The rank that had left.
         to: u32,
-        /// What it was.
+        /// The name of the message.
         message: &'static str,
     },
-    /// Nodes were lost, or are pending twice, at the end.
+    /// Nodes were lost, or are pending twice at the end.
     Lost(String),
-    /// Nothing can happen any more, and it is not over.
+    /// No step is possible, and the walk is not over.
     Stuck,
-    /// It does not come to an end.
+    /// The walk does not terminate.
     Endless,
 }
 
@@ -118,7 +120,7 @@ pub struct World<R = Random> {
     ranks: Vec<Rank<R>>,
     queues: Vec<PlainQueue<Node>>,
     in_work: Vec<VecDeque<Node>>,
-    /// From every rank to every rank, oldest first.
+    /// The messages from every rank to every rank, oldest first.
     channels: Vec<VecDeque<Message<Node>>>,
     begun: Vec<bool>,
     finished: Vec<bool>,
@@ -129,7 +131,7 @@ pub struct World<R = Random> {
 }
 
 impl World<Random> {
-    /// `ranks` at the beginning of their walk of `tree`, each with `threads` to work.
+    /// Creates `ranks` at the beginning of their walk of `tree`, each with `threads` to work.
     pub fn new(tree: Arc<Tree>, ranks: u32, threads: usize, options: &Options) -> Self {
         let random = |rank| Random::part(options.seed, u64::from(rank));
         Self::with_random(tree, ranks, threads, options, random)
@@ -137,7 +139,7 @@ impl World<Random> {
 }
 
 impl<R: Choose> World<R> {
-    /// Like [`World::new`], with choices made by what `random` gives each rank.
+    /// Creates a world like [`World::new`], with each rank's choices made by what `random` returns for it.
     pub fn with_random(
         tree: Arc<Tree>,
         ranks: u32,
@@ -170,17 +172,20 @@ impl<R: Choose> World<R> {
         self.queues[rank as usize].put(root);
     }
 
-    /// Lets every rank look around for the first time. To be called once, before any step.
+    /// Polls every rank for the first time. To be called once, before any step.
+    ///
+    /// # Errors
+    /// A violated invariant.
     pub fn start(&mut self) -> Result<(), Fault> {
         (0..self.ranks.len() as u32).try_for_each(|rank| self.poll(rank))
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> u32 {
         self.ranks.len() as u32
     }
 
-    /// One of the ranks.
+    /// Returns one of the ranks.
     pub fn rank(&self, rank: u32) -> &Rank<R> {
         &self.ranks[rank as usize]
     }
@@ -189,33 +194,33 @@ impl<R: Choose> World<R> {
         &mut self.ranks[rank as usize]
     }
 
-    /// The time.
+    /// Returns the time in nanoseconds.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn advance(&mut self, ns: u64) {
         self.now_ns += ns;
     }
 
-    /// Nodes that were begun.
+    /// Returns the number of nodes that were begun.
     pub fn begun(&self) -> u32 {
         self.begun.iter().filter(|begun| **begun).count() as u32
     }
 
-    /// The earliest time for which a rank waits.
+    /// Returns the earliest timeout of any rank.
     pub fn next_timeout_ns(&self) -> Option<u64> {
         self.ranks.iter().filter_map(Rank::next_timeout_ns).min()
     }
 
-    /// How the ranks ended, if all have left.
+    /// Returns the ending, if all ranks have left.
     pub fn ended(&self) -> Option<Ending> {
         self.ranks.iter().all(Rank::is_finished).then(|| self.ranks[0].ending()).flatten()
     }
 
-    /// Adds to `steps` what can happen: deliveries, beginnings, ends of work, and, of the times that ranks wait for, those that
-    /// are not after `until_ns`.
+    /// Appends the possible steps to `steps`: deliveries, beginnings and ends of work, and timeouts not after
+    /// `until_ns`.
     pub fn possible(&self, until_ns: u64, steps: &mut Vec<Step>) {
         let ranks = self.ranks();
         for from in 0..ranks {
@@ -239,7 +244,7 @@ impl<R: Choose> World<R> {
         }
     }
 
-    /// An engine begins nothing once the end was announced to its rank.
+    /// Returns whether the rank can begin a unit: an engine begins nothing once the end was announced to its rank.
     fn can_begin(&self, index: usize) -> bool {
         self.in_work[index].len() < self.threads
             && self.ranks[index].ending().is_none()
@@ -247,6 +252,9 @@ impl<R: Choose> World<R> {
     }
 
     /// Takes a step, which must be possible.
+    ///
+    /// # Errors
+    /// A violated invariant.
     pub fn take(&mut self, step: Step) -> Result<(), Fault> {
         match step {
             Step::Deliver(from, to) => {
@@ -286,7 +294,7 @@ impl<R: Choose> World<R> {
         }
     }
 
-    /// Takes a step at a time of its own, and returns to the present.
+    /// Takes a step at another time, and returns to the present.
     pub(crate) fn take_at(&mut self, now_ns: u64, step: Step) -> Result<(), Fault> {
         let present_ns = std::mem::replace(&mut self.now_ns, now_ns);
         let result = self.take(step);
@@ -306,7 +314,7 @@ impl<R: Choose> World<R> {
         self.sent(rank)
     }
 
-    /// Puts what `from` said on its way, and looks whether it announced the end.
+    /// Puts the messages of `from` in flight, and checks the invariants if it announced the end.
     fn sent(&mut self, from: u32) -> Result<(), Fault> {
         let mut announced = self.ranks() == 1;
         while let Some((to, message)) = self.outbox.pop() {

@@ -1,8 +1,9 @@
-//! What the simulation says about CP and the distributed walks, under which assumptions.
+//! A comparison of CP and the distributed walks in the simulation, under varied assumptions.
 //!
-//! A ratio of two times depends on what is held equal and on what limits the walks. H-DRQS has several threads in each process;
-//! with as many processes as CP it has more threads, so it is compared twice: with as many processes, and with as many threads
-//! that walk (cores). What the paper does not give, the rates of the file system and the cost of a message, is varied.
+//! A ratio of two times depends on what is held equal and on what limits the walks. H-DRQS has several threads in each
+//! process; with as many processes as CP it has more threads, so it is compared twice: with as many processes, and with
+//! as many walking threads (cores). The parameters that the paper does not give, the rates of the file system and the
+//! cost of a message, are varied.
 
 use std::fmt;
 use std::path::Path;
@@ -21,10 +22,10 @@ use crate::table::Table;
 const CP: Way = Way::Plain(Algorithm::Cp);
 const DRQS: Way = Way::Plain(Algorithm::Drqs);
 const H_DRQS: Way = Way::Plain(Algorithm::HDrqs);
-/// Nodes of Cielo, and cores of each.
+/// The number of nodes of Cielo, and of cores of each.
 const CIELO: (u32, u32) = (8944, 16);
 
-/// One simulated run, summed up.
+/// The summary of one simulated run.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::walk) struct Point {
     algorithm: &'static str,
@@ -33,23 +34,23 @@ pub(in crate::walk) struct Point {
     threads: u32,
     entries: u64,
     seconds: f64,
-    /// Until the last entry was visited.
+    /// The time until the last entry was visited.
     last_visit_seconds: f64,
-    /// The share of the time in which the metadata service was busy.
+    /// The share of the time that the metadata service was busy.
     metadata_busy: f64,
-    /// The same of the busiest process's end of the network: of CP's master.
+    /// The share of the time that the busiest process's port was busy: for CP, the master's.
     busiest_port: f64,
     messages: u64,
     bytes: u64,
-    /// Entries of the busiest process over the mean.
+    /// The number of entries of the busiest process, over the mean.
     imbalance: f64,
 }
 
-/// What was assumed.
+/// The assumptions of a simulation.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::walk) struct Assumed {
     varied: Varied,
-    /// By how much, of the model's own number.
+    /// The factor of the varied parameter.
     factor: f64,
     stats_per_second: f64,
     latency_ns: u64,
@@ -57,20 +58,20 @@ pub(in crate::walk) struct Assumed {
     unit_ns: u64,
 }
 
-/// Which of the model's numbers is another one.
+/// The parameter of the model that is varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(in crate::walk) enum Varied {
     Nothing,
-    /// Calls that the metadata service serves in a second.
+    /// The rate of the metadata service.
     Rate,
-    /// How long a call takes that meets no other.
+    /// The latency of a call on an idle metadata service.
     Latency,
-    /// What a message and a unit of work in it cost either end.
+    /// The cost of a message and of a unit of work in it at either end.
     Message,
 }
 
-/// CP's time over that of others, under some assumptions.
+/// The ratios of CP's time to that of others, under some assumptions.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::walk) struct Condition {
     assumed: Assumed,
@@ -78,31 +79,31 @@ pub(in crate::walk) struct Condition {
     pub(in crate::walk) ratios: Ratios,
 }
 
-/// How many times as long CP takes.
+/// The ratios of CP's time to the time of other walks.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(in crate::walk) struct Ratios {
-    /// As H-DRQS with 40 processes of 8 threads each, with 40 processes.
+    /// CP with 40 processes, to H-DRQS with 40 processes of 8 threads each.
     pub(in crate::walk) equal_processes: f64,
-    /// As H-DRQS with 5 processes of 8 threads each, with 40 processes.
+    /// CP with 40 processes, to H-DRQS with 5 processes of 8 threads each.
     pub(in crate::walk) equal_cores: f64,
-    /// As H-DRQS with 40 processes of 8 threads each, with 320 processes.
+    /// CP with 320 processes, to H-DRQS with 40 processes of 8 threads each.
     pub(in crate::walk) equal_many_cores: f64,
-    /// As the first, with a single reader.
+    /// CP with a single reader and 40 processes, to H-DRQS with 40 processes of 8 threads each.
     pub(in crate::walk) one_reader_equal_processes: f64,
-    /// As the second, with a single reader.
+    /// CP with a single reader and 40 processes, to H-DRQS with 5 processes of 8 threads each.
     pub(in crate::walk) one_reader_equal_cores: f64,
-    /// As DRQS, both with 40 processes.
+    /// CP to DRQS, both with 40 processes.
     pub(in crate::walk) drqs: f64,
 }
 
-/// All of it.
+/// The whole comparison.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::walk) struct Comparison {
     pub(in crate::walk) conditions: Vec<Condition>,
     scale: Vec<Point>,
 }
 
-/// The runs that a condition takes, in the order of [`Ratios::of`].
+/// Returns the runs of a condition, in the order of [`Ratios::of`].
 fn studies(entries: u64) -> [(Way, Study); 6] {
     let cores = PROCESSES * THREADS;
     [
@@ -145,13 +146,13 @@ impl Varied {
     }
 }
 
-/// Simulates the model's own numbers alone.
+/// Simulates only the model's own parameters.
 pub(in crate::walk) fn base(quick: bool) -> Result<Condition, BenchError> {
     let conditions = conditions(&[(Varied::Nothing, 1.0)], FILES[0] / if quick { 10 } else { 1 })?;
     conditions.into_iter().next().ok_or_else(|| BenchError::Process("nothing was simulated".into()))
 }
 
-/// Simulates everything; with `quick` a tenth of the files and processes.
+/// Simulates all variations; with `quick`, a tenth of the files and processes.
 pub(in crate::walk) fn compare(quick: bool) -> Result<Comparison, BenchError> {
     let part = if quick { 10u32 } else { 1 };
     let mut varied = vec![(Varied::Nothing, 1.0)];
@@ -201,7 +202,8 @@ fn conditions(varied: &[(Varied, f64)], entries: u64) -> Result<Vec<Condition>, 
     Ok(conditions)
 }
 
-/// The whole of Cielo on the largest file system, as modelled and with a file system that is a hundred times as fast.
+/// Simulates the whole of Cielo on the largest file system, as modelled and with a file system that is a hundred times
+/// as fast.
 fn scale(part: u32) -> Result<Vec<Point>, BenchError> {
     let (nodes, cores) = (CIELO.0 / part, CIELO.1);
     let entries = FILES[2] / u64::from(part);
@@ -334,7 +336,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// Draws how the ratios depend on the assumptions; gives the files.
+/// Draws the ratios over the varied parameters, and returns the files.
 pub(in crate::walk) fn draw(comparison: &Comparison, folder: &Path) -> Result<Vec<String>, BenchError> {
     type Place = fn(&Assumed) -> f64;
     type Ratio = fn(&Ratios) -> f64;

@@ -1,4 +1,4 @@
-//! The paper's figures 1 and 3 to 6, each once for every source and tree that there are runs of.
+//! The paper's figures 1 and 3 to 6, each once for every source and tree with runs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,12 +8,12 @@ use crate::BenchError;
 use crate::figure::{Axis, BarSeries, Bars, Figure, HeatMap, HeatMaps, Histogram, Histograms, Line, Scale};
 use crate::quantity::grouped;
 
-/// The algorithms in the paper's order; so they stand in figures, and so they have their colours.
+/// The algorithms in the paper's order, which determines their place in figures and their colours.
 const ALGORITHMS: [&str; 6] = [CENTRALIZED, "drqs", "deqs", "pa-drqs", "h-drqs", ONE_READER];
-/// Whose profile figure 3b shows.
+/// The algorithm whose profile figure 3b shows.
 const PROFILED: &str = "h-drqs";
 
-/// Draws each of these figures that there are runs for; gives the files.
+/// Draws each of these figures for which there are runs, and returns the files.
 pub(in crate::walk) fn draw(
     runs: &[Run],
     figures: &[FigureName],
@@ -76,7 +76,7 @@ pub(in crate::walk) fn draw(
     Ok(files)
 }
 
-/// How many threads each process has, where it has several.
+/// Returns a note on the number of threads of each process, where it has several.
 fn threads(runs: &[&Run], algorithm: &str) -> Option<String> {
     let threads: BTreeSet<u32> =
         runs.iter().filter(|run| run.algorithm == algorithm).map(|run| run.threads).collect();
@@ -88,7 +88,7 @@ fn threads(runs: &[&Run], algorithm: &str) -> Option<String> {
     })
 }
 
-/// The name in legends without a second line.
+/// Returns the name in legends without a second line.
 fn label(runs: &[&Run], algorithm: &str) -> String {
     match threads(runs, algorithm) {
         Some(threads) => format!("{algorithm}, {threads}"),
@@ -96,7 +96,7 @@ fn label(runs: &[&Run], algorithm: &str) -> String {
     }
 }
 
-/// The algorithms that there are runs of, in order: the paper's first.
+/// Returns the algorithms of some runs, in order: the paper's first.
 fn algorithms<'a>(runs: &[&'a Run]) -> Vec<&'a str> {
     let names: BTreeSet<&str> = runs.iter().map(|run| run.algorithm.as_str()).collect();
     let mut names: Vec<&str> = names.into_iter().collect();
@@ -104,17 +104,17 @@ fn algorithms<'a>(runs: &[&'a Run]) -> Vec<&'a str> {
     names
 }
 
-/// The number of an algorithm's colour.
+/// Returns the index of an algorithm's colour.
 fn colour(algorithm: &str) -> usize {
     ALGORITHMS.iter().position(|known| *known == algorithm).unwrap_or(ALGORITHMS.len())
 }
 
-/// The numbers of processes that there are runs with.
+/// Returns the numbers of processes of some runs.
 fn processes(runs: &[&Run]) -> BTreeSet<u32> {
     runs.iter().map(|run| run.ranks).collect()
 }
 
-/// What every subtitle says first: whether it was measured or simulated, and by what.
+/// Returns the beginning of every subtitle: whether it was measured or simulated, and with what.
 fn conditions(runs: &[&Run]) -> String {
     let by: BTreeSet<&str> = runs.iter().map(|run| run.by.as_str()).collect();
     let by: Vec<&str> = by.into_iter().collect();
@@ -125,7 +125,8 @@ fn conditions(runs: &[&Run]) -> String {
     format!("{source}: {}", by.join(", "))
 }
 
-/// Those runs whose number of processes the most algorithms and trees share; of several such numbers, the largest.
+/// Returns the runs with the number of processes that the most algorithms and trees share; of several such numbers, the
+/// largest.
 fn comparable<'a>(runs: &[&'a Run]) -> (u32, Vec<&'a Run>) {
     let compared = |processes: u32| {
         let of = runs.iter().filter(|run| run.ranks == processes);
@@ -136,7 +137,7 @@ fn comparable<'a>(runs: &[&'a Run]) -> (u32, Vec<&'a Run>) {
     (chosen, runs.iter().copied().filter(|run| run.ranks == chosen).collect())
 }
 
-/// Figure 3a, by processes as the paper has it, or by something else that runs have.
+/// Draws figure 3a, by processes as in the paper, or by another property of the runs.
 fn times(runs: &[&Run], by: &str, place: fn(&Run) -> u32) -> Figure {
     let line = |name: &str| {
         let of: Vec<&Run> = runs.iter().copied().filter(|run| run.algorithm == name).collect();
@@ -163,7 +164,7 @@ fn times(runs: &[&Run], by: &str, place: fn(&Run) -> u32) -> Figure {
     }
 }
 
-/// Figure 3b.
+/// Draws figure 3b.
 fn profile(runs: &[&Run]) -> Bars {
     type Part = (&'static str, usize, fn(&Profile) -> f64);
     const PARTS: [Part; 4] = [
@@ -193,7 +194,7 @@ fn profile(runs: &[&Run]) -> Bars {
     }
 }
 
-/// Figure 4.
+/// Draws figure 4.
 fn traffic(runs: &[&Run], figure: &str, what: &str, value: fn(&Run) -> f64) -> Bars {
     let (processes, runs) = comparable(runs);
     let sizes: BTreeSet<u64> = runs.iter().map(|run| run.entries).collect();
@@ -220,7 +221,7 @@ fn traffic(runs: &[&Run], figure: &str, what: &str, value: fn(&Run) -> f64) -> B
     }
 }
 
-/// Figures 1 and 5: the last run of each algorithm.
+/// Draws figures 1 and 5 from the last run of each algorithm.
 fn heat(figure: &str, runs: &[&Run]) -> HeatMaps {
     let (_, runs) = comparable(runs);
     let maps = algorithms(&runs).into_iter().filter_map(|name| {
@@ -239,7 +240,7 @@ fn heat(figure: &str, runs: &[&Run]) -> HeatMaps {
     }
 }
 
-/// Figure 6: all runs of each algorithm.
+/// Draws figure 6 from all runs of each algorithm.
 fn work(runs: &[&Run]) -> Histograms {
     let (processes, runs) = comparable(runs);
     let histogram = |name: &str| {

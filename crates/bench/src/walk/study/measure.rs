@@ -1,4 +1,4 @@
-//! Runs on this machine: MPI jobs that walk a tree that is there.
+//! Runs on this machine: MPI jobs that walk an existing tree.
 
 use std::path::Path;
 
@@ -10,27 +10,27 @@ use crate::machine::Machine;
 use crate::progress::Progress;
 use crate::walk::mpi::{Job, Measurements, Mpi};
 
-/// Ranks of the jobs.
+/// The numbers of ranks of the jobs.
 const RANKS: [u32; 4] = [2, 4, 6, 8];
-/// Threads of a rank of H-DRQS; with one it would be DRQS.
+/// The number of threads of a rank of H-DRQS; with one it would be DRQS.
 pub(in crate::walk) const THREADS: u32 = 2;
 
-/// Ranks from which on CP is measured, and once only: it takes a hundred times as long as the others. With two ranks, master and
-/// worker would do nothing but wait for each other by turns.
+/// The number of ranks from which CP is measured, and only once: it takes a hundred times as long as the others. With
+/// two ranks, master and worker would only wait for each other in turn.
 const CENTRALIZED_RANKS_MIN: u32 = 4;
 
-/// Whether a job takes place in this repetition.
+/// Returns whether a job is run in this repetition.
 fn is_run(algorithm: Algorithm, ranks: u32, repetition: u32) -> bool {
     !algorithm.has_master() || (ranks >= CENTRALIZED_RANKS_MIN && repetition == 0)
 }
 
-/// Which numbers of ranks some figures need.
+/// Returns the numbers of ranks that some figures need.
 fn ranks(figures: &[FigureName]) -> Vec<u32> {
     let by_ranks = figures.contains(&FigureName::Three) || figures.contains(&FigureName::Profile);
     if by_ranks { RANKS.to_vec() } else { RANKS[RANKS.len() - 1..].to_vec() }
 }
 
-/// Has every algorithm walk the tree, `repetitions` times.
+/// Walks the tree with every algorithm, `repetitions` times.
 pub(in crate::walk) fn measure(
     mpi: &Mpi,
     figures: &[FigureName],

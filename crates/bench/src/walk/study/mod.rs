@@ -1,4 +1,4 @@
-//! What a run of an algorithm gave, measured or simulated: all figures of the paper are drawn from such records.
+//! The results of runs of an algorithm, measured or simulated: all figures of the paper are drawn from such records.
 
 pub(super) mod compare;
 mod figures;
@@ -24,7 +24,7 @@ pub enum FigureName {
     /// Time by processes.
     #[value(name = "3a")]
     Three,
-    /// What time goes into.
+    /// The parts of the time.
     #[value(name = "3b")]
     Profile,
     /// Messages and bytes.
@@ -33,22 +33,22 @@ pub enum FigureName {
     /// Bytes between ranks with all algorithms.
     #[value(name = "5")]
     Five,
-    /// How work is shared out.
+    /// The distribution of work.
     #[value(name = "6")]
     Six,
-    /// All of them.
+    /// All figures.
     All,
 }
 
 impl FigureName {
-    /// All but the last, which stands for them.
+    /// All figures except [`FigureName::All`].
     pub(super) const ALL: [Self; 6] =
         [Self::One, Self::Three, Self::Profile, Self::Four, Self::Five, Self::Six];
 }
 
-/// CP's name in a record of a run.
+/// The name of CP in a record of a run.
 const CENTRALIZED: &str = "cp";
-/// The algorithm of CP with one worker that reads all directories, as LANL had it, in a record of a run.
+/// The name of CP with one worker that reads all directories, as at LANL, in a record of a run.
 const ONE_READER: &str = "cp, one reader";
 
 /// All runs of a study, in its file of results.
@@ -98,45 +98,45 @@ impl fmt::Display for Table<'_> {
     }
 }
 
-/// One run of one algorithm on one tree.
+/// A run of one algorithm on one tree.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
     pub(crate) source: Source,
-    /// What ran it, in few words: the MPI library, or the model.
+    /// The MPI library or the model that ran it.
     pub(crate) by: String,
     /// The algorithm's name, as `h-drqs`.
     pub(crate) algorithm: String,
-    /// Entries of the tree.
+    /// The number of entries of the tree.
     pub(crate) entries: u64,
     pub(crate) ranks: u32,
-    /// Threads of each rank that visit entries.
+    /// The number of walking threads of each rank.
     pub(crate) threads: u32,
     pub(crate) seconds: f64,
-    /// Messages and bytes that ranks sent to each other.
+    /// The number of messages and bytes that ranks sent to each other.
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
-    /// What the processors' time went into, if that was asked for.
+    /// The parts of the processors' time, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) profile: Option<Profile>,
-    /// Bytes from each rank (the rows) to each rank, if that was asked for.
+    /// The bytes from each rank (the rows) to each rank, if requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) bytes_between: Vec<Vec<u64>>,
-    /// Entries that each rank visited.
+    /// The number of entries that each rank visited.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) entries_by_rank: Vec<u64>,
 }
 
-/// Whether a run took place on this machine.
+/// The source of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// It did.
+    /// A run on this machine.
     Measured,
-    /// A model took the place of network and file system.
+    /// A run with a model in place of network and file system.
     Simulated,
 }
 
-/// Seconds of all threads of all ranks together.
+/// The time of all threads of all ranks together, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Profile {
     pub(crate) callback_s: f64,
@@ -155,18 +155,21 @@ impl Source {
 }
 
 impl Run {
-    /// Whether rank 0 was a master, which visits nothing: CP, in either way.
+    /// Returns whether rank 0 was a master, which visits nothing: CP, in either variant.
     fn is_centralized(&self) -> bool {
         [CENTRALIZED, ONE_READER].contains(&self.algorithm.as_str())
     }
 
-    /// Threads that visit entries, of all ranks.
+    /// Returns the number of walking threads of all ranks.
     fn walkers(&self) -> u32 {
         self.ranks * self.threads.max(1)
     }
 }
 
-/// Reads runs: those of a file of results, or one JSON object on each line.
+/// Reads runs from a file of results, or from JSON objects, one on each line.
+///
+/// # Errors
+/// If the file cannot be read, or holds an invalid run.
 pub(super) fn read(file: &Path) -> Result<Vec<Run>, BenchError> {
     #[derive(Deserialize)]
     struct Recorded {

@@ -12,22 +12,22 @@ use super::{FigureName, Profile, Run, Source};
 use crate::BenchError;
 use crate::progress::Progress;
 
-/// Files of the paper's file systems.
+/// The numbers of files of the paper's file systems.
 pub(super) const FILES: [u64; 3] = [6_500_000, 12_000_000, 110_000_000];
-/// Processes of most of the paper's runs, two on each node, and those of its figure 6.
+/// The number of processes of most of the paper's runs, two on each node, and that of its figure 6.
 pub(super) const PROCESSES: u32 = 40;
 const PROCESSES_OF_FIGURE_6: u32 = 20;
-/// Processes on a node.
+/// The number of processes on a node.
 const PER_NODE: u32 = 2;
-/// Walking threads of a process of H-DRQS: a node's sixteen cores, shared by its processes.
+/// The number of walking threads of a process of H-DRQS: a node's sixteen cores, shared by its processes.
 pub(super) const THREADS: u32 = 8;
 
-/// An algorithm as it is compared.
+/// A variant of an algorithm to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// As published, and threads if it has any.
+    /// The algorithm as published, with threads if it has any.
     Plain(Algorithm),
-    /// CP with one worker that reads all directories, as LANL had it.
+    /// CP with one worker that reads all directories, as at LANL.
     OneReader,
 }
 
@@ -52,13 +52,13 @@ impl Way {
         matches!(self, Self::OneReader | Self::Plain(Algorithm::Cp))
     }
 
-    /// A run of so many processes, two on each node.
+    /// Returns a run of `processes` processes, two on each node.
     pub(super) fn study(self, processes: u32, entries: u64) -> Study {
         let per_node = PER_NODE.min(processes);
         self.study_on(processes / per_node, per_node, entries)
     }
 
-    /// A run on these nodes.
+    /// Returns a run on `nodes` nodes.
     pub(super) fn study_on(self, nodes: u32, per_node: u32, entries: u64) -> Study {
         let (algorithm, single_reader) = match self {
             Self::Plain(algorithm) => (algorithm, false),
@@ -69,7 +69,7 @@ impl Way {
     }
 }
 
-/// Something to simulate, with what is to be kept of it.
+/// A planned simulation, with the results to keep.
 #[derive(Clone, Debug)]
 struct Planned {
     way: Way,
@@ -78,7 +78,7 @@ struct Planned {
     work: bool,
 }
 
-/// All runs that some figures need; with `quick` a tenth of the files and fewer processes.
+/// Returns all runs that some figures need; with `quick`, a tenth of the files and fewer processes.
 fn plan(figures: &[FigureName], quick: bool) -> Vec<Planned> {
     let wants = |figure| figures.contains(&figure);
     let scale = if quick { 10 } else { 1 };
@@ -117,7 +117,7 @@ fn plan(figures: &[FigureName], quick: bool) -> Vec<Planned> {
     planned
 }
 
-/// Simulates what some figures need.
+/// Simulates the runs that some figures need.
 pub(in crate::walk) fn simulate(figures: &[FigureName], quick: bool) -> Result<Vec<Run>, BenchError> {
     let planned = plan(figures, quick);
     let studies: Vec<Study> = planned.iter().map(|planned| planned.study.clone()).collect();
@@ -125,7 +125,7 @@ pub(in crate::walk) fn simulate(figures: &[FigureName], quick: bool) -> Result<V
     Ok(planned.iter().zip(outcomes).map(|(planned, outcome)| record(planned, outcome)).collect())
 }
 
-/// Runs simulations on all processors; gives the outcomes in order.
+/// Runs simulations on all processors, and returns the outcomes in order.
 pub(super) fn run_all(studies: &[Study]) -> Result<Vec<Outcome>, BenchError> {
     let progress = Progress::new(studies.len() as u64);
     let next = AtomicUsize::new(0);

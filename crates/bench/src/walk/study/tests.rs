@@ -1,9 +1,9 @@
-//! Figures from runs of a toy: ranks that draw lots for every piece of work. It is no model of anything; it gives
-//! numbers that belong together.
+//! Figures from runs of a toy: ranks that draw lots for every piece of work. It models nothing; it gives consistent
+//! numbers.
 
 use super::*;
 
-/// Hands out entries to ranks, one at a time through rank 0 or in random shares of what is left.
+/// Hands out entries to ranks, one at a time through rank 0 or in random shares of the rest.
 fn toy(algorithm: &str, entries: u64, ranks: u32, repetition: u64) -> Run {
     let mut lot = repetition.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(ranks) ^ entries;
     let mut draw = |bound: u64| {

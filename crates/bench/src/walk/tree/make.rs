@@ -1,4 +1,4 @@
-//! Makes a planned tree: in parallel, every entry relative to its open directory.
+//! The making of a planned tree: in parallel, every entry relative to its open directory.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -13,16 +13,16 @@ use super::plan::{Plan, Time};
 use crate::BenchError;
 use crate::walk::pool::Pool;
 
-/// Files that one thread makes at a time, so that a large directory is shared out.
+/// The number of files that one thread makes at a time, so that a large directory is shared out.
 const PART: u32 = 4096;
 
 /// A piece of the work.
 enum Task {
-    /// The root, empty.
+    /// The empty root.
     Root(Arc<Opened>),
-    /// A directory that is there, empty, in one that is open.
+    /// An empty directory, in one that is open.
     Directory { number: u32, above: Arc<Opened> },
-    /// Some of the files of a directory, from this number on.
+    /// A part of the files of a directory, from `first` on.
     Files { directory: Arc<Opened>, first: u32 },
 }
 
@@ -30,14 +30,14 @@ enum Task {
 struct Opened {
     fd: OwnedFd,
     number: u32,
-    /// Parts of its files that are still to be made.
+    /// The number of parts of its files that are still to be made.
     parts: AtomicU32,
 }
 
-/// What failed, on what.
+/// A failed operation, the name of its object, and the error.
 struct Failure(&'static str, String, Errno);
 
-/// Makes the tree below a root that is there and empty.
+/// Makes the tree below an existing, empty root.
 pub(super) fn make(plan: &Plan, root: &Path, threads: usize) -> Result<(), BenchError> {
     let fd = rustix::fs::openat(CWD, root, DIRECTORY, Mode::empty())
         .map_err(|errno| BenchError::io(format!("open {}", root.display()))(errno.into()))?;
@@ -65,12 +65,13 @@ impl Opened {
     }
 }
 
-/// In how many parts the files of a directory are made: at least one, which also finishes the directory.
+/// Returns the number of parts in which the files of a directory are made: at least one, which also finishes the
+/// directory.
 fn parts(plan: &Plan, number: u32) -> u32 {
     plan.directories[number as usize].files.div_ceil(PART).max(1)
 }
 
-/// Opens a directory, and has its hard links made, which need the one above.
+/// Opens a directory, and makes its hard links, which need the parent.
 fn begin(plan: &Plan, pool: &Pool<Task>, number: u32, above: &Opened) -> Result<(), Failure> {
     let directory = &plan.directories[number as usize];
     let fd = rustix::fs::openat(&above.fd, directory.name.as_str(), DIRECTORY, Mode::empty())
@@ -84,7 +85,7 @@ fn begin(plan: &Plan, pool: &Pool<Task>, number: u32, above: &Opened) -> Result<
     enter(plan, pool, &opened)
 }
 
-/// Makes what is in a directory, and leaves all parts of its files but the first to whoever has time.
+/// Makes the contents of a directory, and leaves all parts of its files but the first to other threads.
 fn enter(plan: &Plan, pool: &Pool<Task>, opened: &Arc<Opened>) -> Result<(), Failure> {
     for child in &plan.directories[opened.number as usize].children {
         let name = &plan.directories[*child as usize].name;
@@ -96,7 +97,7 @@ fn enter(plan: &Plan, pool: &Pool<Task>, opened: &Arc<Opened>) -> Result<(), Fai
     fill(plan, pool, opened, 0)
 }
 
-/// Makes one part of a directory's files. Who makes the last part finishes the directory.
+/// Makes one part of a directory's files. The thread that makes the last part finishes the directory.
 fn fill(plan: &Plan, pool: &Pool<Task>, opened: &Arc<Opened>, first: u32) -> Result<(), Failure> {
     let directory = &plan.directories[opened.number as usize];
     for number in first..directory.files.min(first + PART) {

@@ -1,4 +1,4 @@
-//! What a tree was made from and what a walk of it must find, kept in a file beside the tree.
+//! The parameters of a tree and the expected results of a walk, stored in a file beside the tree.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,72 +8,72 @@ use serde::{Deserialize, Serialize};
 use super::shape::Shape;
 use crate::BenchError;
 
-/// Grows whenever the same seed and shape give another tree.
+/// The version, increased whenever the same seed and shape give another tree.
 const VERSION: u32 = 1;
 
-/// The file.
+/// The contents of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) version: u32,
     pub(crate) seed: u64,
     pub(crate) shape: Shape,
     pub(crate) totals: Totals,
-    /// False until the tree is all there.
+    /// False until the tree is complete.
     pub(crate) complete: bool,
 }
 
-/// What a walk must find. The root is no entry.
+/// The expected results of a walk. The root is not counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Totals {
-    /// Names below the root.
+    /// The number of entries below the root.
     pub(crate) entries: u64,
     pub(crate) directories: u64,
-    /// Regular files; further names of one are not counted.
+    /// The number of regular files, each counted once.
     pub(crate) files: u64,
-    /// Further names of files.
+    /// The number of additional names of files.
     pub(crate) hard_links: u64,
-    /// Files that have further names.
+    /// The number of files that have additional names.
     pub(crate) files_with_hard_links: u64,
     pub(crate) symbolic_links: u64,
-    /// Sizes of all regular files.
+    /// The sum of the sizes of all regular files.
     pub(crate) apparent_bytes: u64,
-    /// The same, with a file counted once for each of its names.
+    /// The sum of these sizes, with a file counted once for each of its names.
     pub(crate) apparent_bytes_by_name: u64,
-    /// Sizes of all symbolic links.
+    /// The sum of the sizes of all symbolic links.
     pub(crate) symbolic_link_bytes: u64,
-    /// Names in the longest path below the root.
+    /// The number of names in the deepest path below the root.
     pub(crate) deepest: u64,
-    /// Bytes of the longest path, from the root on.
+    /// The size of the longest path below the root, in bytes.
     pub(crate) path_bytes_longest: u64,
-    /// Entries of the largest directory.
+    /// The number of entries of the largest directory.
     pub(crate) largest_directory: u64,
 }
 
 impl Manifest {
-    /// Of a tree that is about to be made.
+    /// Creates the manifest of a tree that is about to be made.
     pub(super) fn new(seed: u64, shape: Shape, totals: Totals) -> Self {
         Self { version: VERSION, seed, shape, totals, complete: false }
     }
 
-    /// Where the manifest of a tree is.
+    /// Returns the path of the manifest of a tree.
     pub(crate) fn path(root: &Path) -> PathBuf {
         let mut name = root.file_name().map(OsString::from).unwrap_or_default();
         name.push(".manifest.json");
         root.with_file_name(name)
     }
 
-    /// The manifest of a tree, if it has one that can be read.
+    /// Returns the manifest of a tree, if it has a readable one.
     pub(crate) fn of(root: &Path) -> Option<Self> {
         let text = std::fs::read_to_string(Self::path(root)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Whether the tree is what was asked for.
+    /// Returns whether the tree is complete and has this seed and shape.
     pub(super) fn is_of(&self, seed: u64, shape: &Shape) -> bool {
         self.complete && (self.version, self.seed) == (VERSION, seed) && self.shape == *shape
     }
 
-    /// Writes it, wholly or not at all.
+    /// Writes the file atomically.
     pub(super) fn write(&self, root: &Path) -> Result<(), BenchError> {
         let file = Self::path(root);
         let text = serde_json::to_string_pretty(self)

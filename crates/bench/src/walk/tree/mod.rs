@@ -1,4 +1,4 @@
-//! Trees to walk: made from a seed and a shape, with a manifest of what a walk must find.
+//! Trees to walk: made from a seed and a shape, with a manifest of the expected results.
 
 mod make;
 mod manifest;
@@ -12,18 +12,21 @@ use self::plan::Plan;
 pub(crate) use self::shape::Shape;
 use crate::BenchError;
 
-/// A tree to walk. One that was made is removed when it is dropped, unless it is to be kept; one that was there stays.
+/// A tree to walk. One that was made is removed when dropped, unless it is to be kept; an existing one stays.
 pub(crate) struct Tree {
     pub(crate) root: PathBuf,
-    /// What a walk must find, if the tree has a manifest.
+    /// The expected results of a walk, if the tree has a manifest.
     pub(crate) manifest: Option<Manifest>,
-    /// Whether it was there already.
+    /// True if the tree existed already.
     pub(crate) reused: bool,
     keep: bool,
 }
 
 impl Tree {
-    /// A tree that somebody else made, to be left alone. If it has a manifest beside it, that counts.
+    /// Opens an existing tree, which is not changed. Its manifest is used if it has one.
+    ///
+    /// # Errors
+    /// If the root is not a directory.
     pub(crate) fn existing(root: &Path) -> Result<Self, BenchError> {
         let attempted = BenchError::io(format!("find the tree {}", root.display()));
         let root = root.canonicalize().map_err(attempted)?;
@@ -34,8 +37,7 @@ impl Tree {
         Ok(Self { root, manifest, reused: true, keep: true })
     }
 
-    /// The tree of this seed and shape: one that is there already, or a new one. Nothing that was not made here is
-    /// ever removed or added to.
+    /// Opens the tree of this seed and shape, or makes it. Nothing that was not made here is ever removed or added to.
     pub(crate) fn made(
         root: &Path,
         seed: u64,
@@ -73,7 +75,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Where a tree goes if nobody says where.
+    /// Returns the default path of a tree.
     pub(crate) fn default_root(seed: u64, shape: &Shape) -> PathBuf {
         std::env::temp_dir().join(format!("nacre-walk-{}-{seed}", shape.entries()))
     }

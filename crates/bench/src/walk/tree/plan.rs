@@ -1,22 +1,22 @@
 //! A tree before it is made: every name, size and time follows from the seed and the shape.
 //!
-//! Random numbers come from a mixing function of our own (SplitMix64), not from a crate that may change its
-//! generators: a seed must give the same tree in every version. What belongs to one entry follows from the seed, its
+//! Random numbers come from a mixing function implemented here (SplitMix64), not from a crate that may change its
+//! generators: a seed must give the same tree in every version. The properties of an entry follow from the seed, its
 //! directory and its number, so that threads make entries in any order and get the same tree.
 
 use super::manifest::Totals;
 use super::shape::Shape;
 use crate::BenchError;
 
-/// The tree.
+/// A planned tree.
 pub(crate) struct Plan {
     seed: u64,
     file_bytes_max: u64,
-    /// The root first; every directory after the one that holds it.
+    /// The directories, the root first, and each after its parent.
     pub(super) directories: Vec<Directory>,
 }
 
-/// One directory.
+/// A planned directory.
 #[derive(Default)]
 pub(super) struct Directory {
     pub(super) name: String,
@@ -28,21 +28,21 @@ pub(super) struct Directory {
     pub(super) hard_links: u32,
 }
 
-/// Seconds since 1970 and nanoseconds.
+/// A time in seconds since 1970 and nanoseconds.
 pub(super) type Time = (i64, i64);
 
-/// What one file is.
+/// A planned file.
 pub(super) struct File {
     pub(super) name: String,
     pub(super) bytes: u64,
     pub(super) modified: Time,
 }
 
-/// SplitMix64: a counter, mixed well.
+/// A SplitMix64 generator: a counter and a mixing function.
 struct Random(u64);
 
 impl Random {
-    /// The numbers of one thing, told from all others by its key.
+    /// Creates the generator of one object, identified by its key.
     fn of(seed: u64, key: [u64; 3]) -> Self {
         key.into_iter().fold(Self(seed), |random, part| Self(Self(random.0 ^ part).next()))
     }
@@ -55,18 +55,18 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not zero and far below 2^64.
+    /// Returns a number below `bound`, which is not zero and far below 2^64.
     fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// A time of modification within some twelve years.
+    /// Returns a time of modification within some twelve years.
     fn time(&mut self) -> Time {
         (1_300_000_000 + self.below(400_000_000) as i64, self.below(1_000_000_000) as i64)
     }
 }
 
-/// What a key of random numbers is for.
+/// The purposes of random numbers, the first parts of their keys.
 const STRUCTURE: u64 = 1;
 const FILE: u64 = 2;
 const SYMBOLIC_LINK: u64 = 3;
@@ -77,6 +77,9 @@ const ENDINGS: [&str; 8] = ["", ".dat", ".h5", ".nc", ".txt", ".log", ".tar.gz",
 
 impl Plan {
     /// Plans a tree.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`] if the shape is invalid.
     pub(crate) fn new(seed: u64, shape: &Shape) -> Result<Self, BenchError> {
         shape.validate()?;
         let mut random = Random::of(seed, [STRUCTURE, 0, 0]);
@@ -117,7 +120,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Adds the ordinary directories: each below one at random that has room.
+    /// Adds the ordinary directories: each below a random one that has room.
     fn add_directories(&mut self, shape: &Shape, random: &mut Random) {
         let mut with_room = vec![0u32];
         for number in 0..shape.directories {
@@ -142,8 +145,8 @@ impl Plan {
         number
     }
 
-    /// Shares files out among all directories so far, by weights of which few are large. Whole numbers only, so that
-    /// no rounding of a machine plays a part.
+    /// Distributes files among all directories so far, by weights of which few are large. Uses integers only, so that
+    /// results do not depend on a machine's rounding.
     fn share_files(&mut self, files: u32, random: &mut Random) {
         let weights: Vec<u64> =
             self.directories.iter().map(|_| 1_000_000 / (random.below(1000) + 10)).collect();
@@ -157,7 +160,7 @@ impl Plan {
         }
     }
 
-    /// A file of a directory.
+    /// Returns a file of a directory.
     pub(super) fn file(&self, directory: u32, number: u32) -> File {
         let mut random = Random::of(self.seed, [FILE, directory.into(), number.into()]);
         let ending = ENDINGS[random.below(ENDINGS.len() as u64) as usize];
@@ -168,7 +171,7 @@ impl Plan {
         File { name: format!("{number}-{salt}{ending}"), bytes, modified: random.time() }
     }
 
-    /// Name and target of a symbolic link of a directory.
+    /// Returns the name and target of a symbolic link of a directory.
     pub(super) fn symbolic_link(&self, directory: u32, number: u32) -> (String, String) {
         let mut random = Random::of(self.seed, [SYMBOLIC_LINK, directory.into(), number.into()]);
         let files = self.directories[directory as usize].files;
@@ -180,7 +183,7 @@ impl Plan {
         (format!("link-{number}"), target)
     }
 
-    /// Name of a hard link of a directory, and which file of the directory above it names.
+    /// Returns the name of a hard link of a directory, and the number of the parent directory's file that it names.
     pub(super) fn hard_link(&self, directory: u32, number: u32) -> (String, u32) {
         let parent = &self.directories[self.directories[directory as usize].parent as usize];
         let mut random = Random::of(self.seed, [HARD_LINK, directory.into(), number.into()]);
@@ -188,12 +191,12 @@ impl Plan {
         (format!("hard-{number}"), random.below(u64::from(parent.files).max(1)) as u32)
     }
 
-    /// When a directory was modified.
+    /// Returns the modification time of a directory.
     pub(super) fn modified(&self, directory: u32) -> Time {
         Random::of(self.seed, [DIRECTORY, directory.into(), 0]).time()
     }
 
-    /// What a walk must find.
+    /// Returns the expected results of a walk.
     pub(crate) fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         let mut path_bytes = Vec::with_capacity(self.directories.len());

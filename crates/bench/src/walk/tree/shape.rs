@@ -1,4 +1,4 @@
-//! What a tree is to look like.
+//! The shape of a tree.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,38 +7,39 @@ use crate::BenchError;
 /// The parameters of a tree. The same seed and the same shape give the same tree everywhere: names, sizes, times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shape {
-    /// Ordinary directories, without the root.
+    /// The number of ordinary directories, without the root.
     pub(crate) directories: u32,
-    /// Most directories in one of them.
+    /// The maximum number of directories in one of them.
     pub(crate) fan_out: u32,
-    /// Most levels of them below the root.
+    /// The maximum number of their levels below the root.
     pub(crate) depth: u32,
-    /// Files in the root and in the ordinary directories; some hold few of them, some many.
+    /// The number of files in the root and in the ordinary directories, distributed unevenly.
     pub(crate) files: u32,
-    /// Directories of very many files.
+    /// The number of directories with very many files.
     pub(crate) large_directories: u32,
-    /// Files in each of those.
+    /// The number of files in each of these.
     pub(crate) large_entries: u32,
-    /// Chains: directories that each hold one file and the next directory.
+    /// The number of chains of directories that each hold one file and the next directory.
     pub(crate) chains: u32,
-    /// Directories in each chain.
+    /// The number of directories in each chain.
     pub(crate) chain_depth: u32,
-    /// Symbolic links: to files, to the directory above, to nowhere.
+    /// The number of symbolic links: to files, to the parent directory, and to missing entries.
     pub(crate) symbolic_links: u32,
-    /// Second, third, … names of files of the directory above.
+    /// The number of additional names of files of the parent directory.
     pub(crate) hard_links: u32,
-    /// Files are sparse and smaller than this, a power of two; small ones are as frequent as large ones on a
+    /// The bound on the size of files in bytes, a power of two. Files are sparse; sizes are uniformly distributed on a
     /// logarithmic scale.
     pub(crate) file_bytes_max: u64,
 }
 
-/// Deeper chains would take more open directories than many systems grant, in the tools that are measured.
+/// The maximum depth of a chain: deeper ones would need more open directories in the measured tools than many systems
+/// allow.
 const CHAIN_DEPTH_MAX: u32 = 900;
-/// What file systems hold on to in one tree, generously.
+/// The maximum number of entries, far within the limits of file systems.
 const ENTRIES_MAX: u64 = 1 << 31;
 
 impl Shape {
-    /// Names below the root.
+    /// Returns the number of entries below the root.
     pub(crate) fn entries(&self) -> u64 {
         let many = |count: u32, each: u32| u64::from(count) * u64::from(each);
         u64::from(self.directories)
@@ -49,7 +50,10 @@ impl Shape {
             + u64::from(self.hard_links)
     }
 
-    /// Refuses what cannot be made.
+    /// Checks that the tree can be made.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`] if not.
     pub(crate) fn validate(&self) -> Result<(), BenchError> {
         let usage = |text: &str| Err(BenchError::Usage(text.into()));
         if self.chain_depth > CHAIN_DEPTH_MAX {

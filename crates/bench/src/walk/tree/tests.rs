@@ -1,10 +1,10 @@
-//! Trees against what `find` says of them.
+//! Tests of trees against the output of `find`.
 
 use std::process::Command;
 
 use super::*;
 
-/// A bit of everything.
+/// Returns a small shape with entries of every kind.
 fn shape() -> Shape {
     Shape {
         directories: 60,
@@ -21,7 +21,8 @@ fn shape() -> Shape {
     }
 }
 
-/// One line for every entry below a root, sorted: kind, bytes, links, time to the nanosecond, path, target.
+/// Returns one line for every entry below a root, sorted: kind, bytes, links, time to the nanosecond, path, target,
+/// inode.
 fn listing(root: &Path) -> Vec<String> {
     let format = "%y %s %n %T@ %P %l %i\\0";
     let output = Command::new("find").arg(root).args(["-mindepth", "1", "-printf", format]).output();
@@ -33,7 +34,7 @@ fn listing(root: &Path) -> Vec<String> {
     lines
 }
 
-/// The listing without what a file system chooses: inode numbers and the sizes of directories.
+/// Returns the listing without the values that a file system chooses: inode numbers and the sizes of directories.
 fn portable(root: &Path) -> Vec<String> {
     let portable = |line: String| {
         let (line, _inode) = line.rsplit_once(' ').unwrap();

@@ -375,7 +375,7 @@ fn far_offsets(t: &Trial<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sizes around powers of two, where an engine that rounds to blocks would show it.
+/// Tests sizes around powers of two, where an engine that rounds to blocks would show it.
 fn boundaries(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     for block in [512_u64, 4096, 65_536] {

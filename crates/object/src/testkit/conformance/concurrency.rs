@@ -1,4 +1,4 @@
-//! Many clients at once.
+//! Cases with many clients at once.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
 
 const D: Fork = Fork::DEFAULT;
 
-/// Runs a client on each of several threads, and gives what they return.
+/// Runs a client on each of several threads, and returns their results.
 pub(super) fn clients<T: Send>(
     effort: Effort,
     client: impl Fn(u64) -> Result<T, Failure> + Sync,
@@ -51,7 +51,8 @@ fn count(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(count)
 }
 
-/// Clients read, add one, and write back on condition: the losers of a race go on with what the refusal showed.
+/// Tests that no update is lost when clients read, add one, and write back on condition: the losers of a race go on
+/// with what the refusal showed.
 fn no_lost_update(t: &Trial<'_>) -> Result<(), Failure> {
     let connections = t.connections;
     let (a, f, effort) = (t.object("a"), fork("counter"), t.effort);
@@ -153,7 +154,7 @@ fn one_creator(t: &Trial<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Unconditional writes at once: each is stamped with a version of its own, and none is skipped.
+/// Tests unconditional writes at once: each is stamped with a version of its own, and none is skipped.
 fn versions(t: &Trial<'_>) -> Result<(), Failure> {
     let connections = t.connections;
     let (a, effort) = (t.object("a"), t.effort);
@@ -184,7 +185,7 @@ fn versions(t: &Trial<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Readers see all of a vectored write or nothing of it, over extents, forks and keys.
+/// Tests that readers see all of a vectored write or nothing of it, over extents, forks and keys.
 fn atomic(t: &Trial<'_>) -> Result<(), Failure> {
     let connections = t.connections;
     let (a, effort) = (t.object("a"), t.effort);
@@ -221,7 +222,7 @@ fn atomic(t: &Trial<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One client with many transactions on their way: each is applied once, and each is answered.
+/// Tests one client with many transactions under way: each is applied once, and each is answered.
 fn many_replies(t: &Trial<'_>) -> Result<(), Failure> {
     let connections = t.connections;
     let (a, b) = (t.object("a"), t.object("b"));
@@ -256,7 +257,7 @@ fn many_replies(t: &Trial<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Clients that do anything to a few objects: what they saw must have happened one after another.
+/// Tests that whatever concurrent clients do to a few objects, what they saw can have happened one after another.
 fn linearizable(t: &Trial<'_>) -> Result<(), Failure> {
     let connections = t.connections;
     let (recorder, effort) = (Recorder::new(), t.effort);

@@ -1,5 +1,5 @@
-//! Several connections to one store, with several transactions under way on each: what one client sent on the strength
-//! of what it believes must not meet what another one made of the object meanwhile.
+//! Several connections to one store, with several transactions under way on each: a transaction that relies on what its
+//! client believes of an object must not conflict unnoticed with what another client has made of it.
 //!
 //! With one connection these cases say less, but still hold.
 
@@ -23,10 +23,11 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 const D: Fork = Fork::DEFAULT;
-/// Operations that a client has under way.
+/// The number of operations that a client has under way.
 const WINDOW: usize = 8;
 
-/// Two blocks that are extents of their own, which two clients have read often enough to know where they are.
+/// Writes two blocks that are extents of their own, and reads them over every connection often enough for each client
+/// to know where they are.
 fn known_blocks(t: &Trial<'_>, object: &ObjectId) -> Result<[(ByteRange, u64); 2], Failure> {
     let blocks = [span(0, 64), span(8192, 8192 + 64)];
     for block in blocks {
@@ -54,8 +55,8 @@ fn outcome_of_read(outcome: Outcome) -> Result<RangeRead, Failure> {
     }
 }
 
-/// One client writes a block; the other one, who does not know of it, writes another block and then that one on
-/// condition, without waiting in between. Its first write takes no notice of the stranger's, its second one must.
+/// Tests that a client that does not know of another one's write notices it: it writes another block, and then the
+/// changed one on condition, without waiting in between. Only the second of its writes must be refused.
 fn behind_a_lost_write(t: &Trial<'_>) -> Result<(), Failure> {
     // Whole extents, and parts of them.
     for len in [64, 40] {
@@ -90,7 +91,8 @@ fn behind_a_lost_write(t: &Trial<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The same with a read in place of the second write: what it gives as a version's content must be that.
+/// Tests a read in place of the second write of [`behind_a_lost_write`]: the content that it gives for a version must
+/// be that version's.
 fn read_behind_a_lost_write(t: &Trial<'_>) -> Result<(), Failure> {
     for len in [64, 40] {
         let a = t.object(&format!("{len}"));

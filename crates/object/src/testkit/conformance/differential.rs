@@ -65,7 +65,7 @@ pub fn compare(store: &dyn ObjectStore, model: &Model, objects: &[ObjectId]) -> 
     Ok(())
 }
 
-/// Transactions of reads that together show all there is of an object in a state, and that it has nothing else.
+/// Returns transactions of reads that together show everything of an object in a state, and that it has nothing else.
 pub fn probes(state: &ObjectState) -> Vec<Transaction> {
     let mut probes = vec![Transaction::new().read(Read::Stat)];
     let mut after = None;

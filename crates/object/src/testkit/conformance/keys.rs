@@ -41,7 +41,7 @@ fn values(t: &Trial<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The names of a page's keys.
+/// Returns the names of a page's keys.
 fn names(page: &KeyPage) -> Vec<&[u8]> {
     page.entries.iter().map(|(name, _)| name.as_bytes()).collect()
 }

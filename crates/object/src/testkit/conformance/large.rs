@@ -18,7 +18,7 @@ pub(super) const CASES: &[Case] = &[
 
 const D: Fork = Fork::DEFAULT;
 
-/// Answers with more extents than one may list. Where the bytes between two extents were never written, an answer
+/// Tests answers with more extents than one may list. Where the bytes between two extents were never written, an answer
 /// may end with the one or just before the other, so the model is not asked here.
 fn many_extents(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
@@ -102,7 +102,8 @@ fn much_data(t: &Trial<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A fork of the greatest size costs no more than what was written of it, and reads in replies of bounded size.
+/// Tests that a fork of the greatest size costs no more than what was written of it, and reads in replies of bounded
+/// size.
 fn sparse(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     t.done(&a, tx().write(D, 5, "here").write(D, OFFSET_MAX - 1, "!"))?;

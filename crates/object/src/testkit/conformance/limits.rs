@@ -1,4 +1,5 @@
-//! Limits: what exceeds one is an error of kind `Invalid` that changes nothing; what reaches one is accepted.
+//! Limits: a request beyond one is an error of kind `Invalid` and changes nothing; a request at one is
+//! accepted.
 
 use ::bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! Listing objects. Others may share the store, so only ids with the case's prefix count.
+//! Listing of objects. The store may be shared, so only ids with the case's prefix count.
 
 use super::Case;
 use super::trial::*;
@@ -9,7 +9,7 @@ use crate::*;
 pub(super) const CASES: &[Case] =
     &[("listing/order", order), ("listing/existence", existence), ("listing/pages", pages)];
 
-/// The objects of this case, in pages of a size.
+/// Lists the objects of this case, in pages of a size.
 fn all(t: &Trial<'_>, limit: usize) -> Result<Vec<ObjectId>, Failure> {
     let prefix = t.object("");
     let mut found: Vec<ObjectId> = Vec::new();

@@ -1,4 +1,4 @@
-//! One run of one case: a store, the model beside it, and the words in which cases are written.
+//! One run of one case: a store, the model beside it, and the helpers that cases are written with.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -9,12 +9,12 @@ use super::Effort;
 use crate::testkit::{Model, block_on};
 use crate::*;
 
-/// Why a case failed.
+/// The reason for a case's failure.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failure(String);
 
 impl Failure {
-    /// A failure for the reason that a sentence gives.
+    /// Creates a failure with a sentence as its reason.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -67,7 +67,7 @@ macro_rules! same {
 
 pub(super) use {ensure, same};
 
-/// The debug text of a value, cut where it gets long.
+/// Returns the debug text of a value, cut where it gets long.
 pub(in crate::testkit) fn brief(value: &(impl fmt::Debug + ?Sized)) -> String {
     const CHARS_MAX: usize = 1500;
 
@@ -87,55 +87,55 @@ pub(in crate::testkit) fn brief(value: &(impl fmt::Debug + ?Sized)) -> String {
     cut.0
 }
 
-/// Connections to one store.
+/// A set of connections to one store.
 #[derive(Clone, Copy)]
 pub struct Connections<'a>(&'a [&'a dyn ObjectStore]);
 
 impl<'a> Connections<'a> {
-    /// How many there are.
+    /// Returns the number of connections.
     pub fn count(self) -> usize {
         self.0.len()
     }
 
-    /// The connection of a client.
+    /// Returns the connection of a client.
     pub fn of(self, client: usize) -> &'a dyn ObjectStore {
         self.0[client % self.0.len()]
     }
 }
 
-/// What a case works with.
+/// The environment of a case.
 pub struct Trial<'a> {
     /// The store under test, by the first connection.
     pub store: &'a dyn ObjectStore,
-    /// All connections to it: clients that are at work at once have one each.
+    /// All connections to it; clients that run at the same time have one each.
     pub connections: Connections<'a>,
-    /// The connection that the next transaction takes.
+    /// The number of transactions so far, which decides the connection of the next one.
     turn: Cell<usize>,
-    /// How often to repeat what may be repeated.
+    /// The number of repetitions of what may be repeated.
     pub effort: Effort,
     prefix: String,
     model: RefCell<Model>,
 }
 
 impl<'a> Trial<'a> {
-    /// Makes a trial of the store that all connections, at least one, are to; its objects' ids begin with `prefix`.
+    /// Creates a trial of the store behind all `connections`, at least one; its objects' ids begin with `prefix`.
     pub fn new(connections: &'a [&'a dyn ObjectStore], prefix: &str, effort: Effort) -> Self {
         let (store, turn, connections) = (connections[0], Cell::new(0), Connections(connections));
         Self { store, connections, turn, effort, prefix: prefix.to_string(), model: RefCell::default() }
     }
 
-    /// The connection whose turn it is.
+    /// Returns the connection whose turn it is.
     pub fn next_connection(&self) -> &'a dyn ObjectStore {
         self.turn.set(self.turn.get().wrapping_add(1));
         self.connections.of(self.turn.get())
     }
 
-    /// The id of an object of this case.
+    /// Returns the id of an object of this case.
     pub fn object(&self, name: &str) -> ObjectId {
         self.object_bytes(name.as_bytes())
     }
 
-    /// The id of an object of this case, of any bytes.
+    /// Returns the id of an object of this case, made of any bytes.
     pub fn object_bytes(&self, name: &[u8]) -> ObjectId {
         let id = [self.prefix.as_bytes(), b"/", name].concat();
         ObjectId::new(id).expect("namespaces and names of cases are short")
@@ -179,7 +179,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Applies a transaction that is against a limit: it must fail as such, and change nothing.
+    /// Applies a transaction that exceeds a limit: it must fail as such, and change nothing.
     pub fn invalid(&self, object: &ObjectId, transaction: Transaction) -> Result<(), Failure> {
         let before = self.stat(object)?;
         let text = brief(&transaction);
@@ -193,7 +193,7 @@ impl<'a> Trial<'a> {
         Ok(())
     }
 
-    /// The only answer to a transaction of one read.
+    /// Returns the only answer to a transaction of one read.
     pub fn answer(&self, object: &ObjectId, read: Read) -> Result<Answer, Failure> {
         let mut done = self.done(object, Transaction::new().read(read))?;
         ensure!(done.answers.len() == 1, "{} answers to one read", done.answers.len());
@@ -250,7 +250,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// The range read that an answer holds.
+/// Returns the range read that an answer holds.
 pub(super) fn range_of(answer: Answer) -> Result<RangeRead, Failure> {
     match answer {
         Answer::Range(range) => Ok(range),
@@ -258,37 +258,37 @@ pub(super) fn range_of(answer: Answer) -> Result<RangeRead, Failure> {
     }
 }
 
-/// A fork of a case.
+/// Returns a fork of a case.
 pub(super) fn fork(name: &str) -> Fork {
     Fork::try_from(name).expect("names in cases are short")
 }
 
-/// A key of a case.
+/// Returns a key of a case.
 pub(super) fn key(name: &str) -> Key {
     Key::try_from(name).expect("names in cases are short, and not empty")
 }
 
-/// A range from a first byte to one past the last.
+/// Returns the range from a first byte to one past the last.
 pub(super) fn span(start: u64, end: u64) -> ByteRange {
     ByteRange::from(start..end)
 }
 
-/// An extent of data.
+/// Returns an extent of data.
 pub(super) fn data(start: u64, end: u64, version: u64) -> Extent {
     Extent { range: span(start, end), version, kind: ExtentKind::Data }
 }
 
-/// A hole.
+/// Returns a hole.
 pub(super) fn hole(start: u64, end: u64, version: u64) -> Extent {
     Extent { range: span(start, end), version, kind: ExtentKind::Hole }
 }
 
-/// An empty transaction.
+/// Returns an empty transaction.
 pub(super) fn tx() -> Transaction {
     Transaction::new()
 }
 
-/// Bytes that differ from place to place, and from seed to seed.
+/// Returns bytes that differ from place to place, and from seed to seed.
 pub(super) fn pattern(len: usize, seed: u64) -> Bytes {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);

@@ -176,7 +176,8 @@ fn many_versions(t: &Trial<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// However a region comes to hold the same bytes as before, a version read earlier does not pass for current.
+/// Tests that a version read earlier does not pass for current, in whatever way a region comes to hold the
+/// same bytes as before.
 fn nothing_comes_back(t: &Trial<'_>) -> Result<(), Failure> {
     let f = fork("f");
     let write = |bytes: &'static str| Write::Extents { fork: fork("f"), extents: vec![(0, bytes.into())] };

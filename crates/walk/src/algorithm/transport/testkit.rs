@@ -1,19 +1,19 @@
-//! The contract of [`Transport`], as a program that all ranks run at once, each in a thread or a process of its own.
+//! The contract of [`Transport`], as a program that all ranks run at once, each in its own thread or process.
 
 use super::super::{Choose, Message, Random};
 use super::Transport;
 
-/// Runs on every rank of a network that is used for nothing else, with the same `seed` everywhere, and returns when all ranks are
-/// through. `unit` makes a unit of about as many bytes as it is told that can be told from others by a number, `number` reads
-/// that back (`u64::MAX` if the unit is damaged).
+/// Checks the contract on every rank of a network that is used for nothing else, with the same `seed` everywhere, and
+/// returns when all ranks are done. `unit` makes a unit of about the given number of bytes that is identified by a
+/// number, and `number` reads that back (`u64::MAX` if the unit is damaged).
 ///
-/// Checked: each message arrives once, at the rank that it was for, whole, from the rank that it says; those of one pair in order;
-/// large ones (1 MiB) among small ones; messages to oneself; many unreceived ones at a time, because nobody receives until it has
-/// sent all of its own; and that [`Transport::flush`] comes to an end.
+/// Checked: each message arrives once, whole, at its destination, with the right sender; messages of one pair in order;
+/// large ones (1 MiB) among small ones; messages to oneself; many unreceived ones at a time, because no rank receives
+/// until it has sent all of its own; and that [`Transport::flush`] completes.
 ///
 /// # Panics
 ///
-/// If the contract is broken. If a message is lost, the suite waits for it: run it with a limit of time.
+/// If the contract is broken. If a message is lost, the check waits for it: run it with a time limit.
 pub fn contract<W, T: Transport<W>>(
     transport: &mut T,
     seed: u64,

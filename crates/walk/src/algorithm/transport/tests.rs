@@ -31,7 +31,7 @@ fn the_local_transport_keeps_the_contract() {
     }
 }
 
-/// A node of a complete tree: its depth; visiting is counted.
+/// A node of a complete tree, given by its depth; visits are counted.
 #[derive(Clone, Debug)]
 struct Node(u32);
 
@@ -44,7 +44,7 @@ impl Unit for Node {
 const FAN_OUT: usize = 4;
 const DEPTH: u32 = 6;
 
-/// One process: a communicating thread and workers, as a program would write it.
+/// One process: a communicating thread and workers, as in a real program.
 fn process(
     mut transport: LocalTransport<Node>,
     options: &Options,

@@ -1,4 +1,4 @@
-//! Small worlds, searched completely.
+//! Exhaustive searches of small worlds.
 
 use super::*;
 use crate::algorithm::proximity::Nodes;

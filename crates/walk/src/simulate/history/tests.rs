@@ -1,9 +1,9 @@
-//! Hundreds of thousands of histories of every algorithm.
+//! Hundreds of thousands of random histories of every algorithm.
 
 use super::*;
 use crate::algorithm::token::Rule;
 
-/// `NACRE_SEED=…` replays one history.
+/// Returns the seeds to run; `NACRE_SEED=…` replays one history.
 fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
     match std::env::var("NACRE_SEED").ok().and_then(|seed| seed.parse::<u64>().ok()) {
         Some(seed) => seed..seed + 1,
@@ -69,7 +69,7 @@ fn a_hundred_ranks_end_too() {
     }
 }
 
-/// The first fault among `count` histories of DRQS under a wrong rule.
+/// Returns the first fault among `count` histories of DRQS under a wrong rule.
 fn caught(rule: Rule, count: u64) -> Option<Failure> {
     let limits = Limits { token_rule: rule, stop_one_in: 0, steps_max: 20_000, ..Limits::default() };
     (0..count).find_map(|seed| run(Algorithm::Drqs, seed, &limits).err())

@@ -1,4 +1,4 @@
-//! The simulation visits everything, repeats itself, and shows the bottlenecks that it should.
+//! Tests that the simulation visits everything, is repeatable, and shows the expected bottlenecks.
 
 use super::*;
 
@@ -117,9 +117,9 @@ fn a_slow_file_system_makes_all_alike() {
     }
 }
 
-/// The setting of section V, with a tenth of the files: 40 processes on 20 nodes of 16 cores. What the paper reports for
-/// 6.5 million files should come out for these as well: less than a fourth of the time, an order of magnitude fewer messages, two
-/// orders fewer bytes.
+/// Runs the setting of section V with a tenth of the files: 40 processes on 20 nodes of 16 cores. The paper's results
+/// for 6.5 million files should hold here as well: less than a fourth of the time, an order of magnitude fewer
+/// messages, two orders fewer bytes.
 #[test]
 fn on_the_papers_machine_the_distributed_walks_win_as_reported() {
     let shape = Shape::new(650_000, 1);

@@ -1,0 +1,57 @@
+//! How much memory the reply to a transaction may take, before it is known what it is.
+
+use nacre_object::limit::{
+    ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX, EXTENTS_PER_READ_MAX, FORK_NAME_BYTES_MAX, KEY_BYTES_MAX,
+    PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX, REPLY_BYTES_MAX, VALUE_BYTES_MAX,
+};
+use nacre_object::{ByteRange, Extent, Guard, Read, Transaction};
+
+/// Bytes that lie in one extent on average, at least: an object whose extents are shorter takes more than is reserved for
+/// reading it. (A reservation for extents of one byte each would be thirty times the data.)
+const EXTENT_DATA_BYTES: u64 = 16;
+/// What an answer takes beside what is in it.
+const ANSWER_BYTES: usize = 128;
+
+/// The most that the reply to a transaction takes in the server's memory. Values whose lengths are not known count as at most half
+/// of the server's account, so that they are never refused for what they might have been.
+pub(crate) fn reply_bytes(transaction: &Transaction, account_bytes: usize) -> usize {
+    let (mut data, mut unknown, mut rest) = (0usize, 0usize, 0usize);
+    for read in &transaction.reads {
+        rest += ANSWER_BYTES;
+        match read {
+            Read::Range { range, .. } => {
+                data += range.len.min(REPLY_BYTES_MAX as u64) as usize;
+                rest += extents(range);
+            }
+            Read::Extents { range, .. } => rest += extents(range),
+            Read::Stat => {}
+            Read::Forks { limit, .. } => {
+                rest += (*limit as usize).min(PAGE_ENTRIES_MAX) * (FORK_NAME_BYTES_MAX + 64);
+            }
+            Read::Key { .. } => unknown += VALUE_BYTES_MAX,
+            Read::Keys { limit, values, .. } => {
+                let value = if *values { VALUE_BYTES_MAX } else { 0 };
+                unknown += (*limit as usize).min(PAGE_ENTRIES_MAX) * (KEY_BYTES_MAX + value);
+            }
+            Read::Attribute { .. } => unknown += ATTRIBUTE_BYTES_MAX,
+            Read::Attributes => unknown += ATTRIBUTES_MAX * ATTRIBUTE_BYTES_MAX,
+        }
+    }
+    // Of all guards one is refused, and says what it found.
+    let found = transaction.guards.iter().map(|guard| match guard {
+        Guard::Region { range, .. } | Guard::Proposal { range, .. } => {
+            range.len.min(REFUSAL_BYTES_MAX as u64) as usize + extents(range)
+        }
+        Guard::Key { .. } => VALUE_BYTES_MAX.min(account_bytes / 2),
+        Guard::Attribute { .. } => ATTRIBUTE_BYTES_MAX.min(account_bytes / 2),
+        _ => 0,
+    });
+    let found = found.max().unwrap_or(0);
+    let data = data.min(REPLY_BYTES_MAX) + unknown.min(REPLY_BYTES_MAX).min(account_bytes / 2);
+    (data.min(REPLY_BYTES_MAX) + rest).max(found) + ANSWER_BYTES
+}
+
+fn extents(range: &ByteRange) -> usize {
+    let count = (range.len / EXTENT_DATA_BYTES + 1).min(EXTENTS_PER_READ_MAX as u64) as usize;
+    count * size_of::<Extent>()
+}

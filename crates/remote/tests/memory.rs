@@ -1,0 +1,173 @@
+//! The memory of a server, measured from outside: what peers that never read their replies can make it hold.
+//!
+//! Run with the argument `serve`, this program is the server; otherwise it starts itself as one for each case.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use nacre_logstore::LogStore;
+use nacre_object::testkit::block_on;
+use nacre_object::{
+    ByteRange, Fork, Guard, ObjectId, ObjectStore, Outcome, Read as ReadOperation, Transaction,
+};
+use nacre_remote::{RemoteOptions, RemoteStore};
+use nacre_rpc::handshake::hello;
+use nacre_rpc::{Address, ServerLimits, control};
+use support::{receive, request, serve_store};
+
+/// What all connections together may hold.
+const ACCOUNT_BYTES: usize = 64 << 20;
+/// What the allocator keeps, and what the store itself takes, beside the connections.
+const SLACK_BYTES: usize = 32 << 20;
+
+fn main() {
+    if std::env::args().nth(1).as_deref() == Some("serve") {
+        return serve();
+    }
+    let cases: [(&str, fn()); 3] = [
+        ("reads whose replies nobody reads", reads),
+        ("stale conditional writes whose refusals nobody reads", refusals),
+        ("one small request for a huge reply", huge_reply),
+    ];
+    for (name, case) in cases {
+        case();
+        println!("memory: {name}: ok");
+    }
+}
+
+/// Serves a store in memory until standard input ends.
+fn serve() {
+    let limits = ServerLimits { held_bytes_max: ACCOUNT_BYTES, ..Default::default() };
+    let server = serve_store(Arc::new(LogStore::memory(nacre_logstore::Options::default())), limits, None);
+    println!("{}", server.addresses()[0]);
+    let _ = std::io::stdin().read(&mut [0]);
+    std::process::exit(0);
+}
+
+struct Served {
+    child: Child,
+    address: Address,
+    store: RemoteStore,
+}
+
+impl Served {
+    fn start() -> Served {
+        let program = std::env::current_exe().unwrap();
+        let mut child =
+            Command::new(program).arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address: Address = line.trim().parse().unwrap();
+        let store = RemoteStore::new(std::slice::from_ref(&address), RemoteOptions::default()).unwrap();
+        Served { child, address, store }
+    }
+
+    fn apply(&self, transaction: Transaction) -> Outcome {
+        block_on(self.store.apply(&object(), transaction)).unwrap()
+    }
+
+    fn introduced(&self) -> TcpStream {
+        let Address::Tcp(address) = &self.address else { panic!("a TCP address") };
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&hello(1, 0)).unwrap();
+        stream.read_exact(&mut [0; 16]).unwrap();
+        stream
+    }
+
+    /// A line of the process's status, in bytes.
+    fn status(&self, name: &str) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    }
+
+    /// How much the process has grown at most since its size was `before`, when the deaf connections have had their first
+    /// replies, and the server has served others for a while.
+    fn growth(&self, before: usize, deaf: &[TcpStream]) -> usize {
+        for stream in deaf {
+            assert!(stream.peek(&mut [0]).unwrap() > 0);
+        }
+        for _ in 0..2000 {
+            self.apply(Transaction::new().read(ReadOperation::Stat));
+        }
+        self.status("VmHWM").saturating_sub(before)
+    }
+
+    /// The present size, which is also the largest from now on.
+    fn settle(&self) -> usize {
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
+        self.status("VmRSS")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // It ends when its standard input does; it is waited for, so that it is not left over.
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+fn object() -> ObjectId {
+    "o".parse().unwrap()
+}
+
+fn check(what: &str, growth: usize) {
+    println!("memory: {what}: the server grew by {} MiB", growth >> 20);
+    assert!(growth <= 2 * ACCOUNT_BYTES + SLACK_BYTES, "{what}: the server grew by {growth} bytes");
+}
+
+/// 60 reads of 16 MiB over one connection, and over each of four.
+fn reads() {
+    let served = Served::start();
+    served.apply(Transaction::new().write(Fork::DEFAULT, 0, vec![7; 16 << 20]));
+    let before = served.settle();
+    let read = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(0, 16 << 20));
+    let mut deaf: Vec<TcpStream> = (0..4).map(|_| served.introduced()).collect();
+    for stream in &mut deaf {
+        for id in 1..=60 {
+            stream.write_all(&request(id, "o", &read)).unwrap();
+        }
+    }
+    check("240 reads of 16 MiB", served.growth(before, &deaf[..1]));
+}
+
+/// 1,024 conditional writes that are refused, each with a region of a mebibyte.
+fn refusals() {
+    let served = Served::start();
+    served.apply(Transaction::new().write(Fork::DEFAULT, 0, vec![7; 1 << 20]));
+    served.apply(Transaction::new().write(Fork::DEFAULT, 0, vec![8; 1 << 20]));
+    let before = served.settle();
+    let range = ByteRange::new(0, 1 << 20);
+    let stale = Transaction::new().guard(Guard::Region { fork: Fork::DEFAULT, range, version: 1 });
+    let stale = stale.write(Fork::DEFAULT, 0, "x");
+    let mut deaf = served.introduced();
+    for id in 1..=1024 {
+        deaf.write_all(&request(id, "o", &stale)).unwrap();
+    }
+    check("1,024 stale conditional writes", served.growth(before, &[deaf]));
+}
+
+/// 4,096 reads of the extents of an object that has many, in one transaction.
+fn huge_reply() {
+    let served = Served::start();
+    let extents = |base: u64| (0..4096u64).map(move |n| ((base + n) * 2, bytes::Bytes::from_static(b"x")));
+    for base in [0, 4096] {
+        let write = nacre_object::Write::Extents { fork: Fork::DEFAULT, extents: extents(base).collect() };
+        served.apply(Transaction::new().change(write));
+    }
+    let before = served.settle();
+    let read = ReadOperation::Extents { fork: Fork::DEFAULT, range: ByteRange::new(0, 1 << 40) };
+    let many = (0..4096).fold(Transaction::new(), |many, _| many.read(read.clone()));
+    let bytes = request(1, "o", &many);
+    assert!(bytes.len() < 100_000);
+    let mut stream = served.introduced();
+    stream.write_all(&bytes).unwrap();
+    let error = control::get_failure(&receive(&mut stream).unwrap()).unwrap();
+    assert_eq!(error.kind, nacre_object::ErrorKind::Invalid, "{error}");
+    check("one request for a huge reply", served.growth(before, &[]));
+}

@@ -1,0 +1,372 @@
+//! What the callers of a link and its driver share: the requests to be sent, and the calls under way.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use nacre_object::{ErrorKind, StoreError};
+use rand::Rng;
+use slab::Slab;
+
+use crate::client::LinkOptions;
+use crate::client::event::{Event, Events};
+use crate::control::{self, Beginning, SessionKey};
+use crate::error::WireError;
+use crate::frame::{Frame, Kind, flag};
+use crate::limit::WINDOW_BYTES;
+use crate::outbox::Outbox;
+
+/// What callers and the driver share.
+pub(super) struct State {
+    /// Set while a connection is wanted though nothing is to be sent.
+    pub(super) asking: bool,
+    /// Encoded requests that the driver has not taken yet.
+    pub(super) outbox: Outbox,
+    /// The position at which `outbox` begins.
+    pub(super) base: u64,
+    pub(super) calls: Slab<Call>,
+    pub(super) generation: u32,
+    /// Callers that found no room.
+    pub(super) waiting: VecDeque<Waker>,
+    /// Whether there is a driver.
+    pub(super) driven: bool,
+    pub(super) driver: Option<Waker>,
+    /// Whether the driver was told already that there is something to do.
+    pub(super) told: bool,
+    /// Set when the last handle is gone: the driver ends when the last call has its reply.
+    pub(super) closed: bool,
+    /// Why the last attempt to connect failed, and until when nobody tries again.
+    pub(super) failure: Option<(StoreError, Instant)>,
+    pub(super) failures: u32,
+    /// Set while the server takes no more requests on the connection, but still answers earlier ones.
+    pub(super) leaving: bool,
+    /// Bytes of events that were consumed and of which the server has not been told.
+    pub(super) consumed: usize,
+    /// The session that the next connection is to resume.
+    pub(super) session: Option<SessionKey>,
+    /// Since when it has had no connection.
+    pub(super) broken: Option<Instant>,
+    /// What is to be cancelled when the session is resumed, by service and id: calls whose replies may have been lost, and
+    /// the latest ones that were cancelled after their replies had come.
+    pub(super) cancels: VecDeque<(u8, u64)>,
+}
+
+pub(super) struct Call {
+    pub(super) generation: u32,
+    pub(super) start: u64,
+    pub(super) stage: Stage,
+    /// What is to be done when nobody waits any more.
+    pub(super) manner: Manner,
+    /// Parts of the reply, ahead of its end.
+    pub(super) parts: VecDeque<Bytes>,
+    /// The reply that confirmed a subscription, until its caller has taken it.
+    pub(super) reply: Option<Frame>,
+}
+
+/// What kind of call it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Manner {
+    /// The service that learns when nobody waits for the reply any more.
+    pub(super) cancels: Option<u8>,
+    /// Whether events follow the reply.
+    pub(super) subscribes: bool,
+    /// Whether only the latest part of the reply matters.
+    pub(super) latest: bool,
+}
+
+impl Call {
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Waiting(_) | Stage::Abandoned | Stage::Subscribed(_))
+    }
+}
+
+pub(super) enum Stage {
+    /// The reply has not come.
+    Waiting(Option<Waker>),
+    /// Nobody waits for the reply any more.
+    Abandoned,
+    /// The reply has come.
+    Replied(Frame),
+    /// The reply will not come.
+    Lost(Loss),
+    /// Events come.
+    Subscribed(Box<Events>),
+}
+
+/// The end of a reply, and the parts of it that were not taken before.
+pub(super) type Answer = (Frame, VecDeque<Bytes>);
+
+/// Cancellations that are remembered for a session that may have to be resumed.
+const CANCELS_MAX: usize = 16_384;
+
+/// Why there will be no reply.
+pub(super) enum Loss {
+    /// The server could not be reached. The request was not sent.
+    Unreachable(StoreError),
+    /// The connection broke before the request was sent.
+    Unsent,
+    /// The connection broke when the request may have been sent.
+    Broken(String),
+}
+
+/// Which call of a link.
+#[derive(Clone, Copy)]
+pub(super) struct Ticket {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+impl Ticket {
+    pub(super) fn id(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+}
+
+impl State {
+    /// Gives the driver that is to be woken because there is something to send.
+    pub(super) fn tell(&mut self) -> Option<Waker> {
+        if std::mem::replace(&mut self.told, true) { None } else { self.driver.take() }
+    }
+
+    /// Notes that bytes of events were consumed, and tells the server from time to time. Gives the driver that is to be
+    /// woken then.
+    pub(super) fn consume(&mut self, bytes: usize) -> Option<Waker> {
+        self.consumed += bytes;
+        if self.consumed < WINDOW_BYTES / 4 {
+            return None;
+        }
+        // A window is far below 4 GiB.
+        control::put_window(&mut self.outbox, std::mem::take(&mut self.consumed) as u32);
+        self.tell()
+    }
+
+    pub(super) fn note_cancel(&mut self, service: u8, id: u64) {
+        if self.cancels.len() >= CANCELS_MAX {
+            self.cancels.pop_front();
+        }
+        self.cancels.push_back((service, id));
+    }
+
+    /// When the next connection is to be made for a session that has subscriptions, but none now; `None` if there is
+    /// no such session.
+    pub(super) fn resuming(&self) -> Option<Instant> {
+        let subscribed = |call: &Call| match &call.stage {
+            Stage::Subscribed(events) => events.ended.is_none(),
+            _ => false,
+        };
+        self.broken.filter(|_| self.session.is_some())?;
+        let any = self.calls.iter().any(|(_, call)| subscribed(call));
+        any.then(|| self.failure.as_ref().map_or_else(Instant::now, |(_, until)| *until))
+    }
+
+    /// Notes that a session has begun, or goes on.
+    pub(super) fn begun(&mut self, begun: &Beginning, wakers: &mut Vec<Waker>) {
+        if begun.kept {
+            for (service, id) in &self.cancels {
+                control::put_cancel(&mut self.outbox, *service, *id);
+            }
+        } else {
+            let text =
+                "the session has ended: its client came back too late, or the server was started again";
+            self.end_subscriptions(&StoreError::new(ErrorKind::Unavailable, text), wakers);
+            self.cancels.clear();
+        }
+        self.session = Some(begun.session).filter(|session| !session.is_none());
+        self.broken = None;
+    }
+
+    pub(super) fn end_subscriptions(&mut self, error: &StoreError, wakers: &mut Vec<Waker>) {
+        for (_, call) in &mut self.calls {
+            if let Stage::Subscribed(events) = &mut call.stage {
+                // What came before is as good as any.
+                events.ended.get_or_insert_with(|| Some(error.clone()));
+                wakers.extend(events.waker.take());
+            }
+        }
+    }
+
+    /// Whether no call waits for its reply.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.calls.iter().any(|(_, call)| call.is_open())
+    }
+
+    /// Registers the driver for the next request.
+    pub(super) fn listen(&mut self, waker: &Waker) {
+        self.told = false;
+        match &self.driver {
+            Some(driver) if driver.will_wake(waker) => {}
+            _ => self.driver = Some(waker.clone()),
+        }
+    }
+
+    /// Hands the encoded requests to the driver, in exchange for an empty outbox.
+    pub(super) fn take_outbox(&mut self, sending: &mut Outbox, wakers: &mut Vec<Waker>) {
+        debug_assert!(sending.is_empty());
+        self.base += self.outbox.len() as u64;
+        std::mem::swap(&mut self.outbox, sending);
+        wakers.extend(self.waiting.drain(..));
+    }
+
+    /// Gives a reply or an event to its caller. False if it is a reply that belongs to no call.
+    pub(super) fn deliver(&mut self, frame: Frame, wakers: &mut Vec<Waker>) -> Result<bool, WireError> {
+        let (index, generation) = (frame.id as u32 as usize, (frame.id >> 32) as u32);
+        let event = matches!(frame.kind, Kind::EVENT | Kind::END);
+        let call = self.calls.get_mut(index).filter(|call| call.generation == generation);
+        let Some(call) = call else {
+            // Who has unsubscribed may still be sent events.
+            if frame.kind == Kind::EVENT {
+                let (_, payload) = control::get_event(&frame)?;
+                let _ = self.consume(Event::Pushed(payload).cost());
+            }
+            return Ok(event);
+        };
+        if event {
+            self.deliver_event(index, &frame, wakers)?;
+            return Ok(true);
+        }
+        if frame.flags & flag::MORE != 0 {
+            if let Stage::Waiting(waker) = &mut call.stage {
+                wakers.extend(waker.take());
+                if call.manner.latest {
+                    call.parts.clear();
+                }
+                call.parts.push_back(frame.body);
+            }
+            return Ok(true);
+        }
+        let subscribed = call.manner.subscribes && frame.kind != Kind::ERROR;
+        match &mut call.stage {
+            Stage::Waiting(waker) => {
+                wakers.extend(waker.take());
+                if subscribed {
+                    call.reply = Some(frame);
+                    call.stage = Stage::Subscribed(Box::default());
+                } else {
+                    call.stage = Stage::Replied(frame);
+                }
+            }
+            // The end of the events is still to come.
+            Stage::Abandoned if subscribed => {}
+            Stage::Abandoned => {
+                self.calls.remove(index);
+            }
+            // Two replies to one request.
+            Stage::Replied(_) | Stage::Lost(_) | Stage::Subscribed(_) => return Ok(false),
+        }
+        if !self.waiting.is_empty() {
+            wakers.extend(self.waiting.drain(..));
+        }
+        Ok(true)
+    }
+
+    pub(super) fn deliver_event(
+        &mut self,
+        index: usize,
+        frame: &Frame,
+        wakers: &mut Vec<Waker>,
+    ) -> Result<(), WireError> {
+        let call = &mut self.calls[index];
+        match &mut call.stage {
+            Stage::Subscribed(events) if frame.kind == Kind::END => {
+                events.ended = Some(control::get_end(&frame.body)?);
+                wakers.extend(events.waker.take());
+            }
+            Stage::Subscribed(events) => {
+                let (sequence, payload) = control::get_event(frame)?;
+                events.push(frame, sequence, payload);
+                wakers.extend(events.waker.take());
+            }
+            Stage::Abandoned if frame.kind == Kind::END => {
+                self.calls.remove(index);
+                wakers.extend(self.waiting.drain(..));
+            }
+            Stage::Abandoned => {
+                let (_, payload) = control::get_event(frame)?;
+                // The driver is at work and looks for what is to be sent when it has read.
+                let _ = self.consume(Event::Pushed(payload).cost());
+            }
+            Stage::Waiting(_) | Stage::Replied(_) | Stage::Lost(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Ends all calls that wait, because the connection broke when `written` was the position of the last byte
+    /// that the socket had taken; or, without it, because there was no connection.
+    pub(super) fn lose(
+        &mut self,
+        written: Option<u64>,
+        error: &StoreError,
+        session_timeout: Duration,
+        wakers: &mut Vec<Waker>,
+    ) {
+        if self.session.is_some() {
+            let lost = |call: &Call| match call.stage {
+                Stage::Waiting(_) if written.is_some_and(|written| call.start < written) => {
+                    call.manner.cancels
+                }
+                Stage::Abandoned => call.manner.cancels,
+                _ => None,
+            };
+            let cancels: Vec<(u8, u64)> = self
+                .calls
+                .iter()
+                .filter_map(|(index, call)| {
+                    let ticket = Ticket { index: index as u32, generation: call.generation };
+                    lost(call).map(|service| (service, ticket.id()))
+                })
+                .collect();
+            cancels.into_iter().for_each(|(service, id)| self.note_cancel(service, id));
+        }
+        self.calls.retain(|_, call| match &mut call.stage {
+            Stage::Waiting(waker) => {
+                wakers.extend(waker.take());
+                call.stage = Stage::Lost(match written {
+                    None => Loss::Unreachable(error.clone()),
+                    Some(written) if call.start >= written => Loss::Unsent,
+                    Some(_) => Loss::Broken(error.message.clone()),
+                });
+                true
+            }
+            Stage::Abandoned => false,
+            Stage::Replied(_) | Stage::Lost(_) | Stage::Subscribed(_) => true,
+        });
+        let now = Instant::now();
+        let broken = *self.broken.get_or_insert(now);
+        if self.session.is_none() || now.duration_since(broken) >= session_timeout {
+            self.session = None;
+            self.cancels.clear();
+            self.end_subscriptions(error, wakers);
+        }
+        self.leaving = false;
+        self.consumed = 0;
+        self.base += self.outbox.len() as u64;
+        self.outbox = Outbox::default();
+        wakers.extend(self.waiting.drain(..));
+    }
+
+    /// Notes that an attempt to connect failed.
+    pub(super) fn failed(&mut self, error: &StoreError, options: &LinkOptions) {
+        let pause = options.backoff_min.saturating_mul(1 << self.failures.min(16)).min(options.backoff_max);
+        // Clients that lost the same server must not all come back at the same moment.
+        let jittered = pause.mul_f64(rand::rng().random_range(0.5..1.0));
+        self.failures += 1;
+        self.asking = false;
+        self.failure = Some((error.clone(), Instant::now() + jittered.max(Duration::from_millis(1))));
+    }
+
+    /// Notes that an attempt to connect succeeded.
+    pub(super) fn connected(&mut self) {
+        self.asking = false;
+        self.failures = 0;
+        self.failure = None;
+    }
+
+    /// Notes that the driver is gone.
+    pub(super) fn undriven(&mut self) {
+        self.asking = false;
+        self.driven = false;
+        self.driver = None;
+        self.told = false;
+    }
+}

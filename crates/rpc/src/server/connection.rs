@@ -1,0 +1,567 @@
+//! One connection of a server.
+//!
+//! A connection reads large batches, takes out every whole frame, hands each request to its service, and writes the
+//! replies of the whole batch at once. Replies that are there at once cost no allocation and no task switch.
+//!
+//! Invariants: a connection stops reading while it has as many requests in flight, or as many bytes of replies
+//! unwritten, as its limits allow; so a peer that does not read its replies is soon not read from either. A peer
+//! that leaves a frame half sent, or replies unread, for too long is disconnected, so what it holds is given back.
+
+mod resumption;
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes};
+use nacre_object::{ErrorKind, StoreError};
+use tokio::sync::watch;
+use tokio::time::Sleep;
+
+use crate::channel::Channel;
+use crate::control;
+use crate::error::WireError;
+use crate::frame::{CONTROL, Frame, Kind, flag};
+use crate::inbox::Inbox;
+use crate::limit::PROTOCOL_VERSION_EVENTS;
+use crate::outbox::Outbox;
+use crate::server::Shared;
+use crate::server::mailbox::Mailbox;
+use crate::server::service::{Fate, Handler, Incoming, Peer, Room, unsupported};
+use crate::server::sessions::Session;
+use crate::server::stats::Tally;
+
+/// Buffers of a connection that is idle are given back if they are larger than this.
+const IDLE_BYTES: usize = 4 << 10;
+/// Rounds of reading and writing before other connections of the thread get their turn.
+const ROUNDS_MAX: usize = 8;
+/// How long a server that stops waits for a peer to read its last replies.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it then waits for the peer to close the connection.
+const LINGER: Duration = Duration::from_millis(500);
+
+pub(crate) struct Connection {
+    channel: Channel,
+    shared: Arc<Shared>,
+    inbox: Inbox,
+    outbox: Outbox,
+    peer: Peer,
+    /// The session, if it is one that outlives the connection.
+    session: Option<Arc<Session>>,
+    /// The session that the peer wants to resume, and the id of the request by which it does.
+    resuming: Option<(Arc<Session>, u64)>,
+    /// The services, each with what it keeps for this connection; empty until the first is needed.
+    handlers: Vec<Box<dyn Handler>>,
+    /// Parts of replies that are sent ahead of their ends, and events.
+    mailbox: Arc<Mailbox>,
+    /// The deadlines of requests whose replies are being made, with the service and the id.
+    deadlines: BTreeSet<(Instant, usize, u64)>,
+    deadline_timer: Option<Pin<Box<Sleep>>>,
+    /// Requests whose replies are being made, and the bytes of these requests.
+    pending: usize,
+    pending_bytes: usize,
+    /// What is reserved for those replies.
+    reserved: usize,
+    /// A request that waits for room for its reply.
+    blocked: Option<Blocked>,
+    /// Whether the connection was not read from for want of memory.
+    starved: bool,
+    /// The number of the connection.
+    number: u64,
+    /// What the budget and the counters were told last.
+    held_bytes: usize,
+    in_flight: usize,
+    tally: Tally,
+    /// When the frames at hand were read.
+    read_at: Instant,
+    /// Set when the server stops: what was accepted is finished, everything else is refused.
+    draining: bool,
+    /// Set when the peer will send no more, or sent what is not the protocol.
+    ended: bool,
+    stall: Stall,
+}
+
+/// A request that waits for room for its reply.
+struct Blocked {
+    kind: Kind,
+    id: u64,
+    body: Bytes,
+    deadline: Option<Instant>,
+}
+
+/// Watches over a peer that owes something.
+#[derive(Default)]
+struct Stall {
+    timer: Option<Pin<Box<Sleep>>>,
+    moved: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(channel: Channel, shared: Arc<Shared>, peer: Peer) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let modern = peer.version >= PROTOCOL_VERSION_EVENTS;
+        let mailbox = Mailbox::new(&shared.limits, shared.stats.clone(), modern);
+        Self {
+            channel,
+            shared,
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            peer,
+            session: None,
+            resuming: None,
+            handlers: Vec::new(),
+            mailbox,
+            deadlines: BTreeSet::new(),
+            deadline_timer: None,
+            pending: 0,
+            pending_bytes: 0,
+            reserved: 0,
+            blocked: None,
+            starved: false,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            held_bytes: 0,
+            in_flight: 0,
+            tally: Tally::default(),
+            read_at: Instant::now(),
+            draining: false,
+            ended: false,
+            stall: Stall::default(),
+        }
+    }
+
+    /// Serves the connection until it ends, or until the server stops.
+    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) -> io::Result<()> {
+        tokio::select! {
+            biased;
+            result = poll_fn(|context| self.poll(context)) => return result,
+            _ = stop.wait_for(|stop| *stop) => {}
+        }
+        self.draining = true;
+        control::put_bare(&mut self.outbox, Kind::GOODBYE, 0);
+        for handler in self.handlers.iter_mut().filter(|handler| !handler.is_awaited()) {
+            self.pending -= handler.pending();
+            handler.refuse(&closed(), &self.mailbox, &mut self.outbox);
+        }
+        // What was accepted is finished, and its replies are sent. Refusing what still comes in, instead of closing,
+        // keeps the system from discarding replies under way.
+        if let Some(result) = poll_fn(|context| self.poll_until(context, Self::is_answered)).await {
+            return result;
+        }
+        let flushed = poll_fn(|context| self.poll_until(context, Self::is_idle));
+        if let Ok(Some(result)) = tokio::time::timeout(FLUSH_TIMEOUT, flushed).await {
+            return result;
+        }
+        // The peer knows by now, and closes the connection as soon as it has read everything.
+        tokio::time::timeout(LINGER, poll_fn(|context| self.poll(context))).await.unwrap_or(Ok(()))
+    }
+
+    /// Polls until the connection ends, which gives how, or until a condition holds.
+    fn poll_until(
+        &mut self,
+        context: &mut Context<'_>,
+        condition: impl FnOnce(&Self) -> bool,
+    ) -> Poll<Option<io::Result<()>>> {
+        match self.poll(context) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending if condition(self) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn is_answered(&self) -> bool {
+        self.pending == 0 && self.blocked.is_none()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.pending == 0 && self.outbox.is_empty() && self.channel.is_flushed()
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = self.turn(context);
+        self.settle();
+        if result.is_pending() {
+            self.account();
+        }
+        result
+    }
+
+    fn settle(&mut self) {
+        self.tally.settle(&self.shared.stats);
+        self.handlers.iter_mut().for_each(|handler| handler.settle());
+    }
+
+    /// Bytes that are received, waiting, or unsent.
+    fn buffers(&self) -> usize {
+        let blocked = self.blocked.as_ref().map_or(0, |blocked| blocked.body.len());
+        self.inbox.held_bytes()
+            + self.outbox.held_bytes()
+            + self.channel.held_bytes()
+            + self.mailbox.held_bytes()
+            + self.pending_bytes
+            + blocked
+    }
+
+    /// Tells the server what the connection holds.
+    fn account(&mut self) {
+        let held = self.buffers() + self.reserved;
+        self.shared.budget.hold(&self.shared.stats, self.held_bytes, held);
+        self.held_bytes = held;
+        self.shared.stats.in_flight.change(self.in_flight, self.pending);
+        self.in_flight = self.pending;
+    }
+
+    fn turn(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        for _ in 0..ROUNDS_MAX {
+            if self.session.as_ref().is_some_and(|session| session.is_wanted(context)) {
+                return Poll::Ready(Err(io::Error::other("the session goes on over another connection")));
+            }
+            let mut progress = self.resume(context);
+            progress |= self.collect(context);
+            progress |= self.unblock(context);
+            progress |= self.flush(context)?;
+            progress |= self.read(context)?;
+            if self.ended && self.is_idle() {
+                return Poll::Ready(Ok(()));
+            }
+            if !progress {
+                self.outbox.release(IDLE_BYTES);
+                return self.watch(context);
+            }
+            self.stall.moved = true;
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Ends a connection whose peer owes something for too long.
+    fn watch(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A peer that waits for the server's memory owes nothing.
+        let waits = self.starved || self.blocked.is_some() || self.resuming.is_some();
+        let owes = !self.outbox.is_empty() || !self.channel.is_flushed() || self.inbox.is_partial() && !waits;
+        let half = self.shared.limits.stall_timeout / 2;
+        loop {
+            match &mut self.stall.timer {
+                None if !owes => return Poll::Pending,
+                None => {
+                    self.stall.moved = true;
+                    self.stall.timer = Some(Box::pin(tokio::time::sleep(half)));
+                }
+                Some(timer) => {
+                    if timer.as_mut().poll(context).is_pending() {
+                        return Poll::Pending;
+                    }
+                    if !owes {
+                        self.stall.timer = None;
+                    } else if std::mem::take(&mut self.stall.moved) {
+                        timer.as_mut().reset(tokio::time::Instant::now() + half);
+                    } else {
+                        let why = "the peer neither reads its replies nor goes on with its request";
+                        return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Encodes the replies that were finished meanwhile.
+    fn collect(&mut self, context: &mut Context<'_>) -> bool {
+        let mut progress = self.expire(context);
+        for (index, handler) in self.handlers.iter_mut().enumerate() {
+            while self.outbox.len() < self.shared.limits.reply_bytes_max {
+                let finished = handler.poll_finished(context, &self.mailbox, &mut self.outbox);
+                let Some(finished) = finished else { break };
+                self.pending -= 1;
+                self.pending_bytes -= finished.request_bytes;
+                self.reserved -= finished.reserved;
+                if let Some(deadline) = finished.deadline {
+                    self.deadlines.remove(&(deadline, index, finished.id));
+                }
+                self.tally.latency(finished.began.elapsed(), 1);
+                progress = true;
+            }
+        }
+        progress | self.mailbox.collect(context.waker(), &mut self.outbox)
+    }
+
+    /// Cancels the requests whose deadlines have passed.
+    fn expire(&mut self, context: &mut Context<'_>) -> bool {
+        let mut progress = false;
+        while let Some(&(deadline, index, id)) = self.deadlines.first() {
+            let timer = self
+                .deadline_timer
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.into())));
+            if timer.deadline() != deadline.into() {
+                timer.as_mut().reset(deadline.into());
+            }
+            if timer.as_mut().poll(context).is_pending() {
+                return progress;
+            }
+            self.deadlines.pop_first();
+            self.deadline_timer = None;
+            if let Some(finished) = self.handlers[index].cancel(id, Some(deadline), &self.mailbox) {
+                self.pending -= 1;
+                self.pending_bytes -= finished.request_bytes;
+                self.reserved -= finished.reserved;
+                let text = "the deadline of the request passed before the reply was there";
+                control::put_error(&mut self.outbox, id, &StoreError::new(ErrorKind::Unknown, text));
+                progress = true;
+            }
+        }
+        self.deadline_timer = None;
+        progress
+    }
+
+    /// Writes as much as the socket takes.
+    fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        // Who has a reply finds it counted.
+        self.settle();
+        let mut sent = 0;
+        if let Poll::Ready(result) = self.channel.poll_write(context, &mut self.outbox, &mut sent) {
+            result?;
+        }
+        self.tally.sent_bytes += sent as u64;
+        Ok(sent > 0)
+    }
+
+    /// Whether the limits of this connection allow one more request.
+    fn may_accept(&self) -> bool {
+        let limits = &self.shared.limits;
+        self.resuming.is_none()
+            && self.blocked.is_none()
+            && self.pending < limits.requests_max
+            && self.pending_bytes < limits.request_bytes_max
+            && self.outbox.len() < limits.reply_bytes_max
+            && self.handlers.iter().all(|handler| handler.may_accept())
+    }
+
+    /// Reads once, and accepts all whole frames.
+    fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
+        self.read_at = Instant::now();
+        let mut progress = self.accept();
+        self.starved = false;
+        if !self.ended && self.may_accept() && self.may_hold_more(context) {
+            match self.channel.poll_read(context, &mut self.inbox) {
+                Poll::Pending => {}
+                Poll::Ready(Err(error)) => return Err(error),
+                // Whoever closes its end is gone, and waits for nothing any more.
+                Poll::Ready(Ok(0)) if self.mailbox.is_modern() => {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                Poll::Ready(Ok(0)) => {
+                    self.ended = true;
+                    progress = true;
+                }
+                Poll::Ready(Ok(count)) => {
+                    self.tally.received_bytes += count as u64;
+                    self.read_at = Instant::now();
+                    self.accept();
+                    progress = true;
+                }
+            }
+        }
+        self.inbox.settle();
+        if !self.inbox.is_partial() {
+            self.shared.budget.step_back(self.number);
+        }
+        Ok(progress)
+    }
+
+    fn may_hold_more(&mut self, context: &mut Context<'_>) -> bool {
+        let nothing = self.pending == 0 && self.outbox.is_empty() && !self.inbox.is_partial();
+        let may = nothing || self.shared.budget.may_grow(&self.shared.stats, self.number, context.waker());
+        self.starved = !may;
+        may
+    }
+
+    /// Hands all whole frames that were received to their services, as far as the limits allow.
+    fn accept(&mut self) -> bool {
+        let mut progress = false;
+        let mut answered = 0;
+        while !self.ended && self.may_accept() {
+            match self.inbox.next() {
+                Ok(None) if self.refuse_too_large() => {}
+                Ok(None) => break,
+                Ok(Some(frame)) if frame.flags != 0 && !self.mailbox.is_modern() => {
+                    let error = WireError::Malformed("the reserved bytes of a header are not zero");
+                    control::put_error(&mut self.outbox, 0, &error.into());
+                    self.ended = true;
+                }
+                Ok(Some(frame)) => answered += u64::from(self.execute(frame)),
+                Err(error) => {
+                    // The stream cannot be understood from here on.
+                    control::put_error(&mut self.outbox, 0, &error.into());
+                    self.ended = true;
+                }
+            }
+            progress = true;
+        }
+        if answered > 0 {
+            self.tally.latency(self.read_at.elapsed(), answered);
+        }
+        progress
+    }
+
+    /// Refuses a request that is being received if it is larger than all connections together may hold, and forgets it. False
+    /// if there is none.
+    fn refuse_too_large(&mut self) -> bool {
+        let limit = self.shared.budget.limit();
+        let Some((id, frame_bytes)) = self.inbox.announced().filter(|(_, bytes)| *bytes > limit) else {
+            return false;
+        };
+        let text = format!(
+            "the request takes {frame_bytes} bytes, and all connections to this server together may hold {limit}; send less at once"
+        );
+        control::put_error(&mut self.outbox, id, &StoreError::new(ErrorKind::Invalid, text));
+        self.inbox.skip(frame_bytes);
+        true
+    }
+
+    /// Executes the request that waits for room for its reply, if there is room now.
+    fn unblock(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(Blocked { kind, id, body, deadline }) = self.blocked.take() else { return false };
+        self.shared.budget.wait(context.waker());
+        let Some(index) = self.shared.services.find(kind) else { return false };
+        let answered = self.hand_over(index, kind, id, body, deadline);
+        if answered {
+            self.tally.latency(self.read_at.elapsed(), 1);
+        }
+        self.blocked.is_none()
+    }
+
+    /// Executes a request. True if it was answered at once.
+    fn execute(&mut self, frame: Frame) -> bool {
+        let Frame { kind, flags, id, mut body } = frame;
+        if kind.service == CONTROL && self.control(kind, id, &body) {
+            return false;
+        }
+        if self.draining {
+            control::put_error(&mut self.outbox, id, &closed());
+            return true;
+        }
+        let index = self.shared.services.find(kind).filter(|_| flags & !flag::DEADLINE == 0);
+        let Some(index) = index else {
+            control::put_error(&mut self.outbox, id, &unsupported(kind));
+            return false;
+        };
+        let mut deadline = None;
+        if flags & flag::DEADLINE != 0 {
+            if body.len() < 4 {
+                control::put_error(&mut self.outbox, id, &WireError::Truncated.into());
+                return false;
+            }
+            let time_ms = body.get_u32_le();
+            deadline = Some(self.read_at + Duration::from_millis(time_ms.into()));
+        }
+        if self.handlers.is_empty() {
+            self.handlers = self.shared.services.open(&self.peer);
+        }
+        self.hand_over(index, kind, id, body, deadline)
+    }
+
+    /// Hands a request to its service. True if it was answered at once.
+    fn hand_over(
+        &mut self,
+        index: usize,
+        kind: Kind,
+        id: u64,
+        body: Bytes,
+        deadline: Option<Instant>,
+    ) -> bool {
+        let request_bytes = body.len();
+        let room = Room {
+            budget: &self.shared.budget,
+            stats: &self.shared.stats,
+            base: self.buffers() + self.reserved,
+            drawn: Cell::new(self.held_bytes),
+            reserved: Cell::new(0),
+            alone: self.pending == 0 && self.outbox.is_empty(),
+        };
+        let request = Incoming { kind, id, body, deadline, mailbox: &self.mailbox, room: Some(&room) };
+        let fate = self.handlers[index].handle(request, self.read_at, &mut self.outbox);
+        self.held_bytes = room.drawn.get();
+        let reserved = room.reserved.get();
+        match fate {
+            Fate::Later => {
+                self.pending += 1;
+                self.pending_bytes += request_bytes;
+                self.reserved += reserved;
+                self.deadlines.extend(deadline.map(|deadline| (deadline, index, id)));
+                false
+            }
+            Fate::NoRoom(body) => {
+                self.blocked = Some(Blocked { kind, id, body, deadline });
+                false
+            }
+            Fate::Answered | Fate::Uncounted => {
+                self.mailbox.replied(id, &mut self.outbox);
+                fate == Fate::Answered
+            }
+        }
+    }
+
+    /// Handles a message of the connection itself. False if it is none.
+    fn control(&mut self, kind: Kind, id: u64, body: &Bytes) -> bool {
+        if kind == Kind::PING {
+            control::put_bare(&mut self.outbox, Kind::PONG, id);
+            return true;
+        }
+        if !self.mailbox.is_modern() {
+            return false;
+        }
+        let done = match kind {
+            Kind::BEGIN => control::get_beginning(body).map(|beginning| self.begin(id, &beginning)),
+            Kind::CANCEL => control::get_cancel(body).map(|number| self.cancel(number, id)),
+            Kind::WINDOW => control::get_window(body).map(|bytes| self.mailbox.consumed(bytes)),
+            _ => return false,
+        };
+        if let Err(error) = done {
+            control::put_error(&mut self.outbox, id, &error.into());
+        }
+        true
+    }
+
+    /// Cancels a request, or ends a subscription.
+    fn cancel(&mut self, number: u8, id: u64) {
+        let ended = self.mailbox.unsubscribe(id, &mut self.outbox);
+        let Some(index) = self.shared.services.find_number(number) else { return };
+        let Some(handler) = self.handlers.get_mut(index) else { return };
+        let Some(finished) = handler.cancel(id, None, &self.mailbox) else { return };
+        self.pending -= 1;
+        self.pending_bytes -= finished.request_bytes;
+        self.reserved -= finished.reserved;
+        if let Some(deadline) = finished.deadline {
+            self.deadlines.remove(&(deadline, index, id));
+        }
+        // Its id is free again when it has been answered.
+        if !ended {
+            let error = StoreError::new(ErrorKind::Closed, "the request was cancelled");
+            control::put_error(&mut self.outbox, id, &error);
+        }
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::new(ErrorKind::Closed, "the server is shutting down")
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.shared.budget.step_back(self.number);
+        match self.session.take() {
+            Some(session) if self.draining => self.shared.sessions.end(&session),
+            Some(session) => self.detach(session),
+            None => {}
+        }
+        if !self.handlers.is_empty() || self.draining {
+            self.mailbox.close();
+        }
+        self.shared.budget.hold(&self.shared.stats, self.held_bytes, 0);
+        self.shared.stats.in_flight.change(self.in_flight, 0);
+    }
+}

@@ -1,0 +1,79 @@
+//! How a connection comes by a session, and lets go of it.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use nacre_object::{ErrorKind, StoreError};
+
+use super::Connection;
+use crate::control::{self, Beginning, SessionKey};
+use crate::frame::Kind;
+use crate::server::sessions::{Kept, Session};
+
+impl Connection {
+    /// Begins a session, or the resumption of one.
+    pub(super) fn begin(&mut self, id: u64, beginning: &Beginning) {
+        if !self.handlers.is_empty() || self.session.is_some() || self.draining {
+            let text = "a session begins before anything else";
+            return control::put_error(&mut self.outbox, id, &StoreError::new(ErrorKind::Invalid, text));
+        }
+        if !beginning.session.is_none()
+            && let Some(session) = self.shared.sessions.find(&beginning.session)
+        {
+            // Nothing else is handled until it is there.
+            self.resuming = Some((session, id));
+            return;
+        }
+        self.begin_anew(id, beginning.kept);
+    }
+
+    fn begin_anew(&mut self, id: u64, kept: bool) {
+        if kept {
+            match self.shared.sessions.begin() {
+                Ok(session) => self.session = session,
+                Err(error) => return control::put_error(&mut self.outbox, id, &error),
+            }
+        }
+        self.put_begun(id, false);
+    }
+
+    fn put_begun(&mut self, id: u64, kept: bool) {
+        let session = self.session.as_ref().map_or(SessionKey::NONE, |session| session.key());
+        let beginning = Beginning { features: 0, kept, session };
+        control::put_beginning(&mut self.outbox, Kind::BEGUN, id, &beginning);
+    }
+
+    /// Takes over the session that the peer wants to resume, as soon as its old connection has let go of it.
+    pub(super) fn resume(&mut self, context: &mut Context<'_>) -> bool {
+        let Some((session, id)) = &self.resuming else { return false };
+        let Poll::Ready(kept) = session.poll_resume(context) else { return false };
+        let (session, id) = (session.clone(), *id);
+        self.resuming = None;
+        match kept {
+            Some(Kept { handlers, mailbox }) => {
+                (self.handlers, self.mailbox, self.session) = (handlers, mailbox, Some(session));
+                self.handlers.iter_mut().for_each(|handler| handler.resumed());
+                self.put_begun(id, true);
+                self.mailbox.resumed();
+            }
+            None => self.begin_anew(id, true),
+        }
+        true
+    }
+
+    /// Lets go of the session, which waits for the next connection for a while.
+    pub(super) fn detach(&mut self, session: Arc<Session>) {
+        for handler in &mut self.handlers {
+            handler.cancel_all(&self.mailbox);
+            handler.broken();
+        }
+        self.mailbox.detached();
+        let kept = Kept { handlers: std::mem::take(&mut self.handlers), mailbox: self.mailbox.clone() };
+        let number = session.detach(kept);
+        let shared = self.shared.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(shared.limits.session_timeout).await;
+            shared.sessions.expire(&session, number);
+        });
+    }
+}

@@ -1,0 +1,179 @@
+//! Sessions: what a client has at the server beyond one connection.
+//!
+//! A session is known by a random id, and resumed by whoever has its token. While it has a connection, that owns what the
+//! services keep; when the connection breaks it all waits here for the next one, for a limited time. A connection that the
+//! server takes for a living one, though its client has already come back, is ended for the new one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use nacre_object::{ErrorKind, StoreError};
+use parking_lot::Mutex;
+use rand::TryRngCore;
+
+use crate::control::{SESSION_ID_BYTES, SessionKey};
+use crate::server::mailbox::Mailbox;
+use crate::server::service::Handler;
+
+/// What the services keep for a session.
+pub(crate) struct Kept {
+    pub(crate) handlers: Vec<Box<dyn Handler>>,
+    pub(crate) mailbox: Arc<Mailbox>,
+}
+
+/// The sessions of a server that outlive their connections.
+pub(crate) struct Sessions {
+    max: usize,
+    table: Mutex<HashMap<[u8; SESSION_ID_BYTES], Arc<Session>>>,
+}
+
+/// One session.
+pub(crate) struct Session {
+    key: SessionKey,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What the services keep, while there is no connection.
+    kept: Option<Kept>,
+    /// Grows with each connection, so that an old one cannot be taken for the present one.
+    connection: u64,
+    /// Whether the present connection is to make room for another one.
+    wanted: bool,
+    /// Wakes the present connection when it is to make room, or the next one when there is room.
+    owner: Option<Waker>,
+    next: Option<Waker>,
+    ended: bool,
+}
+
+impl Sessions {
+    pub(crate) fn new(max: usize) -> Sessions {
+        Sessions { max, table: Mutex::default() }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.table.lock().len()
+    }
+
+    /// Begins a session, which the calling connection owns. `None` if there are as many as may be.
+    pub(crate) fn begin(&self) -> Result<Option<Arc<Session>>, StoreError> {
+        let random = || -> Result<[u8; SESSION_ID_BYTES], StoreError> {
+            let mut bytes = [0; SESSION_ID_BYTES];
+            rand::rngs::OsRng.try_fill_bytes(&mut bytes).map_err(|error| {
+                StoreError::new(ErrorKind::Io, format!("the system gives no random numbers: {error}"))
+            })?;
+            Ok(bytes)
+        };
+        let key = SessionKey { id: random()?, token: random()? };
+        let mut table = self.table.lock();
+        if table.len() >= self.max {
+            return Ok(None);
+        }
+        let session = Arc::new(Session { key, state: Mutex::default() });
+        table.insert(key.id, session.clone());
+        Ok(Some(session))
+    }
+
+    /// The session of a key, if it is there and the token is right.
+    pub(crate) fn find(&self, key: &SessionKey) -> Option<Arc<Session>> {
+        let session = self.table.lock().get(&key.id).cloned()?;
+        // The time that this takes does not depend on where the tokens differ.
+        let pairs = session.key.token.iter().zip(&key.token);
+        let differing = pairs.fold(0, |differing, (one, other)| differing | (one ^ other));
+        (differing == 0).then_some(session)
+    }
+
+    /// Ends a session that has had no connection since that of number `connection`.
+    pub(crate) fn expire(&self, session: &Session, connection: u64) {
+        let mut state = session.state.lock();
+        if state.connection != connection || state.kept.is_none() {
+            return;
+        }
+        self.table.lock().remove(&session.key.id);
+        state.ended = true;
+        let next = state.next.take();
+        let kept = state.kept.take();
+        drop(state);
+        // The services learn outside of the lock.
+        if let Some(kept) = kept {
+            kept.mailbox.close();
+        }
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+
+    /// Ends a session whose connection is still there.
+    pub(crate) fn end(&self, session: &Session) {
+        self.table.lock().remove(&session.key.id);
+        let mut state = session.state.lock();
+        state.ended = true;
+        let next = state.next.take();
+        drop(state);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}
+
+impl Session {
+    pub(crate) fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    /// Takes the session over for a new connection, as soon as the old one has let go of it. `None` if it has ended.
+    pub(crate) fn poll_resume(&self, context: &mut Context<'_>) -> Poll<Option<Kept>> {
+        let mut state = self.state.lock();
+        if state.ended {
+            return Poll::Ready(None);
+        }
+        if let Some(kept) = state.kept.take() {
+            state.connection += 1;
+            state.wanted = false;
+            state.owner = None;
+            let other = state.next.take().filter(|next| !next.will_wake(context.waker()));
+            drop(state);
+            if let Some(other) = other {
+                other.wake();
+            }
+            return Poll::Ready(Some(kept));
+        }
+        state.wanted = true;
+        let waiting_before = state.next.replace(context.waker().clone());
+        let owner = state.owner.take();
+        drop(state);
+        for waker in owner.into_iter().chain(waiting_before) {
+            // Of several that want it, each looks again.
+            if !waker.will_wake(context.waker()) {
+                waker.wake();
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Whether the connection that owns the session is to make room for another one; its task is woken when it is.
+    pub(crate) fn is_wanted(&self, context: &mut Context<'_>) -> bool {
+        let mut state = self.state.lock();
+        if !state.wanted && !state.owner.as_ref().is_some_and(|owner| owner.will_wake(context.waker())) {
+            state.owner = Some(context.waker().clone());
+        }
+        state.wanted
+    }
+
+    /// Keeps what the services have, because the connection broke. Gives the connection's number.
+    pub(crate) fn detach(&self, kept: Kept) -> u64 {
+        let mut state = self.state.lock();
+        state.kept = Some(kept);
+        state.owner = None;
+        let next = state.next.take();
+        let connection = state.connection;
+        drop(state);
+        if let Some(next) = next {
+            next.wake();
+        }
+        connection
+    }
+}

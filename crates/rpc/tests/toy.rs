@@ -1,0 +1,236 @@
+//! A service of its own over one connection, with a key: requests, cancelled waits, deadlines, parts and events.
+
+mod support;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nacre_object::{ErrorKind, StoreError};
+use nacre_rpc::client::{Call, Event};
+use nacre_rpc::{Handled, Incoming, Kind, Outbox, Peer, ServerLimits, Service, Services, control};
+use parking_lot::Mutex;
+use support::*;
+use tokio::sync::Semaphore;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_answered_now_or_later_and_the_rest_is_unsupported() {
+    let (server, _, key) = serve();
+    let link = link(&server, &key);
+    let replies = (0..1000).map(|_| ask(&link, HOLDER, ""));
+    for reply in futures::future::join_all(replies).await {
+        assert_eq!(&reply.unwrap()[..], [0, 0]);
+    }
+    for kind in [Kind::new(TOY, 99), Kind::new(TOY + 1, 1), Kind::new(0, 99)] {
+        assert_eq!(ask(&link, kind, "").await.unwrap_err().kind, ErrorKind::Unsupported, "{kind:?}");
+    }
+    assert!(ask(&link, LOCK, "").await.is_ok());
+    assert_eq!(server.stats().accepted.get(), 1, "one connection was enough");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_was_dropped_is_granted_to_nobody() {
+    let (server, _, key) = serve();
+    let (holder, other, third) = (link(&server, &key), link(&server, &key), link(&server, &key));
+    ask(&holder, LOCK, "").await.unwrap();
+    let dropped = start(&other, LOCK, "");
+    eventually("it waits", async || ask(&holder, HOLDER, "").await.unwrap()[..] == [1, 1]).await;
+    drop(dropped);
+    eventually("the server learns", async || ask(&holder, HOLDER, "").await.unwrap()[..] == [1, 0]).await;
+    let mut next = start(&third, LOCK, "");
+    ask(&holder, UNLOCK, "").await.unwrap();
+    end(&mut next).await.unwrap();
+    // The connection of the one that was dropped is as good as ever.
+    assert_eq!(ask(&other, HOLDER, "").await.unwrap()[..], [1, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_its_caller_never_took_is_taken_back() {
+    let (server, toy, key) = serve();
+    let (holder, other) = (link(&server, &key), link(&server, &key));
+    ask(&holder, LOCK, "").await.unwrap();
+    let never_polled = start(&other, LOCK, "");
+    eventually("it waits", async || ask(&holder, HOLDER, "").await.unwrap()[..] == [1, 1]).await;
+    ask(&holder, UNLOCK, "").await.unwrap();
+    eventually("it is granted", async || ask(&holder, HOLDER, "").await.unwrap()[..] == [1, 0]).await;
+    // This comes over the same connection behind the grant, so that the grant has arrived.
+    ask(&other, HOLDER, "").await.unwrap();
+    drop(never_polled);
+    eventually("it is taken back", async || ask(&holder, HOLDER, "").await.unwrap()[..] == [0, 0]).await;
+    assert_eq!(toy.cancelled.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadline_ends_a_wait() {
+    let (server, toy, key) = serve();
+    let (holder, other) = (link(&server, &key), link(&server, &key));
+    ask(&holder, LOCK, "").await.unwrap();
+    let by = |kind, deadline| {
+        let request = Ask { kind, body: Bytes::new(), deadline: Some(deadline) };
+        let mut call = Call::start(other.clone(), request);
+        async move { result(poll_fn(|context| call.poll_frame(context.waker())).await?) }
+    };
+    // Long ones that are answered in time are forgotten.
+    assert!(by(HOLDER, Duration::from_secs(3600)).await.is_ok());
+    let (lock, never) = (by(LOCK, Duration::from_millis(30)), by(NEVER, Duration::from_millis(10)));
+    let (lock, never) = futures::future::join(lock, never).await;
+    assert_eq!(lock.unwrap_err().kind, ErrorKind::Unknown);
+    assert!(never.unwrap_err().message.contains("deadline"));
+    assert_eq!(ask(&holder, HOLDER, "").await.unwrap()[..], [1, 0]);
+    assert_eq!(toy.cancelled.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_comes_in_parts_of_any_number() {
+    let (server, _, key) = serve();
+    let link = link(&server, &key);
+    // Far more than may wait in the server's mailbox.
+    let count = 200_000u32;
+    let mut call = start(&link, COUNT, count.to_le_bytes().to_vec());
+    let mut expected = 0u32;
+    let frame = poll_fn(|context| {
+        let polled = call.poll_frame(context.waker());
+        while let Some(part) = call.take_part() {
+            assert_eq!(part[..], expected.to_le_bytes());
+            expected += 1;
+        }
+        polled
+    });
+    let frame = frame.await.unwrap();
+    assert_eq!(&result(frame).unwrap()[..], b"counted");
+    assert_eq!(expected, count);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_subscriber_misses_events_and_learns_it_and_costs_others_nothing() {
+    let (server, _, key) = serve();
+    let (teller, slow_link, fast_link) = (link(&server, &key), link(&server, &key), link(&server, &key));
+    let (mut slow, mut fast) = (watch(&slow_link).await, watch(&fast_link).await);
+    let told = 3000u32;
+    for number in 0..told {
+        let mut body = vec![0; 1000];
+        body[..4].copy_from_slice(&number.to_le_bytes());
+        assert_eq!(ask(&teller, TELL, body.clone()).await.unwrap()[..], [2]);
+        assert_eq!(fast.next().await.unwrap().unwrap(), Event::Pushed(body.into()));
+    }
+    // What waits for the slow one is bounded: its window has been sent, its mailbox is full.
+    let held = server.stats().held_bytes.get();
+    assert!(held < 2 << 20, "{held} bytes are held");
+    // The connection of the slow one is no slower for anything else.
+    assert_eq!(ask(&slow_link, HOLDER, "").await.unwrap()[..], [0, 0]);
+    let (mut next, mut missed) = (0, 0);
+    while next < told {
+        match slow.next().await.unwrap().unwrap() {
+            Event::Pushed(body) => {
+                assert_eq!(body[..4], next.to_le_bytes());
+                next += 1;
+            }
+            Event::Missed(count) => {
+                missed += count;
+                next += count as u32;
+            }
+        }
+    }
+    assert_eq!(next, told);
+    assert!(missed > 0 && missed < told.into(), "{missed} missed");
+    // From here on nothing is missed.
+    ask(&teller, TELL, "last").await.unwrap();
+    assert_eq!(slow.next().await.unwrap().unwrap(), Event::Pushed("last".into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscriptions_end_from_either_side() {
+    let (server, _, key) = serve();
+    let (one, two) = (link(&server, &key), link(&server, &key));
+    let (mut staying, leaving) = (watch(&one).await, watch(&two).await);
+    assert_eq!(ask(&one, TELL, "a").await.unwrap()[..], [2]);
+    drop(leaving);
+    eventually("the server learns", async || ask(&one, TELL, "b").await.unwrap()[..] == [1]).await;
+    ask(&one, HUSH, "").await.unwrap();
+    assert_eq!(staying.next().await.unwrap().unwrap(), Event::Pushed("a".into()));
+    while let Some(event) = staying.next().await {
+        assert_eq!(event.unwrap(), Event::Pushed("b".into()));
+    }
+    assert!(staying.next().await.is_none());
+    // Both connections are still the first ones.
+    ask(&two, HOLDER, "").await.unwrap();
+    assert_eq!(server.stats().accepted.get(), 2);
+}
+
+/// A service that begins a request only when the one before it is over.
+struct Line {
+    gate: Arc<Semaphore>,
+    log: Arc<Mutex<Vec<(char, u8)>>>,
+}
+
+impl Service for Line {
+    type Connection = ();
+    type Pending = Pin<Box<dyn Future<Output = u8> + Send>>;
+
+    fn number(&self) -> u8 {
+        201
+    }
+
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
+    fn open(&self, _peer: &Peer) {}
+
+    fn handle(&self, _: &mut (), request: Incoming<'_>, outbox: &mut Outbox) -> Handled<Self::Pending> {
+        let number = request.body[0];
+        self.log.lock().push(('b', number));
+        if number.is_multiple_of(3) {
+            self.finish(&mut (), request.id, number, outbox);
+            return Handled::Answered;
+        }
+        let gate = self.gate.clone();
+        Handled::Later(Box::pin(async move {
+            gate.acquire().await.unwrap().forget();
+            number
+        }))
+    }
+
+    fn finish(&self, _: &mut (), id: u64, number: u8, outbox: &mut Outbox) {
+        self.log.lock().push(('e', number));
+        control::put_bare(outbox, Kind::new(201, number), id);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_asks_for_it_gets_requests_one_after_another() {
+    let (gate, log) = (Arc::new(Semaphore::new(0)), Arc::default());
+    let line = Line { gate: gate.clone(), log: Arc::clone(&log) };
+    let key = nacre_rpc::ClusterKey::generate().unwrap();
+    let server = serve_with(Services::new().with(line), ServerLimits::default(), Some(key.clone()));
+    let link = link(&server, &key);
+    let mut calls: Vec<_> = (0..20u8).map(|number| start(&link, Kind::new(201, 1), vec![number])).collect();
+    eventually("the second one has begun", async || log.lock().len() == 3).await;
+    // One that waits in line is cancelled: it never begins.
+    eventually("all have come", async || server.stats().in_flight.get() == 19).await;
+    calls.remove(10);
+    eventually("it is gone", async || server.stats().in_flight.get() == 18).await;
+    gate.add_permits(100);
+    for call in &mut calls {
+        end(call).await.unwrap();
+    }
+    let wanted = (0..20).filter(|number| *number != 10);
+    let wanted: Vec<(char, u8)> = wanted.flat_map(|number| [('b', number), ('e', number)]).collect();
+    assert_eq!(*log.lock(), wanted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_when_the_server_goes_is_told() {
+    let (server, _, key) = serve();
+    let link = link(&server, &key);
+    let mut subscription = watch(&link).await;
+    drop(server);
+    let ended: Result<Event, StoreError> = subscription.next().await.unwrap();
+    assert_eq!(ended.unwrap_err().kind, ErrorKind::Unavailable);
+    let polled = futures::poll!(std::pin::pin!(subscription.next()));
+    assert!(matches!(polled, Poll::Ready(None)));
+}
