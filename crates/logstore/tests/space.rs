@@ -142,10 +142,10 @@ impl DiskFile for GateFile {
 fn writes_go_on_during(work: impl FnOnce(&LogStore) -> Result<(), StoreError> + Send + 'static) {
     let gate = Arc::new(Gate::default());
     let disk = GateDisk { disk: Arc::new(SimDisk::new(1, Faults::default())), gate: Arc::clone(&gate) };
-    let options = Options { segment_bytes: 64 << 10, ..Options::default() };
+    let options = Options { segment_bytes: 512 << 10, ..Options::default() };
     let store = LogStore::open_on(Arc::new(disk), options).unwrap();
     for number in 0..200u32 {
-        write(&store, &format!("object-{number}"), 0, vec![number as u8; 5000]).unwrap();
+        write(&store, &format!("object-{number}"), 0, vec![number as u8; 40_000]).unwrap();
     }
     for number in (0..200).step_by(8) {
         apply(&store, &format!("object-{number}"), Transaction::new().change(Write::Remove)).unwrap();
@@ -163,7 +163,7 @@ fn writes_go_on_during(work: impl FnOnce(&LogStore) -> Result<(), StoreError> + 
         let store = store.clone();
         move || {
             for number in 200..205u32 {
-                write(&store, &format!("object-{number}"), 0, vec![number as u8; 50_000]).unwrap();
+                write(&store, &format!("object-{number}"), 0, vec![number as u8; 400_000]).unwrap();
             }
             done.send(()).unwrap();
         }
@@ -174,7 +174,7 @@ fn writes_go_on_during(work: impl FnOnce(&LogStore) -> Result<(), StoreError> + 
     writer.join().unwrap();
     worker.join().unwrap().unwrap();
     for number in (0..205u32).filter(|number| *number >= 200 || number % 8 != 0) {
-        let bytes = if number < 200 { 5000 } else { 50_000 };
+        let bytes = if number < 200 { 40_000 } else { 400_000 };
         let data = read(&store, &format!("object-{number}"), ByteRange::new(0, bytes));
         assert!(
             data.len() as u64 == bytes && data.iter().all(|byte| *byte == number as u8),
