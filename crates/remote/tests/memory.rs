@@ -7,12 +7,14 @@ mod support;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
+use futures::channel::oneshot;
 use nacre_logstore::LogStore;
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    ByteRange, Fork, Guard, ObjectId, ObjectStore, Outcome, Read as ReadOperation, Transaction,
+    ByteRange, Fork, Guard, ObjectId, ObjectStore, Outcome, Read as ReadOperation, Reply, StoreError,
+    Transaction,
 };
 use nacre_remote::{RemoteOptions, RemoteStore};
 use nacre_rpc::handshake::hello;
@@ -42,10 +44,47 @@ fn main() {
 /// Serves a store in memory until standard input ends.
 fn serve() {
     let limits = ServerLimits { held_bytes_max: ACCOUNT_BYTES, ..Default::default() };
-    let server = serve_store(Arc::new(LogStore::memory(nacre_logstore::Options::default())), limits, None);
+    let store = LogStore::memory(nacre_logstore::Options::default());
+    let server = serve_store(Arc::new(Aside::new(store)), limits, None);
     println!("{}", server.addresses()[0]);
     let _ = std::io::stdin().read(&mut [0]);
     std::process::exit(0);
+}
+
+/// A store that makes every reply on another thread, whether anybody waits for it or not, as one does that has to read from
+/// a device.
+struct Aside {
+    jobs: mpsc::Sender<Job>,
+    store: Arc<LogStore>,
+}
+
+type Job = (ObjectId, Transaction, oneshot::Sender<Result<Outcome, StoreError>>);
+
+impl Aside {
+    fn new(store: LogStore) -> Aside {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let store = Arc::new(store);
+        let worker = store.clone();
+        std::thread::spawn(move || {
+            for (object, transaction, reply) in queue {
+                // Whoever asked may be gone.
+                let _ = reply.send(block_on(worker.apply(&object, transaction)));
+            }
+        });
+        Aside { jobs, store }
+    }
+}
+
+impl ObjectStore for Aside {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        let (sender, reply) = oneshot::channel();
+        self.jobs.send((object.clone(), transaction, sender)).unwrap();
+        Reply::pending(async move { reply.await.unwrap() })
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.store.list(after, limit)
+    }
 }
 
 struct Served {
@@ -121,19 +160,19 @@ fn check(what: &str, growth: usize) {
     assert!(growth <= 2 * ACCOUNT_BYTES + SLACK_BYTES, "{what}: the server grew by {growth} bytes");
 }
 
-/// 60 reads of 16 MiB over one connection, and over each of four.
+/// 60 reads of 16 MiB over one connection, and 20 over each of two more.
 fn reads() {
     let served = Served::start();
     served.apply(Transaction::new().write(Fork::DEFAULT, 0, vec![7; 16 << 20]));
     let before = served.settle();
     let read = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(0, 16 << 20));
-    let mut deaf: Vec<TcpStream> = (0..4).map(|_| served.introduced()).collect();
-    for stream in &mut deaf {
-        for id in 1..=60 {
+    let mut deaf: Vec<TcpStream> = (0..3).map(|_| served.introduced()).collect();
+    for (stream, reads) in deaf.iter_mut().zip([60, 20, 20]) {
+        for id in 1..=reads {
             stream.write_all(&request(id, "o", &read)).unwrap();
         }
     }
-    check("240 reads of 16 MiB", served.growth(before, &deaf[..1]));
+    check("100 reads of 16 MiB", served.growth(before, &deaf[..1]));
 }
 
 /// 1,024 conditional writes that are refused, each with a region of a mebibyte.

@@ -4,7 +4,7 @@
 //! hold already (received, waiting, unsent) is counted as it comes and goes. A request that does not fit waits.
 //!
 //! Small requests may go somewhat beyond the limit, and those of a connection that has nothing else under way a little
-//! further still, so that work goes on however many peers hold on to what they have. For the same reason a connection that
+//! further still, and so may a large one while nothing at all is under way, so that work goes on however many peers hold on to what they have. For the same reason a connection that
 //! holds nothing may always be read from once, and of those that have received part of a request, one at a time may go on to its end:
 //! else they might all wait for each other.
 
@@ -56,6 +56,8 @@ impl Budget {
         let ceiling = match bytes {
             ..=SMALL_BYTES_MAX if alone => self.limit + self.limit / 4,
             ..=SMALL_BYTES_MAX => self.limit + self.limit / 8,
+            // What idle connections hold will not be given back, so it must not keep a request that would fit waiting for ever.
+            _ if alone && stats.in_flight.get() == 0 => self.limit.saturating_mul(2),
             _ => self.limit,
         };
         [wanted.next_multiple_of(STEP_BYTES), wanted]
@@ -110,5 +112,62 @@ impl Budget {
         self.any_waiting.store(false, Ordering::SeqCst);
         let waiting = std::mem::take(&mut *self.waiting.lock());
         waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::task::noop_waker;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// An account of 16 MiB of which others have drawn `drawn` bytes, with `in_flight` requests.
+    fn account(drawn: usize, in_flight: usize) -> (Budget, Stats) {
+        let stats = Stats::default();
+        stats.held_bytes.change(0, drawn);
+        stats.in_flight.change(0, in_flight);
+        (Budget::new(16 * MIB), stats)
+    }
+
+    #[test]
+    fn what_does_not_fit_waits_unless_nothing_else_would_ever_be_given_back() {
+        let (budget, stats) = account(10 * MIB, 1);
+        assert_eq!(budget.draw(&stats, 0, 7 * MIB, 7 * MIB, true), None);
+        assert_eq!(budget.draw(&stats, 0, 6 * MIB, 6 * MIB, true), Some(6 * MIB));
+        assert_eq!(stats.held_bytes.get() as usize, 16 * MIB);
+        // Small ones go on, up to a point.
+        assert!(budget.draw(&stats, 0, 100_000, 100_000, false).is_some());
+        assert!(budget.draw(&stats, 0, 3 * MIB, 100_000, false).is_none());
+        assert!(budget.draw(&stats, 0, 3 * MIB, 100_000, true).is_some());
+        assert!(budget.draw(&stats, 0, 3 * MIB, 100_000, true).is_none());
+
+        let (budget, stats) = account(10 * MIB, 0);
+        assert_eq!(budget.draw(&stats, 0, 16 * MIB, 16 * MIB, false), None);
+        assert_eq!(budget.draw(&stats, 0, 16 * MIB, 16 * MIB, true), Some(16 * MIB));
+        assert_eq!(budget.draw(&stats, 0, 16 * MIB, 16 * MIB, true), None);
+    }
+
+    #[test]
+    fn a_connection_draws_in_steps_and_exactly_where_there_is_no_more() {
+        let (budget, stats) = account(0, 1);
+        assert_eq!(budget.draw(&stats, 0, 1, 1, false), Some(STEP_BYTES));
+        assert_eq!(budget.draw(&stats, STEP_BYTES, STEP_BYTES, 9, false), Some(STEP_BYTES));
+        let (budget, stats) = account(18 * MIB - 10, 1);
+        assert_eq!(budget.draw(&stats, 0, 10, 10, false), Some(10));
+    }
+
+    #[test]
+    fn one_connection_at_a_time_may_receive_the_rest_of_its_request() {
+        let (budget, stats) = account(16 * MIB, 1);
+        let waker = noop_waker();
+        assert!(budget.may_grow(&stats, 1, &waker));
+        assert!(!budget.may_grow(&stats, 2, &waker));
+        assert!(budget.may_grow(&stats, 1, &waker));
+        budget.step_back(2);
+        assert!(!budget.may_grow(&stats, 2, &waker));
+        budget.step_back(1);
+        assert!(budget.may_grow(&stats, 2, &waker));
     }
 }

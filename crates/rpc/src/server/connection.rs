@@ -210,10 +210,10 @@ impl Connection {
     /// Tells the server what the connection holds.
     fn account(&mut self) {
         let held = self.buffers() + self.reserved;
-        self.shared.budget.hold(&self.shared.stats, self.held_bytes, held);
-        self.held_bytes = held;
         self.shared.stats.in_flight.change(self.in_flight, self.pending);
         self.in_flight = self.pending;
+        self.shared.budget.hold(&self.shared.stats, self.held_bytes, held);
+        self.held_bytes = held;
     }
 
     fn turn(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
