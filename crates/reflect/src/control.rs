@@ -1,12 +1,12 @@
-//! The reflector's control plane: who comes in, who stays, who is sent where, and what a group's state is. A state machine
-//! without clock or I/O: it takes datagrams and time, and gives answers and [`Event`]s.
+//! The reflector's control plane: admission, expiry and redirection of members, and the state of each group. A state
+//! machine without clock or I/O: it takes datagrams and the time, and returns answers and [`Event`]s.
 //!
 //! Invariants:
-//! - Nothing is sent to an address that has not proven that it listens there, but one answer to each request, no longer
-//!   than the request.
-//! - Until an address has brought its cookie back it costs no memory. All tables have bounds.
-//! - Only the exact address of a member is heard as that member, and only with its session.
-//! - What a reflector says is never answered by a reflector, so two of them cannot be played against each other.
+//! - Nothing is sent to an address that has not proven that it listens there, except one answer to each request, no
+//!   longer than the request.
+//! - An address costs no memory until it has brought its cookie back. All tables are bounded.
+//! - A datagram counts as a member's only if it comes from the member's exact address and carries its session.
+//! - A reflector never answers a message sent by a reflector, so two of them cannot be played against each other.
 
 mod beat;
 #[cfg(feature = "testkit")]
@@ -36,41 +36,41 @@ use place::Moving;
 use state::State;
 pub use state::StateOptions;
 
-/// Answers that wait to be taken, at most.
+/// The greatest number of answers that wait to be taken.
 const OUTGOING_MAX: usize = 1 << 16;
-/// Events that wait to be taken, at most.
+/// The greatest number of events that wait to be taken.
 const EVENTS_MAX: usize = 1 << 16;
 
-/// What an operator may set for the whole reflector.
+/// The reflector's options, which hold for all groups.
 #[derive(Clone, Debug)]
 pub struct ControlOptions {
-    /// How often members send heartbeats.
+    /// The interval between a member's heartbeats, in milliseconds.
     pub heartbeat_ms: u32,
-    /// How long a member may be silent.
+    /// The longest silence of a member before it is removed, in milliseconds.
     pub expiry_ms: u32,
-    /// Members in all groups together. Each costs about 300 bytes.
+    /// The greatest number of members in all groups together. Each costs about 300 bytes.
     pub members_max: u32,
-    /// Joins that one source (an IPv4 address, an IPv6 network of 64 bits) gets done.
+    /// The limit on joins from one source (an IPv4 address, or an IPv6 network of 64 bits).
     pub joins_per_source: Rate,
-    /// Unproven requests of one source that are answered.
+    /// The limit on unproven requests from one source that are answered.
     pub answers_per_source: Rate,
-    /// Members may have loopback addresses.
+    /// True if members may have loopback addresses.
     pub loopback: bool,
-    /// Members may have ports below 1024.
+    /// True if members may have ports below 1024.
     pub privileged: bool,
     /// The reflector's own listeners, which are never members.
     pub own: Vec<SocketAddr>,
-    /// How the map of locations calls this reflector; as its listeners are called, if nothing is said.
+    /// The addresses by which the map of locations names this reflector. If empty, the addresses of its listeners.
     pub advertised: Vec<SocketAddr>,
-    /// What groups are made for locations that the map puts here. If nothing is said, only groups that exist are joined.
+    /// The options of groups made for locations that the map puts here. `None`: only groups that exist are joined.
     pub group_default: Option<GroupOptions>,
-    /// How the state of such groups is kept.
+    /// The state options of such groups. `None`: no state is kept.
     pub state_default: Option<StateOptions>,
-    /// Bytes of states that are kept to be handed out, in all groups together.
+    /// The greatest number of bytes of states kept to be handed out, in all groups together.
     pub state_bytes_max: usize,
-    /// Broadcast addresses of the networks that the reflector is in, which are never members.
+    /// The broadcast addresses of the networks that the reflector is in, which are never members.
     pub broadcast: Vec<Ipv4Addr>,
-    /// The operator's key, which tokens are signed with. Without one no token is good.
+    /// The operator's key, with which tokens are signed. Without one no token is valid.
     pub token_key: Option<ClusterKey>,
 }
 
@@ -95,30 +95,30 @@ impl Default for ControlOptions {
     }
 }
 
-/// What happened, for the server around the control plane.
+/// An event for the server around the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A member came in.
+    /// A member joined.
     Joined {
         /// Its group.
         group: GroupId,
         /// Its address.
         address: SocketAddr,
     },
-    /// A member is gone.
+    /// A member left, or was removed.
     Left {
         /// Its group.
         group: GroupId,
         /// Its address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// The stored state of a group is wanted: answer by [`Control::state_loaded`] or [`Control::state_failed`].
     LoadState {
         /// The group.
         group: GroupId,
-        /// What the store calls its state.
+        /// The name of the group's state in the store.
         name: String,
     },
     /// A state is to be stored, unless a newer one than `base` is there: answer by [`Control::state_stored`],
@@ -126,37 +126,37 @@ pub enum Event {
     StoreState {
         /// The group.
         group: GroupId,
-        /// What the store calls its state.
+        /// The name of the group's state in the store.
         name: String,
-        /// The version that it is based on.
+        /// The version that the state is based on.
         base: u64,
         /// The state.
         bytes: Bytes,
     },
 }
 
-/// What the control plane knows of a member beside the table.
+/// The control plane's own data on a member, beside the table.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seat {
     session: u64,
-    /// That of the `JOIN` that made the session.
+    /// The nonce of the `JOIN` that made the session.
     nonce: u64,
-    /// When that was. Cookies from before are used up.
+    /// The time of the join, in milliseconds. Cookies from before are used up.
     joined_ms: u64,
-    /// What it may fetch of the group's state.
+    /// The rate bucket of the member's requests for the group's state.
     state_bucket_ns: u64,
     keeps_state: bool,
 }
 
-/// What the control plane knows of a group beside the table.
+/// The control plane's own data on a group, beside the table.
 #[derive(Debug, Default)]
 struct Room {
-    /// The location that it is the group of.
+    /// The location whose group this is.
     location: Option<String>,
-    /// Its members are to go elsewhere.
+    /// The place that the members are told to move to, if any.
     moving: Option<Moving>,
     state: Option<Box<State>>,
-    /// The operator removed the group: its members are told, and then it goes.
+    /// True if the operator removed the group: its members are told, and then it goes.
     removed: bool,
 }
 
@@ -166,19 +166,19 @@ pub struct Control {
     options: ControlOptions,
     secret: Secret,
     table: Table,
-    /// By the member's index.
+    /// Control data of members, by member index.
     seats: Vec<Seat>,
-    /// By the group's index.
+    /// Control data of groups, by group index.
     rooms: Vec<Room>,
     /// All locations of the map.
     locations: BTreeMap<String, Place>,
-    /// Those that are here: by group, with the location, and whether this reflector is a standby.
+    /// The groups of locations that are here: by group, the location's name, and true if this reflector is a standby.
     groups_here: HashMap<GroupId, (String, bool)>,
-    /// Groups whose state is to be got on with, by time.
+    /// Groups whose states are due to be worked on, by time.
     state_due: BTreeSet<(u64, u32)>,
-    /// States that are being taken from members, or stored.
+    /// The number of states being taken from members or stored.
     states_taken: usize,
-    /// Bytes of states that are kept.
+    /// The bytes of all states that are kept.
     states_bytes: usize,
     joins: u64,
     join_sources: Sources,
@@ -192,7 +192,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// A control plane without groups. `secret` must be random.
+    /// Creates a control plane without groups. `secret` must be random.
     pub fn new(options: ControlOptions, secret: Secret) -> Self {
         Control {
             join_sources: Sources::new(options.joins_per_source),
@@ -217,7 +217,7 @@ impl Control {
         }
     }
 
-    /// Makes a group, or changes one.
+    /// Creates a group, or changes the options of one.
     pub fn set_group(&mut self, id: GroupId, options: GroupOptions) {
         let index = self.table.set_group(id, options);
         let place = index.0 as usize;
@@ -228,7 +228,8 @@ impl Control {
         self.settle(id);
     }
 
-    /// Removes a group: its members are told, one after another, and then it is gone. False if there is none.
+    /// Removes a group: its members are told, one after another, and then it is gone. Returns false if there is no such
+    /// group.
     pub fn remove_group(&mut self, id: GroupId) -> bool {
         let Some(index) = self.table.find(id) else { return false };
         self.rooms[index.0 as usize].removed = true;
@@ -236,13 +237,13 @@ impl Control {
         true
     }
 
-    /// From here on nobody comes in, and the members are told to go, one after another. The end is when the table has no
-    /// members left.
+    /// Closes the reflector: nobody may join from here on, and the members are told to leave, one after another. It is
+    /// done when the table has no members left.
     pub fn close(&mut self) {
         self.closing = true;
     }
 
-    /// Takes a datagram that began with the magic of the protocol.
+    /// Handles a datagram that begins with the magic of the protocol.
     pub fn handle(&mut self, now: Now, incoming: Incoming<'_>) {
         let Ok(request) = Request::decode(incoming.bytes) else { return self.count(Counter::Malformed) };
         if !self.may_send_to(incoming.from, incoming.path.local) {
@@ -260,38 +261,38 @@ impl Control {
         }
     }
 
-    /// Lets time pass. Called several times a second; what is to be done for every member is done bit by bit.
+    /// Advances the time. To be called several times a second; work on every member is spread over the calls.
     pub fn tick(&mut self, now: Now) {
         self.go_round(now);
         self.take_turns(now);
     }
 
-    /// The next thing that happened.
+    /// Takes the oldest event that has not been taken.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// All that happened since the last call.
+    /// Takes all events since the last call.
     pub fn events(&mut self) -> impl Iterator<Item = Event> + '_ {
         self.events.drain(..)
     }
 
-    /// The next datagram to be sent.
+    /// Takes the next datagram to be sent.
     pub fn next_outgoing(&mut self) -> Option<Outgoing> {
         self.outgoing.pop_front()
     }
 
-    /// Groups and members.
+    /// Returns the table of groups and members.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What was set.
+    /// Returns the options.
     pub fn options(&self) -> &ControlOptions {
         &self.options
     }
@@ -307,7 +308,7 @@ impl Control {
         }
     }
 
-    /// Tells what must not be dropped. There is at most one such event for each group.
+    /// Queues an event that must not be dropped. There is at most one such event for each group.
     fn tell_surely(&mut self, event: Event) {
         self.events.push_back(event);
     }
@@ -329,7 +330,7 @@ impl Control {
         self.send(incoming.path.local, incoming.from, answer);
     }
 
-    /// The member who sent this, if it did so from its own address and with its session.
+    /// Returns the member that sent a datagram, if it came from the member's own address and with its session.
     fn member(&self, id: GroupId, from: SocketAddr, session: u64) -> Option<MemberIndex> {
         let index = self.table.member_of(id, from)?;
         (self.seat(index).session == session).then_some(index)
@@ -340,7 +341,7 @@ impl Control {
         &self.seats[index.0 as usize]
     }
 
-    /// Gives a member its seat.
+    /// Stores the control data of a member.
     fn seat_for(&mut self, index: MemberIndex, seat: Seat) {
         let place = index.0 as usize;
         if self.seats.len() <= place {
@@ -358,13 +359,13 @@ impl Control {
         &mut self.rooms[index.0 as usize]
     }
 
-    /// The reflector's address that a member is reached from.
+    /// Returns the reflector's address at which a member is reached.
     fn local_of(&self, index: MemberIndex) -> SocketAddr {
         let member = self.table.member(index);
         self.table.group(member.group).lanes[member.lane as usize].path.local
     }
 
-    /// Removes a member, and tells it, and whoever takes the events.
+    /// Removes a member, tells it so, and reports the event.
     fn dismiss(&mut self, now: Now, index: MemberIndex, reason: Reason) {
         let (local, member, seat) = (self.local_of(index), self.table.member(index), *self.seat(index));
         let (group, address) = (member.group, member.address);

@@ -1,12 +1,12 @@
-//! The way of a datagram through user space: received in batches, told apart (the reflector's own words, members'
-//! payload, strangers'), admitted or refused whole, and copied by a [`Plane`]; what a device cannot take yet waits for it
-//! in order.
+//! The path of a datagram through user space: received in batches, classified (control messages, members' payload,
+//! datagrams of strangers), admitted or refused whole, and copied by a [`Plane`]; copies that a device cannot take yet
+//! wait for it in order.
 //!
 //! Invariants:
-//! - A datagram is admitted once, for everybody, and counted; or refused once, for everybody, and counted by reason.
-//! - What was admitted is kept until each device has taken its copies. A later datagram of a group never overtakes an
-//!   earlier one on the same device. A device that is full holds up nothing but the copies that go through it.
-//! - Nothing waits by turning: a full device is tried again after a timer, while the rest goes on.
+//! - A datagram is admitted once for all its receivers, or refused once for all of them and counted by reason.
+//! - An admitted datagram is kept until each device has taken its copies. A later datagram of a group never overtakes
+//!   an earlier one on the same device. A full device delays only the copies that go through it.
+//! - There is no busy waiting: a full device is tried again after a timer, while the rest goes on.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,63 +32,63 @@ pub use listen::Listeners;
 /// A datagram for the reflector itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
-    /// Where it came in (`device`), and which of the reflector's addresses it was sent to (`local`).
+    /// The device by which it came in (`device`), and the reflector's address that it was sent to (`local`).
     pub path: Path,
-    /// Who sent it, or says so.
+    /// The source address, which may be forged.
     pub from: SocketAddr,
-    /// What it says.
+    /// The payload.
     pub bytes: &'a [u8],
 }
 
-/// A datagram of the reflector itself.
+/// A datagram sent by the reflector itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// The reflector's address that it is sent from.
     pub local: SocketAddr,
-    /// Who gets it.
+    /// The destination.
     pub to: SocketAddr,
-    /// What it says.
+    /// The payload.
     pub bytes: Vec<u8>,
 }
 
-/// The time, as those see it who are told of it.
+/// The present time, by the clocks that the reflector uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Milliseconds of a clock that only goes forward.
+    /// Milliseconds of the monotonic clock.
     pub ms: u64,
     /// Nanoseconds of the same clock: `CLOCK_MONOTONIC`, which the kernel's programs read too.
     pub ns: u64,
-    /// Seconds of the world's clock since 1970.
+    /// Seconds of the wall clock since 1970.
     pub unix_s: u64,
 }
 
 impl Now {
-    /// The time now.
+    /// Reads the clocks.
     pub fn read() -> Now {
         system::now()
     }
 }
 
-/// Who owns the table, and takes the datagrams that are for the reflector itself.
+/// The owner of the table, which also handles the datagrams for the reflector itself.
 pub trait Host {
-    /// The table.
+    /// Returns the table.
     fn table(&mut self) -> &mut Table;
 
-    /// Takes a datagram that began with the magic of the control protocol.
+    /// Handles a datagram that begins with the magic of the control protocol.
     fn control(&mut self, now: Now, incoming: Incoming<'_>);
 
-    /// The next datagram that it wants sent, if there is one.
+    /// Takes the next datagram that the host wants sent.
     fn outgoing(&mut self) -> Option<Outgoing>;
 }
 
-/// What may be set.
+/// Options of a forwarder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardOptions {
-    /// How many bytes of payload may wait for devices, all in all.
+    /// The greatest number of bytes of payload that may wait for devices, all in all.
     pub backlog_bytes: usize,
-    /// How many datagrams may wait for one device.
+    /// The greatest number of datagrams that may wait for one device.
     pub backlog_datagrams: usize,
-    /// How often the plane looks after what ages.
+    /// The interval of the plane's maintenance ([`Plane::maintain`]), in milliseconds.
     pub maintain_ms: u64,
 }
 
@@ -98,38 +98,38 @@ impl Default for ForwardOptions {
     }
 }
 
-/// What stops a forwarder.
+/// An error that stops a forwarder.
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
-    /// A socket could not be had.
+    /// A socket could not be opened or bound.
     #[error("cannot listen on {address}: {why}")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         why: io::Error,
     },
     /// Waiting for sockets failed.
     #[error("cannot wait for datagrams: {0}")]
     Wait(io::Error),
-    /// The plane works no more.
+    /// The plane failed.
     #[error(transparent)]
     Plane(#[from] PlaneError),
 }
 
-/// What waiting tells apart: the waker, and the sockets after it.
+/// Event ids that are not sockets: the waker, and the plane's rescues.
 const WAKE: u64 = u64::MAX;
 const RESCUE: u64 = u64::MAX - 1;
-/// How many batches a socket is read for before others have their turn.
+/// The greatest number of batches read from a socket before others have their turn.
 const BATCHES: usize = 4;
-/// How many places of a queue are worked on before others have their turn.
+/// The greatest number of places of a queue worked on before others have their turn.
 const PLACES: usize = 256;
-/// How long a plane that goes may take to send what it has.
+/// The longest time given to a plane that is replaced to send what it holds, in milliseconds.
 const HAND_ON_MS: u64 = 1000;
-/// The longest payload of UDP over IPv4.
+/// The longest payload of UDP over IPv4, in bytes.
 const PAYLOAD_MAX: usize = 65_507;
 
-/// Copies what members send, with a plane, for a host.
+/// Copies the members' datagrams, with a plane, for a host.
 pub struct Forwarder {
     listeners: Arc<Listeners>,
     plane: Box<dyn Plane>,
@@ -140,18 +140,21 @@ pub struct Forwarder {
     backlog: Backlog,
     counters: Counters,
     by_group: Vec<Counters>,
-    /// What each socket had dropped, when it last said so.
+    /// The number of datagrams that each socket had dropped when it was last known.
     dropped: Vec<u32>,
-    /// Whether all sockets were found empty in one turn, since the plane was last told that they were.
+    /// True if all sockets were found empty in one turn since the plane was last told so.
     emptied: bool,
-    /// A plane in the kernel was here before: its marks are in the sockets.
+    /// True if a plane in the kernel was here before: datagrams with its marks may be in the sockets.
     marks: bool,
     ready: Vec<(u64, bool, bool)>,
     maintain_ms: u64,
 }
 
 impl Forwarder {
-    /// Makes one, which receives from `listeners`.
+    /// Creates a forwarder that receives from `listeners`.
+    ///
+    /// # Errors
+    /// [`ForwardError::Wait`] if the sockets cannot be waited for.
     pub fn new(
         listeners: Arc<Listeners>,
         mut plane: Box<dyn Plane>,
@@ -185,11 +188,12 @@ impl Forwarder {
         })
     }
 
-    /// One turn: waits for datagrams (`timeout` at most, or until it is woken), takes those that came, copies what can be
-    /// copied, and sends what the host wants sent. After each datagram for the host the plane follows the table's changes,
-    /// before any answer is sent. Changes that the host made between turns are followed first.
+    /// Runs one turn: waits for datagrams (`timeout` at most, or until it is woken), takes those that came, copies what
+    /// can be copied, and sends the host's datagrams. After each datagram for the host the plane follows the table's
+    /// changes, before any answer is sent. Changes that the host made between turns are followed first.
     ///
-    /// After an error of the plane, what was admitted still waits: give it to another plane with [`Self::set_plane`].
+    /// # Errors
+    /// After an error of the plane, admitted datagrams still wait: give them to another plane with [`Self::set_plane`].
     pub fn poll(&mut self, host: &mut dyn Host, timeout: Duration) -> Result<(), ForwardError> {
         self.follow(host)?;
         let now = Now::read();
@@ -236,24 +240,25 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Ends the waiting of a turn, from any thread.
+    /// Returns a handle that ends the waiting of a turn, from any thread.
     pub fn waker(&self) -> Waker {
         Waker(self.wake.clone())
     }
 
-    /// What happened. What a kernel program did by itself is in it up to the last [`Self::refresh`].
+    /// Returns the counters. The work of a kernel program is included as of the last [`Self::refresh`] or maintenance.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// What one group's datagrams came to, but for their bytes in the kernel.
+    /// Returns the counters of one group, without its bytes in the kernel.
     pub fn group_counters(&self, group: GroupIndex) -> Counters {
         let mut counters = self.by_group.get(group.0 as usize).copied().unwrap_or_default();
         counters.did(self.plane.group_done(group));
         counters
     }
 
-    /// Asks the plane and the sockets what they did by themselves. The plane is asked in turns, too.
+    /// Updates the counters with what the plane and the sockets did by themselves. Turns ask the plane now and then,
+    /// too.
     pub fn refresh(&mut self) {
         self.counters.did(self.plane.done());
         for (at, (_, socket)) in self.listeners.sockets().enumerate() {
@@ -263,31 +268,34 @@ impl Forwarder {
         }
     }
 
-    /// Bytes of payload that wait for devices.
+    /// Returns the bytes of payload that wait for devices.
     pub fn waiting_bytes(&self) -> usize {
         self.backlog.bytes()
     }
 
-    /// The sockets.
+    /// Returns the sockets.
     pub fn listeners(&self) -> &Arc<Listeners> {
         &self.listeners
     }
 
-    /// The plane.
+    /// Returns the plane.
     pub fn plane(&self) -> &dyn Plane {
         &*self.plane
     }
 
-    /// The plane, to be told something.
+    /// Returns the plane, to change it.
     pub fn plane_mut(&mut self) -> &mut dyn Plane {
         &mut *self.plane
     }
 
-    /// Takes another plane, which is told of the whole table: each group as added, and each member as joined, in the order
-    /// of their places, between which there may be gaps. What waits stays, and goes out by the new plane. One in the kernel
-    /// would overtake it: so before it begins, what the sockets hold is taken, and a second at most is waited for the devices.
-    /// Only what comes in the very moment of the change may then be overtaken, and what a device's queue still holds by a
-    /// plane that goes past it.
+    /// Replaces the plane. The new one is told of the whole table: each group as added, and each member as joined, in
+    /// the order of their places, between which there may be gaps. Datagrams that wait stay, and go out by the new
+    /// plane. A plane in the kernel would overtake them: so before it begins, the sockets are emptied, and the devices
+    /// are waited for, up to a second. Only what comes in at the very moment of the change may then be overtaken, and
+    /// what a device's queue still holds by a plane that bypasses it.
+    ///
+    /// # Errors
+    /// [`ForwardError::Plane`] or [`ForwardError::Wait`] if the new plane cannot take over.
     pub fn set_plane(&mut self, host: &mut dyn Host, plane: Box<dyn Plane>) -> Result<(), ForwardError> {
         // Changes that were not followed yet are part of the state that the new plane is told of.
         let _ = self.follow_changes(host);
@@ -331,8 +339,8 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Empties the plane, which is to go, as far as devices have room; says whether that is done. A plane that fails has
-    /// nothing that could be had from it.
+    /// Empties the plane that is to be replaced, as far as devices have room. Returns true once that is done. Nothing
+    /// can be taken from a plane that fails.
     fn hand_on(&mut self, host: &mut dyn Host, now: Now, backlog: bool) -> Result<bool, ForwardError> {
         self.take_rescues(host, now)?;
         if backlog {
@@ -352,7 +360,7 @@ impl Forwarder {
         Ok(self.plane.flush(&mut self.counters.copies) && !(backlog && self.backlog.next_ns().is_some()))
     }
 
-    /// Lets the plane follow the table, then sends what the host wants sent.
+    /// Lets the plane follow the table, then sends the host's datagrams.
     fn follow(&mut self, host: &mut dyn Host) -> Result<(), ForwardError> {
         self.follow_changes(host)?;
         while let Some(outgoing) = host.outgoing() {
@@ -395,7 +403,7 @@ impl Forwarder {
         followed
     }
 
-    /// Takes what has come to a socket. True if that was all.
+    /// Takes the datagrams that have come to a socket. Returns true if those were all.
     fn receive(&mut self, host: &mut dyn Host, socket: usize, now: Now) -> Result<bool, ForwardError> {
         for _ in 0..BATCHES {
             let (local, fd) = self.listeners.get(socket);
@@ -505,7 +513,7 @@ impl Forwarder {
         spread(&mut **plane, backlog, counters, table, index, Whole { origin, except, payload }, now)
     }
 
-    /// Copies, as far as it can be, what a program in the kernel had admitted and no socket holds.
+    /// Copies, as far as possible, the datagrams that a program in the kernel admitted and no socket holds.
     fn take_rescues(&mut self, host: &mut dyn Host, now: Now) -> Result<(), ForwardError> {
         while let Some(rescue) = self.plane.rescue() {
             let Forwarder { plane, backlog, counters, by_group, .. } = self;
@@ -521,7 +529,7 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Goes on with what waits for a device.
+    /// Continues the copies that wait for a device.
     fn drain(&mut self, host: &mut dyn Host, queue: usize, now: Now) -> Result<(), ForwardError> {
         let Forwarder { plane, backlog, counters, by_group, .. } = self;
         let table = host.table();
@@ -561,7 +569,7 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Takes errors that the network reported to a socket. They must not keep it from sending.
+    /// Takes the errors that the network reported to a socket. They must not keep it from sending.
     fn take_reports(&mut self, socket: usize) {
         let (_, fd) = self.listeners.get(socket);
         self.counters.reported += system::message::take_reports(fd);
@@ -569,14 +577,14 @@ impl Forwarder {
     }
 }
 
-/// A datagram that was admitted.
+/// An admitted datagram.
 struct Whole<'a> {
     origin: Origin,
     except: Option<SocketAddr>,
     payload: &'a [u8],
 }
 
-/// Copies a datagram that was admitted, as far as it can be, and keeps it for the devices that are full.
+/// Copies an admitted datagram as far as possible, and keeps it for the devices that are full.
 fn spread(
     plane: &mut dyn Plane,
     backlog: &mut Backlog,
@@ -636,7 +644,7 @@ fn spread(
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// Ends it, or the next one.
+    /// Ends the present wait, or the next one.
     pub fn wake(&self) {
         system::raise(self.0.as_fd());
     }

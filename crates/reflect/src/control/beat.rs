@@ -1,24 +1,24 @@
-//! Heartbeats, and the round in which every member is looked after: who was silent for too long goes, who is to go or to
-//! move is told. The round takes a share of the members at each tick, so that no tick is long.
+//! Heartbeats, and the round in which every member is visited: a member that was silent for too long is removed, and
+//! one that has to leave or to move is told. Each tick visits a share of the members, so that no tick is long.
 
 use super::{Control, Counter};
 use crate::forward::{Incoming, Now};
 use crate::table::{GroupId, MemberIndex};
 use crate::wire::{Answer, Heartbeat, Pulse, Reason};
 
-/// A delay that is longer than this is no delay but a mistake.
+/// The longest delay, in microseconds, that is believed. A longer one is a mistake.
 const DELAY_MAX_US: u64 = 60_000_000;
 
-/// Where the round is.
+/// The state of the round.
 #[derive(Debug, Default)]
 pub(super) struct Round {
-    /// The next place to look at.
+    /// The next member's place to visit.
     next: u32,
-    /// How often it has begun anew.
+    /// The number of rounds that have ended.
     number: u64,
-    /// When it was last gone on with.
+    /// The time of the last tick, in milliseconds.
     last_ms: Option<u64>,
-    /// Places times milliseconds that are due and not yet a whole place's.
+    /// The remainder of the visits that are due, in places times milliseconds.
     due: u64,
 }
 
@@ -63,9 +63,9 @@ impl Control {
         self.send(incoming.path.local, incoming.from, &Answer::Pulse(pulse));
     }
 
-    /// The same address may come in by another device, or to another address of the reflector: its copies go out there.
-    /// Only the group that the address joined last follows: the others are about to be left, and joining them anew
-    /// would make them the ones that it sends to.
+    /// Follows a member whose datagrams come in by another device, or to another address of the reflector: its copies
+    /// go out there. Only the group that the address joined last follows: the others are about to be left, and joining
+    /// them anew would make them the ones that it sends to.
     fn follow_path(&mut self, now: Now, incoming: &Incoming<'_>, index: MemberIndex) -> MemberIndex {
         let before = self.table.member(index).clone();
         let group = self.table.group(before.group);
@@ -83,7 +83,7 @@ impl Control {
         moved
     }
 
-    /// Goes on with the round.
+    /// Continues the round.
     pub(super) fn go_round(&mut self, now: Now) {
         let end = self.table.members_end();
         let elapsed_ms = now.ms - self.round.last_ms.replace(now.ms).unwrap_or(now.ms).min(now.ms);

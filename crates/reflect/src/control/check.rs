@@ -1,10 +1,10 @@
-//! What no sequence of datagrams may break, for property tests and for fuzzing: a script of bytes plays an attacker, honest
-//! clients, an operator and the store, and after every step the promises of the control plane are looked at.
+//! Invariants that no sequence of datagrams may break, for property tests and for fuzzing: a script of bytes plays an
+//! attacker, honest clients, an operator and the store, and the invariants are checked after every step.
 //!
-//! - An address that has not brought back a cookie that was sent to it gets at most one datagram for each of its own, no
-//!   longer than that, and nothing else ever.
-//! - Only addresses that have brought one back are members.
-//! - A datagram that was heard before makes nobody a member.
+//! - An address that has not brought back a cookie that was sent to it gets at most one datagram for each of its own,
+//!   no longer than that, and nothing else ever.
+//! - Only addresses that have brought a cookie back are members.
+//! - A repeated datagram makes no address a member.
 //! - The table, the seats, the states and the counters agree.
 
 use std::collections::{BTreeSet, HashSet};
@@ -24,7 +24,7 @@ const ADDRESSES: usize = 6;
 const PORTS: [u16; 2] = [7400, 7401];
 const RECORDED_MAX: usize = 64;
 
-/// What an address has heard from the reflector.
+/// The last values that an address has heard from the reflector.
 #[derive(Clone, Copy, Default)]
 struct Heard {
     cookie: [u8; 16],
@@ -45,18 +45,21 @@ struct Play {
     control: Control,
     now: Now,
     heard: [[Heard; PORTS.len()]; ADDRESSES],
-    /// Cookies that were sent to each address.
+    /// The cookies that were sent to each address.
     cookies: HashSet<(usize, [u8; 16])>,
-    /// Addresses that have brought back a cookie of their own.
+    /// The addresses that have brought back a cookie of their own.
     proven: BTreeSet<usize>,
     recorded: Vec<Recorded>,
-    /// Datagrams that have made somebody a member.
+    /// The datagrams that have made an address a member.
     spent: HashSet<(usize, Vec<u8>)>,
-    /// What the store has been asked and has not answered.
+    /// Requests to the store that it has not answered.
     jobs: Vec<Event>,
 }
 
-/// Plays a script, and panics where a promise is broken. Gives what was counted.
+/// Plays a script and returns the counters.
+///
+/// # Panics
+/// If an invariant is broken.
 pub fn run(script: &[u8]) -> Counters {
     let mut script = Script(script);
     let mut play = Play::new();
@@ -214,7 +217,7 @@ impl Play {
         self.say(from, port, request);
     }
 
-    /// A datagram arrives.
+    /// Delivers a datagram to the reflector.
     fn say(&mut self, from: usize, port: u16, bytes: Vec<u8>) {
         if let Ok(Request::Join(join)) = Request::decode(&bytes)
             && self.cookies.contains(&(from, join.cookie))
@@ -240,7 +243,7 @@ impl Play {
         assert!(answered_bytes <= bytes.len(), "an answer that is longer than its request");
     }
 
-    /// A datagram of the reflector's arrives. `caller` is who it may be for although it has proven nothing.
+    /// Delivers a datagram of the reflector. `caller` is the address that may get it although it has proven nothing.
     fn hear(&mut self, local: SocketAddr, to: SocketAddr, bytes: &[u8], caller: Option<usize>) {
         let number =
             (0..ADDRESSES).find(|number| address(*number) == to).expect("nobody else has said anything");
@@ -296,7 +299,7 @@ impl Play {
         }
     }
 
-    /// The store answers one question, in one way or another.
+    /// Answers one question to the store, in a way chosen by `how`.
     fn work(&mut self, how: u8) {
         if self.jobs.is_empty() {
             return;
@@ -317,7 +320,7 @@ impl Play {
         }
     }
 
-    /// The promises that can be looked at any time.
+    /// Checks the invariants that hold at any time.
     fn look(&mut self) {
         let events: Vec<_> = self.control.events().collect();
         for event in events {

@@ -1,18 +1,18 @@
-//! What the control plane counts: one table of names, from which the metrics are derived.
+//! Counters of the control plane: one table of names, from which the metrics are derived.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
-        /// Something that is counted.
+        /// A kind of event that is counted.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Counter {
             $($(#[$doc])* $name,)*
         }
 
         impl Counter {
-            /// All of them.
+            /// All counters.
             pub const ALL: &[Counter] = &[$(Counter::$name,)*];
 
-            /// Its name in metrics.
+            /// Returns the name in metrics.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Counter::$name => $text,)*
@@ -20,7 +20,7 @@ macro_rules! counters {
             }
         }
 
-        /// What was counted since the start.
+        /// Counts since the start.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub struct Counters([u64; Counter::ALL.len()]);
 
@@ -35,23 +35,23 @@ macro_rules! counters {
 counters! {
     /// Addresses that were asked for a proof.
     Challenged = "challenged";
-    /// Members who came in.
+    /// Members that joined.
     Joined = "joined";
-    /// Members who came in again from the same address, with a new session.
+    /// Members that joined again from the same address, with a new session.
     Rejoined = "rejoined";
-    /// `JOIN`s of members who were in already, answered again.
+    /// `JOIN`s of members that had joined already, answered again.
     JoinedAgain = "joined_again";
-    /// Members who left by their own wish.
+    /// Members that left of their own accord.
     Left = "left";
-    /// Members who were not heard of for too long.
+    /// Members that were silent for too long.
     Expired = "expired";
-    /// Members whom the operator removed, or the end of the reflector.
+    /// Members removed by the operator, or because the reflector was shutting down.
     Removed = "removed";
     /// Heartbeats of members.
     Heartbeats = "heartbeats";
     /// Members whose path to the reflector changed.
     PathChanged = "path_changed";
-    /// Answers to where a location is.
+    /// Locations told to clients that asked.
     Located = "located";
     /// Clients sent to another reflector.
     Redirected = "redirected";
@@ -59,13 +59,13 @@ counters! {
     MovesTold = "moves_told";
     /// Times that a member was asked for a group's state.
     StateAsked = "state_asked";
-    /// Members that did not answer, or had none to give.
+    /// Members that did not answer, or had no state to give.
     StateUnanswered = "state_unanswered";
     /// Parts of states taken from members.
     StatePartsTaken = "state_parts_taken";
     /// Parts of states given to members.
     StatePartsGiven = "state_parts_given";
-    /// States that were the same as the stored one.
+    /// States that were equal to the stored one.
     StateUnchanged = "state_unchanged";
     /// States that were stored.
     StateStored = "state_stored";
@@ -89,9 +89,9 @@ counters! {
     UnknownGroup = "refused_unknown_group";
     /// Refused: no such location.
     UnknownLocation = "refused_unknown_location";
-    /// Refused: a token that was needed and not shown.
+    /// Refused: a required token was missing.
     TokenMissing = "refused_token_missing";
-    /// Refused: a token whose time is over.
+    /// Refused: an expired token.
     TokenExpired = "refused_token_expired";
     /// Refused: a token for another group.
     TokenGroup = "refused_token_group";
@@ -99,31 +99,31 @@ counters! {
     TokenAddress = "refused_token_address";
     /// Refused: a token that the operator did not sign.
     TokenForged = "refused_token_forged";
-    /// Refused: a token that is cut short.
+    /// Refused: a malformed token.
     TokenMalformed = "refused_token_malformed";
-    /// Refused: requests of no member, or of another session.
+    /// Refused: requests from no member, or with another session.
     NotMember = "refused_not_member";
-    /// Refused without an answer: heartbeats that were heard before.
+    /// Refused without an answer: repeated heartbeats.
     Replayed = "refused_replayed";
     /// Refused without an answer: more parts of a state than a member may fetch at once.
     StateRate = "refused_state_rate";
-    /// Refused without an answer: parts of a state that nobody asked for.
+    /// Refused without an answer: parts of a state that were not asked for.
     StateUnasked = "refused_state_unasked";
     /// Refused: the reflector is shutting down.
     Closing = "refused_closing";
-    /// Answers that were dropped because nobody took them.
+    /// Answers that were dropped because the queue was full.
     OutgoingFull = "outgoing_full";
-    /// Events that were dropped because nobody took them.
+    /// Events that were dropped because the queue was full.
     EventsFull = "events_full";
 }
 
 impl Counters {
-    /// One of them.
+    /// Returns the value of one counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize]
     }
 
-    /// All of them.
+    /// Returns all counters and their values.
     pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
         Counter::ALL.iter().map(|counter| (*counter, self.get(*counter)))
     }

@@ -1,7 +1,7 @@
-//! Coming in and leaving.
+//! Joining and leaving.
 //!
-//! Nobody is written down before a cookie has come back from its address. The joins of a source are limited only then:
-//! else whoever forges an address could use up what the one who has it may do.
+//! An address is not recorded before it has brought its cookie back. The joins of a source are limited only then:
+//! otherwise an attacker that forges an address could use up the joins of its true owner.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use crate::token;
 use crate::wire::{Answer, Join, Joined, Reason};
 
 impl Control {
-    /// Whether a source may be sent anything at all.
+    /// True if a source may be sent anything at all.
     pub(super) fn may_send_to(&self, to: SocketAddr, local: SocketAddr) -> bool {
         let ip = to.ip().to_canonical();
         let options = &self.options;
@@ -102,7 +102,11 @@ impl Control {
         self.welcome(incoming, group, index);
     }
 
-    /// Whether somebody who has proven its address may come in.
+    /// Checks if a client that has proven its address may join.
+    ///
+    /// # Errors
+    /// The counter and the reason of the refusal, and the time after which to try again, in milliseconds; 0 for not at
+    /// all.
     fn admit(
         &mut self,
         now: Now,
@@ -143,7 +147,7 @@ impl Control {
         Ok(())
     }
 
-    /// Tells a member that it is one.
+    /// Tells a member that it has joined.
     fn welcome(&mut self, incoming: &Incoming<'_>, group: GroupIndex, index: MemberIndex) {
         let (state_version, state_bytes, state_pending) = self.state_told(group);
         let (seat, group) = (*self.seat(index), self.table.group(group));
@@ -169,7 +173,7 @@ impl Control {
         }
     }
 
-    /// Answers somebody who takes itself for a member: it may have been one before the reflector was started again.
+    /// Answers an address that takes itself for a member: it may have been one before the reflector was restarted.
     pub(super) fn not_member(&mut self, now: Now, incoming: &Incoming<'_>, session: u64) {
         let answer = Answer::Refused { nonce: session, reason: Reason::NotMember, retry_ms: 0 };
         self.answer_unproven(now, incoming, Counter::NotMember, &answer);

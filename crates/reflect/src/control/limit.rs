@@ -1,4 +1,5 @@
-//! How much one source may ask for, and which cookies are used up: both in memory that no flood makes larger.
+//! The limits on the requests of a source, and the record of cookies that are used up, both in memory that no flood
+//! makes larger.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,8 +9,8 @@ use crate::rate::Rate;
 const SLOTS: usize = 1 << 15;
 const DEPARTED_MAX: usize = 1 << 16;
 
-/// A rate for each source, in a table of fixed size. A source has a bucket in each of two rows, and gets what either of
-/// them lets through: another source that happens to share one bucket does not shut it out.
+/// A rate for each source, in a table of fixed size. A source has a bucket in each of two rows, and is admitted if
+/// either of them lets it through: another source that happens to share one bucket does not shut it out.
 #[derive(Debug)]
 pub(super) struct Sources {
     rate: Rate,
@@ -22,7 +23,8 @@ impl Sources {
         Sources { rate, rows: [row(), row()] }
     }
 
-    /// Takes one from the buckets of a source, which is named by a keyed hash.
+    /// Takes one from the buckets of a source, which is named by a keyed hash. Returns false if the source is over its
+    /// rate.
     pub(super) fn take(&mut self, source: u64, now_ns: u64) -> bool {
         let places = [source as usize % SLOTS, (source >> 32) as usize % SLOTS];
         let mut admitted = false;
@@ -33,9 +35,9 @@ impl Sources {
     }
 }
 
-/// When addresses left their groups, as long as a cookie from before could still bring one back: a recorded `JOIN` must
-/// not make somebody a member again who has left. Bounded: where there are too many, all cookies from before the oldest
-/// are worth nothing, and whoever brings one gets another.
+/// The times at which addresses left their groups, kept as long as a cookie from before could still bring one back: a
+/// recorded `JOIN` must not make an address a member again after it has left. Bounded: when there are too many, all
+/// cookies made before the oldest are void, and a client that brings one gets another.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
     at_ms: HashMap<u64, u64>,
@@ -44,7 +46,7 @@ pub(super) struct Departed {
 }
 
 impl Departed {
-    /// Notes that the address and group behind this hash left.
+    /// Notes that the address and group behind this hash left at `at_ms`.
     pub(super) fn note(&mut self, who: u64, at_ms: u64, now_ms: u64) {
         while let Some(&(oldest, oldest_ms)) = self.order.front() {
             let full = self.order.len() >= DEPARTED_MAX;
@@ -63,7 +65,7 @@ impl Departed {
         self.order.push_back((who, at_ms));
     }
 
-    /// A cookie of this address and group must be younger than this.
+    /// Returns the time that a cookie of this address and group must be younger than, if there is one.
     pub(super) fn younger_than_ms(&self, who: u64) -> Option<u64> {
         self.at_ms.get(&who).copied().max(self.floor_ms)
     }

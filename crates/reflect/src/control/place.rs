@@ -1,9 +1,9 @@
-//! Locations: where each is, who is sent elsewhere, and who is told to move.
+//! Locations: the place of each, the redirection of joins, and the moving of members.
 //!
 //! A reflector is *in charge* of a location if the map names it first, and a *standby* if the map names it later. Both take
-//! members: a standby takes those who cannot reach the reflector in charge, and tells them every so often to move there,
-//! so that a group that was torn apart comes together again. Who is to move stays a member until it has left: it joins
-//! the next group before it leaves this one.
+//! members: a standby takes those that cannot reach the reflector in charge, and tells them every so often to move
+//! there, so that a group that was torn apart comes together again. A member that is to move stays one until it has
+//! left: it joins the next group before it leaves this one.
 
 use std::net::SocketAddr;
 
@@ -13,20 +13,20 @@ use crate::location::Place;
 use crate::table::{GroupId, GroupIndex, MemberIndex};
 use crate::wire::{Answer, Reason};
 
-/// A standby tells its members to move in one round out of so many.
+/// The number of rounds in which a standby tells its members once to move.
 const STANDBY_ROUNDS: u64 = 8;
 
-/// Where the members of a group are to go.
+/// The place that the members of a group are told to move to.
 #[derive(Clone, Debug)]
 pub(super) struct Moving {
     location: String,
     place: Place,
-    /// This reflector is a standby of that place: it takes members as well.
+    /// True if this reflector is a standby of that place: it takes members as well.
     standby: bool,
 }
 
 impl Control {
-    /// The map of locations says that a location is there now, or is no more.
+    /// Applies a change of the map: the location is at `place` now, or has been removed.
     pub fn set_location(&mut self, now: Now, name: &str, place: Option<Place>) {
         let before = match &place {
             Some(place) => self.locations.insert(name.to_owned(), *place),
@@ -65,12 +65,12 @@ impl Control {
         }
     }
 
-    /// All locations, as the map gave them.
+    /// Returns all locations, as the map gave them.
     pub fn locations(&self) -> impl Iterator<Item = (&str, &Place)> {
         self.locations.iter().map(|(name, place)| (name.as_str(), place))
     }
 
-    /// Applies what the map says of a group here to its room.
+    /// Applies the map's entry for a group of this reflector to the group's control data.
     pub(super) fn settle(&mut self, id: GroupId) {
         let (Some(index), Some((name, standby))) = (self.table.find(id), self.groups_here.get(&id)) else {
             return;
@@ -82,7 +82,7 @@ impl Control {
         room.moving = place.filter(|_| standby).map(|place| Moving { location: name, place, standby: true });
     }
 
-    /// The group that a place means if it is at this reflector, and whether as a standby's.
+    /// Returns the group that a place means if it is at this reflector, and true if the reflector is a standby there.
     fn here(&self, place: &Place) -> Option<(GroupId, bool)> {
         let is_own = |address: &SocketAddr| match &self.options.advertised[..] {
             [] => self.options.own.contains(address),
@@ -92,13 +92,13 @@ impl Control {
         Some((GroupId { port: place.reflectors.as_slice()[at].port(), id: place.group }, at > 0))
     }
 
-    /// Where somebody who wants to join a group is to go instead.
+    /// Returns the reflector and the group that a client is to join instead of this group, if there is one.
     pub(super) fn redirect(&self, group: GroupIndex) -> Option<(SocketAddr, u32)> {
         let moving = self.room(group).moving.as_ref().filter(|moving| !moving.standby)?;
         Some((moving.place.reflectors.first(), moving.place.group))
     }
 
-    /// Tells a member to move, if it is to, and if it is time to.
+    /// Tells a member to move if it has to, and if its turn has come.
     pub(super) fn tell_to_move(&mut self, index: MemberIndex, round: u64) {
         let member = self.table.member(index);
         let (address, local) = (member.address, self.local_of(index));

@@ -1,12 +1,12 @@
 //! Checkpoints of groups' states: asked from a member every so often, stored, and handed out.
 //!
-//! The reflector keeps no state of its own making. It asks one member at a time, the nearest first if it is to; the next
-//! one if that does not answer. What a member gives becomes the group's state once it has been stored under a version, on
-//! the condition that the version before it is still the newest: if another reflector has stored a newer one meanwhile,
-//! that is loaded instead, and what was to be stored is dropped.
+//! The reflector keeps no state of its own making. It asks one member at a time, the nearest first if so configured,
+//! and the next one if that does not answer. A member's state becomes the group's once it has been stored under a
+//! version, on the condition that the version before it is still the newest: if another reflector has stored a newer
+//! one meanwhile, that is loaded instead, and the member's is dropped.
 //!
-//! Memory is bounded: by the states that are being taken at a time, and by the bytes of those that are kept to be handed
-//! out; one that was let go is loaded again when it is asked for.
+//! Memory is bounded by the number of states being taken at a time, and by the bytes of those kept to be handed out;
+//! one that was dropped from memory is loaded again when it is asked for.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -19,33 +19,33 @@ use crate::rate::Rate;
 use crate::table::{GroupId, GroupIndex, MemberIndex};
 use crate::wire::{Answer, PART_BYTES, STATE_BYTES_MAX, StateGet, StatePart};
 
-/// How long to wait for a part before the question is repeated.
+/// The wait for a part before the question is repeated, in milliseconds.
 const REPEAT_MS: u64 = 200;
-/// How long to wait after a failure of the store.
+/// The wait after a failure of the store, in milliseconds.
 const STORE_RETRY_MS: u64 = 2000;
-/// States that are taken from members at a time, in all groups.
+/// The greatest number of states that are taken from members at a time, in all groups.
 const TAKING_MAX: usize = 64;
-/// How long a group waits for its turn to be one of them.
+/// The interval at which a group asks for its turn to be one of them, in milliseconds.
 const TURN_MS: u64 = 100;
-/// Members of a group that are remembered for not having answered.
+/// The greatest number of members of a group that are remembered for not having answered.
 const TRIED_MAX: usize = 4096;
-/// Groups that get on with their states in one tick.
+/// The greatest number of groups whose states are worked on in one tick.
 const TURNS_PER_TICK: usize = 256;
-/// Parts that one member may fetch a second: 4 MiB.
+/// Returns the rate at which one member may fetch parts: 4 MiB a second.
 fn parts_per_member() -> Rate {
     Rate::per_second(4096, 256)
 }
 
-/// How a group's state is kept.
+/// Options of a group's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateOptions {
-    /// How often a member is asked for it.
+    /// The interval at which a member is asked for the state, in milliseconds.
     pub every_ms: u64,
-    /// The nearest member by measured delay is asked first; else any.
+    /// True if the nearest member by measured delay is asked first; otherwise any is.
     pub nearest: bool,
-    /// How long a member may keep the reflector waiting for its next part.
+    /// The longest wait for a member's next part, in milliseconds.
     pub wait_ms: u64,
-    /// How many members are asked one after another, until the next time.
+    /// The greatest number of members asked one after another in one interval.
     pub members_max: usize,
 }
 
@@ -55,14 +55,14 @@ impl Default for StateOptions {
     }
 }
 
-/// Whether the store is asked.
+/// The progress of a question to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lookup {
-    /// There is no need to.
+    /// None is needed.
     No,
-    /// At the next turn.
+    /// To be asked at the next turn.
     Wanted,
-    /// It was, and has not answered yet.
+    /// Asked, and not answered yet.
     Underway,
 }
 
@@ -72,9 +72,9 @@ struct Ask {
     number: u32,
     member: MemberIndex,
     session: u64,
-    /// When something last came.
+    /// The time at which the last part came, in milliseconds.
     progress_ms: u64,
-    /// What has come, as long as the whole will be.
+    /// The bytes that have come, in a buffer of the size of the whole state.
     bytes: Vec<u8>,
     have: Vec<bool>,
     next: usize,
@@ -85,35 +85,35 @@ struct Ask {
 pub(super) struct State {
     options: StateOptions,
     lookup: Lookup,
-    /// The store has answered: what follows is what it had then.
+    /// True if the store has answered: the fields below are as they were in the store then.
     known: bool,
-    /// The version that the store has, which the next one is based on.
+    /// The version in the store, which the next one is based on.
     version: u64,
     /// The size of the state of that version; `None` if there is none.
     size: Option<u32>,
-    /// The state itself, unless it was let go.
+    /// The state itself, unless it was dropped from memory.
     bytes: Option<Bytes>,
-    /// The version before, for those who are in the middle of fetching it.
+    /// The version before, for members that are in the middle of fetching it.
     previous: Option<(u64, Bytes)>,
     used_ms: u64,
     asks: u32,
     ask: Option<Ask>,
-    /// The last question that was answered wholly, and its session.
+    /// The last question that was answered in full, and its session.
     answered: Option<(u32, u64)>,
-    /// Sessions that did not answer, since one did.
+    /// The sessions that did not answer since one last did.
     tried: HashSet<u64>,
-    /// How many of them this time.
+    /// The number of members tried in this interval.
     tried_now: usize,
-    /// When members are asked next.
+    /// The time of the next question to members, in milliseconds.
     ask_ms: u64,
     storing: Option<Bytes>,
-    /// Times in a row that no member gave anything.
+    /// The number of times in a row that no member gave anything.
     idle: u32,
     due_ms: Option<u64>,
 }
 
 impl State {
-    /// The version and size that members are told.
+    /// Returns the version and size that members are told, and true if the state is still to be loaded.
     pub(super) fn told(&self) -> (u64, u32, bool) {
         match (self.known, self.size) {
             (true, Some(size)) => (self.version, size, false),
@@ -123,7 +123,7 @@ impl State {
     }
 
     #[cfg(feature = "testkit")]
-    /// Whether it is being taken or stored, the bytes that it keeps, and when it is due.
+    /// Returns true if the state is being taken or stored, the bytes that it keeps, and the time at which it is due.
     pub(super) fn account(&self) -> (bool, usize, Option<u64>) {
         let kept = self.bytes.as_ref().map_or(0, Bytes::len);
         let previous = self.previous.as_ref().map_or(0, |(_, bytes)| bytes.len());
@@ -132,7 +132,7 @@ impl State {
 }
 
 impl Control {
-    /// Whether, and how, the state of a group is kept.
+    /// Sets the options of a group's state; `None` to keep none. No effect if there is no such group.
     pub fn set_state(&mut self, now: Now, id: GroupId, options: Option<StateOptions>) {
         let Some(group) = self.table.find(id) else { return };
         let Some(options) = options else { return self.drop_state(group) };
@@ -163,7 +163,7 @@ impl Control {
         self.schedule(group, Some(now.ms));
     }
 
-    /// What the store has: the version, and the state unless there is none. Answers [`Event::LoadState`].
+    /// Answers [`Event::LoadState`]: the store's version, and the state unless there is none.
     pub fn state_loaded(&mut self, now: Now, id: GroupId, version: u64, bytes: Option<Bytes>) {
         let Some(group) = self.table.find(id) else { return };
         let Some(state) = &mut self.room_mut(group).state else { return };
@@ -182,7 +182,7 @@ impl Control {
         self.keep_state(now, group, bytes);
     }
 
-    /// The state was stored, under this version. Answers [`Event::StoreState`].
+    /// Answers [`Event::StoreState`]: the state was stored under this version.
     pub fn state_stored(&mut self, now: Now, id: GroupId, version: u64) {
         let Some(group) = self.table.find(id) else { return };
         let Some(state) = &mut self.room_mut(group).state else { return };
@@ -204,7 +204,7 @@ impl Control {
         }
     }
 
-    /// The state was not stored: the store has a newer one, which is loaded now. Answers [`Event::StoreState`].
+    /// Answers [`Event::StoreState`]: the state was not stored, as the store has a newer one, which is loaded now.
     pub fn state_conflict(&mut self, now: Now, id: GroupId, newer: u64) {
         let Some(group) = self.table.find(id) else { return };
         let Some(state) = &mut self.room_mut(group).state else { return };
@@ -219,7 +219,7 @@ impl Control {
         self.schedule(group, Some(now.ms));
     }
 
-    /// The store could not do it. Answers [`Event::LoadState`] and [`Event::StoreState`].
+    /// Answers [`Event::LoadState`] or [`Event::StoreState`]: the store failed.
     pub fn state_failed(&mut self, now: Now, id: GroupId) {
         self.count(Counter::StateFailed);
         let Some(group) = self.table.find(id) else { return };
@@ -232,7 +232,7 @@ impl Control {
         self.schedule(group, Some(now.ms + STORE_RETRY_MS));
     }
 
-    /// What was known of a group's state may be outdated.
+    /// Marks a group's state as possibly outdated: it is loaded again.
     pub(super) fn forget_state(&mut self, now: Now, id: GroupId) {
         let Some(group) = self.table.find(id) else { return };
         let Some(state) = &mut self.room_mut(group).state else { return };
@@ -243,12 +243,12 @@ impl Control {
         self.schedule(group, Some(now.ms));
     }
 
-    /// The version and size of a group's state that members are told, and whether it is still to be loaded.
+    /// Returns the version and size of a group's state that members are told, and true if it is still to be loaded.
     pub(super) fn state_told(&self, group: GroupIndex) -> (u64, u32, bool) {
         self.room(group).state.as_ref().map_or((0, 0, false), |state| state.told())
     }
 
-    /// Gets on with the states whose time has come.
+    /// Works on the states whose time has come.
     pub(super) fn take_turns(&mut self, now: Now) {
         for _ in 0..TURNS_PER_TICK {
             match self.state_due.first().copied() {
@@ -320,7 +320,7 @@ impl Control {
         }
     }
 
-    /// The member to ask next, with its session.
+    /// Returns the member to ask next, with its session.
     fn next_to_ask(&self, group: GroupIndex) -> Option<(MemberIndex, u64)> {
         let state = self.room(group).state.as_ref()?;
         if state.tried_now >= state.options.members_max {
@@ -349,7 +349,7 @@ impl Control {
         self.send(local, address, &Answer::StateAsk { session, ask });
     }
 
-    /// The member that is asked does not answer, has no state, or is gone.
+    /// Gives up the member that was asked: it does not answer, has no state, or is gone.
     fn unanswered(&mut self, group: GroupIndex) {
         let Some(state) = &mut self.room_mut(group).state else { return };
         if let Some(ask) = state.ask.take() {
@@ -428,7 +428,7 @@ impl Control {
         self.send(local, from, &Answer::StateTaken { session, ask: part.ask, next, later });
     }
 
-    /// Gives parts to a member.
+    /// Sends the parts that a member asks for.
     pub(super) fn state_get(&mut self, now: Now, incoming: &Incoming<'_>, id: GroupId, get: StateGet) {
         let StateGet { session, version, offset, parts, .. } = get;
         let Some(member) = self.member(id, incoming.from, session) else {
@@ -483,8 +483,8 @@ impl Control {
         }
     }
 
-    /// A member came in. The first one after a while sets the checkpoints going, and has what is known looked up again:
-    /// other reflectors may have had the group meanwhile.
+    /// Notes that a member joined. The first one after a while starts the checkpoints, and has the state looked up
+    /// again: other reflectors may have had the group meanwhile.
     pub(super) fn state_wanted(&mut self, now: Now, group: GroupIndex) {
         if self.table.group(group).live == 1 {
             self.forget_state(now, self.table.group(group).id);
@@ -501,7 +501,7 @@ impl Control {
         }
     }
 
-    /// Keeps a state to hand it out, and lets others go, longest unused first, where they are too many.
+    /// Keeps a state in memory to hand it out, and drops others, longest unused first, when they are too many.
     fn keep_state(&mut self, now: Now, group: GroupIndex, bytes: Option<Bytes>) {
         self.keep_bytes(group, bytes);
         if let Some(state) = &mut self.room_mut(group).state {
@@ -535,8 +535,8 @@ impl Control {
         }
     }
 
-    /// What the store calls a group's state: by its location, which several reflectors may have one after another, or by
-    /// the group.
+    /// Returns the name of a group's state in the store: by its location, which several reflectors may have one after
+    /// another, or by the group.
     fn state_name(&self, group: GroupIndex) -> String {
         match &self.room(group).location {
             Some(location) => format!("location/{location}"),
@@ -544,12 +544,12 @@ impl Control {
         }
     }
 
-    /// The version of a group's state as members are told of it; 0 for none.
+    /// Returns the version of a group's state that members are told; 0 for none.
     pub fn state_version(&self, group: GroupIndex) -> u64 {
         self.state_told(group).0
     }
 
-    /// The address of a member that is being asked for a group's state, for those who look on.
+    /// Returns the address of the member that is being asked for a group's state.
     pub fn state_asked_of(&self, id: GroupId) -> Option<SocketAddr> {
         let state = self.room(self.table.find(id)?).state.as_ref()?;
         let ask = state.ask.as_ref()?;

@@ -1,8 +1,8 @@
 //! Datagrams that wait for devices: the payload once, and a place in the queue of each device that it waits for.
 //!
 //! Invariants:
-//! - Each device's queue is first in, first out, whatever the group: so order is kept, and a full device costs one try.
-//! - A datagram goes once nobody waits for it any more; then its buffer is used again.
+//! - Each device's queue is first in, first out across groups: so order is kept, and a full device costs one try.
+//! - A datagram is dropped once it waits in no queue any more; then its buffer is used again.
 //! - Positions in queues are always of the present generation of their lanes.
 
 use std::collections::{HashMap, VecDeque};
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use crate::table::{GroupIndex, Table};
 
-/// The shortest and the longest wait before a full device is tried again.
+/// The shortest and the longest wait before a full device is tried again, in nanoseconds.
 const WAIT_NS: std::ops::RangeInclusive<u64> = 50_000..=1_000_000;
 
 /// A datagram that waits.
@@ -19,13 +19,13 @@ pub(super) struct Datagram {
     pub(super) group: GroupIndex,
     pub(super) except: Option<SocketAddr>,
     pub(super) payload: Vec<u8>,
-    /// The plane wants to be told when it is finished.
+    /// True if the plane has to be told when the datagram is finished.
     pub(super) handed: bool,
-    /// In how many queues it stands.
+    /// The number of queues that the datagram is in.
     places: u32,
 }
 
-/// The place of a datagram in a queue: what is left to do for a lane.
+/// The place of a datagram in a queue: the copies left to make for one lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) datagram: u32,
@@ -34,18 +34,18 @@ pub(super) struct Place {
     pub(super) end: usize,
 }
 
-/// What waits for one device.
+/// The queue of one device.
 #[derive(Debug)]
 pub(super) struct Queue {
     device: u32,
     places: VecDeque<Place>,
-    /// How long it is left alone when it is full, and until when it is.
+    /// The wait before the device is tried again when it is full, and the end of the present one, in nanoseconds.
     wait_ns: u64,
     again_ns: u64,
 }
 
 impl Queue {
-    /// The device was full after taking some copies.
+    /// Notes that the device was full after it had taken `copies`.
     pub(super) fn full(&mut self, now_ns: u64, copies: u32) {
         self.wait_ns = match copies {
             0 => (self.wait_ns * 2).clamp(*WAIT_NS.start(), *WAIT_NS.end()),
@@ -58,13 +58,13 @@ impl Queue {
         self.places.len()
     }
 
-    /// The first of the queue.
+    /// Returns the first place in the queue.
     pub(super) fn front(&mut self) -> Option<&mut Place> {
         self.places.front_mut()
     }
 }
 
-/// All that waits.
+/// All datagrams that wait.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     queues: Vec<Queue>,
@@ -74,12 +74,12 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    /// Bytes of payload that wait.
+    /// Returns the bytes of payload that wait.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The place of a device's queue.
+    /// Returns the index of a device's queue, which is made if there is none.
     pub(super) fn queue_of(&mut self, device: u32) -> usize {
         self.queues.iter().position(|queue| queue.device == device).unwrap_or_else(|| {
             self.queues.push(Queue { device, places: VecDeque::new(), wait_ns: 0, again_ns: 0 });
@@ -99,18 +99,18 @@ impl Backlog {
         &self.datagrams[at as usize]
     }
 
-    /// True if something waits for this device, and it may be tried again.
+    /// True if something waits for this device and it may be tried again.
     pub(super) fn due(&self, queue: usize, now_ns: u64) -> bool {
         let queue = &self.queues[queue];
         !queue.places.is_empty() && queue.again_ns <= now_ns
     }
 
-    /// When the next device may be tried again; `None` if nothing waits.
+    /// Returns the time at which the next device may be tried again, in nanoseconds; `None` if nothing waits.
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.queues.iter().filter(|queue| !queue.places.is_empty()).map(|queue| queue.again_ns).min()
     }
 
-    /// Keeps a datagram, which has no place in a queue yet.
+    /// Keeps a datagram, which has no place in a queue yet, and returns its index.
     pub(super) fn keep(
         &mut self,
         group: GroupIndex,
@@ -135,14 +135,14 @@ impl Backlog {
         }
     }
 
-    /// Puts a datagram behind all that waits for a device.
+    /// Adds a place at the end of a device's queue.
     pub(super) fn push(&mut self, queue: usize, place: Place) {
         self.datagrams[place.datagram as usize].places += 1;
         self.queues[queue].places.push_back(place);
     }
 
-    /// Takes the first place of a queue away. If that was the datagram's last, gives its group, and whether the plane
-    /// wants to be told.
+    /// Removes the first place of a queue. If that was the datagram's last, returns its group, and true if the plane
+    /// has to be told.
     pub(super) fn pop(&mut self, queue: usize) -> Option<(GroupIndex, bool)> {
         let place = self.queues[queue].places.pop_front()?;
         self.queues[queue].wait_ns = 0;
@@ -164,7 +164,7 @@ impl Backlog {
         Some((datagram.group, datagram.handed))
     }
 
-    /// A lane was written anew: what waits for it goes on where it was.
+    /// Translates the positions in a lane that was rewritten, so that the copies that wait go on where they were.
     pub(super) fn rewritten(&mut self, table: &Table, group: GroupIndex, number: u16) {
         let lane = &table.group(group).lanes[usize::from(number)];
         let before = lane.generation.wrapping_sub(1);
@@ -179,7 +179,7 @@ impl Backlog {
         }
     }
 
-    /// Has the plane told of the end of all that waits, and says how many datagrams of each group do.
+    /// Marks every waiting datagram as one whose end the plane has to be told, and returns the number of them by group.
     pub(super) fn all_handed(&mut self) -> HashMap<GroupIndex, u64> {
         let mut waiting = HashMap::new();
         for datagram in self.datagrams.iter_mut().filter(|datagram| datagram.places > 0) {
@@ -189,7 +189,7 @@ impl Backlog {
         waiting
     }
 
-    /// A group was removed: nobody waits for its datagrams. Says how many of them the plane wants to be told of.
+    /// Drops the datagrams of a removed group. Returns the number of those whose end the plane has to be told.
     pub(super) fn removed(&mut self, group: GroupIndex) -> usize {
         let mut gone = Vec::new();
         for queue in &mut self.queues {
@@ -216,7 +216,7 @@ mod tests {
         SocketAddr::from(([127, 0, (host >> 8) as u8, host as u8], 1000))
     }
 
-    /// Whoever was a member when a datagram was admitted, and still is, is found behind the place where it stopped.
+    /// Members since before a datagram was admitted are found behind the position at which copying stopped.
     #[test]
     fn what_waits_goes_on_where_it_was_when_its_lane_is_written_anew() {
         let mut table = Table::new();

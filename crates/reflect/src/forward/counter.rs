@@ -1,31 +1,31 @@
-//! What happened, by reason.
+//! Counters of the forwarder, by reason.
 
 use crate::plane::{Done, Progress};
 
-/// What happened, since the forwarder was made. Every datagram that came for a group is admitted, or refused for one of the
-/// reasons; every copy of one that was admitted is taken by a device, undeliverable, waiting, or no longer wanted, as its
+/// Counts since the forwarder was made. Every datagram that came for a group is admitted, or refused for one of the
+/// reasons; every copy of an admitted one is taken by a device, undeliverable, waiting, or no longer wanted because its
 /// member has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Datagrams that came to user space.
+    /// Datagrams received in user space.
     pub received: u64,
-    /// Of these, for the reflector itself.
+    /// Datagrams received for the reflector itself.
     pub control: u64,
     /// Datagrams admitted, in user space and in the kernel.
     pub admitted: u64,
-    /// Bytes of payload in them.
+    /// Bytes of payload in the admitted datagrams.
     pub admitted_bytes: u64,
     /// Copies that devices took.
     pub copies: u64,
     /// Copies that can never be sent: no route, or too long for the path.
     pub undeliverable: u64,
-    /// Refused: from addresses that are no members.
+    /// Refused: from addresses that are not members.
     pub strangers: u64,
     /// Refused: beyond a member's or a group's rate.
     pub over_rate: u64,
-    /// Refused: too much waits already.
+    /// Refused: too much is waiting already.
     pub backlog: u64,
-    /// Refused: longer than a datagram may be, once it has its header.
+    /// Refused: longer than a datagram may be with its header.
     pub too_long: u64,
     /// Refused: the sockets were full.
     pub socket_full: u64,
@@ -33,11 +33,11 @@ pub struct Counters {
     pub handed: u64,
     /// Datagrams that a kernel program handed over and that never arrived.
     pub handed_lost: u64,
-    /// How often a device was full.
+    /// Times that a device was full.
     pub full: u64,
-    /// Datagrams of the reflector itself that were sent.
+    /// Datagrams sent by the reflector itself.
     pub outgoing: u64,
-    /// Datagrams of the reflector itself that could not be sent.
+    /// Datagrams by the reflector itself that could not be sent.
     pub outgoing_failed: u64,
     /// Errors that the network reported (unreachable ports and hosts).
     pub reported: u64,
@@ -50,7 +50,8 @@ impl Counters {
         self.full += u64::from(progress.full);
     }
 
-    /// A socket says how many it has dropped so far. What a datagram tells may be older than what the socket told before.
+    /// Takes the number of datagrams that a socket has dropped so far. A number received with a datagram may be older
+    /// than one asked of the socket.
     pub(super) fn dropped(&mut self, last: &mut u32, dropped: u32) {
         let more = dropped.wrapping_sub(*last);
         if more < 1 << 31 {
@@ -59,7 +60,7 @@ impl Counters {
         }
     }
 
-    /// A plane tells what it did by itself.
+    /// Adds what a plane did by itself.
     pub(super) fn did(&mut self, done: Done) {
         let Done {
             datagrams,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::ForwardError;
 use crate::system;
 
-/// The sockets that datagrams come in by, and go out by. Shared by the forwarder and its plane.
+/// The sockets that datagrams come in and go out by. Shared by the forwarder and its plane.
 #[derive(Debug)]
 pub struct Listeners {
     sockets: Vec<(SocketAddr, OwnedFd)>,
@@ -18,7 +18,10 @@ pub struct Listeners {
 
 impl Listeners {
     /// Binds a socket to each address. IPv6 sockets take IPv6 only: for both, name `0.0.0.0` and `[::]` with one port.
-    /// Has to be called in the network namespace that they are to be in.
+    /// Must be called in the network namespace that the sockets are to be in.
+    ///
+    /// # Errors
+    /// [`ForwardError::Listen`] if a socket cannot be bound.
     pub fn open(addresses: &[SocketAddr]) -> Result<Arc<Self>, ForwardError> {
         let mut listeners = Listeners { sockets: Vec::new(), places: HashMap::new() };
         for &address in addresses {
@@ -30,18 +33,18 @@ impl Listeners {
         Ok(Arc::new(listeners))
     }
 
-    /// The addresses, as bound: a port of 0 has become a real one.
+    /// Returns the addresses as bound: a port of 0 has become a real one.
     pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
         self.sockets.iter().map(|(address, _)| *address)
     }
 
-    /// Each address with its socket.
+    /// Returns each address with its socket.
     pub fn sockets(&self) -> impl Iterator<Item = (SocketAddr, BorrowedFd<'_>)> {
         self.sockets.iter().map(|(address, socket)| (*address, socket.as_fd()))
     }
 
-    /// The socket that sends from an address of the reflector, and the address that it has to be told, if it listens on
-    /// all of them.
+    /// Returns the socket that sends from an address of the reflector, and the source address to give it if it listens
+    /// on all addresses. `None` if no socket listens there.
     pub fn sender(&self, local: SocketAddr) -> Option<(BorrowedFd<'_>, Option<IpAddr>)> {
         let any = match local {
             SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
