@@ -1,20 +1,22 @@
-//! What the reflector gives to an address that has proven nothing, to be brought back: a cookie, which costs it no memory.
+//! Cookies: given to an address that has proven nothing, which has to bring its cookie back. They cost the reflector no
+//! memory.
 //!
 //! A cookie is the time of its making and a keyed hash over that time, the address and port it was sent to, the
-//! reflector's own port, and the group. Whoever brings it back has read what was sent to that address a short while ago.
-//! A session is the same hash over the count of joins: a number that nobody can guess who did not get it.
+//! reflector's own port, and the group. A client that brings it back has read what was sent to that address a short
+//! while ago. A session is the same hash over the count of joins: a number that nobody else can guess.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::table::GroupId;
 use crate::wire::COOKIE_BYTES;
 
-/// How long a cookie is good for.
+/// The lifetime of a cookie, in milliseconds.
 pub const COOKIE_LIFE_MS: u64 = 15_000;
-/// How far ahead of the clock a cookie may be stamped: one more than the last event of its address, at most.
+/// The greatest time by which a cookie may be stamped ahead of the clock, in milliseconds: it is stamped at most one
+/// after the last event of its address.
 const AHEAD_MS: u64 = 1000;
 
-/// A secret of this reflector's process. A restarted one has another: older cookies and sessions are worth nothing then.
+/// A secret of this reflector's process. A restarted one has another: older cookies and sessions are invalid then.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
@@ -25,12 +27,12 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// The secret made of these bytes, which must be random.
+    /// Creates a secret from these bytes, which must be random.
     pub fn new(bytes: [u8; 32]) -> Self {
         Secret(bytes)
     }
 
-    /// The cookie for an address, as of `made_ms`.
+    /// Returns the cookie for an address, stamped `made_ms`.
     pub fn cookie(&self, group: GroupId, address: SocketAddr, made_ms: u64) -> [u8; COOKIE_BYTES] {
         let mut cookie = [0; COOKIE_BYTES];
         cookie[..4].copy_from_slice(&(made_ms as u32).to_le_bytes());
@@ -38,7 +40,8 @@ impl Secret {
         cookie
     }
 
-    /// When a cookie was made, if this reflector made it, for this address and group, not too long ago.
+    /// Returns the time at which a cookie was made, in milliseconds, if this reflector made it for this address and
+    /// group and it is still valid.
     pub fn check(
         &self,
         cookie: &[u8; COOKIE_BYTES],
@@ -58,14 +61,14 @@ impl Secret {
         same(&expected, &found).then_some(made_ms)
     }
 
-    /// The session of a join. Never 0.
+    /// Returns the session of a join, which is never 0.
     pub fn session(&self, group: GroupId, address: SocketAddr, join: u64) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.hash(b's', group, address, join);
         u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
     }
 
-    /// A number for a source of joins: an IPv4 address, or the network of an IPv6 address (its first 64 bits), which
-    /// whoever has one address of it has whole.
+    /// Returns a number for a source of joins: an IPv4 address, or the network of an IPv6 address (its first 64 bits),
+    /// since a host that has one address of it has all of them.
     pub fn source(&self, address: IpAddr) -> u64 {
         let (family, octets) = match address.to_canonical() {
             IpAddr::V4(ip) => (4, u64::from(ip.to_bits())),
@@ -97,7 +100,7 @@ impl Secret {
     }
 }
 
-/// Compares without telling by its time where two secrets differ.
+/// Compares two secrets in a time that does not tell where they differ.
 pub(crate) fn same<const N: usize>(a: &[u8; N], b: &[u8; N]) -> bool {
     std::hint::black_box(a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b))) == 0
 }

@@ -2,12 +2,12 @@
 //! without IP multicast (Bauer and Rooney, "The Performance of Software Multicast-Reflector Implementations for
 //! Multi-Player Online Games", 2003).
 //!
-//! - [`table`] is who is a member of what: the one truth, that everything else follows.
-//! - [`forward`] is the way of a datagram through user space: received, admitted or refused, copied, kept while a device
-//!   is full.
-//! - [`plane`] is how datagrams are copied: one trait, several ways, in user space and in the kernel.
-//! - [`control`] is who may come in, and [`member`] its counterpart at the client, both without sockets or clocks.
-//! - [`client`] is a member with a real socket, `server` (feature `server`) a reflector that runs, and `command` (feature
+//! - [`table`] holds groups, lanes and members: the single source of truth, which everything else follows.
+//! - [`forward`] is the path of a datagram through user space: received, admitted or refused, copied, kept while a
+//!   device is full.
+//! - [`plane`] makes the copies: one trait with several implementations, in user space and in the kernel.
+//! - [`control`] decides who may join, and [`member`] is its counterpart at the client, both without sockets or clocks.
+//! - [`client`] is a member with a real socket, `server` (feature `server`) a running reflector, and `command` (feature
 //!   `command`) is `nacre reflect`.
 //!
 //! A group is a UDP port of the reflector, or an id on a port that several groups share. A datagram that begins with the

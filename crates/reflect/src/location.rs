@@ -1,8 +1,8 @@
-//! Which group, at which reflector, a location is: a map that an operator or a program changes while reflectors run.
+//! The map from locations to groups and reflectors, which an operator or a program changes while reflectors run.
 //!
-//! The control plane is told of places one by one ([`Control::set_location`](crate::control::Control::set_location)) and does not know where they are kept.
-//! [`LocationMap`] is where they are kept: here, in one object of a Nacre store; another keeper only has to implement the
-//! trait.
+//! The control plane is told of places one by one ([`Control::set_location`](crate::control::Control::set_location))
+//! and does not know where they are kept. A [`LocationMap`] keeps them: here, in one object of a Nacre store; another
+//! keeper only has to implement the trait.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::wire::{LOCATION_BYTES_MAX, REFLECTORS_MAX, Reflectors};
 /// The greatest number of locations.
 pub const LOCATIONS_MAX: usize = 100_000;
 
-/// Where a location is.
+/// The place of a location: a group, and its reflectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The reflector in charge, and its standbys, with the group's port at each.
@@ -30,7 +30,7 @@ pub struct Place {
 }
 
 impl fmt::Display for Place {
-    /// As it is kept and written by people: `GROUP REFLECTOR[,STANDBY…]`.
+    /// Writes the place as it is stored and read by people: `GROUP REFLECTOR[,STANDBY…]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.group)?;
         for (number, address) in self.reflectors.as_slice().iter().enumerate() {
@@ -58,33 +58,33 @@ impl std::str::FromStr for Place {
     }
 }
 
-/// The whole map as it stood at one version.
+/// The whole map at one version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Grows with every change.
+    /// The version, which grows with every change.
     pub version: u64,
     /// All places.
     pub places: BTreeMap<String, Place>,
 }
 
-/// How a change of the map ended.
+/// The outcome of a change of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// It was done.
+    /// The change was made.
     Done {
-        /// The version of the map that has it.
+        /// The version of the map with the change.
         version: u64,
     },
-    /// Somebody else changed the location meanwhile: it is there now.
+    /// Another client changed the location meanwhile: this is its place now.
     Conflict(Option<Place>),
 }
 
-/// Keeps the map of locations.
+/// A store of the map of locations.
 pub trait LocationMap: Send + Sync + 'static {
-    /// The map, or `None` if it is still that of version `known`. 0 is known by nobody.
+    /// Reads the map; `None` if it is still that of version `known`. With 0, the map is always read.
     fn read(&self, known: u64) -> Reply<Option<Snapshot>>;
 
-    /// Puts a location somewhere, or removes it, if it is still where the caller believes it to be.
+    /// Changes the place of a location, or removes it, if its place is still `from`.
     fn change(&self, name: &str, from: Option<Place>, to: Option<Place>) -> Reply<Changed>;
 }
 
@@ -101,7 +101,7 @@ impl<S: ?Sized> Clone for ObjectLocationMap<S> {
 }
 
 impl<S: ObjectStore + ?Sized> ObjectLocationMap<S> {
-    /// The map in this object, which need not exist yet.
+    /// Creates the map in this object, which need not exist yet.
     pub fn new(store: Arc<S>, object: ObjectId) -> Self {
         ObjectLocationMap { store, object }
     }

@@ -3,12 +3,12 @@
 //! The bucket is kept as the time at which it will be full again (a generic cell rate algorithm): one number, no
 //! division, so that the kernel's programs can keep the same bucket by one compare-and-swap.
 
-/// How many copies a second, and how many at once.
+/// A limit in copies a second, with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// What one copy costs, in nanoseconds of the bucket. 0 is no limit.
+    /// The cost of one copy, in nanoseconds of the bucket. 0 is no limit.
     pub copy_ns: u64,
-    /// How far the bucket may run ahead of the clock.
+    /// The time by which the bucket may run ahead of the clock, in nanoseconds.
     pub burst_ns: u64,
 }
 
@@ -16,7 +16,7 @@ impl Rate {
     /// No limit.
     pub const UNLIMITED: Rate = Rate { copy_ns: 0, burst_ns: 0 };
 
-    /// A limit of `copies` a second, of which `burst` may come at once. 0 copies a second is no limit.
+    /// Returns a limit of `copies` a second, of which `burst` may come at once. 0 copies a second is no limit.
     pub fn per_second(copies: u64, burst: u64) -> Rate {
         match copies {
             0 => Self::UNLIMITED,
@@ -27,8 +27,9 @@ impl Rate {
         }
     }
 
-    /// Takes `copies` from a bucket, or refuses and leaves it alone. A datagram with more copies than the burst holds is
-    /// let through by a full bucket, and pays afterwards: else a small burst would shut a large group up for ever.
+    /// Takes `copies` from a bucket, or leaves it as it is and returns false. A datagram with more copies than the
+    /// burst holds is let through by a full bucket, and pays afterwards: otherwise a small burst would silence a large
+    /// group for ever.
     pub fn take(self, full_at_ns: &mut u64, now_ns: u64, copies: u64) -> bool {
         match self.after(*full_at_ns, now_ns, copies) {
             None => false,
@@ -39,7 +40,7 @@ impl Rate {
         }
     }
 
-    /// What a bucket becomes by `copies` now, or `None` if they are too many.
+    /// Returns the bucket after `copies` are taken from it now, or `None` if they are too many.
     pub fn after(self, full_at_ns: u64, now_ns: u64, copies: u64) -> Option<u64> {
         if self.copy_ns == 0 {
             return Some(full_at_ns);

@@ -1,7 +1,8 @@
 //! Checkpoints of groups' states in objects of a Nacre store, one object for each group.
 //!
-//! The version of a state is the store's own version of the object. A state is stored on the condition that nothing newer
-//! than the version it is based on is there: of two reflectors that race, one wins, and the other is told what is newer.
+//! The version of a state is the store's own version of the object. A state is stored on the condition that nothing
+//! newer than the version it is based on is there: of two reflectors that race, one wins, and the other learns the
+//! newer version.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use nacre_object::{
 
 use crate::wire::STATE_BYTES_MAX;
 
-/// What a checkpoint begins with. The last byte is the version of the format.
+/// The first bytes of a checkpoint. The last one is the version of the format.
 const MAGIC: [u8; 8] = *b"nrstate\x01";
 
 /// A stored state.
@@ -24,16 +25,16 @@ pub struct Checkpoint {
     pub bytes: Option<Bytes>,
 }
 
-/// How storing ended.
+/// The outcome of [`Checkpoints::save`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saved {
     /// The state is stored, under this version.
     Stored(u64),
-    /// This newer version is there, and was left alone.
+    /// Nothing was stored, as this newer version is there.
     Newer(u64),
 }
 
-/// Keeps checkpoints in a store.
+/// Checkpoints in a store.
 pub struct Checkpoints<S: ?Sized> {
     store: Arc<S>,
     prefix: String,
@@ -46,7 +47,7 @@ impl<S: ?Sized> Clone for Checkpoints<S> {
 }
 
 impl<S: ObjectStore + ?Sized> Checkpoints<S> {
-    /// Checkpoints in the objects whose ids begin with this prefix.
+    /// Creates checkpoints in the objects whose ids begin with this prefix.
     pub fn new(store: Arc<S>, prefix: impl Into<String>) -> Self {
         Checkpoints { store, prefix: prefix.into() }
     }
@@ -55,7 +56,11 @@ impl<S: ObjectStore + ?Sized> Checkpoints<S> {
         ObjectId::try_from(format!("{}{name}", self.prefix).as_str())
     }
 
-    /// What is stored under a name.
+    /// Loads the checkpoint of this name.
+    ///
+    /// # Errors
+    /// `Corrupt` if the object is no checkpoint; `Invalid` if the name cannot be part of an id; or the store's own
+    /// error.
     pub async fn load(&self, name: &str) -> Result<Checkpoint, StoreError> {
         let object = self.object(name)?;
         let whole = ByteRange::new(0, (MAGIC.len() + STATE_BYTES_MAX + 1) as u64);
@@ -80,6 +85,10 @@ impl<S: ObjectStore + ?Sized> Checkpoints<S> {
     }
 
     /// Stores a state that is based on the version `base`, unless a newer one is there.
+    ///
+    /// # Errors
+    /// `Invalid` if the state is longer than [`STATE_BYTES_MAX`] or the name cannot be part of an id; or the store's
+    /// own error.
     pub async fn save(&self, name: &str, base: u64, state: &Bytes) -> Result<Saved, StoreError> {
         if state.len() > STATE_BYTES_MAX {
             let text = format!("a state has at most {STATE_BYTES_MAX} bytes, not {}", state.len());

@@ -1,11 +1,12 @@
-//! Who is a member of what: groups, their lanes and members. The one truth; planes follow it by its [`Change`]s.
+//! The table of groups, their lanes and members: the single source of truth, which planes follow by its [`Change`]s.
 //!
 //! Invariants:
 //! - A *lane* is the members of one group that are reached through one device from one local address. Datagrams are
-//!   copied lane by lane, so that a device that is full holds up nobody but the members behind it.
-//! - Positions in a lane are stable within a *generation*: members are appended, and who leaves becomes a gap. When gaps
-//!   are many the lane is written anew, under the next generation. So a copy under way in another place (the kernel) can
-//!   name where it stopped by generation and position, and a member who joins or leaves never costs another a datagram.
+//!   copied lane by lane, so that a full device holds up only the members behind it.
+//! - Positions in a lane are stable within a *generation*: members are appended, and one that leaves becomes a gap.
+//!   When gaps are many the lane is rewritten, under the next generation. So a copy under way in another place (the
+//!   kernel) can name where it stopped by generation and position, and a member that joins or leaves never costs
+//!   another a datagram.
 //! - An address is a member of a group at most once. On a port that several groups share it may be in several (it joins
 //!   the next before it leaves the last); what it sends goes to the one that it joined last.
 
@@ -47,27 +48,27 @@ impl std::str::FromStr for GroupId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupIndex(pub u32);
 
-/// The place of a member in its table. Places of members who left are used again.
+/// The place of a member in its table. Places of members that left are used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemberIndex(pub u32);
 
-/// What an operator says of a group.
+/// The options of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
-    /// Copies carry a header with a sequence number, so that members see gaps.
+    /// True if copies carry a header with a sequence number, so that members see gaps.
     pub sequence: bool,
-    /// Members must show a token.
+    /// True if members must show a token.
     pub token: bool,
     /// The limit of the whole group, in copies.
     pub group_rate: Rate,
     /// The limit of each member, in copies.
     pub member_rate: Rate,
-    /// How many members there may be.
+    /// The greatest number of members.
     pub members_max: u32,
 }
 
 impl Default for GroupOptions {
-    /// Members may fill a group of a hundred with 1000 datagrams a second each, which no game does.
+    /// Returns limits that no game reaches: each member may send a group of a hundred 1000 datagrams a second.
     fn default() -> Self {
         GroupOptions {
             sequence: false,
@@ -79,7 +80,7 @@ impl Default for GroupOptions {
     }
 }
 
-/// How a member is reached: the device, and the reflector's own address that the member joined at.
+/// The path to a member: the device, and the reflector's own address that the member joined at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Path {
     /// The index of the network device.
@@ -91,42 +92,43 @@ pub struct Path {
 /// A place in a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where a copy goes to.
+    /// The destination of a copy.
     pub address: SocketAddr,
-    /// Whose place it is; `None` for a gap.
+    /// The member at this place; `None` for a gap.
     pub member: Option<MemberIndex>,
 }
 
 /// The members of a group that are reached by one path.
 #[derive(Clone, Debug)]
 pub struct Lane {
-    /// How they are reached.
+    /// The path to its members.
     pub path: Path,
-    /// Grows, and wraps, when the lane is written anew.
+    /// The generation, which grows, and wraps, when the lane is rewritten.
     pub generation: u8,
     /// The places, some of which may be gaps.
     pub entries: Vec<Entry>,
-    /// How many of them are members.
+    /// The number of members among them.
     pub live: u32,
     /// The gaps that each of the last rewritings left out, newest last.
     left_out: VecDeque<Vec<u32>>,
 }
 
-/// How many rewritings of a lane are remembered. There is at most one each time that the changes are taken, and what
-/// names a position by an older generation is on its way for milliseconds.
+/// The number of rewritings of a lane that are remembered. There is at most one each time that the changes are taken,
+/// and a position named by an older generation is on its way for milliseconds only.
 const REWRITINGS: usize = 8;
 
-/// How many of a generation's bits are enough to name it, on the way from the kernel.
+/// The number of low bits of a generation that are enough to name it, on the way from the kernel.
 pub const GENERATION_BITS: u32 = 6;
 
 impl Lane {
-    /// A lane without members.
+    /// Creates a lane without members.
     pub fn new(path: Path) -> Lane {
         Lane { path, generation: 0, entries: Vec::new(), live: 0, left_out: VecDeque::new() }
     }
 
-    /// Where a position of an earlier generation, of which the low [`GENERATION_BITS`] are given, is now, or that of the next member if it was a gap. `None` if it was too
-    /// long ago. All positions but 0 may have moved.
+    /// Returns the present position of the entry at a position of an earlier generation, of which the low
+    /// [`GENERATION_BITS`] are given; that of the next member if the entry was a gap. `None` if the generation is too
+    /// old. All positions but 0 may have moved.
     pub fn position_now(&self, generation: u8, position: usize) -> Option<usize> {
         let behind = usize::from(self.generation.wrapping_sub(generation) & ((1 << GENERATION_BITS) - 1));
         let first = self.left_out.len().checked_sub(behind);
@@ -145,13 +147,13 @@ impl Lane {
 pub struct Group {
     /// Its name.
     pub id: GroupId,
-    /// What the operator said of it.
+    /// The group's options.
     pub options: GroupOptions,
     /// Its lanes. A lane stays, once made, until the group goes: lanes are numbered by their place here.
     pub lanes: Vec<Lane>,
-    /// How many members it has.
+    /// The number of its members.
     pub live: u32,
-    /// The group's bucket ([`Rate`]), where user space keeps it.
+    /// The group's bucket ([`Rate`]), where user space keeps it, in nanoseconds.
     pub bucket_ns: u64,
     /// The number of the next datagram, where datagrams are numbered.
     pub sequence: u64,
@@ -166,32 +168,32 @@ pub struct Member {
     pub address: SocketAddr,
     /// The number of its lane in the group.
     pub lane: u16,
-    /// It wants copies of its own datagrams too.
+    /// True if it wants copies of its own datagrams.
     pub echo: bool,
     /// Its place in the lane.
     pub position: u32,
-    /// The member with the same address and port who joined another group before.
+    /// The member with the same address and port that joined another group before.
     older: Option<MemberIndex>,
-    /// The member's bucket ([`Rate`]), where user space keeps it.
+    /// The member's bucket ([`Rate`]), where user space keeps it, in nanoseconds.
     pub bucket_ns: u64,
-    /// When it was last heard of, in milliseconds of the table's owner's clock.
+    /// The time at which it was last heard of, in milliseconds of the clock of the table's owner.
     pub heard_ms: u64,
     /// The number of the last heartbeat: an older one is a replay.
     pub heartbeat: u32,
-    /// The measured delay there and back, in microseconds; 0 if not yet known.
+    /// The measured round-trip delay, in microseconds; 0 if not yet known.
     pub delay_us: u32,
 }
 
-/// What happened to a table, for planes to follow. The table already shows the new state.
+/// A change of a table, for planes to follow. The table already shows the new state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A group was made.
     GroupAdded(GroupIndex),
     /// A group's options changed.
     GroupChanged(GroupIndex),
-    /// A group without members was removed. It is still in the table while this is told.
+    /// A group without members was removed. It is still in the table when this is reported.
     GroupRemoved(GroupIndex),
-    /// A member joined, at the end of its lane (which may be new). What it sends goes to this group from now on.
+    /// A member joined, at the end of its lane (which may be new). Its datagrams go to this group from now on.
     Joined(MemberIndex),
     /// A member left: its place is a gap now.
     Left {
@@ -201,12 +203,12 @@ pub enum Change {
         lane: u16,
         /// The place that is a gap now.
         position: u32,
-        /// Who it was.
+        /// The member's address.
         address: SocketAddr,
-        /// The member of the same address and port that now stands for it as a sender, if there is one.
+        /// The member of the same address and port for which the address sends from now on, if there is one.
         sender: Option<MemberIndex>,
     },
-    /// A lane was written anew, without gaps, under another generation. Its members have new positions.
+    /// A lane was rewritten, without gaps, under another generation. Its members have new positions.
     Rewritten {
         /// The group.
         group: GroupIndex,
@@ -224,7 +226,7 @@ pub struct Table {
     members: Vec<Option<Member>>,
     members_free: Vec<u32>,
     live: u32,
-    /// The newest member of a port and an address: what that address sends goes to its group.
+    /// The newest member of a port and an address: the datagrams of that address go to its group.
     senders: HashMap<(u16, SocketAddr), MemberIndex>,
     changes: Vec<Change>,
     /// Lanes with too many gaps.
@@ -232,27 +234,27 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many groups there are.
+    /// Returns the number of groups.
     pub fn groups_len(&self) -> usize {
         self.group_of.len()
     }
 
-    /// How many members there are.
+    /// Returns the number of members.
     pub fn members_len(&self) -> usize {
         self.live as usize
     }
 
-    /// The place of a group.
+    /// Returns the place of a group.
     pub fn find(&self, id: GroupId) -> Option<GroupIndex> {
         self.group_of.get(&id).copied()
     }
 
-    /// A group that exists.
+    /// Returns a group that exists.
     ///
     /// # Panics
     /// If there is none at this place.
@@ -260,7 +262,7 @@ impl Table {
         self.groups[index.0 as usize].as_ref().expect("a group stands at its index")
     }
 
-    /// The same, to keep its counters.
+    /// Returns a group that exists, to keep its counters.
     ///
     /// # Panics
     /// If there is none at this place.
@@ -268,12 +270,12 @@ impl Table {
         self.groups[index.0 as usize].as_mut().expect("a group stands at its index")
     }
 
-    /// A group, unless it was removed meanwhile.
+    /// Returns a group, unless it was removed meanwhile.
     pub fn get_group(&self, index: GroupIndex) -> Option<&Group> {
         self.groups.get(index.0 as usize)?.as_ref()
     }
 
-    /// All groups.
+    /// Returns all groups.
     pub fn groups(&self) -> impl Iterator<Item = (GroupIndex, &Group)> {
         self.groups
             .iter()
@@ -281,7 +283,7 @@ impl Table {
             .filter_map(|(at, group)| Some((GroupIndex(at as u32), group.as_ref()?)))
     }
 
-    /// A member who is there.
+    /// Returns a member that exists.
     ///
     /// # Panics
     /// If there is none at this place.
@@ -289,7 +291,7 @@ impl Table {
         self.members[index.0 as usize].as_ref().expect("a member stands at its index")
     }
 
-    /// The same, to keep what is known of it.
+    /// Returns a member that exists, to update its data.
     ///
     /// # Panics
     /// If there is none at this place.
@@ -297,33 +299,33 @@ impl Table {
         self.members[index.0 as usize].as_mut().expect("a member stands at its index")
     }
 
-    /// A member, unless it left meanwhile.
+    /// Returns a member, unless it left meanwhile.
     pub fn get_member(&self, index: MemberIndex) -> Option<&Member> {
         self.members.get(index.0 as usize)?.as_ref()
     }
 
-    /// One past the greatest place of a member, for those who go through all of them bit by bit.
+    /// Returns one past the greatest place of a member, for callers that go through all of them bit by bit.
     pub fn members_end(&self) -> u32 {
         self.members.len() as u32
     }
 
-    /// The member on whose behalf an address sends to a port.
+    /// Returns the newest member for which an address sends to a port.
     pub fn sender(&self, port: u16, address: SocketAddr) -> Option<MemberIndex> {
         self.senders.get(&(port, address)).copied()
     }
 
-    /// All members for which an address sends to a port, the newest first.
+    /// Returns all members for which an address sends to a port, the newest first.
     pub fn senders(&self, port: u16, address: SocketAddr) -> impl Iterator<Item = MemberIndex> {
         std::iter::successors(self.sender(port, address), |&index| self.member(index).older)
     }
 
-    /// The member of a group with this address.
+    /// Returns the member of a group with this address.
     pub fn member_of(&self, id: GroupId, address: SocketAddr) -> Option<MemberIndex> {
         let group = self.find(id)?;
         self.senders(id.port, address).find(|&index| self.member(index).group == group)
     }
 
-    /// Makes a group, or changes the options of one.
+    /// Creates a group, or changes the options of one.
     pub fn set_group(&mut self, id: GroupId, options: GroupOptions) -> GroupIndex {
         if let Some(index) = self.find(id) {
             if self.group(index).options != options {
@@ -339,7 +341,7 @@ impl Table {
         index
     }
 
-    /// Removes a group that has no members. It is gone once the changes were taken.
+    /// Removes a group that has no members. It is gone once the changes have been taken.
     ///
     /// # Panics
     /// If it has members.
@@ -350,8 +352,9 @@ impl Table {
         self.changes.push(Change::GroupRemoved(index));
     }
 
-    /// Adds a member who has proven its address, and makes it the sender for that address. One who is there already
-    /// stays where it is if it is reached by the same path, and moves otherwise.
+    /// Adds a member that has proven its address, and makes it the sender for that address. A member of the group with
+    /// the same address stays where it is if path and echo are the same and it is the sender already; otherwise it is
+    /// replaced.
     pub fn join(
         &mut self,
         group: GroupIndex,
@@ -463,8 +466,8 @@ impl Table {
         self.changes.push(Change::Rewritten { group, lane: number });
     }
 
-    /// Tells each change since the last call, in order. Lanes with many gaps are written anew, and groups that were
-    /// removed go now.
+    /// Reports each change since the last call, in order. Lanes with many gaps are rewritten, and removed groups are
+    /// dropped now.
     pub fn take_changes(&mut self, mut tell: impl FnMut(&Table, Change)) {
         for (group, lane) in std::mem::take(&mut self.rewrite) {
             // One that was removed is told of no more.

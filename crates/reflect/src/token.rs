@@ -1,8 +1,8 @@
 //! Tokens: the operator's permission to join, signed with a key that clients never see.
 //!
-//! A token names a group, a location, or everything; when it ends; and, if the operator wants, the one address that may
-//! use it. It is shown inside the `JOIN`, in clear: whoever can read it can use it until it ends, so it is to be short-lived,
-//! and bound to an address where the path is not trusted.
+//! A token names a group, a location, or everything; the time at which it expires; and, if the operator wants, the one
+//! address that may use it. It is sent inside the `JOIN`, in clear: anybody who can read it can use it until it
+//! expires, so it should be short-lived, and bound to an address where the path is not trusted.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,14 +15,14 @@ use crate::cookie::same;
 use crate::table::GroupId;
 use crate::wire::{LOCATION_BYTES_MAX, Reason, TOKEN_BYTES_MAX};
 
-/// Bytes of a token. Its text is a third longer.
+/// The length of a token in bytes. Its text is a third longer.
 pub const TOKEN_BYTES: usize = 60;
 const SIGNED_BYTES: usize = TOKEN_BYTES - SIGNATURE_BYTES;
 const SIGNATURE_BYTES: usize = 16;
 const VERSION: u8 = 1;
 const _: () = assert!(TOKEN_BYTES <= TOKEN_BYTES_MAX);
 
-/// What a token lets its bearer join.
+/// The groups that a token lets its bearer join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// One group, by port and id.
@@ -33,24 +33,25 @@ pub enum Scope {
     Any,
 }
 
-/// A permission.
+/// A permission to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// What may be joined.
+    /// The groups that may be joined.
     pub scope: Scope,
-    /// When it ends, in seconds since 1970.
+    /// The time of expiry, in seconds since 1970.
     pub expires_unix_s: u64,
-    /// From which address only, if from one only. The port does not matter, which translators choose.
+    /// The only address that may use the permission; `None` for any. The port does not matter, as address translators
+    /// choose it.
     pub address: Option<IpAddr>,
 }
 
-/// Why a token cannot be made, or text is none.
+/// An error in making a token, or in reading its text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// The name of a location is empty, or too long.
+    /// The name of a location is empty or too long: it has this many bytes.
     #[error("a location's name has 1 to {LOCATION_BYTES_MAX} bytes, not {0}")]
     Location(usize),
-    /// The text is not a token's.
+    /// The text is not that of a token.
     #[error("this is no token: {0}")]
     Text(String),
 }
@@ -67,6 +68,9 @@ impl fmt::Debug for Token {
 
 impl Token {
     /// Signs a permission with the operator's key.
+    ///
+    /// # Errors
+    /// [`TokenError::Location`] if the name of the location is empty or too long.
     pub fn sign(key: &ClusterKey, grant: &Grant) -> Result<Token, TokenError> {
         if let Scope::Location(name) = &grant.scope
             && !(1..=LOCATION_BYTES_MAX).contains(&name.len())
@@ -88,7 +92,7 @@ impl Token {
         Ok(Token(bytes))
     }
 
-    /// Its bytes, as a `JOIN` carries them.
+    /// Returns the bytes, as a `JOIN` carries them.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -113,8 +117,10 @@ impl std::str::FromStr for Token {
     }
 }
 
-/// Judges a token that was shown for joining `group`, which is that of `location`, from `address`: whether the operator
-/// signed it, and then whether it is for this.
+/// Verifies a token that was sent to join `group`, which is that of `location`, from `address`.
+///
+/// # Errors
+/// The reason why it is not valid: first its form and signature are checked, then what it permits.
 pub fn verify(
     key: &ClusterKey,
     shown: &[u8],

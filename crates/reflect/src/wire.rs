@@ -10,29 +10,29 @@ use std::net::SocketAddr;
 
 mod codec;
 
-/// What every datagram of the control protocol begins with. The last byte is the protocol's version.
+/// The first bytes of every datagram of the control protocol. The last one is the protocol's version.
 pub const MAGIC: [u8; 7] = [0x89, b'n', b'r', b'f', b'l', b'\n', 1];
-/// Bytes of the head: the magic, and the kind of the message.
+/// The length of the head in bytes: the magic, and the kind of the message.
 pub const HEAD_BYTES: usize = 8;
-/// The least length of a `JOIN` and of a `LOCATE`, to which they are padded with zeros.
+/// The least length in bytes of a `JOIN` and of a `LOCATE`, to which they are padded with zeros.
 pub const REQUEST_BYTES_MIN: usize = 128;
-/// The greatest length of a message, but of `DATA`, which is as long as its payload makes it.
+/// The greatest length of a message in bytes, except of `DATA`, which is as long as its payload makes it.
 pub const MESSAGE_BYTES_MAX: usize = 1200;
-/// Bytes of a cookie.
+/// The length of a cookie in bytes.
 pub const COOKIE_BYTES: usize = 16;
-/// The longest name of a location.
+/// The greatest length in bytes of a location's name.
 pub const LOCATION_BYTES_MAX: usize = 64;
 /// The greatest number of reflectors that a `LOCATION` names: the one in charge, and its standbys.
 pub const REFLECTORS_MAX: usize = 4;
-/// The largest state of a group.
+/// The greatest size of a group's state, in bytes.
 pub const STATE_BYTES_MAX: usize = 1 << 20;
-/// The largest part of a state that one datagram carries. Every part but the last is of this size.
+/// The greatest part of a state that one datagram carries, in bytes. Every part but the last is of this size.
 pub const PART_BYTES: usize = 1024;
-/// The most parts that one `STATE_GET` asks for.
+/// The greatest number of parts that one `STATE_GET` asks for.
 pub const PARTS_MAX: u16 = 16;
-/// The longest token that a `JOIN` carries.
+/// The greatest length in bytes of a token in a `JOIN`.
 pub const TOKEN_BYTES_MAX: usize = 64;
-/// Bytes before the payload of a `DATA`.
+/// The length in bytes of the head before the payload of a `DATA`.
 pub const DATA_HEAD_BYTES: usize = 16;
 
 /// True if a datagram is of the control protocol. Such a datagram is never copied to members.
@@ -40,7 +40,7 @@ pub fn is_control(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
 
-/// The bytes before the payload of a datagram of a group whose datagrams are numbered.
+/// Returns the bytes that precede the payload in a group whose datagrams are numbered.
 pub fn data_head(sequence: u64) -> [u8; DATA_HEAD_BYTES] {
     let mut head = [0; DATA_HEAD_BYTES];
     head[..7].copy_from_slice(&MAGIC);
@@ -49,41 +49,41 @@ pub fn data_head(sequence: u64) -> [u8; DATA_HEAD_BYTES] {
     head
 }
 
-/// The kinds of messages. What a reflector says has the highest bit set: a reflector never answers such a message.
+/// The kinds of messages. Those of a reflector have the highest bit set: a reflector never answers such a message.
 pub mod kind {
-    /// A client wants to be a member.
+    /// A client's request to join.
     pub const JOIN: u8 = 0x01;
-    /// A member leaves.
+    /// A member's request to leave.
     pub const LEAVE: u8 = 0x02;
-    /// A member is still there.
+    /// A member's heartbeat.
     pub const HEARTBEAT: u8 = 0x03;
-    /// A client asks where a location is.
+    /// A client's question for the place of a location.
     pub const LOCATE: u8 = 0x04;
-    /// A member asks for parts of the group's state.
+    /// A member's request for parts of the group's state.
     pub const STATE_GET: u8 = 0x05;
-    /// A member gives a part of the group's state.
+    /// A part of the group's state, from a member.
     pub const STATE_PART: u8 = 0x06;
-    /// The client is to prove that it listens at its address.
+    /// The reflector's request to prove that the client listens at its address.
     pub const CHALLENGE: u8 = 0x81;
-    /// The client is a member.
+    /// The reflector's confirmation that the client is a member.
     pub const JOINED: u8 = 0x82;
-    /// What was asked is refused.
+    /// A refusal of the request.
     pub const REFUSED: u8 = 0x83;
-    /// The group is elsewhere.
+    /// The reflector and the group to join instead.
     pub const REDIRECT: u8 = 0x84;
     /// The answer to a heartbeat.
     pub const PULSE: u8 = 0x85;
-    /// Where a location is.
+    /// The place of a location.
     pub const LOCATION: u8 = 0x86;
-    /// The reflector asks for the group's state.
+    /// The reflector's request for the group's state.
     pub const STATE_ASK: u8 = 0x87;
-    /// The reflector has taken a part.
+    /// The reflector's receipt for parts of the state.
     pub const STATE_TAKEN: u8 = 0x88;
-    /// A part of the group's state.
+    /// A part of the group's state, from the reflector.
     pub const STATE: u8 = 0x89;
-    /// The member is to move.
+    /// The reflector's request to move to another group or reflector.
     pub const MOVE: u8 = 0x8a;
-    /// The client is no member any more.
+    /// The notice that the client is no member any more.
     pub const GOODBYE: u8 = 0x8b;
     /// Numbered payload.
     pub const DATA: u8 = 0x8c;
@@ -91,7 +91,7 @@ pub mod kind {
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
-        /// Why something is refused, or a membership ends.
+        /// The reason of a refusal, or of the end of a membership.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Reason {
@@ -99,10 +99,10 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &[Reason] = &[$(Reason::$name,)*];
 
-            /// What it says, as a sentence's end.
+            /// Returns the reason in words, to end a sentence with.
             pub fn text(self) -> &'static str {
                 match self {
                     $(Reason::$name => $text,)*
@@ -113,15 +113,15 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// No such group.
+    /// The group does not exist.
     UnknownGroup = 1, "there is no such group at this reflector";
     /// The group, or the reflector, has as many members as it may.
     Full = 2, "the group is full";
-    /// Too many joins from this address of late.
+    /// Too many recent joins from this address.
     TooManyJoins = 3, "too many joins from this address";
     /// The group requires a token.
     TokenMissing = 4, "the group requires a token";
-    /// The token's time is over.
+    /// The token has expired.
     TokenExpired = 5, "the token has expired";
     /// The token is for another group or location.
     TokenGroup = 6, "the token is for another group";
@@ -129,15 +129,15 @@ reasons! {
     TokenAddress = 7, "the token is for another address";
     /// The token was not signed with the operator's key, or was changed.
     TokenForged = 8, "the token was not signed by the operator, or was changed";
-    /// The token is cut short, or of a version that is not known.
+    /// The token is cut short, or of an unknown version.
     TokenMalformed = 9, "the token is cut, or of an unknown version";
-    /// Whoever asks is no member.
+    /// The sender is not a member, or not in this session.
     NotMember = 10, "this address is no member, or of another session";
-    /// No such location.
+    /// The location does not exist.
     UnknownLocation = 11, "there is no such location";
-    /// The member left by its own wish.
+    /// The member left of its own accord.
     Left = 12, "the member has left";
-    /// The member was not heard of for too long.
+    /// The member was silent for too long.
     Expired = 13, "the member was not heard of for too long";
     /// The operator removed the member, or the group.
     Removed = 14, "the operator removed it";
@@ -146,7 +146,7 @@ reasons! {
 }
 
 impl Reason {
-    /// The reason that a code stands for.
+    /// Returns the reason with this code.
     pub fn from_code(code: u8) -> Option<Reason> {
         Self::ALL.iter().copied().find(|reason| *reason as u8 == code)
     }
@@ -158,76 +158,76 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// Why a datagram is no message.
+/// An error in reading a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// It does not begin with the magic.
+    /// The datagram does not begin with the magic.
     #[error("it does not begin with the magic of version {}", MAGIC[6])]
     Magic,
-    /// It is of a kind that is not known here.
+    /// The kind of message is not known.
     #[error("messages of kind {0:#04x} are not expected here")]
     Kind(u8),
-    /// It is too short, or too long.
+    /// The message is too short, or too long.
     #[error("a message of kind {kind:#04x} cannot have {bytes} bytes")]
     Length {
-        /// Its kind.
+        /// The kind of the message.
         kind: u8,
-        /// How long it is.
+        /// The length of the datagram, in bytes.
         bytes: usize,
     },
-    /// A field makes no sense.
+    /// The value of a field is not valid.
     #[error("the field '{0}' makes no sense")]
     Field(&'static str),
 }
 
-/// What a client that wants to be a member says.
+/// A client's request to join a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Join<'a> {
     /// The group's id on the port.
     pub group: u32,
-    /// It wants copies of its own datagrams.
+    /// True if the client wants copies of its own datagrams.
     pub echo: bool,
-    /// It can give the group's state when asked.
+    /// True if the client can give the group's state when asked.
     pub keeps_state: bool,
-    /// Chosen by the client, and repeated by the answer.
+    /// A number chosen by the client, and repeated by the answer.
     pub nonce: u64,
-    /// What the reflector's challenge gave; zeros at first.
+    /// The cookie of the reflector's challenge; zeros at first.
     pub cookie: [u8; COOKIE_BYTES],
     /// The operator's permission; empty if the client has none.
     pub token: &'a [u8],
 }
 
-/// What a member says every so often.
+/// A member's heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
     /// The group's id on the port.
     pub group: u32,
-    /// Greater than that of every earlier heartbeat of the session.
+    /// The number of the heartbeat, greater than that of every earlier one of the session.
     pub number: u32,
     /// The session.
     pub session: u64,
     /// The member's clock, in microseconds: the reflector repeats it.
     pub client_us: u64,
-    /// The reflector's clock as the last `PULSE` gave it; 0 if there was none.
+    /// The reflector's clock in the last `PULSE`, in microseconds; 0 if there was none.
     pub reflector_us: u64,
-    /// How long ago that was, in microseconds.
+    /// The time since that `PULSE` came, in microseconds.
     pub hold_us: u32,
     /// The version of the group's state that the member holds; 0 for none.
     pub state_version: u64,
 }
 
-/// A member's question for parts of the group's state.
+/// A member's request for parts of the group's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateGet {
     /// The group's id on the port.
     pub group: u32,
-    /// How many parts: 1 to [`PARTS_MAX`].
+    /// The number of parts: 1 to [`PARTS_MAX`].
     pub parts: u16,
     /// The session.
     pub session: u64,
-    /// Of which version; 0 for the newest.
+    /// The version of the state; 0 for the newest.
     pub version: u64,
-    /// From where on: a multiple of [`PART_BYTES`].
+    /// The offset of the first part in bytes: a multiple of [`PART_BYTES`].
     pub offset: u32,
 }
 
@@ -236,67 +236,67 @@ pub struct StateGet {
 pub struct StatePart<'a> {
     /// The group's id on the port.
     pub group: u32,
-    /// The number of the `STATE_ASK`.
+    /// The number of the `STATE_ASK` that this answers.
     pub ask: u32,
     /// The session.
     pub session: u64,
-    /// The size of the whole state. `None` if the member has none to give.
+    /// The size of the whole state in bytes. `None` if the member has none to give.
     pub size: Option<u32>,
-    /// Where this part begins: a multiple of [`PART_BYTES`].
+    /// The offset of this part in bytes: a multiple of [`PART_BYTES`].
     pub offset: u32,
     /// The part.
     pub bytes: &'a [u8],
 }
 
-/// What clients say.
+/// The messages of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Let me in.
+    /// A request to join.
     Join(Join<'a>),
-    /// I leave.
+    /// A request to leave.
     Leave {
         /// The group's id on the port.
         group: u32,
         /// The session.
         session: u64,
     },
-    /// I am still there.
+    /// A sign of life.
     Heartbeat(Heartbeat),
-    /// Where is this location?
+    /// A question for the place of a location.
     Locate {
-        /// Chosen by the client, and repeated by the answer.
+        /// A number chosen by the client, and repeated by the answer.
         nonce: u64,
         /// The location's name.
         location: &'a str,
     },
-    /// Give me parts of the state.
+    /// A request for parts of the state.
     StateGet(StateGet),
-    /// Here is a part of the state.
+    /// A part of the state.
     StatePart(StatePart<'a>),
 }
 
-/// What a reflector tells a new member.
+/// The reflector's confirmation to a new member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// The nonce of the `JOIN`.
     pub nonce: u64,
-    /// The session: the member's proof, from here on, that it got this answer.
+    /// The session, with which the member proves from here on that it got this answer.
     pub session: u64,
-    /// The address as which the member is connected.
+    /// The address of the member as the reflector sees it.
     pub seen: SocketAddr,
-    /// How often to send heartbeats, in milliseconds.
+    /// The interval between heartbeats, in milliseconds.
     pub heartbeat_ms: u32,
-    /// How long the reflector waits for one, in milliseconds.
+    /// The longest time without a heartbeat before the member is removed, in milliseconds.
     pub expiry_ms: u32,
     /// Members in the group, this one included.
     pub members: u32,
-    /// The payload that members get has a head with a number.
+    /// True if payload is preceded by a head with its number.
     pub sequence: bool,
-    /// The group has a state, but the reflector is still fetching it: ask again.
+    /// True if the group has a state that the reflector is still fetching: ask again.
     pub state_pending: bool,
     /// The version of the group's state; 0 for none.
     pub state_version: u64,
-    /// Its size in bytes.
+    /// The size of the state in bytes.
     pub state_bytes: u32,
 }
 
@@ -309,7 +309,7 @@ pub struct Pulse {
     pub number: u32,
     /// Members in the group.
     pub members: u32,
-    /// The member's clock, as the heartbeat gave it.
+    /// The member's clock, as the heartbeat gave it, in microseconds.
     pub client_us: u64,
     /// The reflector's clock, in microseconds.
     pub reflector_us: u64,
@@ -317,7 +317,8 @@ pub struct Pulse {
     pub state_version: u64,
 }
 
-/// Reflectors of one location: the one in charge first, then its standbys. At least one, at most [`REFLECTORS_MAX`].
+/// The reflectors of one location: the one in charge first, then its standbys. At least one, at most
+/// [`REFLECTORS_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reflectors {
     addresses: [SocketAddr; REFLECTORS_MAX],
@@ -325,48 +326,48 @@ pub struct Reflectors {
 }
 
 impl Reflectors {
-    /// Those of a list; `None` if it is empty or too long.
+    /// Creates the list from addresses; `None` if there are none or too many.
     pub fn new(list: &[SocketAddr]) -> Option<Self> {
         let mut addresses = [*list.first()?; REFLECTORS_MAX];
         addresses.get_mut(..list.len())?.copy_from_slice(list);
         Some(Reflectors { addresses, count: list.len() as u8 })
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub fn as_slice(&self) -> &[SocketAddr] {
         &self.addresses[..self.count as usize]
     }
 
-    /// The one in charge.
+    /// Returns the one in charge.
     pub fn first(&self) -> SocketAddr {
         self.addresses[0]
     }
 }
 
-/// What reflectors say.
+/// The messages of reflectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'a> {
-    /// Prove that you listen where you say.
+    /// A request to prove that the client listens at its address.
     Challenge {
         /// The nonce of the `JOIN`.
         nonce: u64,
-        /// To be sent back in the next `JOIN`.
+        /// The cookie to be sent back in the next `JOIN`.
         cookie: [u8; COOKIE_BYTES],
         /// The address that the `JOIN` came from.
         seen: SocketAddr,
     },
-    /// You are a member.
+    /// A confirmation that the client is a member.
     Joined(Joined),
-    /// No.
+    /// A refusal.
     Refused {
         /// The nonce of the `JOIN` or `LOCATE`; the session of any other request.
         nonce: u64,
-        /// Why.
+        /// The reason.
         reason: Reason,
-        /// When to try again, in milliseconds; 0 for not at all, unless something else changes.
+        /// The time after which to try again, in milliseconds; 0 for not at all, unless something else changes.
         retry_ms: u32,
     },
-    /// The group that you want is elsewhere.
+    /// Another reflector or group to join instead.
     Redirect {
         /// The nonce of the `JOIN`.
         nonce: u64,
@@ -375,9 +376,9 @@ pub enum Answer<'a> {
         /// The group's id there.
         group: u32,
     },
-    /// I heard you.
+    /// The answer to a heartbeat.
     Pulse(Pulse),
-    /// The location is there.
+    /// The place of the location.
     Location {
         /// The nonce of the `LOCATE`.
         nonce: u64,
@@ -386,40 +387,40 @@ pub enum Answer<'a> {
         /// The reflectors.
         reflectors: Reflectors,
     },
-    /// Give me the group's state.
+    /// A request for the group's state.
     StateAsk {
         /// The session.
         session: u64,
-        /// The number of this question.
+        /// The number of this request.
         ask: u32,
     },
-    /// I have these parts.
+    /// A receipt for parts of the state.
     StateTaken {
         /// The session.
         session: u64,
-        /// The number of the question.
+        /// The number of the request.
         ask: u32,
-        /// Everything before this offset has been taken.
+        /// The offset before which every part has been taken, in bytes.
         next: u32,
-        /// Bit n: the part n + 1 parts after `next` has been taken as well.
+        /// The later parts that have been taken as well. Bit n: the part n + 1 parts after `next`.
         later: u64,
     },
-    /// A part of the group's state. Of version 0 and without bytes if there is none, or none yet.
+    /// A part of the group's state. Version 0 and no bytes if there is no state, or none yet.
     State {
         /// The session.
         session: u64,
         /// The version.
         version: u64,
-        /// The size of the whole state.
+        /// The size of the whole state in bytes.
         size: u32,
-        /// Where this part begins.
+        /// The offset of this part in bytes.
         offset: u32,
-        /// The state is still being fetched: ask again.
+        /// True if the state is still being fetched: ask again.
         pending: bool,
         /// The part.
         bytes: &'a [u8],
     },
-    /// Join there, then leave here.
+    /// A request to join there, and then to leave here.
     Move {
         /// The session.
         session: u64,
@@ -430,25 +431,25 @@ pub enum Answer<'a> {
         /// The location that has moved.
         location: &'a str,
     },
-    /// You are no member any more.
+    /// A notice that the client is no member any more.
     Goodbye {
         /// The session.
         session: u64,
-        /// Why.
+        /// The reason.
         reason: Reason,
     },
     /// A member's payload, with its number.
     Data {
-        /// Grows by one with each datagram of the group.
+        /// The number of the datagram, which grows by one with each datagram of the group.
         sequence: u64,
         /// The payload.
         payload: &'a [u8],
     },
 }
 
-/// The lengths on which the rule about unproven addresses rests, for those who check it.
+/// Lengths on which the rule about unproven addresses rests, for tests of that rule.
 pub mod length {
-    /// The longest answer that the reflector may give to a `JOIN` or a `LOCATE`.
+    /// The longest answer to a `JOIN` or a `LOCATE`, in bytes.
     pub const ANSWER_MAX: usize = {
         let (mut max, all) = (
             0,
@@ -467,7 +468,7 @@ pub mod length {
         }
         max
     };
-    /// The length of a `REFUSED`, which is what every other request may get that names no session.
+    /// The length in bytes of a `REFUSED`, which is the only answer to every other request that names no valid session.
     pub const REFUSED: usize = super::codec::REFUSED_BYTES;
     const _: () = assert!(ANSWER_MAX <= super::REQUEST_BYTES_MIN);
     const _: () = assert!(REFUSED <= super::codec::LEAVE_BYTES && REFUSED <= super::codec::HEARTBEAT_BYTES);

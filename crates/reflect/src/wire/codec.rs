@@ -1,4 +1,4 @@
-//! How messages are written and read.
+//! Encoding and decoding of messages.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -21,11 +21,11 @@ pub(super) const STATE_TAKEN_BYTES: usize = 32;
 pub(super) const STATE_FIXED: usize = 40;
 pub(super) const MOVE_FIXED: usize = 44;
 pub(super) const GOODBYE_BYTES: usize = 24;
-/// "The member has no state to give."
+/// The size in a `STATE_PART` of a member that has no state to give.
 pub(super) const NO_STATE: u32 = u32::MAX;
 
 impl Request<'_> {
-    /// Writes the datagram.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         match *self {
             Request::Join(join) => {
@@ -62,7 +62,10 @@ impl Request<'_> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads a datagram that a reflector got.
+    /// Decodes a datagram that a reflector received.
+    ///
+    /// # Errors
+    /// The reason why it is no message of a client.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (kind, mut body) = Body::open(bytes)?;
         match kind {
@@ -140,7 +143,7 @@ impl<'a> Request<'a> {
 }
 
 impl Answer<'_> {
-    /// Writes the datagram.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         match *self {
             Answer::Challenge { nonce, cookie, seen } => {
@@ -200,7 +203,10 @@ impl Answer<'_> {
 }
 
 impl<'a> Answer<'a> {
-    /// Reads a datagram that a client got.
+    /// Decodes a datagram that a client received.
+    ///
+    /// # Errors
+    /// The reason why it is no message of a reflector.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         if bytes.get(7) == Some(&kind::DATA) && is_control(bytes) {
             let (_, mut body) = Body::open_any(bytes)?;
@@ -310,7 +316,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// A part lies within its state, begins where parts begin, and is as long as parts are there.
+/// Checks that a part lies within its state, begins at a multiple of [`PART_BYTES`], and has the length of its place.
 fn part_fits(size: u32, offset: u32, len: usize) -> Result<(), WireError> {
     let (size, offset) = (size as usize, offset as usize);
     if size > STATE_BYTES_MAX {
@@ -362,7 +368,7 @@ impl Out {
         self
     }
 
-    /// A location's name. One that is too long is cut, between characters, and will not be found.
+    /// Writes the name of a location. One that is too long is cut, between characters, and will not be found.
     fn text(&mut self, text: &str) -> &mut Self {
         let fits = |end: &usize| text.is_char_boundary(*end);
         let end = (0..=text.len().min(LOCATION_BYTES_MAX)).rev().find(fits).unwrap_or(0);
@@ -370,7 +376,7 @@ impl Out {
         self.u8(text.len() as u8).bytes(text.as_bytes())
     }
 
-    /// Family (4 or 6), a zero, the port, and 16 bytes for the address, of which IPv4 takes the first four.
+    /// Writes the family (4 or 6), a zero, the port, and 16 bytes for the address, of which IPv4 takes the first four.
     fn address(&mut self, address: SocketAddr) -> &mut Self {
         match address.ip() {
             IpAddr::V4(ip) => self.u8(4).zeros(1).u16(address.port()).bytes(&ip.octets()).zeros(12),
@@ -388,7 +394,7 @@ impl Out {
     }
 }
 
-/// What is left of a datagram that is being read.
+/// The rest of a datagram that is being read.
 struct Body<'a> {
     kind: u8,
     whole: usize,
