@@ -1,8 +1,8 @@
 //! A member with a real socket, around the state machine of [`member`](crate::member).
 //!
-//! A [`Client`] has one socket and is a member of one group at a time; whoever wants to be in several has several. It does
-//! something only while it is polled, so it is to be polled all the time: heartbeats go out, and reflectors that fell
-//! silent are noticed, in [`Client::poll`].
+//! A [`Client`] has one socket and is a member of one group at a time; a program that wants to be in several has
+//! several. It works only while it is polled, so it has to be polled all the time: heartbeats are sent, and silent
+//! reflectors are noticed, in [`Client::poll`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,42 +16,42 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::member::{Member, MemberEvent, MemberOptions, SendError, Target, Wanted};
 
-/// The longest datagram.
+/// The length of the longest datagram, in bytes.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
-/// Datagrams taken before the caller has its turn.
+/// The greatest number of datagrams taken before the caller has its turn.
 const BATCH: usize = 64;
-/// How long a full socket is waited for.
+/// The longest wait for room in a full socket.
 const FULL_WAIT: Duration = Duration::from_secs(5);
 
-/// Something for a client.
+/// An event of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// Another member of the group sent this.
+    /// A datagram of another member of the group.
     Datagram {
-        /// What it sent.
+        /// The payload.
         payload: Vec<u8>,
-        /// The number of it, in groups whose datagrams are numbered.
+        /// The number of the datagram, in groups whose datagrams are numbered.
         sequence: Option<u64>,
     },
-    /// Something happened to the membership.
+    /// An event of the membership.
     Member(MemberEvent),
 }
 
-/// A client that cannot do what it was asked to.
+/// An error of a client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No reflector was named, or none that the others can be reached beside.
+    /// No reflector was named.
     #[error("no reflector was named")]
     NoReflector,
-    /// The system refuses something.
+    /// A system call failed.
     #[error("cannot {what}: {why}")]
     System {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
-        /// Why it cannot be done.
+        /// The cause.
         why: io::Error,
     },
-    /// This cannot be sent now, or never.
+    /// The payload cannot be sent now, or ever.
     #[error(transparent)]
     Send(#[from] SendError),
 }
@@ -65,14 +65,14 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> ClientError {
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// Ends it, or the next one.
+    /// Ends the present wait, or the next one.
     pub fn wake(&self) {
         // It cannot fail but by being full, and then it is awake.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 }
 
-/// Room for datagrams that were not taken yet.
+/// The size of the receive buffer for datagrams that were not taken yet, in bytes.
 const RECEIVE_BYTES: usize = 4 << 20;
 
 /// A member with a socket.
@@ -87,8 +87,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that begins to come in when it is polled. All reflectors are reached by the protocol of the first: those of
-    /// another one are not tried.
+    /// Creates a client that begins to join when it is polled. All reflectors must be of the address family of the
+    /// first: those of the other one are not tried.
+    ///
+    /// # Errors
+    /// [`ClientError::NoReflector`] if none is named; [`ClientError::System`] if the socket cannot be set up.
     pub fn new(wanted: Wanted, options: MemberOptions) -> Result<Client, ClientError> {
         let wanted = of_one_family(wanted).ok_or(ClientError::NoReflector)?;
         let any: SocketAddr = match is_ipv4(&wanted) {
@@ -115,22 +118,25 @@ impl Client {
         })
     }
 
-    /// Ends the waiting in [`Client::poll`].
+    /// Returns a handle that ends the waiting in [`Client::poll`].
     pub fn waker(&self) -> Waker {
         self.wake.clone()
     }
 
-    /// The membership.
+    /// Returns the membership.
     pub fn member(&self) -> &Member {
         &self.member
     }
 
-    /// Where it is, if it is in.
+    /// Returns the group that the client is in, if any.
     pub fn target(&self) -> Option<Target> {
         self.member.target()
     }
 
-    /// What happened next. Waits for that, `timeout` at most, or until it is woken.
+    /// Returns the next event. Waits for one, `timeout` at most, or until it is woken; `None` if there was none.
+    ///
+    /// # Errors
+    /// [`ClientError::System`] if the socket cannot be waited for or read.
     pub fn poll(&mut self, timeout: Duration) -> Result<Option<ClientEvent>, ClientError> {
         if let Some(event) = self.events.pop_front() {
             return Ok(Some(event));
@@ -160,27 +166,34 @@ impl Client {
     }
 
     /// Sends a datagram to the group.
+    ///
+    /// # Errors
+    /// [`ClientError::Send`] if the member is in no group or the payload looks like a control message;
+    /// [`ClientError::System`] if the system refuses it.
     pub fn send(&mut self, payload: &[u8]) -> Result<(), ClientError> {
         let now_us = self.now_us();
         let to = self.member.send(now_us, payload)?;
         self.transmit(payload, to).map_err(system("send a datagram"))
     }
 
-    /// Answers [`MemberEvent::StateAsked`].
+    /// Answers [`MemberEvent::StateAsked`]; `None` if there is no state to give.
     pub fn give_state(&mut self, ask: u32, state: Option<Bytes>) -> Result<(), ClientError> {
         let now_us = self.now_us();
         self.member.give_state(now_us, ask, state);
         self.flush()
     }
 
-    /// Fetches the group's state, whatever version of it was had before.
+    /// Fetches the group's state, whatever version of it was fetched before.
     pub fn fetch_state(&mut self) -> Result<(), ClientError> {
         let now_us = self.now_us();
         self.member.fetch_state(now_us);
         self.flush()
     }
 
-    /// Goes elsewhere: joins there, and then leaves where it is.
+    /// Moves the client: it joins the wanted group, and then leaves the present one.
+    ///
+    /// # Errors
+    /// [`ClientError::NoReflector`] if none is named.
     pub fn move_to(&mut self, wanted: Wanted) -> Result<(), ClientError> {
         let wanted = of_one_family(wanted).ok_or(ClientError::NoReflector)?;
         let now_us = self.now_us();
@@ -188,7 +201,7 @@ impl Client {
         self.flush()
     }
 
-    /// Leaves, and waits until the reflector has heard that, or for so long.
+    /// Leaves, and waits until the reflector has confirmed that, `timeout` at most. Returns the events until then.
     pub fn leave(mut self, timeout: Duration) -> Result<Vec<ClientEvent>, ClientError> {
         let now_us = self.now_us();
         self.member.leave(now_us);
@@ -217,7 +230,7 @@ impl Client {
         self.member.event().map(ClientEvent::Member)
     }
 
-    /// Sends what the member has to say. What cannot be sent is said again.
+    /// Sends the datagrams that the member has queued. One that cannot be sent is repeated later.
     fn flush(&mut self) -> Result<(), ClientError> {
         while let Some(transmit) = self.member.poll() {
             if let Err(error) = self.transmit(&transmit.bytes, transmit.to) {
@@ -241,7 +254,7 @@ impl Client {
         }
     }
 
-    /// Waits for datagrams, or to be woken. Gives whether it was.
+    /// Waits for datagrams, or to be woken. Returns true if it was woken.
     fn wait(&self, timeout: Duration) -> Result<bool, ClientError> {
         let mut files = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&*self.wake.0, PollFlags::IN)];
         wait_for(&mut files, timeout).map_err(system("wait for datagrams"))?;
@@ -293,7 +306,7 @@ fn is_ipv4(wanted: &Wanted) -> bool {
     }
 }
 
-/// What can be reached by one socket; `None` if nothing can.
+/// Drops the reflectors that are not of the first one's address family; `None` if none is left.
 fn of_one_family(mut wanted: Wanted) -> Option<Wanted> {
     let ipv4 = is_ipv4(&wanted);
     let left = match &mut wanted {

@@ -1,8 +1,9 @@
-//! A network in one machine, for tests and studies: namespaces, pairs of devices between them, queues of a chosen length.
+//! A network in one machine, for tests and studies: namespaces, pairs of devices between them, queues of a chosen
+//! length.
 //!
-//! A lab has names of its own (they hold the number of its process), so several run side by side. It goes when it is
-//! dropped; what a process that died has left behind goes when the next lab is made. Addresses are of private ranges and
-//! exist inside the namespaces only. Making one needs root, and `ip` and `tc` of iproute2.
+//! A lab has names of its own (they hold the number of its process), so several run side by side. It is removed when it
+//! is dropped; the remains of a process that died are removed when the next lab is made. Addresses are of private
+//! ranges and exist inside the namespaces only. Making a lab needs root, and `ip` and `tc` of iproute2.
 
 use std::fs::File;
 use std::io;
@@ -14,15 +15,15 @@ use std::thread::{JoinHandle, ScopedJoinHandle};
 
 use crate::system;
 
-/// What all names of namespaces begin with.
+/// The prefix of the names of all namespaces.
 const PREFIX: &str = "nacre-lab-";
 
-/// A lab that cannot be.
+/// An error in setting up a lab, in words.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct LabError(String);
 
-/// Namespaces, which go with it.
+/// Namespaces, which are removed when the lab is dropped.
 #[derive(Debug)]
 pub struct Lab {
     number: u32,
@@ -52,7 +53,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, LabError> {
 }
 
 impl Lab {
-    /// An empty lab.
+    /// Creates an empty lab.
     pub fn new() -> Result<Lab, LabError> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         // What the dead have left: their namespaces hold their devices.
@@ -66,7 +67,7 @@ impl Lab {
         Ok(Lab { number: NUMBER.fetch_add(1, Ordering::Relaxed), namespaces: Vec::new() })
     }
 
-    /// A new namespace, with its loopback device up. The name is for people, and short.
+    /// Adds a namespace, with its loopback device up. The name is for people, and short.
     pub fn namespace(&mut self, name: &str) -> Result<Namespace, LabError> {
         let name = format!("{PREFIX}{}-{}-{name}", std::process::id(), self.number);
         run("ip", &["netns", "add", &name])?;
@@ -82,7 +83,8 @@ impl Lab {
         Ok(namespace)
     }
 
-    /// A pair of devices, one in each of two namespaces, up, without addresses. What goes in at one comes out at the other.
+    /// Makes a pair of devices, one in each of two namespaces, up, without addresses. Frames sent by one arrive at the
+    /// other.
     pub fn link(&self, a: (&Namespace, &str), b: (&Namespace, &str)) -> Result<(), LabError> {
         let ((a, a_device), (b, b_device)) = (a, b);
         a.ip(&["link", "add", a_device, "type", "veth", "peer", "name", b_device, "netns", &b.name])?;
@@ -103,17 +105,17 @@ impl Drop for Lab {
 }
 
 impl Namespace {
-    /// Its name, as `ip netns` knows it.
+    /// Returns the name, as `ip netns` knows it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs `ip` in it.
+    /// Runs `ip` in the namespace, and returns its output.
     pub fn ip(&self, arguments: &[&str]) -> Result<String, LabError> {
         run("ip", &[&["-n", &self.name], arguments].concat())
     }
 
-    /// Runs `tc` in it.
+    /// Runs `tc` in the namespace, and returns its output.
     pub fn tc(&self, arguments: &[&str]) -> Result<String, LabError> {
         run("tc", &[&["-n", &self.name], arguments].concat())
     }
@@ -130,16 +132,18 @@ impl Namespace {
         self.tc(&[&["qdisc", "replace", "dev", device, "root"], &queue[..]].concat()).map(drop)
     }
 
-    /// Gives a device of a pair a queue of its own for what comes in, as a card has, if the other end is told the same: what
-    /// two processors send through the pair then stays in order, and a queue at the other end waits when this one is full.
-    /// Without it the pair has no order across processors, and loses what these have no room for, behind that queue's back.
+    /// Gives a device of a pair a ring of its own for incoming frames, as a card has, if the other end is given one
+    /// too: frames that two processors send through the pair then stay in order, and a queue at the other end waits
+    /// when this ring is full. Without it the pair has no order across processors, and loses frames for which these
+    /// have no room, unnoticed by that queue.
     pub fn ring(&self, device: &str) -> Result<(), LabError> {
         self.run(|| system::ring(device))
             .map_err(|why| LabError(format!("cannot give {device} of {} a queue: {why}", self.name)))
     }
 
-    /// A new device, up and without a queue, whose other end is a file: each read gives a frame that was sent by the device,
-    /// and does not wait for one. While nobody reads, its driver takes `frames` frames and refuses more.
+    /// Makes a device, up and without a queue, whose other end is a file: each read returns a frame that was sent by
+    /// the device, without waiting for one. While the file is not read, the driver takes `frames` frames and refuses
+    /// more.
     pub fn tap(&self, device: &str, frames: u32) -> Result<File, LabError> {
         let file = self
             .run(|| system::tap(device))
@@ -150,27 +154,28 @@ impl Namespace {
         Ok(file)
     }
 
-    /// Has a device complete the checksums of what goes out by it, as cards do, or the kernel before it gets there. It has no
-    /// ring any more.
+    /// Lets a device complete the checksums of outgoing packets, as cards do, or the kernel before it. The device has
+    /// no ring any more.
     pub fn checksums(&self, device: &str, by_device: bool) -> Result<(), LabError> {
         self.run(|| system::checksums(device, by_device))
             .map_err(|why| LabError(format!("cannot set checksums of {device} of {}: {why}", self.name)))
     }
 
-    /// Sets one of the kernel's numbers, by its path, such as `net/ipv4/ip_forward`.
+    /// Sets one of the kernel's parameters, by its path, such as `net/ipv4/ip_forward`.
     pub fn sysctl(&self, path: &str, value: &str) -> Result<(), LabError> {
         let path = std::path::Path::new("/proc/sys").join(path);
         self.run(|| std::fs::write(&path, value))
             .map_err(|why| LabError(format!("cannot write {value} to {}: {why}", path.display())))
     }
 
-    /// The number of a device in it.
+    /// Returns the index of a device in the namespace.
     pub fn device(&self, name: &str) -> Result<u32, LabError> {
         self.run(|| system::device_index(name))
             .map_err(|why| LabError(format!("there is no device {name} in {}: {why}", self.name)))
     }
 
-    /// Runs something in it, on a thread of its own, and waits for that. Sockets that are made there stay there.
+    /// Runs a function in the namespace, on a thread of its own, and waits for it. Sockets that are made there stay
+    /// there.
     ///
     /// # Panics
     /// If the namespace is gone, or what ran has panicked.
@@ -178,7 +183,7 @@ impl Namespace {
         std::thread::scope(|scope| join(self.spawn_scoped(scope, work)))
     }
 
-    /// Starts something in it on a thread of its own.
+    /// Starts a function in the namespace on a thread of its own.
     pub fn spawn<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let namespace = self.clone();
         std::thread::spawn(move || {
@@ -187,7 +192,7 @@ impl Namespace {
         })
     }
 
-    /// The same, for a thread that may look at what is around it.
+    /// Starts a function in the namespace on a scoped thread, which may borrow from its surroundings.
     pub fn spawn_scoped<'scope, T: Send + 'scope>(
         &self,
         scope: &'scope std::thread::Scope<'scope, '_>,
@@ -200,7 +205,7 @@ impl Namespace {
         })
     }
 
-    /// Takes the calling thread, and all that it starts, into the namespace, for ever.
+    /// Moves the calling thread, and all that it starts, into the namespace, for ever.
     ///
     /// # Panics
     /// If the namespace is gone.
@@ -213,8 +218,8 @@ impl Namespace {
     }
 }
 
-/// A socket in the namespace of the calling thread that takes all that comes: its buffer is as large as root may make it.
-/// What it could not send is an error.
+/// Opens a socket in the namespace of the calling thread with the largest receive buffer that root may set. A datagram
+/// that cannot be sent is an error.
 pub fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address)?;
     let bytes = 256 << 20_i32;

@@ -1,11 +1,12 @@
 //! A member: the client's side of the protocol, as a state machine without clock, sockets or randomness of its own.
 //!
-//! Fed with datagrams ([`Member::handle`]) and time ([`Member::tick`], at the latest when [`Member::timeout_us`] says); gives datagrams to
-//! send ([`Member::poll`]) and [`MemberEvent`]s. One `Member` is one membership: it comes in, stays in, and when its reflector
-//! falls silent it comes in again, there or at the next of its reflectors. Several can share a socket.
+//! It takes datagrams ([`Member::handle`]) and the time ([`Member::tick`], at the latest when [`Member::timeout_us`]
+//! says), and returns datagrams to send ([`Member::poll`]) and [`MemberEvent`]s. One `Member` is one membership: it
+//! joins, stays in, and when its reflector falls silent it joins again, there or at the next of its reflectors. Several
+//! can share a socket.
 //!
 //! Invariants:
-//! - Only answers that repeat a nonce or a session of this member's, and come from the reflector asked, are heard.
+//! - Only answers that repeat a nonce or a session of this member's, and come from the reflector asked, are accepted.
 //! - It joins the next group before it leaves the last.
 //! - It never sends faster than its back-off allows, whatever it is answered.
 
@@ -24,7 +25,7 @@ use attempt::{Attempt, Purpose};
 use link::{Leaving, Link};
 use state::{Fetch, Give};
 
-/// Places that a member keeps in mind, at most.
+/// The greatest number of places that a member remembers.
 const PLACES_MAX: usize = 8;
 
 /// A group at a reflector.
@@ -36,38 +37,38 @@ pub struct Target {
     pub group: u32,
 }
 
-/// Where a member wants to be.
+/// The group that a member is to be in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// In the first of these groups that takes it: one reflector, and its standbys.
+    /// The first of these groups that admits it: one reflector, and its standbys.
     Group(Vec<Target>),
-    /// In the group of a location, for which these reflectors are asked.
+    /// The group of a location, for whose place these reflectors are asked.
     Location {
         /// The location's name.
         name: String,
-        /// Who is asked.
+        /// The reflectors to ask.
         reflectors: Vec<SocketAddr>,
     },
 }
 
-/// How a member behaves.
+/// Options of a member.
 #[derive(Clone, Debug)]
 pub struct MemberOptions {
-    /// It wants copies of its own datagrams.
+    /// True if it wants copies of its own datagrams.
     pub echo: bool,
-    /// It can give the group's state.
+    /// True if it can give the group's state.
     pub keeps_state: bool,
-    /// It wants the group's state when it comes in.
+    /// True if it wants the group's state when it has joined.
     pub wants_state: bool,
-    /// The operator's permission.
+    /// The operator's token; empty for none.
     pub token: Vec<u8>,
-    /// Tries at one reflector before the next is tried.
+    /// The number of tries at one reflector before the next is tried.
     pub tries: u32,
-    /// The first wait for an answer. It doubles with each try.
+    /// The first wait for an answer, in milliseconds. It doubles with each try.
     pub retry_ms: u64,
-    /// The longest wait.
+    /// The longest wait for an answer, in milliseconds.
     pub retry_max_ms: u64,
-    /// Heartbeats without an answer after which the reflector is given up.
+    /// The number of heartbeats without an answer after which the reflector is given up.
     pub missed_max: u32,
 }
 
@@ -86,58 +87,58 @@ impl Default for MemberOptions {
     }
 }
 
-/// What happened to a member.
+/// An event of a membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberEvent {
-    /// It is in.
+    /// The member has joined.
     Joined {
-        /// Where.
+        /// The group that it is in.
         target: Target,
-        /// The address as which it is connected.
+        /// Its address as the reflector sees it.
         seen: SocketAddr,
         /// Members in the group.
         members: u32,
-        /// It was in before, and has been lost in between or has moved.
+        /// True if it was in a group before, and has been lost in between or has moved.
         again: bool,
     },
-    /// Its reflector fell silent, or does not know it any more. It tries to come in again.
+    /// Its reflector fell silent, or does not know it any more. It tries to join again.
     Lost {
-        /// Where it was.
+        /// The group that it was in.
         target: Target,
     },
-    /// A reflector refused it. If `last`, it tries no more until it is told to.
+    /// A reflector refused it.
     Refused {
-        /// Why.
+        /// The reason.
         reason: Reason,
-        /// Whether it has stopped trying.
+        /// True if it tries no more until it is told to.
         last: bool,
     },
-    /// It could not get in where it was to move, and stays where it is.
+    /// It could not join the group that it was to move to, and stays where it is.
     Stayed {
-        /// Where it was to go.
+        /// The group that it was to move to.
         target: Target,
     },
-    /// It has left everything.
+    /// It has left all groups.
     Left,
-    /// Datagrams of the group were lost on the way: `count` of them, from the number `first` on.
+    /// Datagrams of the group were lost on the way.
     Gap {
-        /// The first that is missing.
+        /// The number of the first one that is missing.
         first: u64,
-        /// How many.
+        /// The count of missing datagrams.
         count: u64,
     },
-    /// The group's state.
+    /// The group's state has been fetched.
     State {
         /// Its version.
         version: u64,
         /// The state.
         bytes: Bytes,
     },
-    /// The group's state could not be had; there may be none.
+    /// The group's state could not be fetched; there may be none.
     NoState,
-    /// The reflector wants the group's state: answer by [`Member::give_state`].
+    /// The reflector asks for the group's state: answer by [`Member::give_state`].
     StateAsked {
-        /// The number of the question.
+        /// The number of the reflector's request.
         ask: u32,
     },
 }
@@ -145,33 +146,33 @@ pub enum MemberEvent {
 /// A datagram to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Where to.
+    /// The destination.
     pub to: SocketAddr,
-    /// What.
+    /// The payload.
     pub bytes: Vec<u8>,
 }
 
-/// A member's payload that has arrived.
+/// Another member's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received<'a> {
     /// The payload.
     pub payload: &'a [u8],
-    /// Its number, in groups whose datagrams are numbered.
+    /// The number of the datagram, in groups whose datagrams are numbered.
     pub sequence: Option<u64>,
 }
 
-/// Why a payload cannot be sent.
+/// An error in sending a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The member is not in.
+    /// The member is in no group.
     #[error("the member is in no group at the moment")]
     NotJoined,
-    /// It would be taken for a message of the control protocol, and not be copied.
+    /// The payload would be taken for a message of the control protocol, and not be copied.
     #[error("the payload begins like a message of the control protocol")]
     LooksLikeControl,
 }
 
-/// Random numbers from a seed that was given: nonces, which nobody may guess, and the jitter of the back-off.
+/// Random numbers from a given seed: nonces, which must not be guessable, and the jitter of the back-off.
 struct Random(blake3::OutputReader);
 
 impl Random {
@@ -181,7 +182,8 @@ impl Random {
         u64::from_le_bytes(bytes)
     }
 
-    /// Between three quarters and five quarters of a time, so that many who wait for the same thing do not come at once.
+    /// Returns a random time between three quarters and five quarters of `time`, so that many members that wait for the
+    /// same thing do not come at once.
     fn around(&mut self, time: u64) -> u64 {
         time - time / 4 + self.next() % (time / 2 + 1)
     }
@@ -192,18 +194,18 @@ pub struct Member {
     options: MemberOptions,
     wanted: Wanted,
     random: Random,
-    /// Where it may come in, best first: what was wanted, what a location named, where it was moved to.
+    /// The groups that it may join, best first: the wanted ones, those of a location, and that of a request to move.
     places: Vec<Target>,
-    /// It is in here: this is where payload is sent.
+    /// The group that it is in, to which payload is sent.
     current: Option<Link>,
-    /// It is trying to come in here.
+    /// The attempt to join a group, if one is under way.
     attempt: Option<Attempt>,
-    /// Rounds through all places since it was last let in somewhere.
+    /// The number of rounds through all places since it last joined.
     rounds: u32,
-    /// It is leaving these.
+    /// The groups that it is leaving.
     leaving: Vec<Leaving>,
     fetch: Option<Fetch>,
-    /// The state is to be fetched as soon as it is in.
+    /// True if the state is to be fetched as soon as it has joined.
     wants_fetch: bool,
     give: Option<Give>,
     /// The version of the state that it holds.
@@ -226,7 +228,7 @@ impl std::fmt::Debug for Member {
 }
 
 impl Member {
-    /// A member that begins to come in at its next tick. `seed` must be random, and another one for each member.
+    /// Creates a member that begins to join at its next tick. `seed` must be random, and different for each member.
     pub fn new(wanted: Wanted, options: MemberOptions, seed: [u8; 32]) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(&seed);
         hasher.update(b"nacre reflect member");
@@ -252,7 +254,7 @@ impl Member {
         member
     }
 
-    /// Takes a datagram. Gives the payload in it, if it is another member's.
+    /// Handles a datagram. Returns the payload in it, if it is another member's.
     pub fn handle<'a>(&mut self, now_us: u64, from: SocketAddr, bytes: &'a [u8]) -> Option<Received<'a>> {
         if !wire::is_control(bytes) {
             let numbered = self.sequence_of(from)?;
@@ -308,7 +310,7 @@ impl Member {
         None
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn tick(&mut self, now_us: u64) {
         self.beat(now_us);
         self.try_on(now_us);
@@ -317,7 +319,8 @@ impl Member {
         self.give_on(now_us);
     }
 
-    /// When [`Member::tick`] has something to do; `None` if it just waits for datagrams.
+    /// Returns the time at which [`Member::tick`] has something to do, in microseconds; `None` if the member only waits
+    /// for datagrams.
     pub fn timeout_us(&self) -> Option<u64> {
         let due = [
             self.current.as_ref().map(|link| link.beat_due_us),
@@ -329,17 +332,20 @@ impl Member {
         due.into_iter().flatten().min()
     }
 
-    /// The next datagram to send.
+    /// Takes the next datagram to send.
     pub fn poll(&mut self) -> Option<Transmit> {
         self.outgoing.pop_front()
     }
 
-    /// The next thing that happened.
+    /// Takes the oldest event that has not been taken.
     pub fn event(&mut self) -> Option<MemberEvent> {
         self.events.pop_front()
     }
 
-    /// Where a payload is to be sent. It counts as sent.
+    /// Returns the address to send a payload to, and counts the payload as sent.
+    ///
+    /// # Errors
+    /// [`SendError`] if the member is in no group, or the payload looks like a control message.
     pub fn send(&mut self, now_us: u64, payload: &[u8]) -> Result<SocketAddr, SendError> {
         let link = self.current.as_mut().ok_or(SendError::NotJoined)?;
         if wire::is_control(payload) {
@@ -351,42 +357,42 @@ impl Member {
         Ok(link.target.reflector)
     }
 
-    /// Where it is, if it is in.
+    /// Returns the group that it is in, if any.
     pub fn target(&self) -> Option<Target> {
         self.current.as_ref().map(|link| link.target)
     }
 
-    /// The address as which it is connected.
+    /// Returns its address as the reflector sees it, if it is in a group.
     pub fn seen(&self) -> Option<SocketAddr> {
         self.current.as_ref().map(|link| link.seen)
     }
 
-    /// Members of the group, itself included, as last heard.
+    /// Returns the number of members of the group, itself included, as last heard.
     pub fn members(&self) -> Option<u32> {
         self.current.as_ref().map(|link| link.members)
     }
 
-    /// The delay to the reflector and back, once measured.
+    /// Returns the round-trip delay to the reflector in microseconds, once measured.
     pub fn delay_us(&self) -> Option<u64> {
         self.current.as_ref().and_then(|link| link.delay_us)
     }
 
-    /// The version of the group's state that the reflector has, as last heard; 0 for none.
+    /// Returns the version of the group's state at the reflector, as last heard; 0 for none.
     pub fn state_version(&self) -> u64 {
         self.current.as_ref().map_or(0, |link| link.state_version)
     }
 
-    /// True if it has left everything, and was told to.
+    /// True if it was told to leave and has left all groups.
     pub fn is_out(&self) -> bool {
         self.wants_out && self.current.is_none() && self.leaving.is_empty()
     }
 
-    /// It is to be elsewhere: it joins there, and then leaves where it is.
+    /// Moves the member: it joins the group that it is to be in, and then leaves the present one.
     pub fn move_to(&mut self, now_us: u64, wanted: Wanted) {
         self.want(now_us, wanted);
     }
 
-    /// Another token from here on. If it was refused for the last one, it tries again.
+    /// Replaces the token. If the member was refused with the last one, it tries again.
     pub fn set_token(&mut self, now_us: u64, token: Vec<u8>) {
         self.options.token = token;
         if self.current.is_none() && self.attempt.is_none() && !self.wants_out {
@@ -394,7 +400,7 @@ impl Member {
         }
     }
 
-    /// Leaves. Done when [`Member::is_out`] says so.
+    /// Begins to leave. [`Member::is_out`] says when that is done.
     pub fn leave(&mut self, now_us: u64) {
         self.wants_out = true;
         self.attempt = None;
@@ -423,7 +429,7 @@ impl Member {
         self.current.as_ref().is_some_and(|link| link.target.reflector == from && link.session == session)
     }
 
-    /// Whether payload from there is numbered; `None` if the member is in no group there.
+    /// True if payload from this reflector is numbered; `None` if the member is in no group there.
     fn sequence_of(&self, from: SocketAddr) -> Option<bool> {
         let current = self.current.iter().map(|link| (link.target.reflector, link.sequence));
         let leaving = self.leaving.iter().map(|leaving| (leaving.target.reflector, leaving.sequence));

@@ -1,5 +1,5 @@
-//! What the operating system does for the data thread: sockets, waiting, clocks. The calls that need `unsafe` are here
-//! and in the modules below, each with the reason why it is sound; what they give out is safe.
+//! Calls to the operating system for the data thread: sockets, waiting, clocks. The calls that need `unsafe` are here
+//! and in the modules below, each with the reason why it is sound; their interfaces are safe.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -10,7 +10,7 @@ use crate::forward::Now;
 
 pub(crate) mod message;
 
-/// An address as system calls want it.
+/// An address in the form that system calls take.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union Address {
@@ -20,16 +20,16 @@ pub(crate) union Address {
 }
 
 impl Address {
-    /// Room for an address that the kernel writes.
+    /// Returns a zeroed address, for the kernel to write to.
     pub(crate) fn room() -> Address {
         // SAFETY: all bits zero are a valid value of each of the union's plain structures.
         unsafe { std::mem::zeroed() }
     }
 
-    /// How long the longest is.
+    /// The length of the longest address, in bytes.
     pub(crate) const ROOM: libc::socklen_t = size_of::<Address>() as libc::socklen_t;
 
-    /// Writes an address, and says how long it is.
+    /// Writes an address, and returns its length in bytes.
     pub(crate) fn new(address: SocketAddr) -> (Address, libc::socklen_t) {
         let mut written = Address::room();
         match address {
@@ -55,7 +55,7 @@ impl Address {
         }
     }
 
-    /// Reads an address that the kernel wrote; `None` if it is of no family that is known here.
+    /// Reads an address that the kernel wrote; `None` if its family is not known.
     pub(crate) fn read(&self) -> Option<SocketAddr> {
         // SAFETY: the union was zeroed or written by the kernel, and all of its structures begin with the family and
         // take any bits, so that each may be looked at.
@@ -86,20 +86,20 @@ pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// A file descriptor that a system call has just returned.
+/// Takes ownership of a file descriptor that a system call has just returned.
 pub(crate) fn own(result: libc::c_int) -> io::Result<OwnedFd> {
     let fd = check(result)?;
     // SAFETY: the descriptor is new, valid, and nobody else's.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A socket that does not block and is closed on exec.
+/// Opens a socket that does not block and is closed on exec.
 pub(crate) fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed.
     own(unsafe { libc::socket(family, kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, protocol) })
 }
 
-/// Sets an option to a plain value.
+/// Sets a socket option to a plain value.
 pub(crate) fn set_option<T: Copy>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -119,10 +119,10 @@ pub(crate) fn set_option<T: Copy>(
     .map(drop)
 }
 
-/// A structure or number of which any bits are valid.
+/// A structure or number for which any bits are valid.
 ///
 /// # Safety
-/// They have to be.
+/// Any bits must be a valid value of the type.
 pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: they are numbers, and structures of numbers.
@@ -132,7 +132,7 @@ unsafe impl Plain for [u32; 9] {}
 // SAFETY: as above.
 unsafe impl Plain for libc::xdp_mmap_offsets {}
 
-/// Reads an option.
+/// Reads a socket option.
 pub(crate) fn option<T: Plain>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -148,13 +148,13 @@ pub(crate) fn option<T: Plain>(
     if len as usize == size_of::<T>() { Ok(value) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// Takes the error that a socket keeps.
+/// Clears the pending error of a socket.
 pub(crate) fn take_error(socket: BorrowedFd<'_>) {
     // Reading it is what takes it; a socket that cannot tell has none.
     let _: io::Result<i32> = option(socket, libc::SOL_SOCKET, libc::SO_ERROR);
 }
 
-/// How many datagrams a socket has dropped, because it was full, since it was made.
+/// Returns the number of datagrams that a socket has dropped since it was made because it was full.
 pub(crate) fn dropped(socket: BorrowedFd<'_>) -> Option<u32> {
     // The kernel's numbers of a socket's memory, in its order; the last one is of drops.
     let numbers: [u32; 9] = option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).ok()?;
@@ -168,7 +168,7 @@ pub(crate) fn bind(socket: BorrowedFd<'_>, address: SocketAddr) -> io::Result<()
     check(unsafe { libc::bind(socket.as_raw_fd(), address.as_ptr(), len) }).map(drop)
 }
 
-/// Where a socket is bound to.
+/// Returns the address that a socket is bound to.
 pub(crate) fn bound(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     let (mut address, mut len) = (Address::room(), Address::ROOM);
     // SAFETY: the kernel writes at most `len` bytes to an address that has room for them.
@@ -176,7 +176,7 @@ pub(crate) fn bound(socket: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     address.read().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
 }
 
-/// An event counter, which wakes those who wait for it.
+/// Opens an event counter, which wakes its waiters.
 pub(crate) fn event() -> io::Result<OwnedFd> {
     // SAFETY: no pointers are passed.
     own(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
@@ -196,7 +196,7 @@ pub(crate) fn lower(event: BorrowedFd<'_>) {
     unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) };
 }
 
-/// The time of a clock, in nanoseconds.
+/// Reads a clock, in nanoseconds.
 fn clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live value. The clocks that are asked for exist on every Linux.
@@ -204,13 +204,13 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The time now.
+/// Reads the clocks.
 pub(crate) fn now() -> Now {
     let ns = clock_ns(libc::CLOCK_MONOTONIC);
     Now { ms: ns / 1_000_000, ns, unix_s: clock_ns(libc::CLOCK_REALTIME) / 1_000_000_000 }
 }
 
-/// The number of a device.
+/// Returns the index of a network device.
 pub(crate) fn device_index(name: &str) -> io::Result<u32> {
     let name = std::ffi::CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     // SAFETY: the name ends with a zero.
@@ -220,7 +220,7 @@ pub(crate) fn device_index(name: &str) -> io::Result<u32> {
     }
 }
 
-/// Makes a device whose other end is a file: what is sent by the device is read from the file, frame by frame.
+/// Makes a device whose other end is a file: frames sent by the device are read from the file, one by one.
 #[cfg(feature = "testkit")]
 pub(crate) fn tap(device: &str) -> io::Result<std::fs::File> {
     const TUNSETIFF: u32 = 0x4004_54ca;
@@ -234,7 +234,7 @@ pub(crate) fn tap(device: &str) -> io::Result<std::fs::File> {
     Ok(file)
 }
 
-/// A request that names a device.
+/// Returns a request that names a device.
 #[cfg(feature = "testkit")]
 fn request(device: &str) -> io::Result<libc::ifreq> {
     if device.len() >= libc::IF_NAMESIZE {
@@ -248,8 +248,8 @@ fn request(device: &str) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-/// Switches receive offload of a device on, and segmentation by it off: with both, at both ends, a pair of `veth` devices
-/// has a ring in each direction.
+/// Switches receive offload of a device on, and its segmentation offload off: with both, at both ends, a pair of `veth`
+/// devices has a ring in each direction.
 #[cfg(feature = "testkit")]
 pub(crate) fn ring(device: &str) -> io::Result<()> {
     const ETHTOOL_STSO: u32 = 0x1f;
@@ -261,8 +261,8 @@ pub(crate) fn ring(device: &str) -> io::Result<()> {
 #[cfg(feature = "testkit")]
 const ETHTOOL_SGRO: u32 = 0x2c;
 
-/// Has a device complete the checksums of what goes out by it, or the kernel before. What comes in by it is taken as it is,
-/// without receive offload, which would look at checksums and say that they need not be looked at again.
+/// Lets a device complete the checksums of outgoing packets, or the kernel before it. Incoming packets are taken as
+/// they are, without receive offload, which would check their checksums and mark them as checked.
 #[cfg(feature = "testkit")]
 pub(crate) fn checksums(device: &str, by_device: bool) -> io::Result<()> {
     const ETHTOOL_STXCSUM: u32 = 0x17;
@@ -270,10 +270,10 @@ pub(crate) fn checksums(device: &str, by_device: bool) -> io::Result<()> {
     offload(device, ETHTOOL_STXCSUM, by_device)
 }
 
-/// Switches something on that a device does in the kernel's stead, or off.
+/// Switches an offload of a device on or off.
 #[cfg(feature = "testkit")]
 fn offload(device: &str, command: u32, on: bool) -> io::Result<()> {
-    /// What such commands take.
+    /// The argument of such commands.
     #[repr(C)]
     struct Value {
         command: u32,
@@ -287,14 +287,14 @@ fn offload(device: &str, command: u32, on: bool) -> io::Result<()> {
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) }).map(drop)
 }
 
-/// Takes the calling thread into a network namespace.
+/// Moves the calling thread into a network namespace.
 #[cfg(feature = "testkit")]
 pub(crate) fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no pointers are passed; a thread may change its namespace at any time.
     check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }).map(drop)
 }
 
-/// How many files are told of at once.
+/// The greatest number of files reported by one wait.
 pub(crate) const READY_MAX: usize = 64;
 
 /// Waits for several files at once.
@@ -310,7 +310,7 @@ impl Poll {
         Ok(Poll { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; READY_MAX] })
     }
 
-    /// Waits for this file to be readable, too.
+    /// Adds a file, which is reported under `token` when it is readable.
     pub(crate) fn add(&self, file: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
         // SAFETY: the event lives while the kernel reads it.
@@ -325,7 +325,8 @@ impl Poll {
         .map(drop)
     }
 
-    /// Waits, and gives the tokens of files that are ready: whether to be read, and whether with an error.
+    /// Waits, and returns the token of each file that is ready, with true if it is readable, and true if it has an
+    /// error.
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<impl Iterator<Item = (u64, bool, bool)>> {
         let time = libc::timespec {
             tv_sec: timeout.as_secs().min(1 << 30) as libc::time_t,
@@ -353,7 +354,7 @@ impl Poll {
     }
 }
 
-/// How many bytes of what a socket has sent were not given up by queues and devices yet.
+/// Returns the bytes sent by a socket that queues and devices have not released yet.
 pub(crate) fn unsent(socket: BorrowedFd<'_>) -> usize {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes one `int`, which lives.
@@ -361,8 +362,9 @@ pub(crate) fn unsent(socket: BorrowedFd<'_>) -> usize {
     if result == 0 { bytes.max(0) as usize } else { 0 }
 }
 
-/// A UDP socket as the reflector wants it: what is sent is never fragmented, what cannot be sent is told, and what comes
-/// in tells its device, the address that it was sent to, its mark, and how many before it were dropped.
+/// Opens a UDP socket as the reflector needs it, and returns its address as bound. Outgoing datagrams are never
+/// fragmented, and failures to send are reported; incoming ones carry their device, the address that they were sent to,
+/// their mark, and the number of datagrams dropped before.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<(SocketAddr, OwnedFd)> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let socket = socket(family, libc::SOCK_DGRAM, 0)?;

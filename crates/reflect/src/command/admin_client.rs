@@ -11,10 +11,10 @@ use serde_json::Value;
 
 use super::{CommandError, Common};
 
-/// The name of the socket of a daemon that only reflects, beside that of the user's own server.
+/// The name of the socket of a daemon that is only a reflector, beside that of the user's own server.
 const SOCKET: &str = "reflect.sock";
 
-/// The path of the socket on which a reflector of this user takes orders by default. Its folder is made.
+/// Returns the default path of the socket for the administration of this user's reflector. Its folder is made.
 ///
 /// # Errors
 /// `Denied` if the folder is not the user's alone, `Io` if it cannot be made.
@@ -32,7 +32,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Has something done, and gives what the daemon says about that.
+    /// Calls a method of the daemon, and returns its answer.
     pub fn call(
         &self,
         common: &Common,

@@ -1,4 +1,4 @@
-//! `nacre reflect groups`: what a running reflector does.
+//! `nacre reflect groups`: the groups of a running reflector.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub struct Args {
     members: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
     let path = match &args.group {
         None => "/groups".to_owned(),
@@ -118,7 +118,7 @@ fn member_row(member: &Value) -> Vec<String> {
     ]
 }
 
-/// A delay for people; 0 and none are not known yet.
+/// Formats a delay for people; 0 and none are not known yet.
 fn delay(us: Option<u64>) -> String {
     match us.filter(|us| *us > 0) {
         None => "-".to_owned(),

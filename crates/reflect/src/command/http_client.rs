@@ -1,4 +1,4 @@
-//! The little of HTTP that a command needs to read a reflector's pages: one request for each connection.
+//! The part of HTTP that a command needs to read a reflector's pages: one request for each connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,10 +10,10 @@ use super::CommandError;
 use super::settings::HTTP_DEFAULT;
 use super::target::resolve;
 
-/// What takes longer is not going to come.
+/// The time limit of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// More than any answer is long.
+/// The greatest length of an answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// The address of a reflector's pages.
@@ -36,7 +36,7 @@ impl At {
         resolve(host, port)
     }
 
-    /// Asks for something, and gives its JSON.
+    /// Requests a path, and returns the JSON of the answer.
     pub fn get(&self, path: &str) -> Result<Value, CommandError> {
         let address = self.address()?;
         let failed = |why: String| {

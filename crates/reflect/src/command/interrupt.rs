@@ -9,11 +9,11 @@ use signal_hook::iterator::Signals;
 use super::CommandError;
 use crate::client::Waker;
 
-/// Whether a signal came.
+/// A flag that is set by the first signal.
 pub struct Flag(Arc<AtomicBool>);
 
 impl Flag {
-    /// One came.
+    /// True if a signal came.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

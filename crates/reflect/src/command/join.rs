@@ -21,13 +21,13 @@ const AFTER_HELP: &str = "\
 Ends with the end of standard input, which --listen does not read (an empty one does not count where --count or --timeout \
 is given), after --count datagrams, after --timeout, or with Ctrl-C. Exit codes: 0 done; 1 refused, nobody answered in time, or --count datagrams did not come in time; 2 wrong usage.";
 
-/// How long the reflector may take to hear that a member leaves.
+/// The time given to the reflector to confirm that a member leaves.
 const LEAVING: Duration = Duration::from_secs(2);
 /// The longest wait between two looks at the clock.
 const TURN: Duration = Duration::from_secs(1);
-/// Lines that wait to be sent.
+/// The greatest number of lines that wait to be sent.
 const LINES: usize = 1024;
-/// The longest datagram of UDP.
+/// The longest payload of a UDP datagram, in bytes.
 const PAYLOAD_BYTES_MAX: u32 = 65_507;
 
 /// Join a group: print what its members send, and send the lines of standard input
@@ -59,16 +59,16 @@ pub struct Args {
     listen: bool,
 }
 
-/// What was read from standard input.
+/// The input read from standard input.
 enum Input {
     Datagram(Vec<u8>),
     Failed(io::Error),
 }
 
-/// How long nobody has to answer before that is said.
+/// The time without an answer after which the user is told so.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: Args, common: Common, complain: &mut dyn FnMut(&str)) -> Result<(), CommandError> {
     let mut options = args.member.options();
     options.echo = args.echo;
@@ -107,7 +107,7 @@ struct Join {
     json: bool,
     heard: u64,
     was_in: bool,
-    /// What was read while the member was in no group.
+    /// The input that was read while the member was in no group.
     unsent: Option<Vec<u8>>,
 }
 
@@ -167,7 +167,7 @@ impl Join {
         }
     }
 
-    /// Sends what waits. True if there is nothing left that waits.
+    /// Sends the input that waits. Returns true if none is left.
     fn can_send(
         &mut self,
         client: &mut Client,
@@ -281,7 +281,7 @@ impl Join {
     }
 }
 
-/// The state, if there is one yet.
+/// Reads the state from its file, if there is one yet.
 fn read_state(path: &Path) -> Result<Option<Bytes>, CommandError> {
     let shown = path.display();
     match std::fs::read(path) {
@@ -295,7 +295,7 @@ fn read_state(path: &Path) -> Result<Option<Bytes>, CommandError> {
     }
 }
 
-/// Writes a file anew, so that whoever reads it sees the old content or the new, whole.
+/// Replaces a file, so that a reader sees the old content or the new, whole.
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".part");

@@ -1,4 +1,4 @@
-//! `nacre reflect move`: where a location is.
+//! `nacre reflect move`: the place of a location.
 
 use std::net::SocketAddr;
 
@@ -34,7 +34,7 @@ pub struct Args {
     admin: Admin,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
     let place = match &args.to {
         None => None,

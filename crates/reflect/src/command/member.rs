@@ -1,4 +1,4 @@
-//! What `join` and `send` have in common: whom they join, and how.
+//! The arguments that `join` and `send` share: the group to join, and its options.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,10 @@ pub struct Member {
 }
 
 impl Member {
-    /// The same as the member's state machine understands it.
+    /// Returns the wanted group for the member's state machine.
+    ///
+    /// # Errors
+    /// [`CommandError`] if an address cannot be resolved or is missing.
     pub fn wanted(&self) -> Result<Wanted, CommandError> {
         match &self.what {
             Target::Group { host, group } => {
@@ -44,13 +47,13 @@ impl Member {
         }
     }
 
-    /// How to be a member.
+    /// Returns the options for the member's state machine.
     pub fn options(&self) -> MemberOptions {
         let token = self.token.map(|token| token.as_bytes().to_vec()).unwrap_or_default();
         MemberOptions { token, ..MemberOptions::default() }
     }
 
-    /// How it was named.
+    /// Returns the target as text, in the form that the user writes.
     pub fn shown(&self) -> String {
         match &self.what {
             Target::Group { host, group } if host.contains(':') => {
@@ -72,12 +75,12 @@ impl Member {
     }
 }
 
-/// Whether it is of any use to go on trying after a first refusal.
+/// True if it is of no use to go on trying after a first refusal for this reason.
 pub fn is_final(reason: Reason) -> bool {
     !matches!(reason, Reason::TooManyJoins | Reason::Closing | Reason::NotMember)
 }
 
-/// A group as it is named to join it.
+/// Formats a group in the form in which it is named to join it.
 pub fn place(place: Place) -> String {
     format!("{}@{}", place.group, place.reflector)
 }

@@ -1,7 +1,7 @@
-//! The command `reflect`: a reflector, its members, and what an operator does with both.
+//! The command `reflect`: a reflector, its members, and their administration.
 //!
-//! Every program that has the command gives it what its user said, and reports how it ended. The reflector itself is a role
-//! of a daemon; what can be set of it is [`Settings`].
+//! Every program with this command passes on its user's arguments, and reports the outcome. The reflector itself is a
+//! role of a daemon; its settings are [`Settings`].
 
 mod admin_client;
 mod groups;
@@ -35,33 +35,33 @@ pub enum Command {
     Move(locate::Args),
 }
 
-/// What goes with every command.
+/// Options that all commands share.
 #[derive(Clone, Debug, Default)]
 pub struct Common {
     /// The store that was named on the command line.
     pub store: Option<String>,
     /// The file with the operator's key.
     pub key: Option<PathBuf>,
-    /// Print JSON.
+    /// True to print JSON.
     pub json: bool,
 }
 
-/// Why a command did not end well.
+/// The outcome of a command that did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// It was asked wrongly: exit code 2.
+    /// Wrong arguments: exit code 2.
     #[error("{0}")]
     Usage(String),
-    /// It could not: exit code 1.
+    /// A failure: exit code 1.
     #[error("{0}")]
     Failed(String),
-    /// Nobody reads the output any more: exit code 0, and not a word.
+    /// The reader of the output has gone: exit code 0, and no message.
     #[error("nobody reads the output any more")]
     Unread,
 }
 
 impl CommandError {
-    /// A failure to write to standard output.
+    /// Converts a failure to write to standard output.
     pub fn output(error: io::Error) -> CommandError {
         match error.kind() {
             io::ErrorKind::BrokenPipe => CommandError::Unread,
@@ -69,13 +69,13 @@ impl CommandError {
         }
     }
 
-    /// A failure to do something that the system refuses.
+    /// Returns a function that converts an error of the system in doing what was `attempted`.
     fn io(attempted: impl std::fmt::Display) -> impl FnOnce(io::Error) -> CommandError {
         move |error| CommandError::Failed(format!("cannot {attempted}: {error}"))
     }
 }
 
-/// Runs a command. `complain` gets lines for standard error.
+/// Runs a command. `complain` is called with each line for standard error.
 pub fn run(command: Command, common: Common, complain: &mut dyn FnMut(&str)) -> Result<(), CommandError> {
     match command {
         Command::Join(args) => join::run(args, common, complain),

@@ -1,22 +1,22 @@
-//! What goes to standard output.
+//! Writing to standard output.
 
 use std::io::{self, Write};
 
 use super::CommandError;
 
-/// Prints a line, at once.
+/// Prints a line, and flushes it.
 pub fn line(text: &str) -> Result<(), CommandError> {
     let mut output = io::stdout().lock();
     writeln!(output, "{text}").and_then(|()| output.flush()).map_err(CommandError::output)
 }
 
-/// Prints bytes, at once.
+/// Prints bytes, and flushes them.
 pub fn bytes(bytes: &[u8]) -> Result<(), CommandError> {
     let mut output = io::stdout().lock();
     output.write_all(bytes).and_then(|()| output.flush()).map_err(CommandError::output)
 }
 
-/// Prints a table whose columns are as wide as what stands in them; all but the first are flush right.
+/// Prints a table whose columns are as wide as their contents; all but the first are flush right.
 pub fn table(heads: &[&str], rows: &[Vec<String>]) -> Result<(), CommandError> {
     let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
     let width = |column: usize| {
@@ -39,7 +39,7 @@ pub fn table(heads: &[&str], rows: &[Vec<String>]) -> Result<(), CommandError> {
     bytes(text.as_bytes())
 }
 
-/// A number with its thousands apart.
+/// Formats a number with commas between its thousands.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -52,12 +52,12 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// `1 member`, `2 members`.
+/// Formats a count with its noun: `1 member`, `2 members`.
 pub fn count(number: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
-/// What another program sent, as a line that cannot disturb a terminal.
+/// Formats another program's payload as text that cannot disturb a terminal.
 pub fn shown(payload: &[u8]) -> String {
     let payload = payload.strip_suffix(b"\n").unwrap_or(payload);
     let text = String::from_utf8_lossy(payload);

@@ -9,7 +9,7 @@ use super::settings::Time;
 use crate::client::{Client, ClientError, ClientEvent};
 use crate::member::MemberEvent;
 
-/// How long the reflector may take to hear that a member leaves.
+/// The time given to the reflector to confirm that a member leaves.
 const LEAVING: Duration = Duration::from_secs(2);
 
 /// Join a group, send one datagram or the lines of standard input to it, and leave
@@ -31,7 +31,7 @@ impl From<ClientError> for CommandError {
     }
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: Args) -> Result<(), CommandError> {
     let mut client = Client::new(args.member.wanted()?, args.member.options())?;
     enter(&mut client, &args)?;
@@ -50,7 +50,7 @@ pub fn run(args: Args) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Waits until the client is in.
+/// Waits until the client has joined.
 fn enter(client: &mut Client, args: &Args) -> Result<(), CommandError> {
     let until = Instant::now() + args.timeout.0;
     while client.target().is_none() {

@@ -1,5 +1,5 @@
-//! The settings of a reflector: the flags of `nacre reflect serve`, the same in the part `[reflect]` of the configuration
-//! file, and after `--reflect` of `nacre serve`.
+//! The settings of a reflector: the flags of `nacre reflect serve`, which are also the keys of the section `[reflect]`
+//! of the configuration file, and of `--reflect` of `nacre serve`.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,11 +20,11 @@ use crate::rate::Rate;
 use crate::server::ServerOptions;
 use crate::table::{GroupId, GroupOptions};
 
-/// The default address of the HTTP listener, if the reflector listens where it does by default.
+/// The default address of the HTTP listener, if the reflector listens on its default address.
 pub const HTTP_DEFAULT: &str = "127.0.0.1:7480";
-/// Settings that hold for what the file names and for what the command line names: those of other groups add to each other.
+/// The settings of which those in the file and those on the command line both hold, as they are of different groups.
 pub const ACCUMULATED: &[&str] = &["group"];
-/// The time from one request for a group's state to the next, unless said otherwise.
+/// The default interval between requests for a group's state.
 const STATE_EVERY: Duration = Duration::from_secs(30);
 
 /// The settings of a reflector.
@@ -90,7 +90,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The settings that pairs `NAME=VALUE` give, with the names of the flags without their dashes; a switch is its name.
+    /// Parses settings from pairs `NAME=VALUE`, with the names of the flags without their dashes; a switch is its name.
     ///
     /// # Errors
     /// A sentence about the first pair that is wrong.
@@ -114,11 +114,11 @@ impl Settings {
         Ok(Settings { store, key, ..settings })
     }
 
-    /// The same as the reflector understands it.
+    /// Returns the settings as options of a reflector.
     ///
     /// # Errors
-    /// `Usage` if settings contradict each other or would make it unsafe, `Failed` if the key cannot be read or the store
-    /// not be opened.
+    /// `Usage` if settings contradict each other or would make the reflector unsafe, `Failed` if the key cannot be read
+    /// or the store cannot be opened.
     pub fn options(&self) -> Result<ServerOptions, CommandError> {
         self.check()?;
         let shared = self.shared();
@@ -164,7 +164,7 @@ impl Settings {
         })
     }
 
-    /// The addresses with shared ports.
+    /// Returns the addresses with shared ports.
     pub fn shared(&self) -> Vec<SocketAddr> {
         match self.listen.is_empty() {
             true => vec![SocketAddr::from(([127, 0, 0, 1], PORT_DEFAULT))],
@@ -172,12 +172,15 @@ impl Settings {
         }
     }
 
-    /// The ports that are groups of their own.
+    /// Returns the ports that are groups of their own.
     pub fn ports(&self) -> BTreeSet<u16> {
         self.groups.iter().flat_map(|ports| ports.first..=ports.last).collect()
     }
 
-    /// Checks what a wrong setting would make unsafe.
+    /// Checks that the settings agree and are safe.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] otherwise.
     pub fn check(&self) -> Result<(), CommandError> {
         let public = self.shared().into_iter().find(|address| !address.ip().is_loopback());
         if let (Some(address), None, false) = (public, &self.key, self.open) {
@@ -201,7 +204,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The options of the groups that nothing is said of.
+    /// Returns the options of the groups without settings of their own.
     pub fn default_group(&self) -> GroupOptions {
         let token = self.key.is_some() && !self.open;
         let mut options = GroupOptions { token, ..GroupOptions::default() };
@@ -213,7 +216,7 @@ impl Settings {
         options
     }
 
-    /// The groups that something is said of, on the ports that were found for those given as 0.
+    /// Returns the groups with settings of their own, on the ports that were found for those given as 0.
     pub fn named_groups(&self, shared: &[SocketAddr]) -> Vec<(GroupId, GroupOptions)> {
         let ports = self.ports();
         let mut found: Vec<(GroupId, GroupOptions)> = Vec::new();
@@ -264,12 +267,12 @@ impl FromStr for Ports {
     }
 }
 
-/// Which plane.
+/// A choice of plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneChoice {
-    /// The best that works.
+    /// The best plane that works.
     Auto,
-    /// This one and no other.
+    /// This plane and no other.
     Only(Kind),
 }
 
@@ -329,10 +332,10 @@ impl FromStr for Size {
     }
 }
 
-/// Which group a setting is of.
+/// The groups that a setting is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named {
-    /// All that nothing else is said of.
+    /// All groups without settings of their own.
     Others,
     /// An id on the shared port, or a port.
     Number(u32),
@@ -340,7 +343,7 @@ enum Named {
     Full(GroupId),
 }
 
-/// What `--group` says.
+/// The value of `--group`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSetting {
     group: Named,

@@ -6,7 +6,7 @@ use nacre::{Engine, Store, Uri};
 
 use super::CommandError;
 
-/// Opens a store, which is not connected before it is needed. `key` is for servers that ask for one.
+/// Opens a store, which connects only when it is needed. `key` is for servers that require one.
 pub fn open_store(uri: &str, key: Option<&Path>) -> Result<Store, CommandError> {
     let mut uri: Uri = uri.parse().map_err(|error: nacre::Error| CommandError::Usage(error.message))?;
     if let (Engine::Servers(_), None, Some(key)) = (&uri.engine, &uri.options.key, key) {

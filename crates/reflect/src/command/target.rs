@@ -1,4 +1,4 @@
-//! How people name what to join: a group at a reflector, or a location.
+//! The names of targets to join: a group at a reflector, or a location.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use super::CommandError;
 /// The port that groups with ids share, unless another one is named.
 pub const PORT_DEFAULT: u16 = 7400;
 
-/// What to join.
+/// A target to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A group at a reflector.
@@ -20,7 +20,7 @@ pub enum Target {
         /// The group there.
         group: GroupId,
     },
-    /// A location, which reflectors know the place of.
+    /// A location, whose place reflectors know.
     Location {
         /// Its name.
         name: String,
@@ -70,7 +70,7 @@ impl FromStr for Target {
     }
 }
 
-/// `HOST:PORT`, or `HOST` with the shared port.
+/// Parses `HOST:PORT`, or `HOST` with the shared port.
 pub fn host_and_port(text: &str) -> Result<(String, u16), String> {
     let wrong = || format!("'{text}' is not an address: HOST or HOST:PORT, with [] around an IPv6 address");
     let port = port_of(text)?;
@@ -85,7 +85,7 @@ pub fn host_and_port(text: &str) -> Result<(String, u16), String> {
     }
 }
 
-/// The port in an address, if it has one.
+/// Returns the port in an address, if it has one.
 fn port_of(text: &str) -> Result<Option<u16>, String> {
     let bare = text.parse::<IpAddr>().is_ok() || text.ends_with(']');
     match text.rsplit_once(':') {
@@ -100,7 +100,7 @@ fn unbracketed(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// The address of a host by name.
+/// Resolves the address of a host by name.
 pub fn resolve(host: &str, port: u16) -> Result<SocketAddr, CommandError> {
     let cannot = |why: String| CommandError::Failed(format!("cannot find the address of \"{host}\": {why}"));
     let mut addresses = (host, port).to_socket_addrs().map_err(|error| cannot(error.to_string()))?;

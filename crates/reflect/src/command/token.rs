@@ -29,7 +29,7 @@ pub struct Args {
     address: Option<IpAddr>,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
     let Some(path) = &common.key else {
         let text = "give the operator's key with --key FILE; \"nacre keygen\" makes one";

@@ -1,5 +1,5 @@
-//! Coming in: asking where a location is, proving the address, and going on to the next reflector when one does not
-//! answer.
+//! Joining: asking for the place of a location, proving the address, and going on to the next reflector when one does
+//! not answer.
 
 use std::net::SocketAddr;
 
@@ -7,39 +7,39 @@ use super::link::Link;
 use super::{Member, MemberEvent, PLACES_MAX, Target, Wanted};
 use crate::wire::{COOKIE_BYTES, Join, Joined, Reason, Request};
 
-/// Challenges answered at once before the timer is waited for.
+/// The greatest number of challenges answered at once before the timer is waited for.
 const CHALLENGES_MAX: u32 = 8;
-/// Redirections followed in one attempt.
+/// The greatest number of redirections followed in one attempt.
 const REDIRECTS_MAX: u32 = 8;
 
-/// Why it is tried.
+/// The purpose of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To be in. Goes on until it is.
+    /// To be in a group. Goes on until it succeeds.
     Enter,
-    /// To be elsewhere because a reflector said so. Given up if it does not work there.
+    /// To move because a reflector said so. Given up if it fails there.
     Move,
 }
 
-/// What is asked at the moment.
+/// The question that is asked at the moment.
 #[derive(Clone, Copy, Debug)]
 enum Question {
-    /// Where the location is.
+    /// For the place of the location, to this reflector.
     Locate(SocketAddr),
-    /// To be let in.
+    /// To join this group.
     Join(Target),
 }
 
-/// The way in.
+/// An attempt to join.
 #[derive(Debug)]
 pub(super) struct Attempt {
     purpose: Purpose,
     question: Question,
     nonce: u64,
     cookie: [u8; COOKIE_BYTES],
-    /// How often this question was asked here.
+    /// The number of times that this question was asked here.
     tries: u32,
-    /// Which of the places or reflectors this is, counted on from the first round to the last.
+    /// The number of the present place or reflector, counted on from the first round to the last.
     turn: usize,
     challenges: u32,
     redirects: u32,
@@ -47,7 +47,7 @@ pub(super) struct Attempt {
 }
 
 impl Member {
-    /// Begins to come in, at the place of this number.
+    /// Begins to join, at the place of this number.
     pub(super) fn begin(&mut self, now_us: u64, purpose: Purpose, turn: usize) {
         let question = match (&self.wanted, &self.places[..]) {
             (_, places @ [_, ..]) => Question::Join(places[turn % places.len()]),
@@ -84,7 +84,7 @@ impl Member {
         });
     }
 
-    /// Asks, or asks again, or asks the next one.
+    /// Asks, asks again, or asks at the next place, if it is time.
     pub(super) fn try_on(&mut self, now_us: u64) {
         let Some(attempt) = self.attempt.as_ref().filter(|attempt| now_us >= attempt.due_us) else { return };
         if attempt.tries >= self.options.tries {
@@ -122,7 +122,7 @@ impl Member {
         self.transmit(to, bytes);
     }
 
-    /// Goes on to the next place, at once within a round, and later and later after each round.
+    /// Goes on to the next place: at once within a round, and after ever longer waits between rounds.
     fn next_place(&mut self, now_us: u64, not_before_us: Option<u64>) {
         let Some(attempt) = self.attempt.take() else { return };
         if attempt.purpose == Purpose::Move {

@@ -1,13 +1,13 @@
-//! Sees what is missing between numbered datagrams.
+//! Detection of gaps in numbered datagrams.
 
-/// How long an own datagram may explain a number that is missing.
+/// The time for which an own datagram may explain a missing number, in microseconds.
 const OWN_US: u64 = 2_000_000;
 
-/// The numbers seen.
+/// The numbers seen, and the own datagrams that they may lack.
 ///
-/// A group numbers what all its members send, and a member gets no copy of what it sent itself, unless it asked for
-/// that: its own datagrams are missing from what it sees. As many missing numbers as it sent datagrams of late are
-/// therefore not told. With copies of its own (echo) the count is exact.
+/// A group numbers the datagrams of all its members, and a member gets no copy of its own unless it asked for that:
+/// they are missing from what it sees. As many missing numbers as it sent datagrams of late are therefore not reported.
+/// With copies of its own (echo) the count is exact.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     next: Option<u64>,
@@ -16,15 +16,15 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    /// The member sent a datagram of which it gets no copy.
+    /// Notes that the member sent a datagram of which it gets no copy.
     pub(super) fn sent(&mut self, now_us: u64) {
         self.age(now_us);
         self.own += 1;
         self.own_last_us = now_us;
     }
 
-    /// A datagram came. Gives what is missing before it, as the first number and their count. One that comes late gives
-    /// nothing.
+    /// Notes a datagram that came. Returns the gap before it, as the first missing number and the count. A late
+    /// datagram is no gap.
     pub(super) fn saw(&mut self, now_us: u64, sequence: u64) -> Option<(u64, u64)> {
         self.age(now_us);
         let after = sequence.checked_add(1)?;

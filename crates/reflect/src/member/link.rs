@@ -1,4 +1,4 @@
-//! Being in: heartbeats, noticing that nobody answers them, and leaving.
+//! An established membership: heartbeats, detection of a silent reflector, and leaving.
 
 use std::net::SocketAddr;
 
@@ -7,12 +7,12 @@ use super::gap::Gaps;
 use super::{Member, MemberEvent, Target};
 use crate::wire::{Heartbeat, Joined, Pulse, Reason, Request};
 
-/// How often a member says that it leaves before it just goes: it expires soon enough.
+/// The number of times that a member announces its leaving. After that it just goes: it expires soon enough.
 const LEAVE_TRIES: u32 = 5;
-/// The least wait for the answer to a heartbeat.
+/// The least wait for the answer to a heartbeat, in microseconds.
 const ANSWER_US_MIN: u64 = 20_000;
 
-/// A membership that stands.
+/// An established membership.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) target: Target,
@@ -25,12 +25,12 @@ pub(super) struct Link {
     pub(super) delay_us: Option<u64>,
     pub(super) beat_due_us: u64,
     heartbeat_us: u64,
-    /// That of the last heartbeat.
+    /// The number of the last heartbeat.
     number: u32,
     beat_us: u64,
-    /// Heartbeats since the last answer.
+    /// The number of heartbeats since the last answer.
     unanswered: u32,
-    /// The reflector's clock in its last answer, and when that came.
+    /// The reflector's clock in its last answer, and the time at which that came, in microseconds.
     pulse: Option<(u64, u64)>,
 }
 
@@ -55,8 +55,8 @@ impl Link {
         }
     }
 
-    /// How long to wait for an answer before the next heartbeat is sent without one: four times as often as otherwise,
-    /// so that a reflector that is gone is noticed within little more than two heartbeats.
+    /// Returns the wait for an answer before the next heartbeat is sent without one, in microseconds: a quarter of the
+    /// usual interval, so that a reflector that is gone is noticed within little more than two heartbeats.
     fn answer_us(&self) -> u64 {
         let delays_us = self.delay_us.unwrap_or(0).saturating_mul(2).min(self.heartbeat_us);
         (self.heartbeat_us / 4).max(delays_us).max(ANSWER_US_MIN)
@@ -131,7 +131,8 @@ impl Member {
         link.beat_due_us = link.beat_us + next_us - self.random.next() % (next_us / 8 + 1);
     }
 
-    /// The reflector is silent, or does not know this member: it tries to come in again, from the place of this number on.
+    /// Notes that the reflector is silent, or does not know this member, and begins to join again, from the place of
+    /// this number on.
     pub(super) fn lose(&mut self, now_us: u64, turn: usize) {
         let Some(link) = self.current.take() else { return };
         self.events.push_back(MemberEvent::Lost { target: link.target });
@@ -157,7 +158,7 @@ impl Member {
         self.leave_on(now_us);
     }
 
-    /// Says again that it leaves, where nobody has heard it yet.
+    /// Announces the leaving again, to reflectors that have not confirmed it.
     pub(super) fn leave_on(&mut self, now_us: u64) {
         let mut at = 0;
         while at < self.leaving.len() {

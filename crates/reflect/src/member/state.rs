@@ -5,13 +5,13 @@ use bytes::Bytes;
 use super::{Member, MemberEvent};
 use crate::wire::{PART_BYTES, PARTS_MAX, Request, STATE_BYTES_MAX, StateGet, StatePart};
 
-/// Questions without progress after which fetching is given up.
+/// The number of requests without progress after which fetching is given up.
 const FETCH_TRIES: u32 = 20;
-/// Repetitions without progress after which giving is given up: the reflector asks another member.
+/// The number of repetitions without progress after which giving is given up: the reflector asks another member.
 const GIVE_TRIES: u32 = 8;
-/// Parts that are under way at a time.
+/// The greatest number of parts that are under way at a time.
 const WINDOW: usize = 32;
-/// The least and the greatest wait for an answer.
+/// The least and the greatest wait for an answer, in microseconds.
 const WAIT_US: std::ops::Range<u64> = 50_000..2_000_000;
 
 /// A state that is being fetched.
@@ -20,9 +20,9 @@ pub(super) struct Fetch {
     version: u64,
     bytes: Vec<u8>,
     have: Vec<bool>,
-    /// Every part before this one is there.
+    /// The first part that is missing.
     next: usize,
-    /// Parts up to this one have been asked for.
+    /// The end of the parts that have been asked for.
     asked: usize,
     tries: u32,
     pub(super) due_us: u64,
@@ -32,19 +32,20 @@ pub(super) struct Fetch {
 #[derive(Debug)]
 pub(super) struct Give {
     ask: u32,
-    /// What is given, once the program has said so.
+    /// The state to give, once the program has answered; `Some(None)` if it has none.
     state: Option<Option<Bytes>>,
     next: usize,
     later: u64,
-    /// Parts up to this one have been sent.
+    /// The end of the parts that have been sent.
     sent: usize,
     tries: u32,
-    /// When to send again what was not taken. `None` while the program has not said what to give.
+    /// The time to send the parts again that were not taken, in microseconds. `None` while the program has not
+    /// answered.
     pub(super) due_us: Option<u64>,
 }
 
 impl Member {
-    /// Fetches the newest state from the reflector, as soon as the member is in: a [`MemberEvent::State`] or
+    /// Fetches the newest state from the reflector, as soon as the member is in a group. A [`MemberEvent::State`] or
     /// [`MemberEvent::NoState`] follows.
     pub fn fetch_state(&mut self, now_us: u64) {
         self.wants_fetch = true;
@@ -64,12 +65,12 @@ impl Member {
         self.fetch_on(now_us);
     }
 
-    /// The reflector that it was fetched from is gone: it is fetched anew from the next one.
+    /// Drops the fetch, as its reflector is gone: the state is fetched anew from the next one.
     pub(super) fn drop_fetch(&mut self) {
         self.wants_fetch |= self.fetch.take().is_some();
     }
 
-    /// Answers a [`MemberEvent::StateAsked`]. `None` if there is no state to give.
+    /// Answers a [`MemberEvent::StateAsked`]; `None` if there is no state to give.
     pub fn give_state(&mut self, now_us: u64, ask: u32, state: Option<Bytes>) {
         let state = state.filter(|bytes| bytes.len() <= STATE_BYTES_MAX);
         if let Some(give) = self.give.as_mut().filter(|give| give.ask == ask && give.state.is_none()) {
@@ -85,7 +86,7 @@ impl Member {
         self.random.around(wait_us.min(WAIT_US.end))
     }
 
-    /// Asks for the parts that are missing, when it is time.
+    /// Asks for the missing parts, if it is time.
     pub(super) fn fetch_on(&mut self, now_us: u64) {
         let Some(fetch) = self.fetch.as_ref().filter(|fetch| now_us >= fetch.due_us) else { return };
         let tries = fetch.tries;
@@ -209,7 +210,7 @@ impl Member {
         self.send_parts(now_us, false);
     }
 
-    /// Sends again what was not taken, when it is time.
+    /// Sends the parts again that were not taken, if it is time.
     pub(super) fn give_on(&mut self, now_us: u64) {
         let Some(give) = self.give.as_mut().filter(|give| give.due_us.is_some_and(|due_us| now_us >= due_us))
         else {
@@ -223,7 +224,7 @@ impl Member {
         self.send_parts(now_us, true);
     }
 
-    /// Sends the parts of the window that were not sent yet, or all that were not taken.
+    /// Sends the parts of the window that were not sent yet, or with `again` all that were not taken.
     fn send_parts(&mut self, now_us: u64, again: bool) {
         let wait_us = self.wait_us(self.give.as_ref().map_or(0, |give| give.tries));
         let (Some(give), Some(link)) = (&mut self.give, &self.current) else { return };

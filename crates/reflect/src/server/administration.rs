@@ -1,4 +1,4 @@
-//! How other threads talk to the data thread: by tasks that it runs between two turns.
+//! Access to the data thread from other threads, by tasks that it runs between two turns.
 
 use std::sync::mpsc;
 
@@ -8,15 +8,15 @@ use super::core::Core;
 use super::report::{Detail, Report};
 use crate::forward::Waker;
 
-/// Something for the data thread to do. It must not take long.
+/// A task for the data thread. It must not take long.
 pub(super) type Task = Box<dyn FnOnce(&mut Core) + Send>;
 
-/// The data thread has ended.
+/// The error that the data thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reflector is stopping")]
 pub(super) struct Unavailable;
 
-/// Gives the data thread tasks, from any thread.
+/// Gives tasks to the data thread, from any thread.
 #[derive(Clone)]
 pub(super) struct Tasks {
     sender: mpsc::Sender<Task>,
@@ -28,14 +28,14 @@ impl Tasks {
         Tasks { sender, waker }
     }
 
-    /// Has something done. What comes after the end of the data thread is dropped.
+    /// Gives a task to the data thread. It is dropped if the thread has ended.
     pub(super) fn give(&self, task: impl FnOnce(&mut Core) + Send + 'static) {
         if self.sender.send(Box::new(task)).is_ok() {
             self.waker.wake();
         }
     }
 
-    /// Has something done, and gives what came of it.
+    /// Runs a task on the data thread, and returns its result.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         task: impl FnOnce(&mut Core) -> T + Send + 'static,
@@ -46,7 +46,7 @@ impl Tasks {
         answered.await.map_err(|_| Unavailable)
     }
 
-    /// What the reflector tells of itself.
+    /// Returns a report of the reflector.
     pub(super) async fn report(&self, detail: Detail) -> Result<Report, Unavailable> {
         self.ask(move |core| core.report(detail)).await
     }

@@ -1,4 +1,4 @@
-//! The data thread: it owns the sockets, the table and the plane, and nothing that it does waits for anything but them.
+//! The data thread: it owns the sockets, the table and the plane, and waits for nothing but them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,14 +15,14 @@ use crate::forward::{Counters, ForwardError, Forwarder, Now};
 use crate::plane::{self, Kind, PlaneOptions};
 use crate::table::{Group, GroupId, GroupIndex};
 
-/// How often the control plane is told of the time.
+/// The interval at which the control plane is told the time, in milliseconds.
 const TICK_MS: u64 = 20;
-/// How often rates are measured.
+/// The interval at which rates are measured, in milliseconds.
 const SAMPLE_MS: u64 = 1000;
-/// How long members have to be told that the reflector is going.
+/// The time given to tell members that the reflector is closing, in milliseconds.
 const CLOSING_MS: u64 = 2000;
 
-/// What the data thread owns.
+/// The state of the data thread.
 pub(super) struct Core {
     pub(super) control: Control,
     forwarder: Forwarder,
@@ -32,13 +32,13 @@ pub(super) struct Core {
     ticked_ms: u64,
     sampled_ms: u64,
     rates: BTreeMap<GroupId, Sample>,
-    /// What the control plane wants of the store goes there.
+    /// The channel for the control plane's requests to the store.
     wanted: UnboundedSender<Event>,
-    /// Since when it is closing.
+    /// The time at which closing began, in milliseconds.
     closing_ms: Option<u64>,
 }
 
-/// A group's counters when they were last looked at, and what they grew by in a second.
+/// A group's counters at the last sample, and their growth in a second.
 #[derive(Clone, Copy, Default)]
 struct Sample {
     admitted: u64,
@@ -70,7 +70,7 @@ impl Core {
         }
     }
 
-    /// Runs until it was told to close and all members were told.
+    /// Runs until the reflector was told to close and all members were told.
     pub(super) fn run(mut self, tasks: &mpsc::Receiver<Task>) -> Result<(), ServerError> {
         loop {
             let now = Now::read();
@@ -97,13 +97,13 @@ impl Core {
         }
     }
 
-    /// Begins to end.
+    /// Begins to close.
     pub(super) fn close(&mut self) {
         self.control.close();
         self.closing_ms.get_or_insert(Now::read().ms);
     }
 
-    /// A plane that fails is replaced by one that asks for nothing. What was admitted goes out by that one.
+    /// Replaces a plane that failed by one that has no requirements. Admitted datagrams go out by that one.
     fn change_plane(&mut self, error: ForwardError) -> Result<(), ServerError> {
         let ForwardError::Plane(why) = error else { return Err(error.into()) };
         let from = self.forwarder.plane().kind();
@@ -161,7 +161,7 @@ impl Core {
         self.rates = next;
     }
 
-    /// What it tells of itself.
+    /// Returns a report of the reflector.
     pub(super) fn report(&mut self, detail: Detail) -> Report {
         self.forwarder.refresh();
         let now = Now::read();
@@ -187,7 +187,7 @@ impl Core {
         Report { reflector, groups }
     }
 
-    /// The name of a device, or its number if it has gone.
+    /// Returns the name of a device, or its number if it has gone.
     fn device(&self, index: u32) -> String {
         let name = self
             .forwarder
@@ -271,7 +271,7 @@ impl Core {
     }
 }
 
-/// The reasons of a refusal, by their names.
+/// Returns the counts of refusals, by their names in metrics.
 fn refused(counters: &Counters) -> Refused {
     BTreeMap::from([
         ("strangers", counters.strangers),
@@ -282,7 +282,7 @@ fn refused(counters: &Counters) -> Refused {
     ])
 }
 
-/// Whether an address is bound to one network device only, or to all.
+/// True if all addresses are loopback addresses.
 pub(super) fn is_loopback(addresses: &[SocketAddr]) -> bool {
     addresses.iter().all(|address| address.ip().is_loopback())
 }

@@ -1,4 +1,4 @@
-//! The way in to a running reflector from other threads: for HTTP, which shows it, and for the administration. Both ask the
+//! The interface of a running reflector to other threads, for its HTTP pages and for the administration. Both ask the
 //! data thread, which answers between two turns, and is never held up for longer than it takes to copy the numbers.
 
 use std::collections::BTreeMap;
@@ -18,27 +18,26 @@ use super::metrics::Source;
 use super::report::{Detail, GroupReport, Report};
 use crate::table::GroupId;
 
-/// The administration's method that puts a location somewhere, or removes it. Its argument is a [`LocationChange`].
+/// The administration's method that sets the place of a location, or removes it. Its argument is a [`LocationChange`].
 pub const MOVE_METHOD: &str = "reflect-move";
 
-/// A change of the map of locations, as the administration takes it.
+/// A change of the map of locations, as the administration's argument.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LocationChange {
     /// The location's name.
     pub location: String,
-    /// The address of its reflector; none to remove the location.
+    /// The address of the location's reflector; none to remove the location.
     pub reflector: Option<SocketAddr>,
     /// The group's id there.
     #[serde(default)]
     pub group: u32,
-    /// The reflector's standbys; none for those that this reflector was given for all locations.
+    /// The reflector's standbys; if empty, those that this reflector was given for all locations.
     #[serde(default)]
     pub standbys: Vec<SocketAddr>,
 }
 
-/// A handle on a running reflector, for what runs beside it. It keeps nothing alive: where the reflector has ended, every
-/// answer says so.
+/// A handle on a running reflector. It keeps nothing alive: once the reflector has ended, every answer says so.
 #[derive(Clone)]
 pub struct Handle {
     pub(super) tasks: Tasks,
@@ -118,7 +117,7 @@ impl Part for Handle {
         .boxed()
     }
 
-    /// It is well while the data thread answers.
+    /// Reports the reflector as healthy while the data thread answers.
     fn health(&self) -> BoxFuture<'_, Result<(), String>> {
         async { self.report(Detail::Totals).await.map(drop) }.boxed()
     }
@@ -140,7 +139,7 @@ impl Part for Handle {
     }
 }
 
-/// Which groups: all, or `?group=PORT/ID`, with its members if `&members=true`.
+/// Parses the query for groups: all, or `?group=PORT/ID`, with its members if `&members=true`.
 fn detail(query: &str) -> Result<Detail, String> {
     let (mut group, mut members) = (None, false);
     for (name, value) in query

@@ -1,5 +1,5 @@
-//! What the store keeps for a reflector: the states of groups, and the map of locations. All of it waits for the store, on
-//! the thread beside the data thread, which hears by messages what came of it.
+//! A reflector's data in the store: the states of groups, and the map of locations. All of it waits for the store, on
+//! the thread beside the data thread, which gets the results by messages.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,23 +20,26 @@ use crate::wire::Reflectors;
 
 /// The object with the map of locations.
 pub const LOCATIONS_OBJECT: &str = "reflect/locations";
-/// What the ids of objects with states begin with.
+/// The prefix of the ids of objects with states.
 const STATE_PREFIX: &str = "reflect/state/";
-/// How often the map is looked at. Others may have changed it.
+/// The interval at which the map is read, as others may have changed it.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long a map that cannot be read is left alone.
+/// The wait after the map could not be read.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// How often a change of the map is tried against others who change the same location.
+/// The number of tries to change the map while others change the same location.
 const TRIES: usize = 16;
-/// How long states may take to be stored when the reflector ends.
+/// The longest wait for states to be stored when the reflector ends.
 const LAST: Duration = Duration::from_secs(5);
 
-/// The map of locations in a store.
+/// Returns the map of locations in a store.
 pub fn location_map(store: &Store) -> Result<ObjectLocationMap<Store>, nacre::Error> {
     Ok(ObjectLocationMap::new(Arc::new(store.clone()), ObjectId::try_from(LOCATIONS_OBJECT)?))
 }
 
-/// Puts a location somewhere, or removes it, wherever it is now.
+/// Sets the place of a location, or removes it, whatever its present place. Returns the version of the map.
+///
+/// # Errors
+/// A sentence, if there is no location to remove, the store fails, or others keep changing the location.
 pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<Place>) -> Result<u64, String> {
     let failed = |error: nacre::Error| error.message;
     let mut from = match map.read(0).await.map_err(failed)? {
@@ -55,13 +58,13 @@ pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<Place>) -> 
     Err(format!("location \"{name}\" is changed by others all the time; try again"))
 }
 
-/// Keeps the map that this reflector follows.
+/// The map that this reflector follows.
 pub(super) struct Locations {
     map: ObjectLocationMap<Store>,
     tasks: Tasks,
     /// The map as the control plane was last told of it.
     told: Mutex<Snapshot>,
-    /// Reflectors that locations here have as standbys, where nobody names others.
+    /// The standbys of locations here for which none are named.
     standbys: Vec<SocketAddr>,
 }
 
@@ -75,7 +78,7 @@ impl Locations {
         Ok(Locations { map: location_map(store)?, tasks, told, standbys })
     }
 
-    /// The map, as it was last seen.
+    /// Returns the map as it was last read.
     pub(super) async fn snapshot(&self) -> Snapshot {
         self.told.lock().await.clone()
     }
@@ -134,7 +137,7 @@ impl Locations {
         }
     }
 
-    /// Changes the map, and follows that at once.
+    /// Changes the map, and follows the change at once.
     pub(super) async fn relocate(
         &self,
         name: &str,
@@ -158,7 +161,7 @@ impl Locations {
     }
 }
 
-/// Does what the control plane wants of the store, until that ends.
+/// Carries out the control plane's requests to the store, until it ends.
 pub(super) async fn keep_states(store: Store, tasks: Tasks, mut wanted: UnboundedReceiver<Event>) {
     let checkpoints = Checkpoints::new(Arc::new(store), STATE_PREFIX);
     let mut under_way = JoinSet::new();

@@ -8,7 +8,8 @@ use nacre_status::{Collector, DescriptorEncoder, Encoder};
 
 use super::report::{GroupReport, Report};
 
-/// Groups with metrics of their own. Where there are more, those of the busiest are shown; the totals hold all.
+/// The greatest number of groups with metrics of their own. If there are more, the busiest are shown; the totals hold
+/// all.
 pub(super) const GROUPS_MAX: usize = 1000;
 
 /// The report that the metrics are made from.
@@ -65,7 +66,7 @@ impl Collector for Source {
     }
 }
 
-/// Counts by their names, as values of a label.
+/// Returns counts by name, as values of a label.
 fn labelled<'a>(
     label: &'a str,
     counts: &'a BTreeMap<&'static str, u64>,
@@ -73,7 +74,7 @@ fn labelled<'a>(
     counts.iter().map(move |(name, count)| ([(label, *name)], *count))
 }
 
-/// The label with a group's name.
+/// Returns the label with a group's name.
 fn name(group: &GroupReport) -> [(&str, &str); 1] {
     [("group", &group.group)]
 }

@@ -1,8 +1,8 @@
-//! A reflector that runs: one thread for the data, and one for what may wait, which is the store. What it shows and what it
-//! is asked to change comes from others, by its [`Handle`].
+//! A running reflector: one thread for the data, and one for work that may wait, which is the store's. Its pages and
+//! its administration are served by others, through its [`Handle`].
 //!
-//! The data thread owns the [`Control`], the [`Forwarder`] and the plane. Others give it tasks, which it runs between two
-//! turns; it gives others nothing but messages. So neither a slow store nor a scrape holds up a datagram.
+//! The data thread owns the [`Control`], the [`Forwarder`] and the plane. Others give it tasks, which it runs between
+//! two turns; it gives others nothing but messages. So neither a slow store nor a scrape holds up a datagram.
 
 mod administration;
 mod core;
@@ -33,36 +33,36 @@ pub use self::handle::{Handle, LocationChange, MOVE_METHOD};
 pub use self::keep::{LOCATIONS_OBJECT, location_map, relocate};
 pub use self::report::Report;
 
-/// How to run a reflector.
+/// Options of a reflector.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// Addresses whose ports groups share.
+    /// The addresses whose ports are shared by groups.
     pub shared: Vec<SocketAddr>,
-    /// Ports that are groups of their own, on the same addresses.
+    /// The ports that are groups of their own, on the same addresses.
     pub ports: Vec<u16>,
-    /// Groups on each shared port: those with ids below this.
+    /// The number of groups on each shared port, with ids from 0 on.
     pub ids: u32,
-    /// The options of groups that are not named.
+    /// The options of groups that are not in `groups`.
     pub group: GroupOptions,
-    /// The options of groups that are. A port of 0 is any shared port.
+    /// The options of certain groups. A port of 0 is any shared port.
     pub groups: Vec<(GroupId, GroupOptions)>,
-    /// How copies are made; `None` for the best that works.
+    /// The kind of plane; `None` for the best that works.
     pub plane: Option<Kind>,
-    /// What planes are told.
+    /// The options of planes.
     pub plane_options: PlaneOptions,
-    /// What the forwarder is told.
+    /// The options of the forwarder.
     pub forward: ForwardOptions,
-    /// What the control plane is told. The reflector's own addresses, and broadcast ones, are filled in.
+    /// The options of the control plane. The reflector's own addresses, and broadcast ones, are filled in.
     pub control: ControlOptions,
     /// The operator's key.
     pub key: Option<ClusterKey>,
-    /// Members may have loopback addresses, wherever the reflector listens.
+    /// True if members may have loopback addresses, wherever the reflector listens.
     pub loopback: bool,
-    /// How the states of groups are kept; `None` if they are not.
+    /// The options of groups' states; `None` to keep none.
     pub state: Option<StateOptions>,
-    /// Reflectors that locations here have as standbys, where nobody names others.
+    /// The standbys of locations here for which none are named.
     pub standbys: Vec<SocketAddr>,
-    /// Where states and locations are kept; in memory if nowhere else.
+    /// The store for states and locations; `None` to keep them in memory.
     pub store: Option<Store>,
 }
 
@@ -87,7 +87,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// A reflector that cannot be, or can no more.
+/// An error of a reflector.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// Its sockets or its plane failed.
@@ -96,43 +96,43 @@ pub enum ServerError {
     /// The plane that was asked for does not work here.
     #[error("{0}; choose another one with --plane, or auto for the best that works here")]
     Plane(#[from] PlaneError),
-    /// The system refuses something else.
+    /// A system call failed.
     #[error("cannot {what}: {why}")]
     System {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
-        /// Why it cannot be done.
+        /// The cause.
         why: std::io::Error,
     },
     /// The store cannot be used.
     #[error("{}", .0.message)]
     Store(#[from] nacre::Error),
-    /// A thread panicked, which it has said on standard error.
+    /// A thread panicked, and has said so on standard error.
     #[error("a thread of the reflector ended in a panic")]
     Panicked,
 }
 
-/// The broadcast addresses of the networks that this machine is in.
+/// Returns the broadcast addresses of the networks that this machine is in.
 fn broadcast() -> Result<Vec<Ipv4Addr>, ServerError> {
     let devices = nix::ifaddrs::getifaddrs()
         .map_err(|errno| ServerError::System { what: "list network devices", why: errno.into() })?;
     Ok(devices.filter_map(|device| Some(device.broadcast?.as_sockaddr_in()?.ip())).collect())
 }
 
-/// A running reflector. Dropping it stops it too, but tells nobody what went wrong.
+/// A running reflector. Dropping it stops it too, but reports no errors.
 pub struct Server {
     addresses: Vec<SocketAddr>,
     plane: Kind,
     plane_reason: String,
     handle: Handle,
-    /// Closed when the data thread ends.
+    /// A channel that is closed when the data thread ends.
     alive: watch::Receiver<()>,
     data: Option<JoinHandle<Result<(), ServerError>>>,
     side: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Binds the sockets, makes the plane, and begins. When this returns, members can join.
+    /// Binds the sockets, makes the plane, and starts. When this returns, members can join.
     pub fn start(options: ServerOptions) -> Result<Server, ServerError> {
         let mut addresses = options.shared.clone();
         let mut hosts: Vec<IpAddr> = options.shared.iter().map(SocketAddr::ip).collect();
@@ -202,7 +202,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The thread for what may wait.
+    /// Starts the thread for work that may wait.
     fn start_side(&mut self, store: Store, wants: UnboundedReceiver<Event>) -> Result<(), ServerError> {
         let system = |what| move |why| ServerError::System { what, why };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -224,34 +224,37 @@ impl Server {
         Ok(())
     }
 
-    /// Where it listens: the shared ports first, as they are bound.
+    /// Returns the addresses that it listens on: the shared ports first, as they are bound.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// A handle for what shows it and what administers it.
+    /// Returns a handle for pages and administration.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// How copies were made when it began.
+    /// Returns the kind of plane that it started with.
     pub fn plane(&self) -> Kind {
         self.plane
     }
 
-    /// Why it was that plane.
+    /// Returns the reason for the choice of the plane.
     pub fn plane_reason(&self) -> &str {
         &self.plane_reason
     }
 
     /// Waits until the data thread has ended: because the reflector was stopped, or by a failure, which
-    /// [`Server::stop`] tells.
+    /// [`Server::stop`] returns.
     pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut alive = self.alive.clone();
         async move { while alive.changed().await.is_ok() {} }
     }
 
-    /// Tells the members that it goes, and ends when they have been told and what has to be stored is.
+    /// Stops the reflector: returns once the members have been told, and states have been stored.
+    ///
+    /// # Errors
+    /// The failure that had ended it before, if any.
     pub fn stop(mut self) -> Result<(), ServerError> {
         self.end()
     }
@@ -276,7 +279,7 @@ impl Drop for Server {
     }
 }
 
-/// All groups, with the options of each.
+/// Returns all groups, with the options of each.
 fn groups(options: &ServerOptions, shared: &[SocketAddr]) -> Vec<(GroupId, GroupOptions)> {
     let mut all = Vec::new();
     let mut shared: Vec<u16> = shared.iter().map(SocketAddr::port).collect();

@@ -1,4 +1,4 @@
-//! What a reflector tells of itself: totals, groups, members.
+//! The report of a reflector: totals, groups, members.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,54 +7,54 @@ use serde::Serialize;
 
 use crate::table::GroupId;
 
-/// How much is asked for.
+/// The detail of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// The reflector's totals.
     Totals,
-    /// And all groups.
+    /// The totals, and all groups.
     Groups,
-    /// And one group.
+    /// The totals, and one group.
     Group {
-        /// Which.
+        /// The group.
         id: GroupId,
-        /// With its members.
+        /// True to include its members.
         members: bool,
     },
 }
 
-/// What a reflector tells.
+/// A report of a reflector.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// All of it.
+    /// The reflector as a whole.
     pub reflector: About,
-    /// Each group that was asked for.
+    /// The groups that were asked for.
     pub groups: Vec<GroupReport>,
 }
 
-/// Why datagrams were refused, each reason with a count.
+/// Counts of refused datagrams, by reason.
 pub type Refused = BTreeMap<&'static str, u64>;
 
 /// The reflector as a whole.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct About {
-    /// The process.
+    /// The id of the process.
     pub pid: u32,
-    /// Where it listens.
+    /// The addresses that it listens on.
     pub addresses: Vec<SocketAddr>,
-    /// How copies are made.
+    /// The name of the plane.
     pub plane: String,
-    /// Why it is this plane.
+    /// The reason for the choice of the plane.
     pub plane_reason: String,
-    /// How long it has been up.
+    /// The time since the start, in seconds.
     pub up_seconds: u64,
-    /// Groups that exist.
+    /// The number of groups.
     pub groups: u64,
-    /// Members of all groups.
+    /// The number of members of all groups.
     pub members: u64,
     /// Datagrams admitted.
     pub admitted: u64,
-    /// Bytes of payload in them.
+    /// Bytes of payload in the admitted datagrams.
     pub admitted_bytes: u64,
     /// Copies that devices took.
     pub copies: u64,
@@ -62,9 +62,9 @@ pub struct About {
     pub undeliverable: u64,
     /// Datagrams that were not admitted.
     pub refused: Refused,
-    /// What else the data plane counts.
+    /// Other counters of the data plane, by name.
     pub plane_counters: BTreeMap<&'static str, u64>,
-    /// What the control plane counts.
+    /// Counters of the control plane, by name.
     pub control: BTreeMap<&'static str, u64>,
 }
 
@@ -73,17 +73,17 @@ pub struct About {
 pub struct GroupReport {
     /// Its name.
     pub group: String,
-    /// How many members it has.
+    /// The number of its members.
     pub members: u32,
-    /// How many it may have.
+    /// The greatest number of members.
     pub members_max: u32,
-    /// Whether members need a token.
+    /// True if members need a token.
     pub token: bool,
-    /// Whether datagrams are numbered.
+    /// True if datagrams are numbered.
     pub sequence: bool,
     /// Datagrams admitted.
     pub admitted: u64,
-    /// Bytes of payload in them.
+    /// Bytes of payload in the admitted datagrams.
     pub admitted_bytes: u64,
     /// Copies that devices took.
     pub copies: u64,
@@ -91,15 +91,15 @@ pub struct GroupReport {
     pub undeliverable: u64,
     /// Datagrams that were not admitted.
     pub refused: Refused,
-    /// Datagrams admitted in a second, of late.
+    /// Datagrams admitted a second, of late.
     pub datagrams_per_second: u64,
-    /// Copies in a second, of late.
+    /// Copies a second, of late.
     pub copies_per_second: u64,
-    /// The median of the members' delays there and back, where known.
+    /// The median of the members' round-trip delays in microseconds, where known.
     pub delay_us: Option<u32>,
     /// The version of its state, if it has one.
     pub state_version: Option<u64>,
-    /// Who they are, if that was asked for.
+    /// Its members, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none", rename = "list")]
     pub list: Option<Vec<MemberReport>>,
 }
@@ -113,10 +113,10 @@ pub struct MemberReport {
     pub at: SocketAddr,
     /// The network device that it is behind.
     pub device: String,
-    /// When it was last heard of.
+    /// The time since it was last heard of, in milliseconds.
     pub heard_ms_ago: u64,
-    /// The delay there and back; 0 if not yet known.
+    /// The round-trip delay in microseconds; 0 if not yet known.
     pub delay_us: u32,
-    /// Whether it gets its own datagrams.
+    /// True if it gets copies of its own datagrams.
     pub echo: bool,
 }

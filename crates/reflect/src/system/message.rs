@@ -1,4 +1,4 @@
-//! Datagrams in and out, in batches, with what the kernel tells of them.
+//! Sending and receiving of datagrams in batches, with the kernel's control data.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -7,20 +7,20 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use super::Address;
 use crate::table::Path;
 
-/// How many datagrams are taken or sent by one system call.
+/// The greatest number of datagrams received or sent by one system call.
 pub(crate) const BATCH: usize = 64;
-/// Room before each datagram, for a header to be put before it without copying it.
+/// The room before each datagram in bytes, for a header to be put there without copying the payload.
 pub(crate) const HEADROOM: usize = 64;
-/// The longest datagram, rounded up.
+/// The length of the longest datagram in bytes, rounded up.
 const DATAGRAM: usize = 65_536;
 const STRIDE: usize = HEADROOM + DATAGRAM;
 
-/// What the kernel tells beside a datagram: aligned as its headers want it.
+/// A buffer for the kernel's control data of a datagram, aligned as its headers require.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Told([u8; 160]);
 
-/// What is known of a datagram that came in.
+/// The properties of a received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Received {
     pub(crate) path: Path,
@@ -35,7 +35,7 @@ pub(crate) struct Inbox {
     names: Vec<Address>,
     told: Vec<Told>,
     received: Vec<Option<Received>>,
-    /// What the socket has dropped since it was made, by its last word.
+    /// The number of datagrams that the socket has dropped since it was made, as last reported.
     pub(crate) dropped: Option<u32>,
 }
 
@@ -50,8 +50,8 @@ impl Inbox {
         }
     }
 
-    /// Takes what has come to a socket, up to a batch, without waiting; says how many. `local` is where the socket is
-    /// bound to.
+    /// Receives the datagrams that have come to a socket, up to a batch, without waiting; returns their number. `local`
+    /// is the address that the socket is bound to.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>, local: SocketAddr) -> io::Result<usize> {
         self.received.clear();
         self.dropped = None;
@@ -119,7 +119,8 @@ impl Inbox {
         Ok(count as usize)
     }
 
-    /// A datagram of the batch, with the room before it; `None` if it cannot be made sense of.
+    /// Returns a datagram of the batch, with the room before it; `None` if it was cut off, or its source address cannot
+    /// be read.
     pub(crate) fn get(&mut self, at: usize) -> Option<(Received, &mut [u8])> {
         let received = self.received[at]?;
         let from = at * STRIDE;
@@ -131,7 +132,7 @@ fn word(value: &[u8]) -> u32 {
     u32::from_ne_bytes(value[..4].try_into().unwrap_or_default())
 }
 
-/// What the kernel tells beside a message: level, type, and value, which has the length of the type.
+/// Iterates over the control data of a message: level, type, and value, which has the length of the type.
 ///
 /// # Safety
 /// The header is as the kernel wrote it, and what it points to lives as long as the result.
@@ -150,7 +151,7 @@ unsafe fn told(header: &libc::msghdr) -> impl Iterator<Item = (libc::c_int, libc
     })
 }
 
-/// The word to the kernel that says which address to send from.
+/// The control data that tells the kernel the address to send from.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Source {
@@ -160,7 +161,7 @@ struct Source {
 }
 
 impl Source {
-    /// The word, and its length; the length is 0 if there is nothing to say.
+    /// Returns the control data, and its length in bytes; 0 if `source` is `None`.
     fn new(source: Option<IpAddr>) -> (Source, usize) {
         // SAFETY: all bits zero are a valid value of a plain structure.
         let mut word: Source = unsafe { std::mem::zeroed() };
@@ -187,7 +188,7 @@ impl Source {
     }
 }
 
-/// Sends one datagram, from `source` if one is named; does not wait.
+/// Sends one datagram, from `source` if one is given; does not wait.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     source: Option<IpAddr>,
@@ -225,8 +226,11 @@ pub(crate) fn send(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sends the same bytes to up to [`BATCH`] addresses by one system call; says how many of them, from the first on, were
-/// taken. An error is that of the first.
+/// Sends the same bytes to up to [`BATCH`] addresses by one system call; returns the number of them, from the first on,
+/// that were taken.
+///
+/// # Errors
+/// The error of the first address.
 pub(crate) fn send_many(
     socket: BorrowedFd<'_>,
     source: Option<IpAddr>,
@@ -264,7 +268,7 @@ pub(crate) fn send_many(
     super::check(sent).map(|sent| sent as usize)
 }
 
-/// Takes the errors that the network reported to a socket, and says how many there were.
+/// Takes the errors that the network reported to a socket, and returns their number.
 pub(crate) fn take_reports(socket: BorrowedFd<'_>) -> u64 {
     let mut reports = 0;
     let mut told = Told([0; 160]);
