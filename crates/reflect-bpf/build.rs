@@ -1,5 +1,5 @@
-//! Compiles the programs with clang, and turns the header's `#define`s into Rust constants. A machine without clang builds
-//! too: the programs are then absent, and whoever wants one is told so.
+//! Compiles the programs with clang, and turns the header's `#define`s into Rust constants. A machine without clang
+//! builds too: the programs are then absent, and the constants of their object files hold an error instead.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ fn main() {
     fs::write(out.join("programs.rs"), programs).expect("cargo's output directory can be written");
 }
 
-/// `#define REFLECT_NAME number /* comment */` becomes a constant.
+/// Turns each `#define REFLECT_NAME number /* comment */` into a constant.
 fn constants(header: &str) -> String {
     let mut text = String::new();
     for line in header.lines() {

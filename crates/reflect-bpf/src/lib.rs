@@ -1,9 +1,9 @@
-//! What the datagram reflector runs in the kernel: its programs, compiled from C, and the layout of what it shares with
+//! The datagram reflector's programs in the kernel, compiled from C, and the layout of the memory that it shares with
 //! them (`bpf/reflect.h`).
 //!
-//! - [`TC`] and [`XDP`] are object files for a loader, or a sentence on why there is none: a machine without clang builds
-//!   everything else.
-//! - [`constant`] are the header's numbers, each defined there and nowhere else.
+//! - [`TC`] and [`XDP`] are object files for a loader, or a sentence on why there is none: a machine without clang
+//!   builds everything else.
+//! - [`constant`] has the header's numbers, each defined there and nowhere else.
 
 #![forbid(unsafe_code)]
 
@@ -12,14 +12,14 @@ pub mod constant {
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
 
-/// The bytes of an object file lie where its words can be read.
+/// The bytes of an object file, aligned so that its words can be read.
 #[repr(C, align(8))]
 #[allow(dead_code, reason = "where there was no clang there is nothing to align")]
 struct Aligned<T: ?Sized>(T);
 
 include!(concat!(env!("OUT_DIR"), "/programs.rs"));
 
-/// The protocol's magic, in the order in which it stands in a datagram.
+/// The protocol's magic, in the order of its bytes in a datagram.
 pub const MAGIC: [u8; constant::MAGIC_BYTES as usize] = {
     let bytes = constant::MAGIC.to_le_bytes();
     [bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6]]

@@ -1,5 +1,5 @@
-//! How many joins a second the control plane does on one core, and what a member costs in memory: 10,000 groups and
-//! 100,000 members, each let in by two datagrams through the same way that the forwarder takes.
+//! Measures the joins a second of the control plane on one core, and the memory that a member costs: 10,000 groups and
+//! 100,000 members, each admitted by two datagrams through the same path that the forwarder takes.
 //!
 //! Run it in release: `cargo run --release -p nacre-reflect --example joins`.
 
@@ -17,7 +17,7 @@ use nacre_reflect::wire::{Answer, Heartbeat, Join, Request};
 const GROUPS: u32 = 10_000;
 const MEMBERS: u32 = 100_000;
 
-/// Bytes that are allocated at the moment.
+/// The bytes that are allocated at the moment.
 static ALLOCATED: AtomicIsize = AtomicIsize::new(0);
 
 struct Counting;

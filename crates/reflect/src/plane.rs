@@ -1,9 +1,10 @@
-//! How datagrams are copied. One trait, several ways; all keep one contract, which `tests/contract.rs` holds them to:
+//! Planes, which make the copies: one trait, several implementations, and one contract, checked by `tests/contract.rs`:
 //!
-//! - Every member of a group, but its sender (unless that asked for it), gets one copy of what a member sends, unchanged.
-//! - Nobody else's datagrams are copied, and nobody else gets copies.
-//! - What was admitted is not lost at the sender, at any load. What cannot be taken is refused whole, and counted.
-//! - What one member sends reaches each other member in the order in which it was sent.
+//! - Every member of a group, except the sender (unless it asked for that), gets one copy of each datagram, unchanged.
+//! - Only members' datagrams are copied, and only members get copies.
+//! - An admitted datagram is not lost at the sender, at any load. One that cannot be taken is refused whole, and
+//!   counted.
+//! - The datagrams of one member reach each other member in the order in which they were sent.
 //! - Members join and leave without a moment of loss for the others.
 
 use std::fmt;
@@ -26,7 +27,7 @@ pub use ring::Ring;
 pub use sendto::Sendto;
 pub use xdp::Xdp;
 
-/// The ways to copy.
+/// The kinds of planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// One system call for each copy: the paper's user-space implementation, and the baseline.
@@ -42,10 +43,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, from the plainest on.
+    /// All kinds, from the plainest on.
     pub const ALL: [Kind; 5] = [Kind::Sendto, Kind::Batch, Kind::Ring, Kind::Kernel, Kind::Xdp];
 
-    /// Its name, as users write it.
+    /// Returns the name, as users write it.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Sendto => "sendto",
@@ -79,37 +80,37 @@ impl std::str::FromStr for Kind {
     }
 }
 
-/// A plane that does not work here, or no more.
+/// The error of a plane that does not work here, or has failed.
 #[derive(Debug, thiserror::Error)]
 #[error("the {plane} plane cannot {what}: {why}")]
 pub struct PlaneError {
-    /// Which plane.
+    /// The kind of plane.
     pub plane: Kind,
-    /// What it was to do.
+    /// The attempted operation.
     pub what: String,
-    /// Why it cannot, and what would help.
+    /// The cause, and what would help.
     pub why: String,
 }
 
-/// One portion of copies to make: a datagram, to a range of a lane.
+/// A portion of copies to make: one datagram, to a range of a lane.
 #[derive(Debug)]
 pub struct Portion<'a> {
     /// The group.
     pub group: GroupIndex,
-    /// The number of the lane in it.
+    /// The number of the lane in the group.
     pub number: u16,
     /// The lane.
     pub lane: &'a Lane,
-    /// Positions in it. Gaps are passed over.
+    /// The positions in the lane. Gaps are passed over.
     pub positions: Range<usize>,
-    /// The sender, who gets none.
+    /// The sender, which gets no copy; `None` if it asked for one.
     pub except: Option<SocketAddr>,
-    /// What every copy carries.
+    /// The payload of every copy.
     pub payload: &'a [u8],
 }
 
 impl Portion<'_> {
-    /// Who gets a copy at a position: nobody if it is a gap, the sender's, or no position at all.
+    /// Returns the receiver at a position; `None` if it is a gap, the sender's, or no position at all.
     pub fn to(&self, position: usize) -> Option<SocketAddr> {
         let entry = self.lane.entries.get(position)?;
         entry.member?;
@@ -117,27 +118,28 @@ impl Portion<'_> {
     }
 }
 
-/// How far a portion came.
+/// The progress of a portion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The first position that still has to be done; the end of the range if none has.
+    /// The first position that is still to be done; the end of the range if none is.
     pub next: usize,
     /// Copies that the device took.
     pub copies: u32,
     /// Copies that can never be sent (no route, too long for the path): counted, and passed over.
     pub undeliverable: u32,
-    /// The device is full: try again from `next` when it has drained.
+    /// True if the device is full: try again from `next` when it has drained.
     pub full: bool,
 }
 
-/// Where a datagram that has reached the reflector's own socket comes from.
+/// The origin of a datagram that has reached the reflector's own socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From the network: nothing has been done with it.
+    /// The network: nothing has been done with it.
     Fresh,
-    /// A kernel program has admitted it, and copied it up to here: what is left is all lanes after `lane`, and the
-    /// positions of `lane` from `position` on, in that lane's `generation`. One that the program has admitted and left
-    /// alone, as it may not overtake another, is at the first position of the first lane, in any generation.
+    /// A kernel program, which has admitted it, and copied it up to here: still to be done are all lanes after `lane`,
+    /// and the positions of `lane` from `position` on, in that lane's `generation`. A datagram that the program has
+    /// admitted and not copied, as it may not overtake another, is at the first position of the first lane, in any
+    /// generation.
     Handed {
         /// The low bits of the group's index ([`Origin::GROUP_BITS`]): its sender may have joined another group meanwhile.
         group: u16,
@@ -155,19 +157,19 @@ pub enum Origin {
 pub struct Rescue {
     /// The group.
     pub group: GroupIndex,
-    /// Where to go on.
+    /// The lane and position to go on from.
     pub origin: Origin,
-    /// Who gets no copy.
+    /// The member that gets no copy, if any.
     pub except: Option<SocketAddr>,
-    /// What the copies carry.
+    /// The payload of the copies.
     pub payload: Vec<u8>,
 }
 
 impl Origin {
-    /// How many bits of a group's index there are in [`Origin::Handed`].
+    /// The number of bits of a group's index in [`Origin::Handed`].
     pub const GROUP_BITS: u32 = 10;
 
-    /// True if a datagram may be of this group, as far as its origin tells.
+    /// True if a datagram may be of this group, judging by its origin.
     pub fn may_be(self, group: GroupIndex) -> bool {
         match self {
             Origin::Fresh => true,
@@ -176,20 +178,20 @@ impl Origin {
     }
 }
 
-/// What a kernel program did by itself since the last time it was asked.
+/// Counts of what a kernel program did by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// Datagrams that it admitted.
     pub datagrams: u64,
-    /// Bytes of payload in them.
+    /// Bytes of payload in the admitted datagrams.
     pub bytes: u64,
     /// Copies that a device took.
     pub copies: u64,
-    /// Datagrams from addresses that are no members.
+    /// Datagrams from addresses that are not members.
     pub strangers: u64,
     /// Datagrams beyond a member's or a group's rate.
     pub over_rate: u64,
-    /// Datagrams refused because too many wait already.
+    /// Datagrams refused because too many are waiting already.
     pub backlog: u64,
     /// Datagrams longer than a member's device can carry, and other copies that can never be sent.
     pub undeliverable: u64,
@@ -199,90 +201,102 @@ pub struct Done {
     pub handed_lost: u64,
 }
 
-/// One way to copy.
+/// A way of making copies.
 ///
-/// User space always receives, queues, orders and accounts in the same way (`forward`); a plane makes the copies. A plane
-/// in the kernel does most of that by itself, and is told of the table's changes and of the end of what it handed over.
+/// User space always receives, queues, orders and accounts in the same way (`forward`); a plane makes the copies. A
+/// plane in the kernel does most of that by itself, and is told of the table's changes, and when user space has
+/// finished the datagrams that it handed over.
 pub trait Plane: Send {
-    /// Which one it is.
+    /// Returns the kind of plane.
     fn kind(&self) -> Kind;
 
     /// Makes copies until the portion is done or its device is full. Does not wait.
+    ///
+    /// # Errors
+    /// [`PlaneError`] if the plane has failed.
     fn copy(&mut self, portion: &Portion<'_>) -> Result<Progress, PlaneError>;
 
-    /// Follows a change of the table, which shows the new state already. Told before anybody is answered, in order.
-    /// Changes of one moment are told together, so a plane may find a later one shown already by the table.
+    /// Follows a change of the table, which shows the new state already. Called in order, and before any client is
+    /// answered. Changes of one moment are reported together, so the table may show a later one already.
+    ///
+    /// # Errors
+    /// [`PlaneError`] if the plane has failed.
     fn follow(&mut self, table: &Table, change: Change) -> Result<(), PlaneError> {
         let _ = (table, change);
         Ok(())
     }
 
-    /// How many datagrams may wait for a device in user space. A plane that hands datagrams over hands no more of a group.
+    /// Sets the number of datagrams that may wait for a device in user space. A plane that hands datagrams over hands
+    /// over no more of a group.
     fn bound(&mut self, datagrams: usize) {
         let _ = datagrams;
     }
 
-    /// What the mark of a received datagram means.
+    /// Decodes the mark of a received datagram.
     fn origin(&self, mark: u32) -> Origin {
         let _ = mark;
         Origin::Fresh
     }
 
-    /// The next datagram that a program in the kernel admitted and could not copy to the end, and that no socket holds.
-    /// Those that sockets have received meanwhile are later ones, so these have to be copied first.
+    /// Takes the next datagram that a program in the kernel admitted and could not copy to the end, and that no socket
+    /// holds. It has to be copied before datagrams that sockets have received meanwhile, which are later ones.
     fn rescue(&mut self) -> Option<Rescue> {
         None
     }
 
-    /// What becomes readable when there is something for [`Plane::rescue`].
+    /// Returns a file that becomes readable when [`Plane::rescue`] has something to return.
     fn rescue_ready(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Sends copies that the plane has taken and still keeps itself, adds to `copies` how many a device took, and says whether
-    /// all are gone. Does not wait.
+    /// Sends copies that the plane has taken and still keeps itself, adds those that a device took to `copies`, and
+    /// returns true if none is left. Does not wait.
     fn flush(&mut self, copies: &mut u64) -> bool {
         let _ = copies;
         true
     }
 
-    /// This plane takes over from another, and sockets may still hold datagrams: until they were found empty, a program in
-    /// the kernel lets user space copy what comes after them.
+    /// Notes that this plane takes over from another, and sockets may still hold datagrams: until they were found
+    /// empty, a program in the kernel lets user space copy later ones.
     fn hold(&mut self) {}
 
-    /// A datagram of this group that a program in the kernel handed over has arrived in user space.
+    /// Notes that a datagram of this group that a program in the kernel handed over has arrived in user space.
     fn arrived(&mut self, group: GroupIndex) {
         let _ = group;
     }
 
-    /// All datagrams that came before the last call of this have been received since: what a program in the kernel handed
-    /// over until then and has not arrived is lost.
+    /// Notes that all datagrams that came before the last call have been received since: those that a program in the
+    /// kernel handed over until then and that have not arrived are lost.
     fn settle(&mut self) {}
 
-    /// A datagram of this group that reached user space although a program in the kernel might have copied it (handed
-    /// over, or following one that was) has been copied to everybody, or refused.
+    /// Notes that a datagram of this group that reached user space although a program in the kernel might have copied
+    /// it (handed over, or following one that was) has been copied to all members, or refused.
     fn finished(&mut self, group: GroupIndex) {
         let _ = group;
     }
 
-    /// A datagram of this group waits in user space since before there was this plane. It is finished like one that a
-    /// program in the kernel handed over, and until then nothing may overtake it.
+    /// Notes that a datagram of this group has waited in user space since before this plane was made. It is finished
+    /// like one that a program in the kernel handed over, and until then nothing may overtake it.
     fn waits(&mut self, group: GroupIndex) {
         let _ = group;
     }
 
-    /// Looks after what ages: neighbours, routes, devices, credits. Called several times a second.
+    /// Refreshes what becomes outdated: neighbours, routes, devices, credits. Called several times a second.
+    ///
+    /// # Errors
+    /// [`PlaneError`] if the plane has failed.
     fn maintain(&mut self, table: &Table) -> Result<(), PlaneError> {
         let _ = table;
         Ok(())
     }
 
-    /// What happened since the last call without user space.
+    /// Returns the counts of what was done without user space since the last call.
     fn done(&mut self) -> Done {
         Done::default()
     }
 
-    /// What came of a group's datagrams without user space since the group was made: those admitted, copies, and refusals.
+    /// Returns the counts of what was done with a group's datagrams without user space since the group was made:
+    /// admitted datagrams, copies, and refusals.
     fn group_done(&self, group: GroupIndex) -> Done {
         let _ = group;
         Done::default()

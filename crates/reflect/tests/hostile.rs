@@ -1,4 +1,4 @@
-//! What an attacker can send, and what comes of it.
+//! Attacks on the control plane.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,14 +19,14 @@ use proptest::strategy::ValueTree;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Honest clients, an attacker, an operator and a store, all at random: the promises hold after every step.
+    /// Honest clients, an attacker, an operator and a store, all at random: the invariants hold after every step.
     #[test]
     fn no_sequence_of_datagrams_breaks_a_promise(script in vec(any::<u8>(), 0..4000)) {
         check::run(&script);
     }
 }
 
-/// The scripts above would prove nothing if they did not get anywhere.
+/// The scripts above would prove nothing if they reached only a few of the counters.
 #[test]
 fn random_scripts_reach_nearly_everything_that_is_counted() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
@@ -78,7 +78,7 @@ impl Stage {
         Now { ms: self.now_ms, ns: self.now_ms * 1_000_000, unix_s: 1_700_000_000 + self.now_ms / 1000 }
     }
 
-    /// Says something from an address, and gives what came back to it.
+    /// Sends a request from an address, and returns the answers to it.
     fn say(&mut self, from: SocketAddr, request: &[u8]) -> Vec<Vec<u8>> {
         let path = Path { device: 1, local: local() };
         self.control.handle(self.now(), Incoming { path, from, bytes: request });
@@ -109,7 +109,7 @@ impl Stage {
         }
     }
 
-    /// Lets time pass in small steps, as a server would.
+    /// Advances the time in small steps, as a server would.
     fn pass(&mut self, ms: u64) {
         for _ in 0..ms / 10 {
             self.now_ms += 10;

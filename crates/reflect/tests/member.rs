@@ -1,5 +1,5 @@
-//! A member, and a reflector that is played by the test: what it is told, it does; what it is told by somebody else, or
-//! too often, it does not.
+//! A member against a reflector played by the test: it follows the reflector's answers, and ignores those of others and
+//! those that come too often.
 
 use std::net::SocketAddr;
 
@@ -36,7 +36,7 @@ impl Stage {
         std::iter::from_fn(|| self.member.poll()).map(|transmit| (transmit.to, transmit.bytes)).collect()
     }
 
-    /// What it is told, and what it sends because of it.
+    /// Delivers an answer to the member, and returns the datagrams that it sends in reply.
     fn tell(&mut self, from: SocketAddr, answer: Answer<'_>) -> Vec<(SocketAddr, Vec<u8>)> {
         assert_eq!(self.member.handle(self.now_us, from, &answer.encode()), None);
         self.sent()
@@ -46,7 +46,7 @@ impl Stage {
         std::iter::from_fn(|| self.member.event()).collect()
     }
 
-    /// Waits until it does something.
+    /// Advances the time until the member sends something, and returns that.
     fn wait(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
         loop {
             self.now_us = self.now_us.max(self.member.timeout_us().expect("it waits for something"));
@@ -73,7 +73,7 @@ impl Stage {
         self.tell(from, Answer::Joined(joined))
     }
 
-    /// Goes through the whole of joining.
+    /// Completes a join.
     fn come_in(&mut self, session: u64) -> SocketAddr {
         let (to, nonce) = join_of(&self.wait());
         assert_eq!(self.let_in(to, nonce, session), []);
@@ -225,7 +225,7 @@ fn gaps_are_told_and_own_datagrams_are_none() {
     assert_eq!(stage.member.handle(now_us, at(1), b"plain"), None);
 }
 
-/// Whatever it is answered, and however fast, it does not become a flood.
+/// The member does not flood the reflector, whatever the answers, and however fast they come.
 #[test]
 fn a_hostile_reflector_does_not_make_it_send_without_end() {
     type Reply = fn(u64, &Request<'_>) -> Answer<'static>;

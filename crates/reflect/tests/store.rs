@@ -63,8 +63,8 @@ fn what_is_no_checkpoint_is_said_to_be_corrupt_and_a_removed_one_is_none() {
 }
 
 proptest! {
-    /// Several reflectors, each with its own idea of what is newest: what is stored only ever grows in version, each
-    /// version is one reflector's, and whoever lost is told a version that is newer than its own.
+    /// Several reflectors, each with its own idea of the newest version: stored versions only ever grow, each version
+    /// is one reflector's, and a reflector that loses learns a version that is newer than its own.
     #[test]
     fn reflectors_that_race_never_overwrite_a_newer_state(steps in vec((0..3_usize, any::<bool>(), any::<u8>()), 1..60)) {
         let checkpoints = Checkpoints::new(Arc::new(MemoryStore::new()), "");
@@ -95,11 +95,11 @@ proptest! {
     }
 }
 
-/// What is done before a reading, which is counted.
+/// An action before each read, which is counted.
 type Meddle = dyn Fn(&MemoryStore, u32) + Send + Sync;
 
-/// A store whose next answers to transactions that write get lost, after or before they took effect; and that has
-/// something done in between.
+/// A store that loses its next answers to transactions that write, after or before they took effect, and that calls an
+/// action in between.
 struct Shaky {
     inner: MemoryStore,
     lost: AtomicU32,

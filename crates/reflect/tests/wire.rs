@@ -20,7 +20,7 @@ fn v6() -> SocketAddr {
 
 const COOKIE: [u8; 16] = [0xc0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// One of every kind, with a name.
+/// Returns one request of every kind, with a name.
 fn requests() -> Vec<(&'static str, Request<'static>)> {
     let (nonce, session) = (0x1122_3344_5566_7788, 0x0102_0304_0506_0708);
     let join = Join { group: 3, echo: false, keeps_state: false, nonce, cookie: [0; 16], token: b"" };
@@ -209,7 +209,7 @@ fn location() -> impl Strategy<Value = String> {
     "[a-zäß€ -~]{1,16}"
 }
 
-/// A state's part: its size, its offset, and its bytes.
+/// Generates a part of a state: its size, its offset, and its bytes.
 fn part() -> impl Strategy<Value = (u32, u32, Vec<u8>)> {
     (0..=STATE_BYTES_MAX).prop_flat_map(|size| {
         (0..size.div_ceil(PART_BYTES).max(1)).prop_map(move |number| {
@@ -283,7 +283,7 @@ proptest! {
         }
     }
 
-    /// A sound message of which some bytes were changed is refused, or is another sound message: never a panic.
+    /// A valid message of which some bytes were changed is refused, or is another valid message: never a panic.
     #[test]
     fn tampered_messages_are_refused_or_sound(
         which in any::<prop::sample::Index>(),

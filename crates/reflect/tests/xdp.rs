@@ -1,5 +1,5 @@
-//! The `xdp` plane where members are behind one device, so that the program in the driver copies. It needs root and iproute2,
-//! for its network namespaces. That the plane keeps the contract is tested there.
+//! The `xdp` plane where members are behind one device, so that the program in the driver copies. It needs root and
+//! iproute2, for its network namespaces. The contract that the plane keeps is tested in `contract`.
 
 #[path = "contract/world.rs"]
 #[allow(dead_code, reason = "the world is the contract's, and has more than is needed here")]
@@ -67,7 +67,7 @@ fn what_a_ring_does_not_hold_is_finished_by_user_space_in_order() {
     }
 }
 
-/// Sends as fast as it goes. Says how many were sent.
+/// Sends as fast as possible for a time. Returns the number of datagrams sent.
 fn flood(member: &Member, sender: u32, time: Duration) -> u32 {
     let from = std::time::Instant::now();
     let mut sent = 0;
@@ -109,7 +109,7 @@ fn several_senders_at_once_lose_nothing_and_keep_their_order() {
     assert_eq!(got, counters.copies, "{counters:?}");
 }
 
-/// Some stay and some come and go, so that the lane is written anew at other places again and again.
+/// Some members stay and some come and go, so that the lane is rewritten at other places again and again.
 #[test]
 fn who_comes_and_goes_costs_nobody_a_datagram() {
     let world = World::new(Kind::Xdp, 1);
@@ -148,7 +148,8 @@ fn who_comes_and_goes_costs_nobody_a_datagram() {
     });
 }
 
-/// A device's other end without a ring of its own takes no frames of programs: that is said, and how to change it.
+/// A device whose other end has no ring of its own takes no frames of programs: the error says so, and how to change
+/// it.
 #[test]
 fn a_device_that_sends_no_frames_of_programs_is_refused_with_a_sentence() {
     let mut lab = nacre_reflect::lab::Lab::new().unwrap();
@@ -169,7 +170,7 @@ const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
 
-/// What makes a frame what it is; some of it may be wrong.
+/// The properties of a generated frame, some of which may be wrong.
 #[derive(Clone, Debug)]
 struct Recipe {
     ipv6: bool,
@@ -180,7 +181,7 @@ struct Recipe {
     payload: usize,
     checksum: u8,
     trailer: usize,
-    /// A byte is changed: where, and by what.
+    /// The position and the value of a changed byte.
     change: Option<(usize, u8)>,
     cut: Option<usize>,
 }
@@ -223,7 +224,7 @@ fn fold(mut sum: u32) -> u16 {
     sum as u16
 }
 
-/// The sum of the pseudo-header: addresses, protocol and length.
+/// Returns the sum of the pseudo-header: addresses, protocol and length.
 fn pseudo(addresses: &[u8], length: usize) -> u32 {
     sum(addresses) + 17 + length as u32
 }
@@ -286,7 +287,7 @@ fn frame(recipe: &Recipe, mac: [u8; 6], from: SocketAddr, to: IpAddr) -> Vec<u8>
     bytes
 }
 
-/// What the program is to do, said plainly: where the packet ends, if it is copied.
+/// A plain model of the program: returns the end of the packet, if it is copied.
 fn copied(bytes: &[u8], mac: [u8; 6], senders: &[(SocketAddr, IpAddr)]) -> Option<usize> {
     let word = |at: usize| usize::from(bytes[at]) << 8 | usize::from(bytes[at + 1]);
     if bytes.len() < 42 || bytes[..6] != mac {
@@ -332,7 +333,7 @@ fn copied(bytes: &[u8], mac: [u8; 6], senders: &[(SocketAddr, IpAddr)]) -> Optio
     (right && end - 14 <= 1500).then_some(end)
 }
 
-/// The program in the driver, with any frame, does what a plain model says: copies, or leaves it as it was.
+/// The program in the driver does what a plain model says with any frame: copies it, or leaves it as it was.
 #[test]
 fn the_program_does_what_a_model_says_with_any_frame() {
     let mut lab = nacre_reflect::lab::Lab::new().unwrap();

@@ -8,7 +8,7 @@ use super::{Kind, Plane, PlaneError, Portion, Progress};
 use crate::forward::Listeners;
 use crate::system::message::{BATCH, send_many};
 
-/// Copies by `sendmmsg`, through the socket of the group's port.
+/// The `batch` plane: copies by `sendmmsg`, through the socket of the group's port.
 #[derive(Debug)]
 pub struct Batch {
     listeners: Arc<Listeners>,
@@ -18,7 +18,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Makes one.
+    /// Creates the plane for these listeners.
     pub fn new(listeners: Arc<Listeners>) -> Self {
         Batch { listeners, to: Vec::with_capacity(BATCH), at: Vec::with_capacity(BATCH) }
     }

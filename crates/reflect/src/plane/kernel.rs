@@ -7,8 +7,9 @@
 //! options, fragments, control datagrams; and all datagrams of groups that are numbered, of more than eight lanes, of
 //! both families, of more than 4096 places in a lane, or with a member whose Ethernet address is not known yet.
 //!
-//! When a device's queue is full the rest of the datagram goes to user space, with the place where it stopped in its mark,
-//! and so do all later datagrams of its group until user space has finished; beyond a bound they are refused whole.
+//! When a device's queue is full the rest of the datagram goes to user space, with the position where it stopped in its
+//! mark, and so do all later datagrams of its group until user space has finished; beyond a bound they are refused
+//! whole.
 
 use std::collections::HashMap;
 use std::io;
@@ -37,22 +38,23 @@ use super::{Batch, Done, Kind, Origin, Plane, PlaneError, PlaneOptions, Portion,
 use crate::forward::Listeners;
 use crate::table::{Change, GroupIndex, Table};
 
-/// How many hops are confirmed each time that the plane looks after what ages.
+/// The number of hops that are confirmed in each maintenance of the plane.
 const CONFIRM_AT_ONCE: usize = 32;
 
-/// How many datagrams of one group may be on their way through user space. Beyond, they are refused.
+/// The greatest number of datagrams of one group on their way through user space. More are refused.
 const BOUND_GROUP: u32 = 1024;
 
-/// What a socket's buffer is charged for a datagram that fits an Ethernet frame, at most; and as much again for those that
-/// come to it beside what is handed over.
+/// The greatest charge to a socket's buffer for a datagram that fits an Ethernet frame, and as much again for datagrams
+/// that come to the socket beside those handed over, in bytes.
 const DATAGRAM_BYTES: usize = 2 * 4096;
 
-/// What may be set.
+/// Options of the plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelOptions {
-    /// How much there is room for.
+    /// The sizes of the program's tables.
     pub sizes: Sizes,
-    /// How many datagrams of all groups together may be on their way through user space: no more than the reflector's socket holds, for it would drop what was admitted.
+    /// The greatest number of datagrams of all groups together on their way through user space: no more than the
+    /// reflector's socket holds, or it would drop admitted ones.
     pub bound_total: u64,
 }
 
@@ -63,7 +65,7 @@ impl Default for KernelOptions {
 }
 
 impl KernelOptions {
-    /// Hands over no more than these sockets hold.
+    /// Limits the datagrams that are handed over to what these sockets hold.
     pub(super) fn for_sockets(mut self, listeners: &Listeners) -> Self {
         for (_, socket) in listeners.sockets() {
             let bytes = rustix::net::sockopt::socket_recv_buffer_size(socket).unwrap_or_default();
@@ -86,23 +88,26 @@ impl From<&PlaneOptions> for KernelOptions {
     }
 }
 
-/// The plane.
+/// The `kernel` plane.
 pub struct Kernel {
     // The program goes first, then what it works with.
     pub(super) programs: Ebpf,
     attached: HashMap<u32, Option<SchedClassifierLinkId>>,
-    /// The devices that the program may be put on; any if none is named.
+    /// The devices that the program may be attached to; any if empty.
     devices: Vec<String>,
     pub(super) mirror: Mirror,
     pub(super) network: Network,
-    /// What is not shown yet.
+    /// The changes of the network that are not shown to the program yet.
     changed: Changed,
-    /// What makes the copies that are left to user space.
+    /// The plane that makes the copies left to user space.
     inner: Box<dyn Plane>,
 }
 
 impl Kernel {
     /// Loads the program. `inner` makes the copies that are left to user space.
+    ///
+    /// # Errors
+    /// [`PlaneError`] if the kernel or the rights of the process do not allow it.
     pub fn new(inner: Box<dyn Plane>, options: KernelOptions) -> Result<Self, PlaneError> {
         Self::from_object(nacre_reflect_bpf::TC, inner, options, 0, &[]).map_err(|why| PlaneError {
             plane: Kind::Kernel,
@@ -111,7 +116,7 @@ impl Kernel {
         })
     }
 
-    /// The same with an object file that has other programs too; see [`load::load`].
+    /// Loads the program from an object file that has other programs too; see [`load::load`].
     pub(super) fn from_object(
         object: Result<&[u8], &str>,
         inner: Box<dyn Plane>,
@@ -138,7 +143,7 @@ impl Kernel {
         })
     }
 
-    /// Makes the plane for these listeners. What is left to user space is copied by `sendmmsg`.
+    /// Makes the plane for these listeners. Copies that are left to user space are made by `sendmmsg`.
     pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
         let own = KernelOptions::from(options).for_sockets(listeners);
         let mut plane = Self::new(Box::new(Batch::new(listeners.clone())), own)?;
@@ -146,23 +151,23 @@ impl Kernel {
         Ok(plane)
     }
 
-    /// What the program's tables look like.
+    /// Returns the mirror of the table that the program reads.
     pub fn mirror(&self) -> &Mirror {
         &self.mirror
     }
 
-    /// How much memory the program's tables take.
+    /// Returns the memory that the program's tables take.
     pub fn memory(&self) -> Memory {
         self.mirror.memory()
     }
 
-    /// The program, for tests that run it without a network.
+    /// Returns the program, for tests that run it without a network.
     pub fn program(&mut self) -> Result<&mut SchedClassifier, String> {
         tc(&mut self.programs)
     }
 
-    /// Puts the program before everything that comes in by a device. A device that it cannot be put on is said once; what
-    /// comes in there goes to user space as ever.
+    /// Attaches the program to all that comes in by a device. A device that it cannot be attached to is reported once;
+    /// its datagrams go to user space as usual.
     fn attach(&mut self, device: u32) -> io::Result<()> {
         if self.attached.contains_key(&device) {
             return Ok(());
@@ -193,7 +198,7 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// Learns what has changed in the network. It is shown when the plane looks after what ages.
+    /// Takes the changes of the network. They are shown to the program in the plane's maintenance.
     fn notice(&mut self) -> Result<(), PlaneError> {
         let changed = self.network.poll().map_err(network_failed)?;
         for index in &changed.devices {
@@ -303,7 +308,7 @@ impl Plane for Kernel {
     }
 }
 
-/// What the mark of a datagram says that a program in the kernel handed over.
+/// Decodes the mark of a datagram that a program in the kernel handed over.
 pub fn origin(mark: u32) -> Origin {
     let mark = u64::from(mark);
     if mark & constant::MARK_HANDED == 0 {

@@ -1,4 +1,4 @@
-//! Which plane: the one that was asked for, or the best that works here.
+//! The choice of the plane: the kind that was asked for, or the best that works here.
 
 use std::sync::Arc;
 
@@ -6,18 +6,21 @@ use super::kernel::Kernel;
 use super::{Batch, Kind, Plane, PlaneError, Ring, Sendto, Xdp};
 use crate::forward::Listeners;
 
-/// What planes may be told.
+/// Options of planes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlaneOptions {
-    /// The devices that members are behind, by name. None named is all that are up and not loopback.
+    /// The names of the devices that members are behind. If empty, all that are up and not loopback.
     pub devices: Vec<String>,
-    /// How many groups a table in the kernel has room for; 0 for the usual.
+    /// The greatest number of groups in the tables of programs in the kernel; 0 for the default.
     pub groups_max: u32,
-    /// How many members a table in the kernel has room for; 0 for the usual.
+    /// The greatest number of members in the tables of programs in the kernel; 0 for the default.
     pub members_max: u32,
 }
 
-/// Makes a plane, or says why it does not work here.
+/// Makes a plane of this kind.
+///
+/// # Errors
+/// [`PlaneError`] if it does not work here.
 pub fn open(
     kind: Kind,
     listeners: &Arc<Listeners>,
@@ -32,7 +35,8 @@ pub fn open(
     }
 }
 
-/// The best plane that works here, and a sentence on why it is that one: what was tried before it, and why that failed.
+/// Makes the best plane that works here. Returns it with a sentence on the choice: the planes tried before it, and why
+/// they failed.
 pub fn auto(
     listeners: &Arc<Listeners>,
     options: &PlaneOptions,

@@ -1,11 +1,11 @@
-//! Frames in memory that is shared with the kernel: the payload is summed once, and a copy costs its headers, and its share of
-//! a system call for many. Of the ways to do so AF_XDP was measured to be the cheapest, also where the kernel copies the
-//! frames, which any device allows (`docs/reflect-planes.md`).
+//! The `ring` plane: frames in memory shared with the kernel. The payload is summed once, and a copy costs its headers,
+//! and its share of a system call for many. Of the ways to do so AF_XDP was measured to be the cheapest, also where the
+//! kernel copies the frames, which any device allows (`docs/reflect-planes.md`).
 //!
-//! Such frames go past the kernel's routes, its filters and the device's queue. So this plane asks the kernel for the way to
-//! each member, and leaves copies to `batch` wherever such frames would be wrong: to members whose Ethernet address is not
-//! known (yet), through devices that are not Ethernet, are down, or have a queue that somebody has chosen, and of datagrams
-//! that are longer than a frame of common Ethernet.
+//! Such frames bypass the kernel's routes, its filters and the device's queue. So this plane asks the kernel for the
+//! way to each member, and leaves copies to `batch` wherever such frames would be wrong: to members whose Ethernet
+//! address is not known (yet), through devices that are not Ethernet, are down, or have a queue that an operator has
+//! chosen, and of datagrams that are longer than a frame of common Ethernet.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,10 +26,10 @@ mod xsk;
 use frame::{Mac, Template};
 use xsk::{FRAME_BYTES, FRAMES, Kicked, Xsk};
 
-/// How many hops are confirmed, and how many members' ways are asked for anew, each time that the plane looks after them.
+/// The numbers of hops confirmed, and of ways to members looked up again, in each maintenance of the plane.
 const CONFIRM_AT_ONCE: usize = 32;
 const WAYS_AT_ONCE: u32 = 1024;
-/// How many of those times lie between two looks at the devices' queues.
+/// The number of maintenances from one look at the devices' queues to the next.
 const QUEUES_EVERY: u32 = 10;
 
 /// The way to a member.
@@ -40,14 +40,14 @@ struct Way {
     mac: Option<Mac>,
 }
 
-/// How frames are sent by a device.
+/// The means to send frames by a device.
 struct Sender {
     xsk: Xsk,
     mac: Mac,
     mtu: usize,
 }
 
-/// The plane.
+/// The `ring` plane.
 pub struct Ring {
     inner: Batch,
     network: Network,
@@ -55,19 +55,22 @@ pub struct Ring {
     senders: HashMap<u32, Option<Sender>>,
     /// The ways to members, by their places in the table.
     ways: Vec<Way>,
-    /// Members without an Ethernet address yet.
+    /// The members without an Ethernet address yet.
     waiting: Vec<MemberIndex>,
-    /// From which member on ways are asked for anew, as routes have changed.
+    /// The first member whose way is to be looked up again, as routes have changed.
     anew: Option<u32>,
-    /// Devices whose queue was chosen by somebody.
+    /// The devices whose queue an operator has chosen.
     chosen: Vec<u32>,
     rounds: u32,
-    /// Frames that a device did not send before it was lost.
+    /// The number of frames that a device did not send before it was lost.
     undeliverable: u64,
 }
 
 impl Ring {
-    /// Makes one; has to be called in the network namespace of the listeners.
+    /// Creates the plane. Must be called in the network namespace of the listeners.
+    ///
+    /// # Errors
+    /// [`PlaneError`] if the kernel or the rights of the process do not allow it.
     pub fn new(listeners: Arc<Listeners>) -> Result<Self, PlaneError> {
         let failed = |what: &str, why: std::io::Error| PlaneError {
             plane: Kind::Ring,
@@ -94,7 +97,7 @@ impl Ring {
         })
     }
 
-    /// Finds the way to a member. What is not found is left to `batch`.
+    /// Finds the way to a member. A member without one is left to `batch`.
     fn find(&mut self, table: &Table, index: MemberIndex) {
         let at = index.0 as usize;
         if at >= self.ways.len() {
@@ -119,7 +122,7 @@ impl Ring {
         }
     }
 
-    /// True if a device is one for frames. Makes ready to send them if that was not done yet.
+    /// True if frames can be sent by a device. Sets it up for that if it was not yet.
     fn sender(&mut self, device: u32) -> bool {
         let place = match self.senders.entry(device) {
             Entry::Occupied(known) => return known.get().is_some(),
@@ -147,7 +150,7 @@ impl Ring {
         place.insert(sender).is_some()
     }
 
-    /// Gives a device up as it is. What it has not sent is lost with it.
+    /// Gives up a device in its present state. Frames that it has not sent are lost.
     fn forget(&mut self, device: u32) {
         if let Some(Some(sender)) = self.senders.remove(&device) {
             self.undeliverable += u64::from(sender.xsk.pending());
@@ -156,7 +159,7 @@ impl Ring {
     }
 }
 
-/// Sends frames on, as far as the device has room.
+/// Sends frames, as far as the device has room.
 fn kick(xsk: &mut Xsk, progress: &mut Progress) -> Kicked {
     let (sent, kicked) = xsk.kick();
     progress.copies += sent;

@@ -10,14 +10,14 @@ use crate::forward::Listeners;
 use crate::system;
 use crate::system::message;
 
-/// Copies by `sendto`, through the socket of the group's port.
+/// The `sendto` plane: copies one by one, through the socket of the group's port.
 #[derive(Debug)]
 pub struct Sendto {
     listeners: Arc<Listeners>,
 }
 
 impl Sendto {
-    /// Makes one.
+    /// Creates the plane for these listeners.
     pub fn new(listeners: Arc<Listeners>) -> Self {
         Sendto { listeners }
     }
@@ -47,15 +47,15 @@ impl Plane for Sendto {
     }
 }
 
-/// What became of a copy.
+/// The outcome of a copy.
 pub(super) enum Fate {
     Sent,
     Full,
     Never,
 }
 
-/// How often a copy is tried whose socket tells an error: that may be one that the network reported for an earlier copy,
-/// which the socket tells once, and to which no report is due for this one.
+/// The number of tries of a copy whose socket reports an error: that may be one that the network reported for an
+/// earlier copy, which the socket reports once instead of sending this one.
 const TRIES: usize = 4;
 
 /// Sends one copy.

@@ -1,14 +1,15 @@
-//! The `xdp` plane: a program in the driver has the kernel broadcast each datagram through a map of devices, before it makes
-//! a packet of it; another program rewrites each clone for one member as it is sent (`bpf/xdp.c`).
+//! The `xdp` plane: a program in the driver lets the kernel broadcast each datagram through a map of devices, before a
+//! packet is made of it; another program rewrites each clone for one member as it is sent (`bpf/xdp.c`).
 //!
-//! It stands on the [`kernel`](super::kernel) plane: the same table in the kernel, the same judgement, and the same program
-//! at the traffic-control hook behind it, which copies what this one passes (groups whose members are behind several devices,
-//! lanes of more than 512 places, payload of more than 2040 bytes), and leaves to user space what both cannot do.
+//! It builds on the [`kernel`](super::kernel) plane: the same table in the kernel, the same judgement, and the same
+//! program at the traffic-control hook behind it, which copies the datagrams that this one passes (groups whose members
+//! are behind several devices, lanes of more than 512 places, payload of more than 2040 bytes), and leaves to user
+//! space what both cannot do.
 //!
-//! What a device did not take the kernel drops, and a program at a tracepoint sees that; it hands the datagram, which was
-//! kept, to user space ([`Plane::rescue`]). User space copies by the same means: one call, a test run of a program with a live
-//! frame, makes up to 128 copies, and tells how far it came. So everything goes one way, and keeps its order, whoever
-//! sends it.
+//! The kernel drops clones that a device does not take, and a program at a tracepoint sees that; it hands the datagram,
+//! which was kept, to user space ([`Plane::rescue`]). User space copies by the same means: one call, a test run of a
+//! program with a live frame, makes up to 128 copies, and reports how far it came. So all copies go the same way, and
+//! keep their order, whether a program or user space makes them.
 //!
 //! docs/reflect-xdp.md has the facts about the kernel that this is built on.
 
@@ -41,51 +42,54 @@ mod grace;
 #[expect(unsafe_code, reason = "maps of devices are made by system calls")]
 mod maps;
 
-/// How many copies one call makes.
+/// The greatest number of copies made by one call.
 const JOB_COPIES: usize = 128;
-/// What datagrams that one processor has under way take in the ring at most: four devices' queues of 16, and one more.
+/// The room in bytes that the datagrams that one processor has under way take in the ring at most: four devices' queues
+/// of 16, and one more.
 const UNDER_WAY_BYTES: usize =
     68 * (constant::XDP_RESCUE_BYTES as usize + constant::XDP_BYTES_MAX as usize + 16);
 
-/// A device that the program is at.
+/// A device that the program is attached to.
 struct Device {
     index: u32,
     mac: [u8; 6],
-    /// Its driver sends frames of programs.
+    /// True if its driver sends frames of programs.
     copies: bool,
     link: XdpLinkId,
 }
 
-/// The plane.
+/// The `xdp` plane.
 pub struct Xdp {
     kernel: Kernel,
     listeners: Arc<Listeners>,
     rescues: RingBuf<MapData>,
-    /// What was taken out of the ring before it was asked for.
+    /// Rescues that were taken out of the ring before they were asked for.
     told: VecDeque<Rescue>,
     fans: OwnedFd,
     shared: Mapped,
     outcomes: Mapped,
-    /// By the slots that programs know them by.
+    /// The devices, by the slots that programs know them by.
     devices: [Option<Device>; constant::XDP_DEVICES as usize],
-    /// Devices that the program could not be put on.
+    /// The devices that the program could not be attached to, with the reason.
     refused: HashMap<u32, String>,
     grace: Grace,
     graces: u64,
     steps: u32,
     jobs: u64,
     frame: Vec<u8>,
-    /// Groups with copies that were made through sockets, and may not have gone out yet.
+    /// The groups with copies that were made through sockets, and may not have gone out yet.
     sockets: HashSet<GroupIndex>,
-    /// Groups of datagrams that are finished as soon as those are.
+    /// The groups of datagrams that are finished as soon as those copies have gone out.
     late: Vec<GroupIndex>,
     // These are mapped.
     _arrays: [MapData; 2],
 }
 
 impl Xdp {
-    /// Makes the plane for these listeners, on the devices that are named, or on all that allow it. It fails if there is none
-    /// that members can be reached through.
+    /// Makes the plane for these listeners, on the devices that are named, or on all that allow it.
+    ///
+    /// # Errors
+    /// [`PlaneError`] if the programs cannot be loaded, or no member can be reached through any of the devices.
     pub fn open(listeners: &Arc<Listeners>, options: &PlaneOptions) -> Result<Self, PlaneError> {
         let mut plane = Self::load(listeners, options.into()).map_err(|why| PlaneError {
             plane: Kind::Xdp,
@@ -206,22 +210,25 @@ impl Xdp {
         }
     }
 
-    /// What the programs' tables look like.
+    /// Returns the `kernel` plane that it builds on.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
     }
 
-    /// A program, for tests that run it without a network.
+    /// Returns a program, for tests that run it without a network.
     pub fn program(&mut self, name: &str) -> Result<&mut Program, String> {
         program(&mut self.kernel.programs, name)
     }
 
-    /// How many times user space had copies made.
+    /// Returns the number of calls by which user space made copies.
     pub fn jobs(&self) -> u64 {
         self.jobs
     }
 
-    /// Puts the program at a device, and makes its maps. Says in a sentence why that is not possible.
+    /// Attaches the program to a device, and makes its maps.
+    ///
+    /// # Errors
+    /// A sentence on why that is not possible.
     fn attach(&mut self, index: u32) -> Result<(), String> {
         if self.slot(index).is_some() {
             return Ok(());
@@ -281,8 +288,8 @@ impl Xdp {
         }
     }
 
-    /// Sees whether devices are still there, and still send frames of programs. Frames for one that does not any more are
-    /// dropped by the kernel without a word.
+    /// Checks if devices are still there, and still send frames of programs. Frames for one that does not any more are
+    /// dropped by the kernel silently.
     fn look_after_devices(&mut self) -> Result<(), PlaneError> {
         for slot in 0..self.devices.len() {
             let Some(Device { index, mac, copies, .. }) = self.devices[slot] else { continue };
@@ -313,7 +320,7 @@ impl Xdp {
         Ok(())
     }
 
-    /// Has a frame copied: the one that stands behind the job in `self.frame`, if it is not given.
+    /// Copies a frame by a job. If `frame` is empty, the frame of an empty datagram is used.
     fn run(&mut self, job: Job, frame: &[u8]) -> Result<Outcome, aya::programs::ProgramError> {
         self.jobs += 1;
         let job = Job { number: self.jobs, ..job };
@@ -345,7 +352,8 @@ impl Xdp {
         })
     }
 
-    /// Where a portion's places are, if the programs in the driver copy to them, too.
+    /// Returns the places of a portion and the device's Ethernet address, if the programs in the driver copy to these
+    /// places, too.
     fn places(&mut self, portion: &Portion<'_>) -> Option<(std::ops::Range<u32>, [u8; 6])> {
         let (lane, index) = (portion.lane, portion.lane.path.device);
         let mac = self.devices[self.slot(index)?].as_ref().filter(|device| device.copies)?.mac;
@@ -362,7 +370,7 @@ impl Xdp {
         (fits && !self.sockets.contains(&portion.group)).then_some((places, mac))
     }
 
-    /// Copies by jobs.
+    /// Copies a portion by jobs.
     fn copy_by_jobs(
         &mut self,
         portion: &Portion<'_>,
@@ -402,7 +410,7 @@ impl Xdp {
         Ok(progress)
     }
 
-    /// The next of the ring.
+    /// Takes the next rescue out of the ring.
     fn next_rescue(&mut self) -> Option<Rescue> {
         loop {
             let item = self.rescues.next()?;
@@ -430,12 +438,12 @@ impl Xdp {
         }
     }
 
-    /// True if sockets have sent something that is not out yet.
+    /// True if sockets have sent datagrams that are not out yet.
     fn unsent(&self) -> bool {
         self.listeners.sockets().any(|(_, socket)| system::unsent(socket) > 0)
     }
 
-    /// Finishes what waited for sockets, if these have sent everything.
+    /// Finishes the datagrams that waited for sockets, if these have sent everything.
     fn finish_late(&mut self) {
         if self.sockets.is_empty() {
             return;
@@ -453,13 +461,13 @@ impl Xdp {
 const DEVICE_WORDS: usize = constant::XDP_DEVICE_BYTES as usize / 8;
 const SHARED_RESCUE_BYTES: usize = constant::XDP_DEVICES as usize * DEVICE_WORDS;
 
-/// Whom a frame says it is from that nobody takes.
+/// The sender in a frame that only checks whether a device takes frames.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
-/// What came of a job.
+/// The outcome of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outcome {
-    /// How many clones were on their way to the device.
+    /// The number of clones that were on their way to the device.
     seen: u32,
     copies: u32,
     /// The first place without its copy, if the device was full.
@@ -475,7 +483,7 @@ fn own(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     fd.try_clone_to_owned()
 }
 
-/// Names of the devices of this network namespace.
+/// Returns the names of the devices of this network namespace.
 fn devices() -> Vec<String> {
     // Of the thread, which may have gone into a namespace by itself.
     let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();

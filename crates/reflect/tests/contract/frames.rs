@@ -1,11 +1,11 @@
-//! Which copies the ring plane sends as frames, past the kernel's own way for datagrams, and which it must not.
+//! The copies that the ring plane sends as frames, past the kernel's path for datagrams, and those that it must not.
 
 use nacre_reflect::plane::Kind;
 use nacre_reflect::table::GroupOptions;
 
 use crate::world::World;
 
-/// How many datagrams have left the reflector's namespace by sockets.
+/// Returns the number of datagrams that have left the reflector's namespace by sockets.
 fn by_sockets(world: &World) -> u64 {
     let number = |text: &str| text.trim().parse::<u64>().unwrap();
     let (four, six) = world.reflector.run(|| {

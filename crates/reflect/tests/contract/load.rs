@@ -13,7 +13,7 @@ use nacre_reflect::table::{GroupOptions, Path};
 
 use crate::world::{Member, PATIENCE, PORT, World};
 
-/// A datagram that says who sent it, and as which.
+/// Returns a datagram with its sender and number.
 fn numbered(sender: u32, number: u32, len: usize) -> Vec<u8> {
     let mut bytes = vec![0x5a; len];
     bytes[..4].copy_from_slice(&sender.to_le_bytes());
@@ -30,7 +30,7 @@ fn unlimited() -> GroupOptions {
     GroupOptions { group_rate: Rate::UNLIMITED, member_rate: Rate::UNLIMITED, ..GroupOptions::default() }
 }
 
-/// Sends as fast as it goes, for a time. Says how many were sent.
+/// Sends as fast as possible for a time. Returns the number of datagrams sent.
 fn flood(members: &[Member], senders: &[u32], len: usize, time: Duration) -> u64 {
     let from = Instant::now();
     let (mut number, mut sent) = (0, 0);
@@ -44,7 +44,7 @@ fn flood(members: &[Member], senders: &[u32], len: usize, time: Duration) -> u64
     sent
 }
 
-/// What each member got: of each sender, in order, each at most once. Gives how many.
+/// Checks that a member got the datagrams of each sender in order, and each at most once. Returns their number.
 fn ordered(got: &[Vec<u8>], who: &Member) -> u64 {
     let mut last: HashMap<u32, u32> = HashMap::new();
     for bytes in got {
@@ -55,8 +55,8 @@ fn ordered(got: &[Vec<u8>], who: &Member) -> u64 {
     got.len() as u64
 }
 
-/// Of what was sent all is admitted or refused, and what was admitted has arrived, and nothing else: by the counters at
-/// both ends. Gives how many were admitted.
+/// Checks that all datagrams sent were admitted or refused, and that the admitted ones have arrived, and nothing else,
+/// by the counters at both ends. Returns the number of admitted ones.
 fn settled(world: &World, members: &[Member], sent: u64) -> u64 {
     let counters = world.until("all is admitted or refused, and nothing waits", |counters| {
         let known = counters.admitted + counters.backlog + counters.socket_full + counters.over_rate;
@@ -82,7 +82,7 @@ fn settled(world: &World, members: &[Member], sent: u64) -> u64 {
     counters.admitted
 }
 
-/// Ten times what the device takes, from several senders.
+/// Ten times the rate that the device takes, from several senders.
 pub fn nothing_admitted_is_lost_and_order_is_kept_under_overload(kind: Kind) {
     for queue in ["tbf rate 3mbit burst 2000 limit 2000", "tbf rate 6mbit burst 5000 limit 60000"] {
         let world = World::with_options(
@@ -188,7 +188,7 @@ pub fn what_a_driver_refuses_is_not_lost(kind: Kind) {
     assert_eq!(got, counters.admitted);
 }
 
-/// Another plane in the midst of it, and back: what waits goes out by the new one.
+/// The plane is replaced while datagrams wait, and again: they go out by the new one.
 pub fn another_plane_takes_over_what_waits(kind: Kind) {
     let world = World::new(kind, 1);
     world.sides[0].queue(&world, "tbf rate 2mbit burst 2000 limit 3000");
@@ -218,7 +218,7 @@ pub fn another_plane_takes_over_what_waits(kind: Kind) {
     assert!(settled(&world, &members, u64::from(number)) > 0);
 }
 
-/// Beyond its bounds the backlog takes nothing, and what it refuses it refuses for all.
+/// Beyond its bounds the backlog takes nothing, and a datagram that it refuses is refused for all members.
 pub fn too_much_is_refused_whole(kind: Kind) {
     let options = ForwardOptions { backlog_datagrams: 20, ..ForwardOptions::default() };
     let world = World::with_options(kind, 2, options);
@@ -233,7 +233,7 @@ pub fn too_much_is_refused_whole(kind: Kind) {
     assert!(counters.backlog > 0 && admitted < 1000, "{counters:?}");
 }
 
-/// Some stay and some come and go: those who stay get everything.
+/// Some members stay and some come and go: those that stay get everything.
 pub fn joins_and_leaves_cost_nobody_a_datagram(kind: Kind) {
     let world = World::new(kind, 2);
     let group = world.group(0, unlimited());

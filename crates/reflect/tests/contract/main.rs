@@ -1,4 +1,4 @@
-//! The contract of the planes: one suite, and every plane has to pass it. It needs root and iproute2, for its network
+//! The contract of the planes: one suite that every plane has to pass. It needs root and iproute2, for its network
 //! namespaces.
 
 mod frames;
@@ -6,7 +6,7 @@ mod load;
 mod plain;
 mod world;
 
-/// Makes tests of functions that take the plane to try.
+/// Makes tests of functions that take the plane to test.
 macro_rules! tests {
     ($plane:ident: $($module:ident { $($test:ident),* $(,)? })*) => {
         $($(#[test]

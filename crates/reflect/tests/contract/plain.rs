@@ -7,12 +7,12 @@ use nacre_reflect::wire;
 
 use crate::world::World;
 
-/// Bytes that are neither all alike nor the control protocol's.
+/// Returns bytes that are neither all alike nor the control protocol's.
 fn payload(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + seed * 7 + 1) as u8).collect()
 }
 
-/// Every plane may have been late to learn of neighbours, so what is waited for is what arrives.
+/// A plane may be late to learn of neighbours, so the test waits for the copies to arrive.
 pub fn everybody_but_the_sender_gets_one_copy(kind: Kind) {
     let world = World::new(kind, 2);
     for (id, version) in [(1, 4), (2, 6)] {

@@ -16,10 +16,10 @@ use nacre_reflect::wire;
 
 /// The port of every group here.
 pub const PORT: u16 = 7400;
-/// How long something may take that has to happen. It is never waited for as long as that if it does.
+/// The longest wait for something that has to happen. It is reached only if it does not happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A table, and what came for the reflector itself.
+/// A table, with the datagrams that came for the reflector itself.
 #[derive(Default)]
 pub struct Desk {
     pub table: Table,
@@ -42,7 +42,7 @@ impl Host for Desk {
 
 type Work = Box<dyn FnOnce(&mut Desk, &mut Forwarder) + Send>;
 
-/// The whole.
+/// A reflector in its namespace, with its members' namespaces.
 pub struct World {
     work: Option<Sender<Work>>,
     waker: Waker,
@@ -52,15 +52,15 @@ pub struct World {
     _lab: Lab,
 }
 
-/// What is behind a device of the reflector.
+/// The namespace of members behind one device of the reflector.
 pub struct Side {
     pub namespace: Namespace,
-    /// The number of the reflector's device.
+    /// The index of the reflector's device.
     pub device: u32,
     number: u8,
 }
 
-/// Members and their senders.
+/// A member's socket and addresses.
 pub struct Member {
     pub socket: UdpSocket,
     pub address: SocketAddr,
@@ -91,7 +91,7 @@ impl World {
         World { work: Some(work), waker, thread: Some(thread), reflector, sides, _lab: lab }
     }
 
-    /// Does something on the reflector's thread.
+    /// Runs a function on the reflector's thread, and returns its result.
     pub fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Desk, &mut Forwarder) -> T + Send + 'static,
@@ -106,7 +106,7 @@ impl World {
         answered.recv().expect("the reflector runs")
     }
 
-    /// Does something with the table, and comes back when the plane has followed.
+    /// Changes the table, and returns when the plane has followed.
     pub fn change<T: Send + 'static>(&self, work: impl FnOnce(&mut Table) -> T + Send + 'static) -> T {
         let result = self.with(|desk, _| work(&mut desk.table));
         self.with(|_, _| {});
@@ -130,7 +130,7 @@ impl World {
         });
     }
 
-    /// Members of a group, in turn behind each of the sides.
+    /// Adds members to a group, in turn behind each of the sides.
     pub fn members(&self, group: GroupIndex, count: usize, version: u8) -> Vec<Member> {
         let members: Vec<_> =
             (0..count).map(|at| self.sides[at % self.sides.len()].member(version)).collect();
@@ -147,7 +147,7 @@ impl World {
         })
     }
 
-    /// Waits until the counters are as they have to be, and gives them.
+    /// Waits until the counters are as expected, and returns them.
     pub fn until(&self, what: &str, as_expected: impl Fn(&Counters) -> bool) -> Counters {
         let from = Instant::now();
         loop {
@@ -203,7 +203,7 @@ impl Side {
         Side { device: reflector.device(&name).unwrap(), namespace, number }
     }
 
-    /// A socket of a side, with IPv4 or IPv6, and no membership yet.
+    /// Opens a socket of a side, with IPv4 or IPv6, without a membership yet.
     pub fn member(&self, version: u8) -> Member {
         let n = self.number;
         let ip = |host: u8| match version {
@@ -219,7 +219,7 @@ impl Side {
         Member { address: socket.local_addr().unwrap(), socket, path: Path { device: self.device, local } }
     }
 
-    /// Takes the reflector's end down, or up again.
+    /// Sets the reflector's end down, or up again.
     pub fn set(&self, world: &World, state: &str) {
         world.reflector.ip(&["link", "set", &format!("d{}", self.number), state]).unwrap();
     }
@@ -240,7 +240,7 @@ impl Member {
         assert_eq!(self.socket.send(bytes).unwrap(), bytes.len());
     }
 
-    /// The next datagram, which has to come.
+    /// Returns the next datagram, which has to come.
     pub fn receive(&self) -> Vec<u8> {
         let mut bytes = vec![0; 70_000];
         let len = loop {
@@ -254,7 +254,7 @@ impl Member {
         bytes
     }
 
-    /// All that has come and was not taken yet.
+    /// Returns all datagrams that have come and were not taken yet.
     pub fn rest(&self) -> Vec<Vec<u8>> {
         let mut bytes = vec![0; 70_000];
         let mut all = Vec::new();

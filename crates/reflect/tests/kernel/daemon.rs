@@ -15,14 +15,14 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::world::{Desk, PATIENCE, PORT};
 
-/// Where the daemon below is told its members.
+/// The environment variable with the members of the daemon below.
 const MEMBERS: &str = "NACRE_TEST_MEMBERS";
 
 fn path(device: u32) -> Path {
     Path { device, local: SocketAddr::from(([10, 78, 0, 1], PORT)) }
 }
 
-/// Not a test, but a daemon that one runs, in another process: it serves until it is killed.
+/// Not a test, but a daemon that a test runs in another process: it serves until it is killed.
 #[test]
 #[ignore = "a process that a test starts"]
 fn daemon() {
@@ -44,7 +44,7 @@ fn daemon() {
     }
 }
 
-/// Ends with its process.
+/// A daemon's process, which is killed when this is dropped.
 struct Daemon(Child);
 
 impl Daemon {
@@ -87,12 +87,13 @@ impl Drop for Daemon {
     }
 }
 
-/// How many programs are at a device's ingress hook.
+/// Returns the number of programs at a device's ingress hook.
 fn attached(namespace: &Namespace) -> usize {
     namespace.run(|| SchedClassifier::query_tcx("d0", TcAttachType::Ingress).unwrap().1.len())
 }
 
-/// When the daemon is killed its program goes, packets go up again, and another daemon starts as if nothing had been.
+/// When the daemon is killed its program goes, packets go up again, and another daemon starts as if there had been
+/// none.
 #[test]
 fn a_killed_daemon_leaves_nothing_behind() {
     let mut lab = Lab::new().unwrap();
@@ -127,7 +128,7 @@ fn a_killed_daemon_leaves_nothing_behind() {
     }
 }
 
-/// Opens the plane in a thread that has these rights only. What comes back is why it could not.
+/// Opens the plane in a thread that has these rights only. Returns the error, if it could not.
 fn open_with(rights: CapabilitySet) -> Option<String> {
     // The loader finds out once in a process what the kernel can do, which is not for a thread without rights to try.
     aya::features();
@@ -141,7 +142,7 @@ fn open_with(rights: CapabilitySet) -> Option<String> {
     thread.join().unwrap()
 }
 
-/// Who may not gets a sentence that says what is missing; who has what it names may.
+/// Without rights, the error names the missing ones; with those that it names, the plane opens.
 #[test]
 fn without_rights_it_says_what_it_needs() {
     let error = open_with(CapabilitySet::empty()).expect("it cannot work without rights");
@@ -152,7 +153,7 @@ fn without_rights_it_says_what_it_needs() {
     assert_eq!(open_with(needed), None);
 }
 
-/// What the tables take for each of a hundred thousand members.
+/// The tables take a bounded number of bytes for each of a hundred thousand members.
 #[test]
 fn memory_for_many_members_is_bounded() {
     let listeners = Listeners::open(&["127.0.0.1:0".parse().unwrap()]).unwrap();

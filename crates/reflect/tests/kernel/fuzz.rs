@@ -18,10 +18,10 @@ const NEXT: i32 = -1;
 const DROP: i32 = 2;
 const LOOPBACK: u32 = 1;
 
-/// What has to become of a packet.
+/// The expected fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
-    /// It goes up as it is, with nothing said.
+    /// It goes up as it is, without a mark.
     Up,
     /// It goes up as it is, admitted.
     Handed(GroupIndex),
@@ -31,7 +31,7 @@ enum Expected {
     Copied(u64),
 }
 
-/// Members of a group: where they are, and by which device they come.
+/// The members of a group: their addresses, and the devices that they come by.
 struct Group {
     index: GroupIndex,
     local: SocketAddr,
@@ -39,7 +39,7 @@ struct Group {
     by_user: bool,
 }
 
-/// Pseudo-random numbers that a seed gives again (SplitMix64).
+/// Pseudo-random numbers that are repeatable from a seed (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -136,7 +136,7 @@ fn model(groups: &[Group], frame: &[u8]) -> Expected {
     }
 }
 
-/// A frame that may be anything from right to wrong in several ways.
+/// Returns a frame that may be anything from right to wrong in several ways.
 fn frame(random: &mut Random, groups: &[Group]) -> Vec<u8> {
     let group = random.of(groups);
     let to = if random.one_in(6) { random.of(groups).local } else { group.local };
@@ -208,7 +208,7 @@ fn frame(random: &mut Random, groups: &[Group]) -> Vec<u8> {
     bytes
 }
 
-/// Makes the sum of an IPv4 header right.
+/// Corrects the checksum of an IPv4 header.
 fn fix(bytes: &mut [u8]) {
     if bytes.len() >= 34 && bytes[12..14] == [8, 0] {
         bytes[24..26].fill(0);
@@ -267,7 +267,7 @@ fn spoil(random: &mut Random, bytes: &mut Vec<u8>, header: usize) {
     }
 }
 
-/// A plane with three groups whose members are behind the loopback device, but one who is not.
+/// Creates a plane with three groups whose members are behind the loopback device, except one.
 fn world(other: u32, listeners: &Arc<Listeners>) -> (Kernel, Vec<Group>) {
     let mut plane = Kernel::open(listeners, &PlaneOptions::default()).unwrap();
     let mut table = Table::new();
@@ -302,7 +302,7 @@ fn world(other: u32, listeners: &Arc<Listeners>) -> (Kernel, Vec<Group>) {
     (plane, groups)
 }
 
-/// Verdicts, copies and counters agree with the model, whatever comes; what goes up goes up untouched.
+/// Verdicts, copies and counters agree with the model for any packet, and packets that go up are unchanged.
 #[test]
 fn the_program_decides_as_the_model_does() {
     let seed = std::env::var("NACRE_SEED").ok().and_then(|text| text.parse().ok());

@@ -1,4 +1,4 @@
-//! The plane in a network: checksums, neighbours, devices, groups that are too much for the program.
+//! The plane in a network: checksums, neighbours, devices, groups that are too large for the program.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Instant;
@@ -17,7 +17,7 @@ fn payload(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + seed * 7 + 1) as u8).collect()
 }
 
-/// Members who have been heard of, so that the kernel knows their Ethernet addresses when they join.
+/// Adds members that have been heard of, so that the kernel knows their Ethernet addresses when they join.
 fn known_members(world: &World, group: GroupIndex, count: usize, version: u8) -> Vec<Member> {
     let before = world.counters().strangers;
     let members: Vec<_> = (0..count).map(|at| world.sides[at % world.sides.len()].member(version)).collect();
@@ -31,7 +31,8 @@ fn known_members(world: &World, group: GroupIndex, count: usize, version: u8) ->
     members
 }
 
-/// Receivers check sums, unless the packet says that they need not, which it does only if no device is to complete them.
+/// Receivers check sums, unless the packet says that they need not, which it does only if no device is to complete
+/// them.
 #[test]
 fn checksums_are_right_whoever_completes_them() {
     let world = World::new(Kind::Kernel, 2);
@@ -72,10 +73,11 @@ fn checksums_are_right_whoever_completes_them() {
     }
 }
 
-/// Whose Ethernet address is not known yet gets everything too, from user space; then the program takes over.
+/// A member whose Ethernet address is not known yet gets everything too, from user space; then the program takes over.
 #[test]
 fn user_space_serves_until_neighbours_are_known() {
-    /// True if user space served first: a quick kernel has asked a quick neighbour before the first datagram is sent.
+    /// Returns true if user space served first: a quick kernel has asked a quick neighbour before the first datagram is
+    /// sent.
     fn try_it(version: u8) -> bool {
         let world = World::new(Kind::Kernel, 2);
         let group = world.group(0, unlimited());
@@ -117,7 +119,7 @@ fn user_space_serves_until_neighbours_are_known() {
     }
 }
 
-/// A neighbour that answers for an address by another card gets its frames soon.
+/// A neighbour that answers for an address by another card soon gets its frames there.
 #[test]
 fn another_ethernet_address_is_followed() {
     let world = World::new(Kind::Kernel, 2);
@@ -140,7 +142,7 @@ fn another_ethernet_address_is_followed() {
     assert_eq!(world.counters().handed, 0);
 }
 
-/// A device that is taken away takes nothing from those behind others.
+/// The loss of a device does not affect members behind others.
 #[test]
 fn a_device_that_goes_takes_its_members_only() {
     let world = World::new(Kind::Kernel, 2);
@@ -182,7 +184,7 @@ fn more_lanes_than_the_program_has_are_left_to_user_space() {
     assert_eq!((counters.handed, counters.handed_lost), (1, 0), "{counters:?}");
 }
 
-/// As many places as the program goes through, and more.
+/// As many places as the program copies to, and then more.
 #[test]
 fn a_large_group_is_copied_and_a_larger_one_left_to_user_space() {
     let world = World::new(Kind::Kernel, 1);
@@ -217,7 +219,7 @@ fn a_large_group_is_copied_and_a_larger_one_left_to_user_space() {
     assert!(members[1].rest().is_empty());
 }
 
-/// What is handed over and never comes, as a firewall drops it, does not hold the group up for ever.
+/// Datagrams that are handed over and never arrive, as a firewall drops them, do not block the group for ever.
 #[test]
 fn what_is_lost_between_program_and_socket_is_missed() {
     let world = World::new(Kind::Kernel, 2);

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, AsRawFd};
 /// The packet comes with a sum over all of it, as from a card, and has to keep a right one (Linux 6.17 and later).
 pub const SUMMED: u32 = 1 << 2;
 
-/// What came out.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Ran {
-    /// What the program returned.
+    /// The program's return value.
     pub action: i32,
     /// The packet's mark afterwards.
     pub mark: u32,

@@ -1,4 +1,4 @@
-//! Reflectors and members in one process, on a clock and a network that a seed decides.
+//! Reflectors and members in one process, on a clock and a network driven by a seed.
 
 mod world;
 

@@ -41,7 +41,7 @@ impl Seeded {
     }
 }
 
-/// How bad the network is.
+/// The faults of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Weather {
     pub lost_percent: u64,
@@ -61,22 +61,22 @@ struct Flying {
     bytes: Vec<u8>,
 }
 
-/// A member with what has happened to it.
+/// A member, with its events.
 #[derive(Debug)]
 pub struct Player {
     pub member: Member,
     pub events: Vec<MemberEvent>,
-    /// What it gives when it is asked for the group's state; `None` for no answer at all.
+    /// The state that it gives when it is asked for the group's; `None` for no answer at all.
     pub state: Option<Bytes>,
-    /// It crashed: it neither hears nor says anything.
+    /// True if it crashed: it neither receives nor sends anything.
     pub gone: bool,
 }
 
-/// What the server around a reflector has to do with the store.
+/// A request of a reflector to the store.
 struct Job {
     at_us: u64,
     reflector: SocketAddr,
-    /// Which start of it: who was killed takes no answers.
+    /// The number of the reflector's start: one that was killed takes no answers.
     start: u64,
     event: Event,
 }
@@ -99,7 +99,7 @@ pub fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// The address of a player.
+/// Returns the address of a player.
 pub fn home(number: u32) -> SocketAddr {
     let [_, b, c, d] = number.to_be_bytes();
     SocketAddr::from(([203, b, c, d], 40_000))
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Starts a reflector, or starts it again with nothing in its memory.
+    /// Starts a reflector, or restarts it with nothing in its memory.
     pub fn start(&mut self, at: SocketAddr, options: ControlOptions, setup: impl FnOnce(&mut Control, Now)) {
         let options = ControlOptions { own: vec![at], ..options };
         let mut control = Control::new(options, Secret::new(self.random.bytes()));
@@ -157,7 +157,7 @@ impl World {
         self.players.insert(home(number), Player { member, events: Vec::new(), state: None, gone: false });
     }
 
-    /// A datagram sets off.
+    /// Puts a datagram on its way.
     pub fn post(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
         let copies = match (
             self.random.percent(self.weather.lost_percent),
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn run(&mut self, ms: u64) {
         let end_us = self.now_us + ms * 1000;
         while self.now_us < end_us {
@@ -212,7 +212,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until something holds. False if it does not within that time.
+    /// Advances the time until a condition holds. Returns false if it does not within that time.
     pub fn run_until(&mut self, ms_max: u64, mut holds: impl FnMut(&World) -> bool) -> bool {
         let end_us = self.now_us + ms_max * 1000;
         while !holds(self) {
@@ -224,7 +224,7 @@ impl World {
         true
     }
 
-    /// Does what is to be done at the store.
+    /// Carries out the requests to the store that are due.
     fn work(&mut self) {
         let (due, later) =
             std::mem::take(&mut self.jobs).into_iter().partition(|job| job.at_us <= self.now_us);

@@ -1,4 +1,4 @@
-//! What the words of the shared arrays mean: `bpf/reflect.h`, seen from here.
+//! The layout of the shared arrays' words: `bpf/reflect.h`, as Rust.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -6,23 +6,23 @@ use nacre_reflect_bpf::constant;
 
 use super::netlink::Mac;
 
-/// Words of a place, a lane, a group, a processor's flight, and the totals.
+/// The numbers of words of a place, a lane, a group, a processor's flight, and the totals.
 pub(super) const PLACE_WORDS: usize = constant::PLACE_BYTES as usize / 8;
 pub(super) const LANE_WORDS: usize = constant::LANE_BYTES as usize / 8;
 pub(super) const GROUP_WORDS: usize = constant::GROUP_BYTES as usize / 8;
 pub(super) const FLIGHT_WORDS: usize = constant::FLIGHT_BYTES as usize / 8;
 pub(super) const TOTALS_WORDS: usize = constant::TOTALS_BYTES as usize / 8;
 
-/// Words of a place: port, sum and next hop; the Ethernet address and flags.
+/// Indices of words of a place: port, sum and next hop; the Ethernet address and flags.
 pub(super) const PLACE_ENTRY: usize = 2;
 pub(super) const PLACE_HOP: usize = 3;
 
-/// Words of a lane.
+/// Indices of words of a lane.
 pub(super) const LANE_REGION: usize = 0;
 pub(super) const LANE_DEVICE: usize = 1;
 pub(super) const LANE_MAC: usize = 2;
 
-/// Words of a group.
+/// Indices of words of a group.
 pub(super) const GROUP_FLAGS: usize = 0;
 pub(super) const GROUP_MEMBERS: usize = 1;
 pub(super) const GROUP_RATES: usize = 2;
@@ -35,22 +35,22 @@ pub(super) const GROUP_COPIES: usize = 19;
 pub(super) const GROUP_OVER_RATE: usize = 20;
 pub(super) const GROUP_BACKLOG: usize = 21;
 
-/// Words of the totals.
+/// Indices of words of the totals.
 pub(super) const TOTALS_FINISHED: usize = 0;
 pub(super) const TOTALS_BOUND: usize = 1;
 pub(super) const TOTALS_INCOMPLETE: usize = 2;
 pub(super) const TOTALS_HOLD: usize = 3;
 pub(super) const TOTALS_HANDED: usize = 8;
 
-/// Bytes of the hashes' keys and values.
+/// The bytes of the hashes' keys and values.
 pub(super) type SenderKey = [u8; constant::SENDER_KEY_BYTES as usize];
 pub(super) type SenderValue = [u8; constant::SENDER_BYTES as usize];
 pub(super) type LocalKey = [u8; constant::LOCAL_KEY_BYTES as usize];
 
-/// The counters of one processor: `struct counters`.
+/// The number of counters of one processor: `struct counters`.
 pub(super) const COUNTERS: usize = constant::COUNTERS_BYTES as usize / 8;
 
-/// An address as the arrays have it.
+/// Returns an address in the form of the arrays.
 pub(super) fn octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -58,7 +58,7 @@ pub(super) fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The ones' complement sum that goes with an address.
+/// Returns the ones' complement sum of an address.
 pub(super) fn sum(address: IpAddr) -> u16 {
     let octets = octets(address);
     let part = if address.is_ipv4() { &octets[12..] } else { &octets[..] };
@@ -67,7 +67,7 @@ pub(super) fn sum(address: IpAddr) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// An address without the wrapping that a socket of both families gives to IPv4.
+/// Returns an address without the IPv6 mapping that a socket of both families gives to IPv4.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(_) => address,
@@ -89,7 +89,7 @@ fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
     })
 }
 
-/// A place for an address. `hop` is a word of [`hop`].
+/// Returns the words of a place for an address. `hop` is a word of [`hop`].
 pub(super) fn place(address: SocketAddr, entry: u32, hop: u64) -> [u64; PLACE_WORDS] {
     let mut bytes = [0; PLACE_WORDS * 8];
     bytes[..16].copy_from_slice(&octets(address.ip()));
@@ -100,12 +100,12 @@ pub(super) fn place(address: SocketAddr, entry: u32, hop: u64) -> [u64; PLACE_WO
     words(&bytes)
 }
 
-/// The `entry` of a place.
+/// Returns the `entry` of a place.
 pub(super) fn entry(place: &[u64; PLACE_WORDS]) -> u32 {
     (place[2] >> 32) as u32
 }
 
-/// The last word of a place that somebody is at, by this Ethernet address; without one it is as good as a gap.
+/// Returns the last word of a place whose member is reached by this Ethernet address; without one, that of a gap.
 pub(super) fn hop(mac: Option<Mac>) -> u64 {
     mac.map_or(0, |mac| mac_word(mac) | constant::PLACE_LIVE << 48)
 }
@@ -114,24 +114,24 @@ fn mac_word(mac: Mac) -> u64 {
     u64::from_le_bytes([mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], 0, 0])
 }
 
-/// Which places a lane has.
+/// Returns the word with the places of a lane.
 pub(super) fn region(base: u32, count: u32, generation: u8) -> u64 {
     u64::from(base)
         | u64::from(count) << constant::REGION_COUNT_SHIFT
         | u64::from(generation) << constant::REGION_GENERATION_SHIFT
 }
 
-/// A lane's device, and the longest packet it takes.
+/// Returns the word with a lane's device, and the longest packet that it takes.
 pub(super) fn device(index: u32, mtu: u32) -> u64 {
     u64::from(index) | u64::from(mtu) << 32
 }
 
-/// A lane's Ethernet address, with the port that stands in the same word.
+/// Returns the word with a lane's Ethernet address and its port.
 pub(super) fn lane_mac(mac: Mac, local: SocketAddr) -> u64 {
     mac_word(mac) | u64::from(local.port().to_be()) << 48
 }
 
-/// A lane's words from [`LANE_MAC`] on.
+/// Returns a lane's words from [`LANE_MAC`] on.
 pub(super) fn lane_local(mac: Mac, local: SocketAddr) -> [u64; 4] {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&lane_mac(mac, local).to_ne_bytes());
@@ -140,7 +140,7 @@ pub(super) fn lane_local(mac: Mac, local: SocketAddr) -> [u64; 4] {
     words(&bytes)
 }
 
-/// The key of a sender. A link-local address is one only together with its device.
+/// Returns the key of a sender. A link-local address identifies one only together with its device.
 pub(super) fn sender_key(address: SocketAddr, local_port: u16, device: u32) -> SenderKey {
     let mut key = [0; constant::SENDER_KEY_BYTES as usize];
     key[..16].copy_from_slice(&octets(address.ip()));
@@ -152,7 +152,7 @@ pub(super) fn sender_key(address: SocketAddr, local_port: u16, device: u32) -> S
     key
 }
 
-/// What is known of a sender, with a full bucket.
+/// Returns the value of a sender, with a full bucket.
 pub(super) fn sender_value(group: u32, device: u32, echo: bool) -> SenderValue {
     let mut value = [0; constant::SENDER_BYTES as usize];
     value[..4].copy_from_slice(&group.to_ne_bytes());
@@ -161,7 +161,7 @@ pub(super) fn sender_value(group: u32, device: u32, echo: bool) -> SenderValue {
     value
 }
 
-/// The key of one of the reflector's addresses.
+/// Returns the key of one of the reflector's addresses.
 pub(super) fn local_key(address: SocketAddr) -> LocalKey {
     let mut key = [0; constant::LOCAL_KEY_BYTES as usize];
     key[..16].copy_from_slice(&octets(address.ip()));

@@ -1,4 +1,4 @@
-//! Programs and their arrays, brought into the kernel.
+//! Loading of programs and their arrays into the kernel.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,12 +13,12 @@ use super::layout::{
 };
 use super::mapped::Mapped;
 
-/// How much there is room for.
+/// The sizes of the program's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Groups.
+    /// The greatest number of groups.
     pub groups: u32,
-    /// Members, in all groups together.
+    /// The greatest number of members, in all groups together.
     pub members: u32,
 }
 
@@ -28,7 +28,7 @@ impl Default for Sizes {
     }
 }
 
-/// What is shared with the programs.
+/// The arrays and hashes that are shared with the programs.
 pub struct Maps {
     pub(super) places: Mapped,
     pub(super) lanes: Mapped,
@@ -38,13 +38,16 @@ pub struct Maps {
     pub(super) senders: HashMap<MapData, SenderKey, SenderValue>,
     pub(super) locals: HashMap<MapData, LocalKey, u32>,
     pub(super) counts: PerCpuArray<MapData, [u64; COUNTERS]>,
-    /// The mappings keep the arrays, but aya closes what it thinks is not needed.
+    /// The array maps. The mappings keep them alive, but aya closes maps that it takes for unused.
     _arrays: Vec<MapData>,
 }
 
-/// Loads an object file of `nacre-reflect-bpf`: its maps, made as large as asked for. Its programs are loaded by who knows
-/// their types. What comes back as an error is a sentence. `flights` are entries for what user space itself wants waited for
-/// before anything is used again, and `others` the sizes of other maps of the file.
+/// Loads an object file of `nacre-reflect-bpf`: its maps, made as large as asked for. Its programs are loaded by the
+/// caller, which knows their types. `flights` is the number of entries for steps of user space that have to end before
+/// anything is used again, and `others` are the sizes of other maps of the file.
+///
+/// # Errors
+/// A sentence on the cause.
 pub fn load(
     object: Result<&[u8], &str>,
     sizes: Sizes,
@@ -94,14 +97,14 @@ pub fn load(
     Ok((programs, maps))
 }
 
-/// How often a program is loaded again.
+/// The greatest number of times that a program is loaded.
 const AGAIN: usize = 8;
 
 fn fd(map: &MapData) -> BorrowedFd<'_> {
     map.fd().as_fd()
 }
 
-/// Loads a program. The kernel gives up checking one when a signal comes for this process, and wants to be asked again.
+/// Loads a program. The kernel stops checking one when a signal comes for this process, and has to be asked again.
 pub fn again(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), ProgramError> {
     for _ in 0..AGAIN {
         match load() {
@@ -113,7 +116,8 @@ pub fn again(mut load: impl FnMut() -> Result<(), ProgramError>) -> Result<(), P
     load()
 }
 
-/// An error with its causes, in one line. Of what the kernel's checker wrote, which may be very long, the end says why.
+/// Formats an error with its causes, in one line. The log of the kernel's verifier may be very long; its end tells the
+/// cause.
 pub fn chain(error: &dyn std::error::Error) -> String {
     const END: usize = 400;
     let mut text = error.to_string();
@@ -132,7 +136,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What helps against an error of the kernel.
+/// Returns advice on an error of the kernel, or an empty string.
 pub fn advice(text: &str) -> &'static str {
     if text.contains("os error 1)") || text.contains("os error 13)") {
         "; it needs root, or the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"

@@ -1,7 +1,7 @@
 //! Arrays that user space shares with programs in the kernel. All unsafe code of the kernel planes is here.
 //!
-//! An array is seen as words of 64 bits that are read and written at once, whoever else does so meanwhile. What the words
-//! mean is said in `bpf/reflect.h`.
+//! An array is seen as words of 64 bits, each read and written atomically, whatever programs do meanwhile. The meaning
+//! of the words is defined in `bpf/reflect.h`.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
@@ -25,6 +25,9 @@ unsafe impl Sync for Mapped {}
 
 impl Mapped {
     /// Maps an array that was made with `BPF_F_MMAPABLE` and holds `entries` of `words_each` words.
+    ///
+    /// # Errors
+    /// That of `mmap`.
     pub fn new(map: impl AsFd, entries: u32, words_each: usize) -> io::Result<Self> {
         let bytes = (entries as usize * words_each * 8).next_multiple_of(rustix::param::page_size());
         // SAFETY: the kernel chooses an address where nothing is mapped, and refuses a length beyond the array's pages.
@@ -42,17 +45,17 @@ impl Mapped {
         Ok(Mapped { words, bytes, words_each, entries })
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// How many bytes they take.
+    /// Returns the length of the mapping in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The words of one entry.
+    /// Returns the words of one entry.
     ///
     /// # Panics
     /// If there is no such entry.

@@ -1,12 +1,13 @@
-//! The table, as programs in the kernel see it. Follows the table's changes by writing memory that it shares with them.
+//! The mirror of the table for programs in the kernel. It follows the table's changes by writing memory that it shares
+//! with them.
 //!
 //! Invariants:
 //! - What a program finds is complete before it can find it: a place before the lane's region counts it, a lane before
 //!   its group does, a group before its senders point to it.
 //! - A program that began before a change may still see what was before; so rows, lanes and groups that are given up
 //!   are used again only when no such program runs ([`super::room`]).
-//! - A member who cannot be shown in full (no room, no Ethernet address yet, a device of another kind) is never passed over:
-//!   its group is left to user space meanwhile, or, if the group itself is not shown, strangers are passed up.
+//! - A member that cannot be shown in full (no room, no Ethernet address yet, a device of another kind) is never passed
+//!   over: its group is left to user space meanwhile, or, if the group itself is not shown, strangers are passed up.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,49 +28,51 @@ use super::room::{Region, Regions, Slots};
 use crate::plane::Done;
 use crate::table::{Change, Group, GroupIndex, Lane, Path, Table};
 
-/// What is shown of a group.
+/// The state of a group as shown to programs.
 struct Shown {
     slot: u32,
     lanes: Vec<ShownLane>,
-    /// It has a lane that could not be shown.
+    /// True if it has a lane that could not be shown.
     short: bool,
-    /// How many datagrams that were handed over have arrived, and how many had been handed over when all was settled last.
+    /// The number of datagrams that were handed over and have arrived, and the number that had been handed over at the
+    /// last settling.
     arrived: u64,
     settled: u64,
 }
 
-/// How much memory the programs' tables take.
+/// The memory that the programs' tables take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Taken as soon as the tables are made.
+    /// The bytes taken as soon as the tables are made.
     pub fixed_bytes: usize,
-    /// For each member besides, in the hash of senders.
+    /// The bytes taken besides for each member, in the hash of senders.
     pub member_bytes: usize,
 }
 
-/// The table, as programs see it.
+/// The mirror of the table.
 pub struct Mirror {
     maps: Maps,
     places: Regions,
     lanes: Slots,
     groups: Slots,
     shown: Vec<Option<Shown>>,
-    /// The reflector's addresses, and how many lanes have each.
+    /// The reflector's addresses, with the number of lanes that have each.
     locals: HashMap<SocketAddr, u32>,
-    /// Members whose datagrams a program would take for a stranger's.
+    /// The members whose datagrams a program would take for a stranger's.
     unknown_senders: HashMap<layout::SenderKey, ()>,
-    /// How many datagrams of one group may be on their way through user space.
+    /// The greatest number of datagrams of one group on their way through user space.
     bound_group: u32,
-    /// What was counted when `done` was last asked.
+    /// The counts at the last call of `done`.
     counted: [u64; layout::COUNTERS],
-    /// How many datagrams that were handed over were lost, since `done` was last asked.
+    /// The number of datagrams that were handed over and lost since the last call of `done`.
     lost: u64,
-    /// How many had been handed over in all, when nothing was on its way at the last settling.
+    /// The number of datagrams that had been handed over in all, if none was on its way at the last settling.
     idle: Option<u64>,
 }
 
 impl Mirror {
-    /// Shows an empty table. So many datagrams may be on their way through user space at once, of a group and in all.
+    /// Shows an empty table, with the greatest numbers of datagrams on their way through user space, of a group and in
+    /// all.
     pub fn new(maps: Maps, bound_group: u32, bound_total: u64) -> Self {
         maps.totals.entry(0)[layout::TOTALS_BOUND].store(bound_total, Relaxed);
         Mirror {
@@ -147,12 +150,13 @@ impl Mirror {
         Ok(())
     }
 
-    /// So many datagrams of one group may be on their way through user space, from the group's next change on.
+    /// Sets the greatest number of datagrams of one group on their way through user space, from the group's next change
+    /// on.
     pub fn bound(&mut self, datagrams: u32) {
         self.bound_group = datagrams;
     }
 
-    /// A datagram of this group waits in user space, as if it had been handed over.
+    /// Notes that a datagram of this group waits in user space, as if it had been handed over.
     pub fn waits(&mut self, group: GroupIndex) {
         if let Some(Some(shown)) = self.shown.get_mut(group.0 as usize) {
             shown.arrived += 1;
@@ -161,7 +165,7 @@ impl Mirror {
         }
     }
 
-    /// A datagram of this group that was handed to user space is done with.
+    /// Notes that a datagram of this group that was handed to user space is finished.
     pub fn finished(&mut self, group: GroupIndex) {
         // What another program handed over, which is gone, is none of this one's.
         if self.waiting(group) == 0 {
@@ -173,13 +177,13 @@ impl Mirror {
         self.maps.totals.entry(0)[layout::TOTALS_FINISHED].fetch_add(1, Release);
     }
 
-    /// Everything is handed over until sockets were found empty.
+    /// Has everything handed over until sockets were found empty.
     pub fn hold(&mut self) {
         // What is settled first may be what was in the sockets before.
         self.maps.totals.entry(0)[layout::TOTALS_HOLD].store(2, SeqCst);
     }
 
-    /// A datagram of this group that was handed to user space has arrived there.
+    /// Notes that a datagram of this group that was handed to user space has arrived there.
     pub fn arrived(&mut self, group: GroupIndex) {
         if let Some(Some(shown)) = self.shown.get_mut(group.0 as usize) {
             let handed = self.maps.groups.entry(shown.slot)[layout::GROUP_HANDED].load(Acquire);
@@ -188,8 +192,9 @@ impl Mirror {
         }
     }
 
-    /// All that was handed over before the last call of this must have arrived. What has not is lost on the way (a firewall, a
-    /// full socket, a sender who has left), and is not waited for any more.
+    /// Settles the datagrams that were handed over before the last call of this: they must have arrived by now. Those
+    /// that have not are lost on the way (a firewall, a full socket, a sender that has left), and are not waited for
+    /// any more.
     ///
     /// Later ones may have arrived too, and hide as many that are lost: these are found when fewer come.
     pub fn settle(&mut self) {
@@ -217,7 +222,7 @@ impl Mirror {
         self.idle = (!waiting).then_some(handed);
     }
 
-    /// How many datagrams of a group were handed over and are not finished.
+    /// Returns the number of datagrams of a group that were handed over and are not finished.
     pub fn waiting(&self, group: GroupIndex) -> u64 {
         match self.shown.get(group.0 as usize) {
             Some(Some(shown)) => {
@@ -229,7 +234,7 @@ impl Mirror {
         }
     }
 
-    /// What programs did with a group's datagrams since the group was made.
+    /// Returns the counts of what programs did with a group's datagrams since the group was made.
     pub fn group_done(&self, group: GroupIndex) -> Done {
         let Some(Some(shown)) = self.shown.get(group.0 as usize) else { return Done::default() };
         let words = self.maps.groups.entry(shown.slot);
@@ -243,7 +248,7 @@ impl Mirror {
         }
     }
 
-    /// What programs did since this was last asked.
+    /// Returns the counts of what programs did since the last call.
     pub fn done(&mut self) -> Done {
         let mut now = [0_u64; layout::COUNTERS];
         if let Ok(each) = self.maps.counts.get(&0, 0) {
@@ -268,8 +273,8 @@ impl Mirror {
         }
     }
 
-    /// The places of the only lane of a group that has any, if that is the lane of this number in this generation, and programs
-    /// copy for the group.
+    /// Returns the places of the only lane of a group that has any, if that is the lane of this number in this
+    /// generation, and programs copy for the group.
     pub fn only_lane(&self, group: GroupIndex, number: u16, generation: u8) -> Option<Range<u32>> {
         let shown = self.shown.get(group.0 as usize)?.as_ref()?;
         let flags = self.maps.groups.entry(shown.slot)[layout::GROUP_FLAGS].load(Relaxed);
@@ -286,20 +291,21 @@ impl Mirror {
         lanes.is_some_and(|(lane, number)| self.only_lane(group, number, lane.generation).is_some())
     }
 
-    /// The group that programs know by this number.
+    /// Returns the group that programs know by this number.
     pub fn group_at(&self, slot: u32) -> Option<GroupIndex> {
         let at =
             self.shown.iter().position(|shown| shown.as_ref().is_some_and(|shown| shown.slot == slot))?;
         Some(GroupIndex(at as u32))
     }
 
-    /// Makes one of the steps that user space itself is waited for by, which is always under way; see [`super::room`].
+    /// Ends one of user space's own steps and begins the next. Parts of arrays that are given up wait for these steps
+    /// as for programs; see [`super::room`].
     pub fn step(&self, own: u32) {
         let first = self.maps.flights.entries() - 2;
         self.maps.flights.entry(first + own % 2)[0].fetch_add(2, SeqCst);
     }
 
-    /// Has programs' tables wait for the steps of user space, too.
+    /// Begins the steps of user space, so that parts that are given up wait for them, too.
     pub fn wait_for_steps(&self) {
         let end = self.maps.flights.entries();
         for own in end - 2..end {
@@ -307,7 +313,7 @@ impl Mirror {
         }
     }
 
-    /// How much memory the programs' tables take.
+    /// Returns the memory that the programs' tables take.
     pub fn memory(&self) -> Memory {
         let maps = &self.maps;
         let arrays = [&maps.places, &maps.lanes, &maps.groups, &maps.flights, &maps.totals];
@@ -373,7 +379,7 @@ impl Mirror {
         self.groups.give(shown.slot, &self.maps.flights);
     }
 
-    /// Makes a lane show what the table has: appends what is new, or writes it all to another row.
+    /// Brings a lane up to date with the table: appends new members, or writes all of them to another row.
     fn show_lane(
         &mut self,
         table: &Table,
@@ -418,7 +424,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Shows lanes up to this one. False if it cannot.
+    /// Shows lanes up to this one. Returns false if there is no room.
     fn add_lanes(
         &mut self,
         table: &Table,
@@ -493,7 +499,7 @@ impl Mirror {
         }
     }
 
-    /// Who sends for an address now, if anybody does.
+    /// Shows the member for which an address sends now, or that there is none.
     fn show_sender(
         &mut self,
         table: &Table,
@@ -530,7 +536,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Shows how many members and lanes a group has, and who copies for it.
+    /// Shows the number of members and lanes of a group, and the side that copies for it.
     fn show_group(&self, table: &Table, index: GroupIndex) {
         let (Some(Some(shown)), Some(group)) = (self.shown.get(index.0 as usize), table.get_group(index))
         else {
@@ -547,7 +553,7 @@ impl Mirror {
     }
 }
 
-/// True if this group is not for the kernel, or not at present.
+/// True if user space has to copy for this group, at least for now.
 fn user_copies(group: &Group, shown: &Shown, ipv6: bool) -> bool {
     group.options.sequence
         || shown.short

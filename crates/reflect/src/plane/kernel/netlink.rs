@@ -1,5 +1,5 @@
-//! What the kernel says of routes, neighbours and devices, over rtnetlink: three questions, one request, and what it tells
-//! by itself. Only what the planes need of it.
+//! A client of rtnetlink: the kernel's routes, neighbours and devices, on request and by notification. Only what the
+//! planes need of it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -42,9 +42,10 @@ const RTN_LOCAL: u8 = 2;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NTF_USE: u8 = 1;
-/// Reachable, stale, delayed, probed, without need of resolution, permanent: the address is known.
+/// The states of a neighbour in which its address is known: reachable, stale, delayed, probed, without need of
+/// resolution, permanent.
 const NUD_KNOWN: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
-/// Without need of resolution, permanent.
+/// The states of a neighbour that is not looked up: without need of resolution, permanent.
 const NUD_FIXED: u16 = 0x40 | 0x80;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
@@ -54,7 +55,7 @@ const IFF_LOWER_UP: u32 = 0x10000;
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_LOOPBACK: u16 = 772;
 
-/// How frames for a device look.
+/// The kind of frames of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// Ethernet, with addresses of neighbours.
@@ -68,43 +69,43 @@ pub enum Framing {
 /// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its index.
+    /// The index.
     pub index: u32,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its Ethernet address.
+    /// The Ethernet address.
     pub mac: Mac,
-    /// The longest IP packet it carries, in bytes.
+    /// The longest IP packet that it carries, in bytes.
     pub mtu: u32,
-    /// It carries packets at present.
+    /// True if it carries packets at present.
     pub up: bool,
-    /// How frames look.
+    /// The kind of its frames.
     pub framing: Framing,
 }
 
-/// What the kernel tells.
+/// A message of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// A device is there, or changed.
+    /// A device was added, or changed.
     Device(Device),
-    /// A device is gone.
+    /// The device of this index was removed.
     DeviceGone(u32),
-    /// What is known of a neighbour: its Ethernet address, or that it is not known.
+    /// The state of a neighbour.
     Neighbour {
-        /// Behind which device.
+        /// The device that it is behind.
         device: u32,
         /// Its address.
         address: IpAddr,
-        /// Its Ethernet address.
+        /// Its Ethernet address; `None` if it is not known.
         mac: Option<Mac>,
-        /// It is not looked up: somebody has said it, or nobody needs it.
+        /// True if the address is not looked up: it was set by hand, or none is needed.
         fixed: bool,
     },
-    /// A way to an address: by a neighbour, or by the address itself.
+    /// A route to an address.
     Route {
-        /// The neighbour.
+        /// The next hop; `None` if the address itself is the neighbour.
         by: Option<IpAddr>,
-        /// It leads to a host, and is not a refusal.
+        /// True if it leads to a host, and is not a refusal.
         usable: bool,
     },
 }
@@ -118,7 +119,7 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Opens it, in the network namespace of this thread.
+    /// Opens a connection in the network namespace of this thread.
     pub fn new() -> io::Result<Self> {
         let open = |flags, groups| -> io::Result<OwnedFd> {
             let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
@@ -136,7 +137,7 @@ impl Netlink {
         })
     }
 
-    /// A device by its index, if there is one.
+    /// Returns a device by its index, if there is one.
     pub fn device(&mut self, index: u32) -> io::Result<Option<Device>> {
         let mut body = vec![0; 16];
         body[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -146,8 +147,8 @@ impl Netlink {
         }))
     }
 
-    /// The neighbour that leads from one of our addresses to another through a device: its address, and that itself if it
-    /// is one. `None` if nothing leads there.
+    /// Returns the next hop from one of our addresses to another through a device, which is the address itself if it is
+    /// a neighbour. `None` if there is no route.
     pub fn route(&mut self, device: u32, from: IpAddr, to: IpAddr) -> io::Result<Option<IpAddr>> {
         for with_source in [true, false] {
             let mut body = vec![0; 12];
@@ -166,7 +167,7 @@ impl Netlink {
         Ok(None)
     }
 
-    /// The Ethernet address of a neighbour, if it is known.
+    /// Returns the Ethernet address of a neighbour, if it is known.
     pub fn neighbour(&mut self, device: u32, address: IpAddr) -> io::Result<Option<Mac>> {
         Ok(self.ask(RTM_GETNEIGH, 0, neighbour(device, address, 0))?.and_then(|told| match told {
             Told::Neighbour { mac, .. } => mac,
@@ -174,8 +175,8 @@ impl Netlink {
         }))
     }
 
-    /// Has the kernel look a neighbour up, or make sure of one that it knows, as if a packet were to be sent there. The answer
-    /// comes with the news. An address that somebody has given by hand stays as it is: the kernel would forget it.
+    /// Asks the kernel to look a neighbour up, or to confirm one that it knows, as if a packet were to be sent there.
+    /// The answer comes with the news. An address that was set by hand stays as it is: the kernel would forget it.
     pub fn look_up(&mut self, device: u32, address: IpAddr) -> io::Result<()> {
         let known = self.ask(RTM_GETNEIGH, 0, neighbour(device, address, 0))?;
         if let Some(Told::Neighbour { fixed: true, .. }) = known {
@@ -185,7 +186,7 @@ impl Netlink {
         self.ask(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_ACK, body).map(drop)
     }
 
-    /// Tells what changed since the last time. False if some of it was lost.
+    /// Passes each change since the last call to `tell`. Returns false if some were lost.
     pub fn news(&mut self, mut tell: impl FnMut(Told)) -> io::Result<bool> {
         let mut whole = true;
         loop {
@@ -207,8 +208,8 @@ impl Netlink {
         }
     }
 
-    /// Sends a request and waits for its answer, which the kernel gives before it returns. `None` is a refusal, as of a
-    /// route that is not there, or a mere acknowledgement.
+    /// Sends a request and returns its answer, which the kernel gives before it returns. `None` is a refusal, as of a
+    /// route that does not exist, or a mere acknowledgement.
     fn ask(&mut self, kind: u16, flags: u16, body: Vec<u8>) -> io::Result<Option<Told>> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut request = Vec::with_capacity(16 + body.len());
@@ -276,7 +277,7 @@ struct Message<'a> {
     body: &'a [u8],
 }
 
-/// The messages of a datagram. What is cut off is left out.
+/// Iterates over the messages of a datagram. A truncated one is left out.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let len = u32_at(bytes, 0)? as usize;

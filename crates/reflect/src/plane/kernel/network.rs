@@ -1,9 +1,9 @@
-//! How members are reached: which neighbour is the next hop to an address, by which Ethernet address, and what the devices
-//! are like. Asked of the kernel when a member joins, and kept fresh by what the kernel tells.
+//! The ways to members: the neighbour that is the next hop to an address, its Ethernet address, and the properties of
+//! the devices. The kernel is asked when a member joins, and its notifications keep the answers fresh.
 //!
-//! Programs in the kernel send past the stack, so nothing but this keeps neighbours' entries in use. An Ethernet address that
-//! was known once is used until a new one is known: a neighbour who has gone loses nothing by frames that nobody takes,
-//! and one who is merely not confirmed at the moment gets its datagrams.
+//! Programs in the kernel bypass the stack, so nothing but this keeps neighbours' entries in use. An Ethernet address
+//! that was known once is used until a new one is known: a neighbour that has gone loses nothing by frames that reach
+//! no one, and one that is merely not confirmed at the moment gets its datagrams.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -15,7 +15,7 @@ use super::netlink::{Device, Framing, Mac, Netlink, Told};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HopIndex(pub u32);
 
-/// The neighbour that datagrams go to.
+/// A neighbour that datagrams are sent to.
 #[derive(Debug)]
 struct Hop {
     device: u32,
@@ -24,14 +24,14 @@ struct Hop {
     users: u32,
 }
 
-/// What changed since the last [`Network::poll`].
+/// The changes since the last [`Network::poll`].
 #[derive(Debug, Default)]
 pub struct Changed {
-    /// Hops with another Ethernet address.
+    /// The hops whose Ethernet address changed.
     pub hops: HashSet<HopIndex>,
-    /// Devices that changed, appeared or went.
+    /// The devices that changed, appeared or went.
     pub devices: HashSet<u32>,
-    /// Routes did: every way has to be asked for again.
+    /// True if routes changed: every way has to be looked up again.
     pub routes: bool,
 }
 
@@ -42,15 +42,15 @@ impl Changed {
     }
 }
 
-/// What is known of the network around.
+/// The network around the reflector, as far as it is known.
 pub struct Network {
     netlink: Netlink,
-    /// `None`: asked for, and not there.
+    /// The devices that were looked up; `None` for one that does not exist.
     devices: HashMap<u32, Option<Device>>,
     hops: Vec<Hop>,
     hops_free: Vec<u32>,
     hop_of: HashMap<(u32, IpAddr), HopIndex>,
-    /// Where the slow round of confirmations is.
+    /// The hop that was confirmed last, in the slow round of confirmations.
     confirmed: usize,
 }
 
@@ -67,7 +67,7 @@ impl Network {
         })
     }
 
-    /// A device, if there is one.
+    /// Returns a device, if there is one.
     pub fn device(&mut self, index: u32) -> io::Result<Option<&Device>> {
         if !self.devices.contains_key(&index) {
             let device = self.netlink.device(index)?;
@@ -76,7 +76,8 @@ impl Network {
         Ok(self.devices[&index].as_ref())
     }
 
-    /// The next hop from `from` through `device` to `to`; to be given back by [`Network::release`]. `None` if there is no way.
+    /// Returns the next hop from `from` through `device` to `to`, which has to be given back by [`Network::release`].
+    /// `None` if there is no way.
     pub fn hop(&mut self, device: u32, from: IpAddr, to: IpAddr) -> io::Result<Option<HopIndex>> {
         let framing = match self.device(device)? {
             None => return Ok(None),
@@ -117,12 +118,12 @@ impl Network {
         Ok(Some(index))
     }
 
-    /// The Ethernet address of a hop, if it is known yet.
+    /// Returns the Ethernet address of a hop, if it is known yet.
     pub fn mac(&self, hop: HopIndex) -> Option<Mac> {
         self.hops[hop.0 as usize].mac
     }
 
-    /// One place less uses a hop.
+    /// Gives back a hop that one place used.
     pub fn release(&mut self, index: HopIndex) {
         let hop = &mut self.hops[index.0 as usize];
         hop.users -= 1;
@@ -132,7 +133,7 @@ impl Network {
         }
     }
 
-    /// Learns what the kernel told meanwhile.
+    /// Takes the kernel's notifications, and returns the changes.
     pub fn poll(&mut self) -> io::Result<Changed> {
         let mut changed = Changed::default();
         let (devices, hops, hop_of) = (&mut self.devices, &mut self.hops, &self.hop_of);
@@ -171,7 +172,7 @@ impl Network {
         Ok(changed)
     }
 
-    /// Some news was lost: asks for everything that is known.
+    /// Looks up everything that is known again, as some notifications were lost.
     fn ask_again(&mut self, changed: &mut Changed) -> io::Result<()> {
         changed.routes = true;
         for (&index, known) in &mut self.devices {
@@ -192,7 +193,7 @@ impl Network {
         Ok(())
     }
 
-    /// Has the kernel make sure of some hops, in turn: `count` of them.
+    /// Asks the kernel to confirm some hops, in turn: `count` of them.
     pub fn confirm(&mut self, count: usize) -> io::Result<()> {
         for _ in 0..count.min(self.hops.len()) {
             self.confirmed = (self.confirmed + 1) % self.hops.len();

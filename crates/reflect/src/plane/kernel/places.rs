@@ -1,4 +1,4 @@
-//! The places of a lane, as programs in the kernel see them: who is there, by which Ethernet address, or nobody.
+//! The places of a lane, as programs in the kernel see them: members with their Ethernet addresses, and gaps.
 
 use std::io;
 use std::ops::Range;
@@ -11,22 +11,22 @@ use super::network::{HopIndex, Network};
 use super::room::Region;
 use crate::table::{Entry, Lane, Path};
 
-/// In place of a next hop: nobody is here, or there is no way to who is.
+/// Values in place of a next hop: a gap, and a member without a way to it.
 pub(super) const GAP: u32 = u32::MAX;
 pub(super) const NOWHERE: u32 = u32::MAX - 1;
 
-/// What is shown of a lane.
+/// The state of a lane as shown to programs.
 pub(super) struct ShownLane {
     pub(super) slot: u32,
     pub(super) path: Path,
     pub(super) region: Option<Region>,
     pub(super) len: u32,
     pub(super) generation: u8,
-    /// How many of its members have no Ethernet address yet, or no way to them.
+    /// The number of its members that have no Ethernet address yet, or no way to them.
     pub(super) unresolved: u32,
 }
 
-/// Writes a lane's device as it is now.
+/// Writes the present state of a lane's device.
 pub(super) fn show_device(maps: &Maps, lane: &mut ShownLane, network: &mut Network) -> io::Result<()> {
     let index = lane.path.device;
     let words = maps.lanes.entry(lane.slot);
@@ -59,7 +59,7 @@ pub(super) fn show_place(
     Ok(u32::from(mac.is_none()))
 }
 
-/// A place's last word is the one that programs look at first.
+/// Writes the words of a place, the last of which is the one that programs look at first.
 pub(super) fn write_place(maps: &Maps, at: u32, words: [u64; PLACE_WORDS]) {
     let place = maps.places.entry(at);
     for (word, value) in place.iter().zip(words).take(PLACE_HOP) {
@@ -73,7 +73,7 @@ pub(super) fn read_place(maps: &Maps, at: u32) -> [u64; PLACE_WORDS] {
     std::array::from_fn(|at| words[at].load(Relaxed))
 }
 
-/// Nobody is here any more. The address stays: a program may be just about to use it.
+/// Turns a place into a gap. The address stays: a program may be just about to use it.
 pub(super) fn make_gap(maps: &Maps, at: u32, network: &mut Network) {
     let place = read_place(maps, at);
     let words = maps.places.entry(at);
@@ -84,7 +84,7 @@ pub(super) fn make_gap(maps: &Maps, at: u32, network: &mut Network) {
     }
 }
 
-/// Changes the next hop of a place, which programs do not look at; port and sum stand in the same word, and stay.
+/// Changes the next hop of a place, which programs do not look at. Port and sum, which are in the same word, stay.
 pub(super) fn set_entry(maps: &Maps, at: u32, entry: u32) {
     let word = &maps.places.entry(at)[layout::PLACE_ENTRY];
     word.store(word.load(Relaxed) & u64::from(u32::MAX) | u64::from(entry) << 32, Relaxed);
@@ -94,7 +94,7 @@ pub(super) fn places(lane: &ShownLane) -> Range<u32> {
     lane.region.map_or(0..0, |region| region.base..region.base + lane.len)
 }
 
-/// A row of places is given up: so are its next hops.
+/// Releases the next hops of a row of places that is given up.
 pub(super) fn release_hops(maps: &Maps, lane: &ShownLane, network: &mut Network) {
     for at in places(lane) {
         let entry = layout::entry(&read_place(maps, at));
@@ -104,7 +104,7 @@ pub(super) fn release_hops(maps: &Maps, lane: &ShownLane, network: &mut Network)
     }
 }
 
-/// Asks for the way to each member of a lane again.
+/// Looks up the way to each member of a lane again.
 pub(super) fn route_again(maps: &Maps, lane: &ShownLane, of: &Lane, network: &mut Network) -> io::Result<()> {
     let local = layout::canonical(lane.path.local);
     for (at, entry) in places(lane).zip(&of.entries) {
@@ -125,7 +125,7 @@ pub(super) fn route_again(maps: &Maps, lane: &ShownLane, of: &Lane, network: &mu
     Ok(())
 }
 
-/// Writes the Ethernet addresses of those hops that changed.
+/// Writes the Ethernet addresses of the hops that changed.
 pub(super) fn show_hops(
     maps: &Maps,
     lane: &mut ShownLane,

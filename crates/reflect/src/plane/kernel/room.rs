@@ -1,19 +1,19 @@
-//! Who has which part of an array that programs in the kernel look at. A part that is given up is used again only when no
-//! program can hold on to it any more: the programs count when they begin and end (`flight` in `bpf/reflect.h`).
+//! Allocation in arrays that programs in the kernel read. A part that is given up is used again only when no program
+//! can refer to it any more: the programs count when they begin and end (`flight` in `bpf/reflect.h`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::mapped::Mapped;
 
-/// What was given up, and the programs that ran then.
+/// A part that was given up, with the programs that ran then.
 struct Given<T> {
     what: T,
-    /// Processor and step of each program that ran.
+    /// The processor and step of each program that ran.
     seen: Vec<(u32, u64)>,
 }
 
-/// Things that were given up and wait until no program sees them.
+/// Parts that were given up and wait until no program sees them.
 pub struct Quarantine<T> {
     waiting: VecDeque<Given<T>>,
 }
@@ -25,7 +25,7 @@ impl<T> Default for Quarantine<T> {
 }
 
 impl<T> Quarantine<T> {
-    /// Takes what no program finds from now on. It must have been unlinked before.
+    /// Adds a part that no program finds from now on. It must have been unlinked before.
     pub fn put(&mut self, what: T, flights: &Mapped) {
         // What was unlinked before this fence is not seen by a program whose beginning is not seen after it.
         fence(Ordering::SeqCst);
@@ -36,7 +36,7 @@ impl<T> Quarantine<T> {
         self.waiting.push_back(Given { what, seen });
     }
 
-    /// The oldest thing that may be used again.
+    /// Takes the oldest part, if it may be used again.
     pub fn take(&mut self, flights: &Mapped) -> Option<T> {
         let given = self.waiting.front_mut()?;
         given.seen.retain(|(cpu, seen)| step(flights, *cpu).load(Ordering::SeqCst) == *seen);
@@ -60,12 +60,12 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// All entries of an array of this length are free.
+    /// Creates the entries of an array of this length, all of them free.
     pub fn new(end: u32) -> Self {
         Slots { free: Vec::new(), fresh: 0, end, quarantine: Quarantine::default() }
     }
 
-    /// A free entry, if there is one.
+    /// Takes a free entry, if there is one.
     pub fn take(&mut self, flights: &Mapped) -> Option<u32> {
         while let Some(slot) = self.quarantine.take(flights) {
             self.free.push(slot);
@@ -77,7 +77,7 @@ impl Slots {
         })
     }
 
-    /// Gives an entry up that no program finds any more.
+    /// Gives up an entry that no program finds any more.
     pub fn give(&mut self, slot: u32, flights: &Mapped) {
         self.quarantine.put(slot, flights);
     }
@@ -86,23 +86,23 @@ impl Slots {
 /// A row of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// The first.
+    /// The first place.
     pub base: u32,
-    /// How many there is room for, as the power of two.
+    /// The capacity, as a power of two.
     pub class: u8,
 }
 
 impl Region {
-    /// How many places there is room for.
+    /// Returns the number of places that it has room for.
     pub fn capacity(self) -> u32 {
         1 << self.class
     }
 }
 
-/// The smallest region has room for 8.
+/// The class of the smallest region, which has room for 8 places.
 const CLASS_MIN: u8 = 3;
 
-/// Rows of places, whose lengths are powers of two. A row that is needed and not there is cut from a longer one.
+/// Rows of places, whose lengths are powers of two. A row of a length of which none is free is cut from a longer one.
 pub struct Regions {
     free: Vec<Vec<u32>>,
     fresh: u32,
@@ -111,12 +111,12 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// All of so many places are free.
+    /// Creates the rows of `end` places, all of them free.
     pub fn new(end: u32) -> Self {
         Regions { free: vec![Vec::new(); 33], fresh: 0, end, quarantine: Quarantine::default() }
     }
 
-    /// A row of at least `len` places, if there is one.
+    /// Takes a row of at least `len` places, if there is one.
     pub fn take(&mut self, len: u32, flights: &Mapped) -> Option<Region> {
         while let Some(region) = self.quarantine.take(flights) {
             self.free[region.class as usize].push(region.base);
@@ -140,7 +140,7 @@ impl Regions {
         Some(Region { base, class })
     }
 
-    /// Gives a row up that no program finds any more.
+    /// Gives up a row that no program finds any more.
     pub fn give(&mut self, region: Region, flights: &Mapped) {
         self.quarantine.put(region, flights);
     }

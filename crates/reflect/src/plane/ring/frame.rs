@@ -1,5 +1,5 @@
-//! Frames of copies: Ethernet, IP and UDP before the payload. The payload is summed once for all copies, and the sums of
-//! what all copies of a portion share are kept; a copy adds the address and the port that it goes to.
+//! Frames of copies: Ethernet, IP and UDP before the payload. The payload is summed once for all copies, and the sums
+//! that all copies of a portion share are kept; a copy adds the address and the port that it goes to.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ pub(super) type Mac = [u8; 6];
 const ETHERNET: usize = 14;
 const UDP: usize = 8;
 
-/// How long the headers are, for this version of IP.
+/// Returns the length of the headers for this version of IP, in bytes.
 pub(super) fn head_bytes(local: SocketAddr) -> usize {
     ETHERNET + ip_bytes(local) + UDP
 }
@@ -18,13 +18,13 @@ fn ip_bytes(local: SocketAddr) -> usize {
     if local.is_ipv4() { 20 } else { 40 }
 }
 
-/// How long the IP packet of a copy is.
+/// Returns the length of the IP packet of a copy, in bytes.
 pub(super) fn packet_bytes(local: SocketAddr, payload: usize) -> usize {
     ip_bytes(local) + UDP + payload
 }
 
-/// The sum of the internet checksum, before it is folded. As it is a sum in ones' complement, bytes need not be swapped
-/// if they are read and written alike. A last odd byte has a zero after it.
+/// Returns the sum of the internet checksum, before it is folded. As it is a sum in ones' complement, bytes need not be
+/// swapped if they are read and written alike. A last odd byte is followed by a zero.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let mut sum = 0;
     let mut words = bytes.chunks_exact(4);
@@ -36,7 +36,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     sum + u64::from(u32::from_ne_bytes(rest))
 }
 
-/// The checksum of a sum, as it is read and written: not swapped.
+/// Folds a sum into the checksum, as it is read and written: not swapped.
 fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -55,7 +55,7 @@ fn ip_sum(ip: IpAddr) -> u64 {
     }
 }
 
-/// What the copies of a portion share.
+/// The headers that the copies of a portion share.
 pub(super) struct Template {
     head: [u8; ETHERNET + 40 + UDP],
     head_len: usize,
@@ -64,7 +64,7 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// For copies from `local`, by a device with this Ethernet address.
+    /// Creates the headers for copies from `local`, by a device with this Ethernet address.
     pub(super) fn new(mac: Mac, local: SocketAddr, payload: &[u8]) -> Template {
         let mut head = [0; ETHERNET + 40 + UDP];
         let udp_len = (UDP + payload.len()) as u16;
@@ -130,7 +130,8 @@ mod tests {
 
     use super::*;
 
-    /// A plain checksum over bytes in network order (RFC 1071), written in another way: a valid packet's is 0.
+    /// Computes a plain checksum over bytes in network order (RFC 1071), in another way than above: that of a valid
+    /// packet is 0.
     fn plain(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for pair in bytes.chunks(2) {

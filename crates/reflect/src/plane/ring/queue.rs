@@ -1,5 +1,5 @@
-//! Which queue a device has for what is sent. Frames out of shared memory go past it, so a queue that somebody has chosen to
-//! hold traffic back is respected by not sending such frames.
+//! The queues of devices for outgoing packets. Frames out of shared memory bypass them, so a queue that an operator has
+//! chosen to hold traffic back is respected by not sending such frames.
 
 use std::io;
 
@@ -15,10 +15,10 @@ const RTM_GETQDISC: u16 = 38;
 const TC_H_ROOT: u32 = 0xffff_ffff;
 const TCA_KIND: u16 = 1;
 
-/// Queues that only keep what the device has no room for, as devices have them if nobody chose another.
+/// Queues that only keep what the device has no room for, which devices have by default.
 const PLAIN: [&[u8]; 5] = [b"noqueue", b"pfifo_fast", b"mq", b"fq_codel", b"fq"];
 
-/// The devices of this namespace whose queue somebody has chosen.
+/// Returns the devices of this namespace whose queue an operator has chosen.
 pub(super) fn chosen() -> io::Result<Vec<u32>> {
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let mut request = Vec::new();
@@ -51,7 +51,7 @@ pub(super) fn chosen() -> io::Result<Vec<u32>> {
     }
 }
 
-/// The name of a queue's kind, without the zero at its end.
+/// Returns the name of a queue's kind, without the zero at its end.
 fn name(message: &[u8]) -> Option<&[u8]> {
     let mut rest = message.get(20..)?;
     loop {

@@ -2,11 +2,12 @@
 //! device can do it). All unsafe code of the ring plane is here.
 //!
 //! Invariants, which rest on `__xsk_generic_xmit` of the kernel:
-//! - A frame is the kernel's from [`Xsk::put`] until a [`Xsk::kick`] has counted it as sent; only then it is written again.
+//! - A frame is the kernel's from [`Xsk::put`] until a [`Xsk::kick`] has counted it as sent; only then it is written
+//!   again.
 //! - Frames are taken in order. A call that fails with `EBUSY` has taken one frame more than it has sent, the last one: the
 //!   device refused it, and it is put to the end of the ring again. Any other failure has taken nothing more.
-//! - The kernel tells how far it came only in calls that have sent something, so a frame that was refused in a call that sent
-//!   nothing is counted here before the kernel tells of it.
+//! - The kernel reports its progress only in calls that have sent something, so a frame that was refused in a call that
+//!   sent nothing is counted here before the kernel reports it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -17,15 +18,18 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::system;
 
-/// How many frames there are.
+/// The number of frames.
 pub(super) const FRAMES: usize = 64;
-/// The room of a frame.
+/// The room of a frame, in bytes.
 pub(super) const FRAME_BYTES: usize = 2048;
-/// Slots of the ring: as many as frames, and a power of two. A frame that was refused has left a slot when it gets another.
+/// The slots of the ring: twice as many as frames, and a power of two. A refused frame has left its old slot before it
+/// gets another.
 const SLOTS: u32 = 2 * FRAMES as u32;
-/// Slots of the ring by which the kernel gives frames back; nobody looks at what it says, but it sends only as many as fit.
+/// The slots of the ring by which the kernel gives frames back. Their contents are not read, but the kernel sends only
+/// as many frames as fit.
 const COMPLETIONS: u32 = 4096;
-/// Of linux/if_xdp.h: how many frames a call may send. Older kernels have a fixed number.
+/// The socket option of linux/if_xdp.h for the number of frames that a call may send. Older kernels have a fixed
+/// number.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
 /// Memory of this process alone, or shared with the kernel.
@@ -68,7 +72,7 @@ impl Mapping {
         Ok(Mapping { start, bytes })
     }
 
-    /// A number that the kernel reads and writes too.
+    /// Returns a number that the kernel reads and writes too.
     fn number(&self, offset: u64) -> &AtomicU32 {
         assert!(
             offset as usize + 4 <= self.bytes && offset.is_multiple_of(4),
@@ -89,10 +93,10 @@ impl Drop for Mapping {
 // SAFETY: the memory belongs to this value; what the kernel changes in it is only read by atomics.
 unsafe impl Send for Mapping {}
 
-/// What came of asking the kernel to send.
+/// The outcome of asking the kernel to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kicked {
-    /// All was sent.
+    /// All frames were sent.
     Done,
     /// The device has no room now.
     Full,
@@ -109,21 +113,21 @@ pub(super) struct Xsk {
     back: Mapping,
     back_at: libc::xdp_ring_offset,
     memory: Mapping,
-    /// Slots that were filled.
+    /// The number of slots that were filled.
     put: u32,
-    /// Slots that the kernel has taken.
+    /// The number of slots that the kernel has taken.
     taken: u32,
-    /// Slots that the kernel has told of.
+    /// The number of slots that the kernel has reported.
     told: u32,
 }
 
 impl Xsk {
-    /// True if this process may have such sockets here.
+    /// Checks that this process may have such sockets here.
     pub(super) fn allowed() -> io::Result<()> {
         system::socket(libc::AF_XDP, libc::SOCK_RAW, 0).map(drop)
     }
 
-    /// Opens one, to send through a device.
+    /// Opens a socket to send through a device.
     pub(super) fn open(device: u32) -> io::Result<Xsk> {
         let socket = system::socket(libc::AF_XDP, libc::SOCK_RAW, 0)?;
         let fd = socket.as_fd();
@@ -172,12 +176,12 @@ impl Xsk {
         Ok(Xsk { socket, ring, ring_at: at.tx, back, back_at: at.cr, memory, put: 0, taken: 0, told: 0 })
     }
 
-    /// How many frames were put and not sent yet.
+    /// Returns the number of frames that were put and not sent yet.
     pub(super) fn pending(&self) -> u32 {
         self.put.wrapping_sub(self.taken)
     }
 
-    /// A frame, to be written.
+    /// Returns a frame, to be written.
     ///
     /// # Panics
     /// If there is no such frame, or frames are pending.
@@ -190,7 +194,7 @@ impl Xsk {
         }
     }
 
-    /// Has the first frames sent, each of this length, by the kicks that follow.
+    /// Puts the first `count` frames, each of `len` bytes, to be sent by the kicks that follow.
     ///
     /// # Panics
     /// If there are fewer frames, or frames are pending.
@@ -218,7 +222,7 @@ impl Xsk {
         slots.cast::<libc::xdp_desc>().wrapping_add((number % SLOTS) as usize)
     }
 
-    /// Asks the kernel to send what is pending. Says how many frames were sent.
+    /// Asks the kernel to send the pending frames. Returns the number of frames sent.
     pub(super) fn kick(&mut self) -> (u32, Kicked) {
         let mut sent = 0;
         while self.pending() > 0 {

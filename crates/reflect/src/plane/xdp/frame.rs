@@ -1,4 +1,4 @@
-//! A frame that the kernel makes copies of: all headers, but for what differs from member to member.
+//! A frame that the kernel copies: all headers, except for what differs from member to member.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,29 +7,29 @@ use nacre_reflect_bpf::constant;
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const UDP: u8 = 17;
-/// Never to be fragmented.
+/// The flag of IPv4 not to fragment the packet.
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// What stands before the frame, for the program that has it copied: `struct xdp_job`.
+/// The job that precedes the frame, for the program that has it copied: `struct xdp_job`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Job {
     pub(super) number: u64,
     /// The first place.
     pub(super) base: u32,
-    /// How many there are.
+    /// The number of places.
     pub(super) count: u32,
-    /// To how many of them.
+    /// The number of copies to make.
     pub(super) copies: u32,
     /// The network device.
     pub(super) device: u32,
-    /// Who gets none.
+    /// The member that gets no copy, if any.
     pub(super) except: Option<SocketAddr>,
-    /// It is only to see whether the device takes frames.
+    /// True if the job is only to check that the device takes frames.
     pub(super) quiet: bool,
 }
 
 impl Job {
-    /// Writes it to an empty buffer.
+    /// Writes the job to a buffer, which is emptied first.
     pub(super) fn write(&self, to: &mut Vec<u8>) {
         to.clear();
         to.extend(self.number.to_ne_bytes());
@@ -43,7 +43,7 @@ impl Job {
     }
 }
 
-/// An address as programs have it.
+/// Returns an address in the form that programs use.
 pub(super) fn octets(ip: IpAddr) -> [u8; 16] {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -64,7 +64,7 @@ fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// How long the packet in a frame is, without the Ethernet header.
+/// Returns the length of the packet in a frame, without the Ethernet header, in bytes.
 pub(super) fn packet_bytes(local: SocketAddr, payload: usize) -> usize {
     payload + 8 + if local.ip().to_canonical().is_ipv4() { 20 } else { 40 }
 }

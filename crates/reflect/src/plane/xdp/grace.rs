@@ -1,4 +1,4 @@
-//! The time after which no program, and nothing that the kernel does for one, holds on to what it saw before.
+//! Grace periods, after which no program, and nothing that the kernel does for one, still uses what it saw before.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use super::maps;
 
-/// How often programs are waited for.
+/// The pause between two waits for programs.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits for programs again and again, on a thread of its own, and counts. Programs count when they begin and end, but the
-/// kernel still holds on to what they ordered then; it lets go before it takes the next packets.
+/// A thread that waits for programs again and again, and counts the waits. Programs count when they begin and end, but
+/// the kernel still uses what they ordered then; it lets go before it takes the next packets.
 pub(super) struct Grace {
-    /// How many times.
+    /// The number of completed waits.
     pub(super) count: Arc<AtomicU64>,
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Grace {
-    /// Begins, with a map of maps whose last entry no program looks at.
+    /// Starts the thread, with a map of maps whose last entry no program looks at.
     pub(super) fn begin(fans: &OwnedFd) -> io::Result<Grace> {
         let fans = fans.try_clone()?;
         let spare = maps::spare()?;

@@ -1,5 +1,5 @@
-//! Maps of devices, which the kernel broadcasts through, and the map that finds them. All unsafe code of the plane is here:
-//! four commands of the system call `bpf` that the library for it has not.
+//! Maps of devices, which the kernel broadcasts through, and the map that finds them. All unsafe code of the plane is
+//! here: four commands of the system call `bpf` that its library lacks.
 //!
 //! Maps are made for size classes: exact up to 128 places, then in steps of a sixteenth (`class_of` in `bpf/xdp.c`).
 
@@ -13,10 +13,10 @@ const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_UPDATE_BATCH: libc::c_long = 26;
 const BPF_MAP_TYPE_DEVMAP: u32 = 14;
 
-/// The classes of one device.
+/// The number of classes of one device.
 const CLASSES: u32 = constant::XDP_CLASSES as u32;
 
-/// How many entries the maps of a class have: `class_places` in `bpf/xdp.c`.
+/// Returns the number of entries in the maps of a class: `class_places` in `bpf/xdp.c`.
 pub(super) fn class_places(class: u32) -> u32 {
     match class {
         0..128 => class + 1,
@@ -54,7 +54,7 @@ struct UpdateBatch {
     flags: u64,
 }
 
-/// The value of an entry: the device, and the program that sees what goes there.
+/// The value of an entry: the device, and the program that sees the frames sent there.
 #[repr(C)]
 struct Target {
     device: u32,
@@ -126,14 +126,14 @@ pub(super) fn fill(fans: BorrowedFd<'_>, slot: u32, device: u32, program: Borrow
     set_all(fans, &keys, &maps)
 }
 
-/// Waits until no program runs any more that runs now, with all that the kernel does for it before it takes the next packets.
-/// A map of maps can only be changed like this; so the entry that no program looks at is.
+/// Waits until every program that runs now has ended, with all that the kernel does for it before it takes the next
+/// packets. A change of a map of maps waits like this; so the entry that no program looks at is changed.
 pub(super) fn wait_for_programs(fans: BorrowedFd<'_>, spare: &OwnedFd) -> io::Result<()> {
     let key = constant::XDP_DEVICES as u32 * CLASSES;
     set_all(fans, &[key], std::slice::from_ref(spare))
 }
 
-/// A map to be put where no program looks.
+/// Returns a map to be put where no program looks.
 pub(super) fn spare() -> io::Result<OwnedFd> {
     device_map(1)
 }
@@ -142,7 +142,7 @@ pub(super) fn spare() -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// `class_of` of `bpf/xdp.c`.
+    /// Returns the class for a number of places: `class_of` of `bpf/xdp.c`.
     fn class_of(places: u32) -> u32 {
         match places {
             ..=128 => places - 1,
