@@ -442,7 +442,7 @@ impl Forwarder {
         Ok(false)
     }
 
-    /// Admits or refuses a datagram, and copies it as far as it can be.
+    /// Admits or refuses a datagram, and copies it as far as possible.
     fn payload(
         &mut self,
         host: &mut dyn Host,

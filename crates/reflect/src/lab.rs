@@ -178,7 +178,7 @@ impl Namespace {
     /// there.
     ///
     /// # Panics
-    /// If the namespace is gone, or what ran has panicked.
+    /// If the namespace is gone, or the function panicked.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| join(self.spawn_scoped(scope, work)))
     }

@@ -10,8 +10,8 @@
 //! - [`client`] is a member with a real socket, `server` (feature `server`) a running reflector, and `command` (feature
 //!   `command`) is `nacre reflect`.
 //!
-//! A group is a UDP port of the reflector, or an id on a port that several groups share. A datagram that begins with the
-//! magic of the control protocol is for the reflector; any other is payload, and is copied as it is.
+//! A group is a UDP port of the reflector, or an id on a port that several groups share. A datagram that begins with
+//! the magic of the control protocol is for the reflector; any other is payload, and is copied as it is.
 
 #![deny(unsafe_code)]
 

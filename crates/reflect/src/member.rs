@@ -8,7 +8,7 @@
 //! Invariants:
 //! - Only answers that repeat a nonce or a session of this member's, and come from the reflector asked, are accepted.
 //! - It joins the next group before it leaves the last.
-//! - It never sends faster than its back-off allows, whatever it is answered.
+//! - It never sends faster than its back-off allows, whatever the answers.
 
 mod attempt;
 mod gap;

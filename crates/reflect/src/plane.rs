@@ -36,9 +36,9 @@ pub enum Kind {
     Batch,
     /// Frames built in memory shared with the kernel; the payload is summed once.
     Ring,
-    /// A program at the traffic-control hook copies; user space is not woken.
+    /// Copies by a program at the traffic-control hook; user space is not woken.
     Kernel,
-    /// A program in the driver copies, through a map of devices.
+    /// Copies by a program in the driver, through a map of devices.
     Xdp,
 }
 
@@ -141,7 +141,8 @@ pub enum Origin {
     /// admitted and not copied, as it may not overtake another, is at the first position of the first lane, in any
     /// generation.
     Handed {
-        /// The low bits of the group's index ([`Origin::GROUP_BITS`]): its sender may have joined another group meanwhile.
+        /// The low bits of the group's index ([`Origin::GROUP_BITS`]): its sender may have joined another group
+        /// meanwhile.
         group: u16,
         /// The lane, by number.
         lane: u16,

@@ -149,7 +149,7 @@ pub struct Group {
     pub id: GroupId,
     /// The group's options.
     pub options: GroupOptions,
-    /// Its lanes. A lane stays, once made, until the group goes: lanes are numbered by their place here.
+    /// The lanes, numbered by their place here. A lane stays until the group is removed.
     pub lanes: Vec<Lane>,
     /// The number of its members.
     pub live: u32,

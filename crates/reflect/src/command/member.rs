@@ -27,7 +27,7 @@ impl Member {
     /// Returns the wanted group for the member's state machine.
     ///
     /// # Errors
-    /// [`CommandError`] if an address cannot be resolved or is missing.
+    /// [`CommandError::Failed`] if the address of a host cannot be found.
     pub fn wanted(&self) -> Result<Wanted, CommandError> {
         match &self.what {
             Target::Group { host, group } => {

@@ -6,8 +6,8 @@ const OWN_US: u64 = 2_000_000;
 /// The numbers seen, and the own datagrams that they may lack.
 ///
 /// A group numbers the datagrams of all its members, and a member gets no copy of its own unless it asked for that:
-/// they are missing from what it sees. As many missing numbers as it sent datagrams of late are therefore not reported.
-/// With copies of its own (echo) the count is exact.
+/// they are missing from what it sees. As many missing numbers as it has recently sent datagrams are therefore not
+/// reported. With copies of its own (echo) the count is exact.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     next: Option<u64>,

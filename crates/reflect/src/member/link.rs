@@ -56,7 +56,8 @@ impl Link {
     }
 
     /// Returns the wait for an answer before the next heartbeat is sent without one, in microseconds: a quarter of the
-    /// usual interval, so that a reflector that is gone is noticed within little more than two heartbeats.
+    /// usual interval, or more if the delay is long, so that a reflector that is gone is noticed within little more than
+    /// two heartbeats.
     fn answer_us(&self) -> u64 {
         let delays_us = self.delay_us.unwrap_or(0).saturating_mul(2).min(self.heartbeat_us);
         (self.heartbeat_us / 4).max(delays_us).max(ANSWER_US_MIN)

@@ -1,11 +1,12 @@
 //! The `kernel` plane: a program at the traffic-control ingress hook copies; user space is not woken. The paper's
 //! implementation in the kernel (section 4.3), without a kernel of its own.
 //!
-//! The program is attached to each device that members are behind, by a link that goes when this process goes: then all
-//! datagrams go up to the reflector's sockets again, wherever these are. It admits and copies by a mirror of the table in
-//! memory that it shares with user space ([`mirror`]), and leaves everything unusual to user space: datagrams with IP
-//! options, fragments, control datagrams; and all datagrams of groups that are numbered, of more than eight lanes, of
-//! both families, of more than 4096 places in a lane, or with a member whose Ethernet address is not known yet.
+//! The program is attached to each device that members are behind, by a link that is removed when this process ends:
+//! then all datagrams go up to the reflector's sockets again, wherever these are. It admits and copies by a mirror of
+//! the table in memory that it shares with user space ([`mirror`]), and leaves everything unusual to user space:
+//! datagrams with IP options, fragments, control datagrams; and all datagrams of groups that are numbered, of more than
+//! eight lanes, of both families, of more than 4096 places in a lane, or with a member whose Ethernet address is not
+//! known yet.
 //!
 //! When a device's queue is full the rest of the datagram goes to user space, with the position where it stopped in its
 //! mark, and so do all later datagrams of its group until user space has finished; beyond a bound they are refused

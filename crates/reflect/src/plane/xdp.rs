@@ -457,7 +457,7 @@ impl Xdp {
     }
 }
 
-/// Words of `struct xdp_shared`.
+/// The number of words of a device in `struct xdp_shared`, and the index of the word behind all devices.
 const DEVICE_WORDS: usize = constant::XDP_DEVICE_BYTES as usize / 8;
 const SHARED_RESCUE_BYTES: usize = constant::XDP_DEVICES as usize * DEVICE_WORDS;
 

@@ -187,7 +187,7 @@ impl Core {
         Report { reflector, groups }
     }
 
-    /// Returns the name of a device, or its number if it has gone.
+    /// Returns the name of a device, or its index if it is gone.
     fn device(&self, index: u32) -> String {
         let name = self
             .forwarder

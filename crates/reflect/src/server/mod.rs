@@ -254,7 +254,7 @@ impl Server {
     /// Stops the reflector: returns once the members have been told, and states have been stored.
     ///
     /// # Errors
-    /// The failure that had ended it before, if any.
+    /// The failure of one of its threads, if any.
     pub fn stop(mut self) -> Result<(), ServerError> {
         self.end()
     }

@@ -91,9 +91,9 @@ pub struct GroupReport {
     pub undeliverable: u64,
     /// Datagrams that were not admitted.
     pub refused: Refused,
-    /// Datagrams admitted a second, of late.
+    /// Datagrams admitted a second, as last measured.
     pub datagrams_per_second: u64,
-    /// Copies a second, of late.
+    /// Copies a second, as last measured.
     pub copies_per_second: u64,
     /// The median of the members' round-trip delays in microseconds, where known.
     pub delay_us: Option<u32>,

@@ -36,7 +36,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// True if there is nothing to do.
+    /// True if nothing changed.
     pub fn is_empty(&self) -> bool {
         self.hops.is_empty() && self.devices.is_empty() && !self.routes
     }

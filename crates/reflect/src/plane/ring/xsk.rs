@@ -4,8 +4,8 @@
 //! Invariants, which rest on `__xsk_generic_xmit` of the kernel:
 //! - A frame is the kernel's from [`Xsk::put`] until a [`Xsk::kick`] has counted it as sent; only then it is written
 //!   again.
-//! - Frames are taken in order. A call that fails with `EBUSY` has taken one frame more than it has sent, the last one: the
-//!   device refused it, and it is put to the end of the ring again. Any other failure has taken nothing more.
+//! - Frames are taken in order. A call that fails with `EBUSY` has taken one frame more than it has sent, the last one:
+//!   the device refused it, and it is put to the end of the ring again. Any other failure has taken nothing more.
 //! - The kernel reports its progress only in calls that have sent something, so a frame that was refused in a call that
 //!   sent nothing is counted here before the kernel reports it.
 

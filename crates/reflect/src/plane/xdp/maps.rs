@@ -62,7 +62,7 @@ struct Target {
 }
 
 /// # Safety
-/// `what` is of the layout that the command wants, and all that it points to is as the command wants it.
+/// `what` must have the layout that the command expects, and so must everything that it points to.
 unsafe fn bpf<T>(command: libc::c_long, what: &mut T) -> io::Result<libc::c_long> {
     // SAFETY: the caller's promise; the length is that of the words.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(what), size_of::<T>()) };
