@@ -156,7 +156,7 @@ struct Room {
     /// The place that the members are told to move to, if any.
     moving: Option<Moving>,
     state: Option<Box<State>>,
-    /// True if the operator removed the group: its members are told, and then it goes.
+    /// True if the operator removed the group: its members are told, and then it is dropped.
     removed: bool,
 }
 

@@ -304,7 +304,7 @@ impl Table {
         self.members.get(index.0 as usize)?.as_ref()
     }
 
-    /// Returns one past the greatest place of a member, for callers that go through all of them bit by bit.
+    /// Returns one past the greatest place of a member, for callers that visit all of them in portions.
     pub fn members_end(&self) -> u32 {
         self.members.len() as u32
     }

@@ -122,7 +122,7 @@ impl Member {
         self.transmit(to, bytes);
     }
 
-    /// Goes on to the next place: at once within a round, and after ever longer waits between rounds.
+    /// Goes on to the next place: at once within a round, and after growing waits between rounds.
     fn next_place(&mut self, now_us: u64, not_before_us: Option<u64>) {
         let Some(attempt) = self.attempt.take() else { return };
         if attempt.purpose == Purpose::Move {

@@ -7,7 +7,7 @@ use super::gap::Gaps;
 use super::{Member, MemberEvent, Target};
 use crate::wire::{Heartbeat, Joined, Pulse, Reason, Request};
 
-/// The number of times that a member announces its leaving. After that it just goes: it expires soon enough.
+/// The number of times that a member announces its leaving. After that it gives up: it expires soon enough.
 const LEAVE_TRIES: u32 = 5;
 /// The least wait for the answer to a heartbeat, in microseconds.
 const ANSWER_US_MIN: u64 = 20_000;
@@ -56,8 +56,8 @@ impl Link {
     }
 
     /// Returns the wait for an answer before the next heartbeat is sent without one, in microseconds: a quarter of the
-    /// usual interval, or more if the delay is long, so that a reflector that is gone is noticed within little more than
-    /// two heartbeats.
+    /// usual interval, or more if the delay is long, so that a reflector that is gone is noticed within little more
+    /// than two heartbeats.
     fn answer_us(&self) -> u64 {
         let delays_us = self.delay_us.unwrap_or(0).saturating_mul(2).min(self.heartbeat_us);
         (self.heartbeat_us / 4).max(delays_us).max(ANSWER_US_MIN)

@@ -184,7 +184,7 @@ fn more_lanes_than_the_program_has_are_left_to_user_space() {
     assert_eq!((counters.handed, counters.handed_lost), (1, 0), "{counters:?}");
 }
 
-/// As many places as the program copies to, and then more.
+/// A group with as many places as the program copies to, and then a larger one.
 #[test]
 fn a_large_group_is_copied_and_a_larger_one_left_to_user_space() {
     let world = World::new(Kind::Kernel, 1);
