@@ -22,7 +22,8 @@ pub trait Admin: Send + Sync + 'static {
     fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes>;
 }
 
-/// A sender for reports on the progress of a call. A report that has not been sent when the next one comes is dropped.
+/// A sender for reports on the progress of a call. A report that the caller has not seen when the next one comes is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct Progress(Parts);
 

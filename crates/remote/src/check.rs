@@ -9,7 +9,7 @@ use crate::{call, join, kind, reply, request};
 
 /// The memory that a decoded message may take beyond a multiple of its bytes.
 const SLACK_BYTES: usize = 1024;
-/// That multiple: an operation takes at least four bytes, and less than 128 in memory.
+/// The largest multiple allowed: an operation takes at least four bytes, and less than 128 in memory.
 const FACTOR: usize = 48;
 
 /// Decodes every frame in `bytes`, and returns the number of frames.

@@ -181,7 +181,7 @@ async fn begin(link: &Link, greeting: &mut Greeting) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Waits until a connection is wanted; false once no connection will be wanted any more.
+/// Polls for the next need of a connection; false once none will be needed any more.
 fn wanted(link: &Link, context: &mut Context<'_>) -> Poll<bool> {
     let mut state = link.state.lock();
     if !state.outbox.is_empty() || state.asking || state.resuming().is_some() && !state.closed {

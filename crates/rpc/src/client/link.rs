@@ -221,7 +221,8 @@ impl Link {
         state.calls.get_mut(ticket.index as usize).and_then(|call| call.parts.pop_front())
     }
 
-    /// Marks a call as abandoned: its caller no longer waits for the reply or no longer wants the events.
+    /// Abandons a call whose caller no longer waits for the reply or no longer wants the events, and tells the service
+    /// if it is to be told.
     pub(super) fn abandon(&self, ticket: Ticket) {
         let mut state = self.state.lock();
         let call = &mut state.calls[ticket.index as usize];
