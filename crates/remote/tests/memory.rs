@@ -160,7 +160,7 @@ fn check(what: &str, growth: usize) {
     assert!(growth <= 2 * ACCOUNT_BYTES + SLACK_BYTES, "{what}: the server grew by {growth} bytes");
 }
 
-/// 60 reads of 16 MiB over one connection, and 20 over each of two more.
+/// Sends 60 reads of 16 MiB over one connection, and 20 over each of two more.
 fn reads() {
     let served = Served::start();
     served.apply(Transaction::new().write(Fork::DEFAULT, 0, vec![7; 16 << 20]));
@@ -175,7 +175,7 @@ fn reads() {
     check("100 reads of 16 MiB", served.growth(before, &deaf[..1]));
 }
 
-/// 1,024 conditional writes that are refused, each with a region of a mebibyte.
+/// Sends 1,024 conditional writes that are refused, each with a region of a mebibyte.
 fn refusals() {
     let served = Served::start();
     served.apply(Transaction::new().write(Fork::DEFAULT, 0, vec![7; 1 << 20]));
@@ -191,7 +191,7 @@ fn refusals() {
     check("1,024 stale conditional writes", served.growth(before, &[deaf]));
 }
 
-/// 4,096 reads of the extents of an object that has many, in one transaction.
+/// Sends 4,096 reads of the extents of an object that has many, in one transaction.
 fn huge_reply() {
     let served = Served::start();
     let extents = |base: u64| (0..4096u64).map(move |n| ((base + n) * 2, bytes::Bytes::from_static(b"x")));

@@ -46,8 +46,8 @@ pub trait Request {
     /// True if the request changes nothing, so that it may be repeated.
     fn is_read_only(&self) -> bool;
 
-    /// The number of the service to be told when the caller no longer waits for the reply or no longer wants the
-    /// events; `None` if no service is to be told.
+    /// Returns the number of the service to be told when the caller no longer waits for the reply or no longer wants
+    /// the events; `None` if no service is to be told.
     fn cancels(&self) -> Option<u8> {
         None
     }

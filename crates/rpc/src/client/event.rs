@@ -30,7 +30,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The share of the window that it occupies, in bytes.
+    /// Returns the share of the window that it occupies, in bytes.
     pub(super) fn cost(&self) -> usize {
         match self {
             Event::Pushed(payload) => EVENT_OVERHEAD_BYTES + payload.len(),

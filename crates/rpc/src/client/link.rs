@@ -77,7 +77,7 @@ impl Link {
         Arc::new(Link { address, greeter: Box::new(greeter), options, host, state: Mutex::new(state) })
     }
 
-    /// The address of the server.
+    /// Returns the address of the server.
     pub fn address(&self) -> &Address {
         &self.address
     }
