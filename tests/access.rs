@@ -1,5 +1,5 @@
-//! Who gets at a store: users of the same machine, strangers' files, reads that must leave no trace, and servers that must
-//! be the right ones.
+//! Access to a store: other users of the same machine, foreign files, reads that must leave no trace, and the checks
+//! that a server is the right one.
 
 mod harness;
 
@@ -15,7 +15,7 @@ use std::process::Command;
 use harness::{Ended, Server, file, folder, program, run_with};
 use rustix::process::Signal;
 
-/// The user that owns nothing.
+/// A user that owns nothing.
 const NOBODY: u32 = 65534;
 
 fn set_mode(path: &Path, mode: u32) {
@@ -33,7 +33,7 @@ fn nacre(words: &[&str]) -> Ended {
     run_with(command, b"")
 }
 
-/// The program as another user may run it: a link to it, or a copy, in a folder that everybody may enter.
+/// The program as another user can run it: a link to it, or a copy, in a folder that is open to everybody.
 struct Second(tempfile::TempDir);
 
 impl Second {
@@ -63,7 +63,7 @@ impl Second {
     }
 }
 
-/// A folder that everybody may enter.
+/// Creates a folder that is open to everybody.
 fn public_folder() -> tempfile::TempDir {
     let folder = folder();
     set_mode(folder.path(), 0o755);
@@ -87,10 +87,10 @@ fn a_server_is_its_users_own_and_found_without_being_named() {
     assert_eq!((mode(socket.parent().unwrap()), mode(&socket)), (0o700, 0o600));
     run_with(here(&["write", "a", "x"]), b"").ok();
     assert_eq!(run_with(here(&["read", "a"]), b"").ok(), b"x");
-    // A second one of the same user is told so, and does not take its place.
+    // A second server of the same user is told of the first, and does not replace it.
     run_with(here(&["serve", "--store", "mem:", "--metrics", "none"]), b"").failed(1, &[&uri, "in use"]);
     assert_eq!(run_with(here(&["read", "a"]), b"").ok(), b"x");
-    // After kill -9 the next one takes it, and nothing is left beside it.
+    // After kill -9 the next server takes the socket over, and nothing is left beside it.
     server.kill();
     assert!(socket.exists());
     run_with(here(&["ls"]), b"").failed(1, &[&uri, "refused"]);
@@ -110,7 +110,7 @@ fn another_user_gets_at_nothing() {
     let (socket, data) = (place.path().join("socket"), place.path().join("data"));
     let uri = format!("unix:{}", socket.display());
     let mut command = program();
-    // However careless the mask is.
+    // The umask does not matter.
     command.args(["serve", "--json", "--listen", &uri, "--store", data.to_str().unwrap(), "--log", "warn"]);
     let masked = "umask 000; exec \"$0\" \"$@\"";
     let mut shell = Command::new("sh");
@@ -124,14 +124,14 @@ fn another_user_gets_at_nothing() {
     }
     second.run(&["--store", &uri, "read", "a"]).failed(1, &["ermission denied"]);
     second.run(&["--store", &file(&data), "read", "a"]).failed(1, &["ermission denied"]);
-    // Whoever opens the socket's mode behind the server's back opens nothing.
+    // Opening the socket's mode behind the server's back gives no access.
     set_mode(&socket, 0o666);
     second.run(&["--store", &uri, "read", "a"]).failed(1, &["for the user that it runs as"]);
     second.run(&["--store", &uri, "rm", "a"]).failed(1, &["for the user that it runs as"]);
     assert_eq!(server.run(["read", "a"]).ok(), b"secret");
     drop(server);
 
-    // One that is meant for others says so.
+    // A socket that is meant for others admits them.
     let shared = place.path().join("shared");
     let uri = format!("unix:{}", shared.display());
     let group = NOBODY.to_string();
@@ -156,7 +156,7 @@ fn a_server_of_another_user_is_not_believed() {
     assert_eq!(nacre(&["--store", &format!("{uri}?owner={NOBODY}"), "ls"]).text(), "", "it was told nothing");
     drop(server);
 
-    // Nor is the default place where others could put theirs.
+    // Nor is a default place accepted where others could put a socket of theirs.
     let runtime = place.path().join("runtime");
     fs::create_dir_all(runtime.join("nacre")).unwrap();
     set_mode(&runtime.join("nacre"), 0o777);
@@ -177,7 +177,7 @@ fn an_address_that_others_can_reach_needs_a_key_or_the_word_open() {
     let key = folder.path().join("key");
     nacre(&["keygen", key.to_str().unwrap()]).ok();
     serve("127.0.0.1:0", &["--open", "--key", key.to_str().unwrap()]).failed(2, &["not both"]);
-    // The line that says where it listens says so.
+    // The line with the address also warns that it is open.
     let mut command = program();
     command.args(["serve", "--store", "mem:", "--listen", "127.0.0.1:0", "--open"]);
     let mut child = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
@@ -218,8 +218,8 @@ fn only_the_socket_of_a_server_that_is_gone_is_replaced() {
     server.run(["ls"]).ok();
 }
 
-/// Everything in a folder: names, sizes, and when it was changed last. A snapshot's number does not count: every opening gives
-/// it the next one, because a name that was given before may not be on the device.
+/// Lists everything in a folder: names, sizes and times of the last change. The number of a snapshot is left out: every
+/// opening increases it, because a name that was used before may not be on the device.
 fn contents(folder: &Path) -> Vec<(PathBuf, u64, i64, i64)> {
     let mut entries: Vec<_> = fs::read_dir(folder)
         .unwrap()
@@ -237,7 +237,7 @@ fn contents(folder: &Path) -> Vec<(PathBuf, u64, i64, i64)> {
     entries
 }
 
-/// Commands that make nothing.
+/// Commands that must not create anything.
 const LOOKS: [&[&str]; 11] = [
     &["ls"],
     &["read", "a"],
@@ -269,7 +269,7 @@ fn looking_makes_no_store() {
     assert_eq!(contents(&at("empty")), []);
     assert_eq!(contents(&at("foreign")).len(), 1);
 
-    // Nor does writing make one among somebody else's files.
+    // Nor does writing create a store among foreign files.
     let foreign = file(&at("foreign"));
     for words in [&["write", "a", "x"][..], &["put", "a"], &["keys", "set", "a", "k", "v"]] {
         nacre(&[&["--store", &foreign], words].concat())
@@ -279,7 +279,7 @@ fn looking_makes_no_store() {
         .failed(1, &["letter", "new or an empty folder"]);
     assert_eq!(contents(&at("foreign")).len(), 1);
 
-    // In a new folder and in an empty one it does, for the user alone; unless it is told not to.
+    // In a new folder and in an empty one it does, for the user alone; unless the uri forbids it.
     nacre(&["--store", &format!("{}?create=no", file(&at("empty"))), "write", "a", "x"])
         .failed(1, &["no store"]);
     for name in ["empty", "deep/new"] {
@@ -295,7 +295,7 @@ fn looking_at_a_store_leaves_it_as_it_was() {
     let store = file(&folder.path().join("data"));
     nacre(&["--store", &store, "write", "a", "kept"]).ok();
     nacre(&["--store", &store, "keys", "set", "a", "k", "v"]).ok();
-    // The first opening after a write may put in order what the last one left.
+    // The first opening after a write may tidy up after the last one.
     nacre(&["--store", &store, "ls"]).ok();
     let before = contents(&folder.path().join("data"));
     for words in LOOKS.iter().filter(|words| !["compact", "rm", "keys"].contains(&words[0])) {
@@ -321,7 +321,7 @@ fn opening_a_store_removes_no_strangers_file() {
     for name in strangers {
         fs::write(data.join(name), "precious").unwrap();
     }
-    // What a snapshot left behind that was not finished is the store's own.
+    // The unfinished remains of a snapshot belong to the store.
     fs::write(data.join("snapshot-0000000007.tmp"), "half").unwrap();
     for _ in 0..2 {
         assert_eq!(nacre(&["--store", &store, "read", "a"]).ok(), b"kept");
@@ -333,7 +333,7 @@ fn opening_a_store_removes_no_strangers_file() {
     assert!(!data.join("snapshot-0000000007.tmp").exists());
 }
 
-/// A folder that others may look into stays as its owner made it, and the owner is told.
+/// A folder that others may read keeps the mode that its owner gave it, and the owner is warned.
 #[test]
 fn an_open_folder_is_warned_of_and_left_alone() {
     let folder = folder();
@@ -351,7 +351,7 @@ fn an_open_folder_is_warned_of_and_left_alone() {
     }
 }
 
-/// Ports that nobody listens on.
+/// Returns ports without listeners.
 fn free_ports<const COUNT: usize>() -> [u16; COUNT] {
     let listeners = [(); COUNT].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().port())
@@ -408,14 +408,14 @@ fn a_store_keeps_its_list_of_members() {
     };
     let list = |names: &[&str]| names.iter().map(|name| at(name)).collect::<Vec<_>>().join(",");
     let (two, three) = (list(&["a", "b"]), list(&["a", "b", "c"]));
-    // A store that began by itself.
+    // A store whose server began alone.
     let server = Server::spawn(serve(&[]));
     for number in 0..20 {
         server.run(["write", &format!("o{number}"), "x"]).ok();
     }
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
     let server = Server::spawn(serve(&["--members", &two]));
-    // The log is read by a thread of its own.
+    // The log is collected by a separate thread.
     let since = std::time::Instant::now();
     while !server.log().contains("belong to other members") {
         assert!(since.elapsed().as_secs() < 30, "{}", server.log());
@@ -428,7 +428,7 @@ fn a_store_keeps_its_list_of_members() {
     };
     refused(&["--members", &three]);
     refused(&["--members", &three, "--members-version", "1"]);
-    // The same list, in another order, or not named again.
+    // The list in another order, or not given again.
     for flags in [&["--members", &list(&["b", "a"])][..], &[]] {
         let server = Server::spawn(serve(flags));
         let other = Server::listen(&at("b"), "mem:", &["--members", &two]);
@@ -439,12 +439,12 @@ fn a_store_keeps_its_list_of_members() {
     }
     let server = Server::spawn(serve(&["--members", &three, "--members-version", "2"]));
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
-    // And never back.
+    // The old list is refused from now on.
     run_with(serve(&["--members", &two]), b"").failed(2, &["version 2", "--members-version"]);
     // Another member of the same list would look for other objects here.
     let flags = ["--members", &three, "--members-version", "2", "--member", &at("b")];
     run_with(serve(&flags), b"").failed(2, &[&format!("as member {}", at("b"))]);
-    // A file that is damaged is not guessed at.
+    // A damaged file is an error.
     let path = folder.path().join("data/nacre-members");
     let mut bytes = fs::read(&path).unwrap();
     assert_eq!(mode(&path), 0o600);

@@ -107,14 +107,14 @@ fn other_addresses_than_loopback_ones_need_a_key_that_fits() {
     let mut command = server.command(["read", "a"]);
     command.env("NACRE_KEY", &key);
     assert_eq!(run_with(command, b"").ok(), b"x");
-    // Processes that the program starts itself have the key too.
+    // Processes that the program starts itself receive the key, too.
     let proof = server.run(["tour", "--seconds", "1", "--json", "--key", &key]).json();
     assert_eq!(proof["nothing_lost"], true);
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     server.run(["read", "a", "--key", &key]).failed(1, &["chmod 600"]);
 }
 
-/// Asks for a page as a browser would.
+/// Requests a page as a browser would.
 fn http(address: &str, path: &str) -> (u16, String) {
     let host = address.strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
@@ -184,7 +184,7 @@ fn info_and_compact_speak_of_every_server() {
     assert_eq!(run(&["read", "a", "--length", "2"]).ok(), b"19");
 }
 
-/// The files of a folder that hold a piece of text, with the offset of its first occurrence.
+/// Returns the files of a folder that contain a piece of text, with the offset of its first occurrence.
 fn occurrences(folder: &Path, piece: &[u8]) -> Vec<(std::path::PathBuf, u64)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -226,19 +226,19 @@ fn damage_is_found_named_and_contained() {
     let scrub = server.run(["scrub", "--json"]);
     let json: serde_json::Value = serde_json::from_slice(&scrub.stdout).unwrap();
     assert_eq!(json[0]["report"]["findings"][0]["objects"][0], "damaged");
-    // Writing it again puts it right.
+    // Writing the object again repairs it.
     server.run_with(["put", "damaged"], b"again").ok();
     assert_eq!(server.run(["read", "damaged"]).ok(), b"again");
 }
 
-/// A command on the store in a folder that no server has.
+/// Runs a command on the store in a folder that no server has open.
 fn on(folder: &Path, words: &[&str], input: &[u8]) -> harness::Ended {
     let mut command = program();
     command.args(["--store", &file(folder)]).args(words);
     run_with(command, input)
 }
 
-/// The names and contents of a folder's files.
+/// Returns the names and contents of a folder's files.
 fn contents(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = paths.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
@@ -253,7 +253,7 @@ fn what_is_lost_is_told_until_it_is_written_again() {
     on(folder.path(), &["put", "a"], b"the quick brown fox").ok();
     run(&["keys", "set", "a", "k", "v"]).ok();
     run(&["put", "other"]).ok();
-    // Others may hold what was moved on from them.
+    // Other files may hold the live data that was moved from them.
     let info = run(&["info", "--json"]).json();
     let segments = info[0]["report"]["segment_list"].as_array().unwrap();
     let live = segments.iter().find(|segment| segment["live_bytes"] == 19).unwrap();

@@ -1,4 +1,4 @@
-//! `copy-objects` as an online backup: of a server that is written to all the time, and of a store that is damaged.
+//! `copy-objects` as an online backup, of a server under constant writes, and of a damaged store.
 
 mod harness;
 
@@ -14,7 +14,7 @@ fn name(text: &str) -> Key {
     Key::try_from(text).unwrap()
 }
 
-/// One number in four places of an object.
+/// Returns a transaction that stores one number in four places of an object.
 fn numbered(number: u64) -> Transaction {
     let text = format!("{number:012}");
     Transaction::new()
@@ -24,7 +24,7 @@ fn numbered(number: u64) -> Transaction {
         .change(Write::SetAttribute { name: name("number"), value: text.into() })
 }
 
-/// The number that all four places of an object tell.
+/// Returns the number of an object, which all four places must agree on.
 fn number(object: &nacre::BlockingObject) -> u64 {
     let key = object.key("number").unwrap().unwrap();
     assert_eq!(object.attribute("number").unwrap().unwrap(), key);
@@ -39,7 +39,7 @@ fn every_object_is_copied_as_of_one_version_while_all_are_written() {
     let server = Server::in_memory();
     let folder = harness::folder();
     let store = nacre::open(&server.uri).unwrap().blocking();
-    // One that took many transactions, and is written to in one place; one with many keys; some that are small.
+    // One object that took many transactions, and is then changed in one place; one with many keys; some small ones.
     let large: Vec<u8> = (0..40u32 << 20).map(|at| (at >> 9) as u8).collect();
     store.object("large").unwrap().put(&large[..]).unwrap();
     for batch in 0..25 {
@@ -183,7 +183,7 @@ fn a_copy_that_is_killed_is_not_taken_for_whole_and_goes_on() {
         }
     }
     println!("{refused} of 7 copies were found incomplete");
-    // What a killed copy had sent may still arrive: the next one says that somebody else writes, and a later one goes on.
+    // Requests of a killed copy may still arrive: the next one reports another writer, and a later one continues.
     for _ in 0..10 {
         let ended = run_with(command(), b"");
         if ended.code == 0 {

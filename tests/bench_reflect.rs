@@ -1,6 +1,6 @@
 //! The study of the reflector through the built program: the reflector's process, the namespaces, the counting receivers.
 //!
-//! What it finds is judged, never how long it takes: other tests run beside it.
+//! The results are checked, never the time that it takes: other tests run beside it.
 
 mod harness;
 
@@ -17,7 +17,7 @@ fn read(file: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
 }
 
-/// `nacre bench reflect` with these words, and its results.
+/// Runs `nacre bench reflect` with these words, and returns its output and its results.
 fn study(words: &str, folder: &Path) -> (String, Value) {
     let results = folder.join("results.json");
     let mut command = program();
@@ -27,7 +27,7 @@ fn study(words: &str, folder: &Path) -> (String, Value) {
     (text, read(&results))
 }
 
-/// The study makes network namespaces, and loads a program into the kernel.
+/// Checks for root: the study creates network namespaces, and loads a program into the kernel.
 fn is_root() {
     let root = nix::unistd::geteuid().is_root();
     assert!(root, "this test makes network namespaces: run it as root, for example with sudo -E cargo test");
@@ -53,7 +53,7 @@ fn every_copy_that_is_due_arrives_by_planes_in_user_space_and_in_the_kernel() {
             assert_eq!(run["counted"]["copies"].as_u64().unwrap(), number("copies"), "{run}");
         }
     }
-    // A program in the kernel keeps datagrams from user space.
+    // A program in the kernel keeps datagrams away from user space.
     let kernel: Vec<&Value> = series.iter().filter(|series| series["cell"]["who"] == "kernel").collect();
     let received = |series: &&Value| series["repetitions"][0]["counted"]["received"].as_u64().unwrap();
     assert!(kernel.iter().all(|series| received(series) == 0), "{kernel:?}");

@@ -1,5 +1,5 @@
-//! The study of the walk through the built program: what the tests of its parts cannot see, because `nacre walk` is not among
-//! them.
+//! The study of the walk through the built program, which the tests of its parts cannot cover, because `nacre walk` is
+//! not among them.
 
 mod harness;
 

@@ -1,5 +1,5 @@
-//! The commands on a pool of a Ceph cluster: what users store, list, remove, check and copy there, and what they are
-//! told where that cannot be.
+//! The commands on a pool of a Ceph cluster: storing, listing, removing, checking and copying objects, and the errors
+//! where that is not possible.
 
 #[path = "../crates/rados/tests/cluster/mod.rs"]
 mod cluster;
@@ -12,7 +12,7 @@ use harness::reflect::http;
 use harness::{Ended, Server, program, run_with};
 use rustix::process::Signal;
 
-/// Runs a command on a store, with something on its standard input.
+/// Runs a command on a store, with the given standard input.
 #[track_caller]
 fn nacre_with(uri: &str, words: &[&str], input: &[u8]) -> Ended {
     let mut command = program();
@@ -42,18 +42,18 @@ fn objects_are_stored_listed_read_and_removed() {
     let cluster = Cluster::shared();
     let uri = cluster.uri("tour");
     assert_eq!(nacre(&uri, &["ls"]).text(), "");
-    // In one transaction, and staged.
+    // Both in one transaction, and staged.
     for (name, bytes) in [("short", 5), ("a b%c/é", 3 << 20), ("long", 40 << 20)] {
         let content = content(bytes);
         nacre_with(&uri, &["put", name, "-"], &content).ok();
         assert_eq!(nacre(&uri, &["get", name, "-"]).ok(), content, "{name}");
     }
     assert_eq!(nacre(&uri, &["ls"]).text(), "a b%c/é\nlong\nshort");
-    // Replaced by something shorter, whole.
+    // Replaced as a whole by something shorter.
     nacre_with(&uri, &["put", "long", "-"], b"brief").ok();
     assert_eq!(nacre(&uri, &["get", "long", "-"]).ok(), b"brief");
     assert_eq!(nacre(&uri, &["ls", "--staged"]).text(), "");
-    // Keys, with a condition that one of two wins.
+    // Keys, with a condition that one of two commands wins.
     nacre(&uri, &["keys", "set", "job", "owner", "a", "--if-absent"]).ok();
     nacre(&uri, &["keys", "set", "job", "owner", "b", "--if-absent"]).failed(3, &["owner"]);
     assert_eq!(nacre(&uri, &["keys", "get", "job", "owner"]).text(), "a");
@@ -75,13 +75,13 @@ fn content_longer_than_an_object_is_refused_before_anything_is_written() {
     nacre(&uri, &["put", "new", file]).failed(1, &["134217729", "134217728", "its content is as it was"]);
     nacre_with(&uri, &["put", "old", "-"], b"content").ok();
     nacre(&uri, &["put", "old", file]).failed(1, &["134217728"]);
-    // Of a stream it shows only after a while.
+    // The upload of a stream is visible only after a while.
     let stream = vec![7; 140 << 20];
     nacre_with(&uri, &["put", "streamed", "-"], &stream)
         .failed(1, &["134217728", "its content is as it was"]);
     assert_eq!(nacre(&uri, &["ls"]).text(), "old");
     assert_eq!(nacre(&uri, &["get", "old", "-"]).ok(), b"content");
-    // RADOS holds nothing of the file; of the stream it holds the version that it came to.
+    // RADOS holds nothing of the file; of the stream it holds the version that was reached.
     let names = String::from_utf8(cluster.rados_in(&uri, &["ls"], b"")).unwrap();
     let mut names: Vec<&str> = names.lines().collect();
     names.sort_unstable();
@@ -102,7 +102,7 @@ fn a_damaged_object_is_told_and_stops_nothing_else() {
     assert_eq!(scrubbed.code, 1, "{scrubbed:?}");
     let shown = format!("{scrubbed:?}");
     assert!(shown.contains("second") && !shown.contains("third"), "{shown}");
-    // A copy takes what is sound, and says what is not.
+    // A copy takes the undamaged objects, and reports the others.
     let folder = harness::folder();
     let copy = format!("file:{}", folder.path().join("copy").display());
     let copied = nacre(&uri, &["copy-objects", &uri, &copy]);
@@ -110,7 +110,7 @@ fn a_damaged_object_is_told_and_stops_nothing_else() {
     assert!(format!("{copied:?}").contains("second"), "{copied:?}");
     assert_eq!(nacre(&copy, &["ls"]).text(), "first\nthird");
     assert_eq!(nacre(&copy, &["get", "third", "-"]).ok(), b"third");
-    // Removing it takes a word.
+    // Removing it requires a flag.
     nacre(&uri, &["rm", "second"]).failed(1, &["second", "--force"]);
     nacre(&uri, &["rm", "--force", "second"]).ok();
     assert_eq!(nacre(&uri, &["ls"]).text(), "first\nthird");
@@ -144,7 +144,7 @@ fn a_daemon_stands_in_front_of_a_pool() {
     assert_eq!(server.run(["get", "b", "-"]).ok(), b"from beside");
     assert_eq!(server.run(["ls"]).text(), "a\nb");
     server.run(["write", "b", "x", "--if-version", "0"]).failed(3, &["at version 1"]);
-    // A client that has the store open finds the daemon that is started again to be the same.
+    // A client that has the store open recognizes the restarted daemon as the same.
     let client = nacre::open(&server.uri).unwrap().blocking();
     let updated = |times: u64| {
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Every command on objects, through the built program: what it prints, and how it ends.
+//! Every command on objects, through the built program: its output, and its exit code.
 
 mod harness;
 
@@ -17,7 +17,7 @@ fn bytes_go_in_and_come_out() {
     let folder = harness::folder();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
     let mut random = Random(7);
-    // Longer than any one transaction, and not a multiple of anything.
+    // Longer than any transaction, and not a multiple of any size.
     let large: Vec<u8> = (0..2_500_001).flat_map(|_| random.next().to_le_bytes()).collect();
     fs::write(&source, &large).unwrap();
 
@@ -30,14 +30,14 @@ fn bytes_go_in_and_come_out() {
     assert_eq!(server.run(["get", "large", "--offset", "20000000"]).ok(), large[20_000_000..]);
     assert_eq!(server.run(["get", "large", "--offset", "1GiB"]).ok(), b"");
 
-    // What is shorter takes its place wholly; nothing is also something.
+    // Shorter content replaces it completely; empty content is content, too.
     let put = server.run_with(["put", "large", "--json"], b"short").json();
     assert_eq!(put, json!({ "object": "large", "bytes": 5 }));
     assert_eq!(server.run(["get", "large", "-"]).ok(), b"short");
     server.run_with(["put", "large", "-", "--fork", "side"], b"").ok();
     assert_eq!(server.run(["get", "large", "--fork", "side"]).ok(), b"");
 
-    // A file that is replaced keeps its permissions, and keeps its bytes if the fetch fails.
+    // A replaced file keeps its permissions, and keeps its bytes if the fetch fails.
     fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).unwrap();
     server.run(["get", "large", path]).ok();
     assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o640);
@@ -97,18 +97,18 @@ fn conditional_writes_hold_or_say_what_stands_there() {
     let refused = server.run(["write", "a", "x", "--offset", "3", "--if-version", "1"]);
     let parts = ["object \"a\"", &server.uri, "at version 2, not at 1", "--if-version 2"];
     assert_eq!(refused.failed(3, &parts), "2\n");
-    // What lies beside the range does not matter, unless the condition covers it.
+    // Bytes beside the range do not matter, unless the condition covers them.
     let words = ["write", "a", "x", "--offset", "8", "--if-version", "1"];
     server.run([&words[..], &["--guard-range", "0+1KiB"]].concat()).failed(3, &["at version 2"]);
     assert_eq!(server.run(words).json(), 3);
     assert_eq!(server.run(["read", "a"]).ok(), b"01AB4567x9");
 
-    // The paper's protocol: the version that was read plus one.
+    // The paper's protocol: the version that was read, plus one.
     let words = ["write", "a", "p", "--offset", "0", "--propose"];
     server.run([&words[..], &["1"]].concat()).failed(3, &["1 is not above that"]);
     assert_eq!(server.run([&words[..], &["100"]].concat()).text(), "100");
 
-    // As JSON, the loser of a race has all that it needs to try again.
+    // As JSON, the loser of a race gets all that it needs to try again.
     let refused = server.run(["write", "a", "zz", "--if-version", "1", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&refused.failed(3, &["not written"])).unwrap();
     assert_eq!((&json["done"], &json["version"], &json["data"]), (&json!(false), &json!(100), &json!("p1")));
@@ -116,7 +116,7 @@ fn conditional_writes_hold_or_say_what_stands_there() {
     let done = server.run(["write", "a", "zz", "--if-version", "100", "--json"]).json();
     assert_eq!(done, json!({ "done": true, "version": 101 }));
 
-    // Bytes come from a file or standard input too, as they are.
+    // Bytes from a file or from standard input are also taken without changes.
     server.run_with(["write", "b"], b"\x00\xff\n").ok();
     server.run_with(["write", "b", "--file", "-", "--offset", "3"], b"more").ok();
     assert_eq!(server.run(["read", "b"]).ok(), b"\x00\xff\nmore");
@@ -132,7 +132,7 @@ fn conditional_writes_hold_or_say_what_stands_there() {
 }
 
 trait Usage {
-    /// The parser of the command line explains in more than one line.
+    /// The parser of the command line explains errors in more than one line.
     fn code_is_usage(self, part: &str);
 }
 
@@ -186,7 +186,7 @@ fn reads_give_versions_and_extents() {
 fn listings_have_prefixes_and_pages() {
     let server = Server::in_memory();
     let store = nacre::open(&server.uri).unwrap().blocking();
-    // More than fits in one page of the protocol.
+    // More than fit into one page of the protocol.
     let names: Vec<String> = (0..1100).map(|number| format!("n/{number:05}")).collect();
     for name in names.iter().map(String::as_str).chain(["m", "n", "o"]) {
         store.object(name).unwrap().write(0, "x").unwrap();
@@ -200,7 +200,7 @@ fn listings_have_prefixes_and_pages() {
     let page = server.run(["ls", "n/", "--after", "n/00007", "--limit", "2"]);
     assert_eq!((page.code, page.stdout.as_slice()), (0, &b"n/00008\nn/00009\n"[..]));
     assert!(page.stderr.contains("--after 'n/00009'"), "{page:?}");
-    // A place before the prefix is as good as none.
+    // A starting point before the prefix has no effect.
     assert_eq!(server.run(["ls", "o", "--after", "a", "--limit", "1"]).text(), "o");
     assert_eq!(server.run(["ls", "--json", "--limit", "1"]).json(), json!([{ "object": "m" }]));
     let long = server.run(["ls", "-l", "m"]).text();
@@ -228,7 +228,7 @@ fn objects_and_forks_go_away() {
     assert_eq!(server.run(["ls"]).text(), "a");
     server.run(["rm", "b"]).failed(1, &["object \"b\" does not exist", &server.uri]);
     assert_eq!(server.run(["rm", "b", "-f", "--json"]).json(), json!({ "removed": 0 }));
-    // Versions go on where they were.
+    // Versions continue from where they were.
     let again = server.run(["write", "b", "x", "--create"]).text();
     assert!(again.parse::<u64>().unwrap() > 2, "{again}");
 }
@@ -279,7 +279,7 @@ fn keys_and_attributes_are_two_maps_of_one_kind() {
     assert_eq!((&stat["keys"], &stat["attributes"]), (&json!(1), &json!(0)));
     let large = server.run_with(["keys", "set", "keys", "k", "-"], &vec![b'x'; (1 << 20) + 1]);
     large.failed(1, &["1.0 MiB"]);
-    // More keys than one page of the protocol holds.
+    // More keys than fit into one page of the protocol.
     let store = nacre::open(&server.uri).unwrap().blocking();
     let object = store.object("many").unwrap();
     for number in 0..1100 {
@@ -290,7 +290,7 @@ fn keys_and_attributes_are_two_maps_of_one_kind() {
 
 #[test]
 fn errors_say_what_where_why_and_what_to_do() {
-    // A port on which nobody listens any more.
+    // A port on which no server listens any more.
     let server = Server::listen("127.0.0.1:0", "mem:", &[]);
     let uri = server.uri.clone();
     let mut command = server.command(["write", "a", "x"]);
@@ -336,7 +336,7 @@ fn a_folder_is_a_store_without_a_server() {
     assert_eq!(run(&["info", "--json"]).json()[0]["report"]["objects"], 1);
     assert_eq!(run(&["compact", "--json"]).json()[0]["report"]["live_bytes"], 4);
     assert!(run(&["scrub"]).text().ends_with("no damage found"));
-    // While a server has the folder, nobody else can.
+    // While a server has the folder open, no other process can open it.
     let server = Server::start(&store, &[]);
     run(&["read", "a"]).failed(1, &["open in another process"]);
     assert_eq!(server.run(["read", "a"]).ok(), b"kept");
@@ -388,7 +388,7 @@ fn the_tour_proves_that_no_update_is_lost() {
     assert!(proof["acknowledged"].as_u64().unwrap() > 0);
     assert_eq!(proof["acknowledged"], proof["counted"]);
     assert_eq!(proof["unknown"], 0);
-    // Again on the same blocks; and somebody else's write is noticed.
+    // Again on the same blocks; and a foreign write is detected.
     let text = server.run(words).text();
     assert!(text.ends_with("no update was lost"), "{text}");
     server.run(["write", "tour", "x", "--offset", "8"]).ok();
@@ -413,7 +413,7 @@ fn the_study_runs_on_the_program_itself() {
     let optimistic = &report["series"][0];
     assert_eq!(optimistic["point"]["coordination"], "optimistic");
     assert!(optimistic["repetitions"][0]["updates"].as_u64().unwrap() > 0);
-    // On a server of one's own, as a table.
+    // On a server of its own, as a table.
     let server = Server::in_memory();
     let words = ["--way", "optimistic", "--store", &server.uri];
     let table = run(&[&words[..], &brief[2..]].concat()).text();

@@ -1,4 +1,5 @@
-//! `nacre copy` beside `cp -a`, killed and begun again, on full disks, and while others change what it reads and writes.
+//! `nacre copy` compared with `cp -a`, killed and started again, on full disks, and while its source and destination
+//! change.
 
 mod harness;
 
@@ -23,14 +24,14 @@ fn copy(words: &[&OsStr]) -> Ended {
     run_with(command, b"")
 }
 
-/// Copies with some flags, and gives what it says as JSON.
+/// Copies with some flags, and returns the report as JSON.
 #[track_caller]
 fn copied(from: &Path, to: &Path, flags: &[&str]) -> Value {
     let flags: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
     copy(&[&["--json".as_ref(), from.as_os_str(), to.as_os_str()], &flags[..]].concat()).json()
 }
 
-/// Everything that can be known of an entry but where it lies.
+/// The metadata and contents of an entry, without its path.
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
     mode: u32,
@@ -40,7 +41,7 @@ struct Entry {
     device: u64,
     attributes: BTreeMap<OsString, Vec<u8>>,
     contents: Vec<u8>,
-    /// The least of the names that it has in this tree.
+    /// The least of its names in this tree.
     first_name: Option<PathBuf>,
 }
 
@@ -57,7 +58,7 @@ fn attributes(path: &Path) -> BTreeMap<OsString, Vec<u8>> {
         .collect()
 }
 
-/// Everything in a tree, by path.
+/// Returns every entry of a tree, by path.
 fn snapshot(root: &Path) -> BTreeMap<PathBuf, Entry> {
     let mut entries = BTreeMap::new();
     let mut names: BTreeMap<(u64, u64), PathBuf> = BTreeMap::new();
@@ -116,7 +117,7 @@ fn set_time(path: &Path, seconds: i64, nanoseconds: i64) {
     rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }
 
-/// An ACL as the kernel keeps it: version 2, then tag, permissions and id of each entry.
+/// Returns an ACL in the kernel's format: version 2, then tag, permissions and id of each entry.
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -131,7 +132,7 @@ fn set_attribute(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::lsetxattr(path, name, value, XattrFlags::empty()).unwrap();
 }
 
-/// A tree with everything that file systems allow, as root.
+/// Creates a tree with everything that file systems allow, which needs root.
 fn tree(root: &Path) {
     let mut random = Random(11);
     let mut folder = root.to_owned();
@@ -175,7 +176,7 @@ fn tree(root: &Path) {
     rustix::fs::mknodat(CWD, root.join("null"), FileType::CharacterDevice, Mode::RUSR, device).unwrap();
     rustix::fs::mknodat(CWD, root.join("block"), FileType::BlockDevice, Mode::RUSR, device).unwrap();
 
-    // Holes: in front, between, at the end, and nothing else.
+    // Holes in front, between and at the end of data, and a file that is one hole.
     let sparse = fs::File::create(root.join("sparse")).unwrap();
     sparse.set_len(9 << 20).unwrap();
     sparse.write_all_at(b"in the middle", 3 << 20).unwrap();
@@ -202,7 +203,7 @@ fn tree(root: &Path) {
     };
     set_attribute(&attributed.join("file"), "system.posix_acl_access", &acl(&owner(6)));
     set_attribute(&attributed, "system.posix_acl_access", &acl(&owner(7)));
-    // What is made in it inherits an ACL; these lack it.
+    // Entries created in it inherit an ACL; these lack it.
     fs::write(attributed.join("without"), "").unwrap();
     fs::create_dir(attributed.join("folder without")).unwrap();
     fs::write(attributed.join("folder without/file"), "").unwrap();
@@ -221,7 +222,7 @@ fn as_root() {
     }
 }
 
-/// Names that the program gives to what is not finished.
+/// Finds the temporary names of unfinished copies.
 fn unfinished(folder: &Path) -> Vec<PathBuf> {
     let find = Command::new("find").arg(folder).args(["-name", ".nacre-copy-*", "-print0"]).output().unwrap();
     let paths = find.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty());
@@ -254,7 +255,7 @@ fn everything_is_kept_as_cp_keeps_it() {
         }
         assert_eq!(unfinished(&target), [] as [PathBuf; 0]);
 
-        // The same again copies nothing, whatever it compares by.
+        // A repeated run copies nothing, whatever it compares by.
         for flags in [&flags[..4], &["--checksum"], &["--checksum", "--chunk", "64KiB"]] {
             let said = copied(&source, &target, flags);
             assert_eq!(
@@ -285,12 +286,12 @@ fn only_what_differs_is_copied_again() {
     fs::remove_file(source.join("level 0/link")).unwrap();
     symlink("a new target", source.join("level 0/link")).unwrap();
     fs::write(target.join("only there"), "stays").unwrap();
-    // Other contents of the same size at the same time: only --checksum finds out.
+    // Other contents of the same size with the same time: only --checksum detects that.
     let time = fs::metadata(source.join("large")).unwrap();
     let file = fs::File::options().write(true).open(source.join("large")).unwrap();
     file.write_all_at(b"others", 1_500_000).unwrap();
     set_time(&source.join("large"), time.mtime(), time.mtime_nsec());
-    // A leftover of a run that was killed, and a file that only looks a little like one.
+    // The remains of a killed run, and a file whose name only resembles one.
     fs::write(target.join("level 0/.nacre-copy-0123456789abcdef0123456789abcdef"), "half").unwrap();
     fs::write(target.join("level 0/.nacre-copy-mine"), "whole").unwrap();
 
@@ -332,7 +333,7 @@ fn where_the_copy_is_made() {
         let words = words(from, to);
         copy(&[&words[0], &words[1]])
     };
-    // The same command gives the same result however often.
+    // The same command gives the same result every time.
     for _ in 0..2 {
         run("source", "copy").ok();
         assert_same(&at("source"), &at("copy"));
@@ -398,7 +399,7 @@ fn what_is_in_the_way_is_said() {
     assert!(ended.stderr.ends_with("nacre: 3 errors; the copy is not complete\n"), "{ended:?}");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     assert_eq!(fs::read(target.join("c/file")).unwrap(), b"c");
-    // Links and files go if that is wanted; directories never do.
+    // With --force links and files are replaced; directories never are.
     let ended = copy(&["--force".as_ref(), source.as_os_str(), target.as_os_str()]);
     assert_eq!((ended.code, ended.stderr.matches("in its place").count()), (1, 1), "{ended:?}");
     assert!(target.join("d/inside").is_dir());
@@ -426,13 +427,13 @@ fn devices_and_pipes_are_not_replaced_by_a_copy() {
         let known = ["not copying to", "it is a device, pipe or socket"];
         copy(&[from.as_os_str(), to.as_os_str()]).failed(2, &known);
     }
-    // Below what was named, a pipe may be the copy of what was a pipe before.
+    // Below the named paths, a pipe may be the copy of an earlier pipe.
     let ended = copy(&[source.as_os_str(), target.as_os_str()]);
     assert_eq!(ended.code, 1, "{ended:?}");
     assert_eq!(ended.stderr.matches("a device is in its place").count(), 1, "{ended:?}");
     assert_eq!(fs::read(target.join("pipe")).unwrap(), b"contents");
     assert_eq!(fs::symlink_metadata(&null).unwrap().rdev(), device);
-    // The same device is what is wanted there.
+    // An identical device is accepted there.
     copy(&[null.as_os_str(), folder.path().join("other").as_os_str()]).ok();
     copy(&[null.as_os_str(), folder.path().join("other").as_os_str()]).ok();
     copy(&["--force".as_ref(), source.as_os_str(), target.as_os_str()]).ok();
@@ -454,7 +455,7 @@ fn files_that_say_no_size_are_read_to_their_ends_and_early_ends_are_errors() {
         let (here, there) = (settings.join(&name), at("settings").join(&name));
         assert_eq!(fs::read(here).unwrap(), fs::read(there).unwrap(), "{name:?}");
     }
-    // It says 4096 bytes and has a few.
+    // It reports 4096 bytes and has a few.
     let short = "/sys/kernel/uevent_seqnum";
     let ended = copy(&[short.as_ref(), at("short").as_os_str()]);
     assert_eq!(ended.code, 1, "{ended:?}");
@@ -477,7 +478,7 @@ fn access_times_are_kept_on_both_sides() {
         }
         paths.push(below);
     }
-    // Older than the time of modification: whoever reads it without care changes it, with relatime too.
+    // Older than the modification: a careless read would change it, with relatime too.
     for (number, path) in paths.iter().enumerate() {
         let time = |tv_sec| Timespec { tv_sec, tv_nsec: 12_345 };
         let times = Timestamps {
@@ -495,7 +496,7 @@ fn access_times_are_kept_on_both_sides() {
         copied(&source, &target, flags);
         for (path, before) in paths.iter().zip(&before) {
             let (here, there) = (accessed(&source, path), accessed(&target, path));
-            // Links cannot be read without it; their copies have what was there before.
+            // Reading a link changes its time; the copies have the earlier time.
             if !before.2 {
                 assert_eq!(here, *before, "the source {path:?} after {flags:?}");
             }
@@ -534,7 +535,7 @@ fn a_file_that_grows_all_the_time_is_copied_and_reported() {
         })
     });
     assert!(reported, "a file that changed while it was copied is reported");
-    // When it is quiet again, the copy is brought up to it.
+    // Once the source is quiet again, the copy is brought up to date.
     copied(&log, &target, &["--verify"]);
     assert_same(&log, &target);
 }
@@ -560,7 +561,7 @@ fn what_is_there_already_is_not_even_opened() {
     while let Ok(event) = events.next() {
         assert!(event.events().contains(ReadFlags::ISDIR), "{event:?}");
     }
-    // A change of what only an open file shows is noticed all the same.
+    // A change that is visible only through an open file is detected as well.
     set_attribute(&source.join("7"), "user.new", b"1");
     copied(&source, &target, &["--verify"]);
     assert_same(&source, &target);
@@ -584,7 +585,8 @@ fn killed_at_any_moment_it_goes_on() {
             let mut command = program();
             command.args(["copy", "--json", "--chunk", "64KiB"]).arg(&source).arg(&target);
             let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-            // Killed as soon as so much more of the large file or of the small ones is there, each time at another place.
+            // It is killed once so much more of the large file or of the small ones exists, at a different place each
+            // time.
             let files = || fs::read_dir(target.join("many")).map_or(0, Iterator::count) as u64;
             let chunks = || unfinished_record_bytes(&target);
             let at_chunk = random.below(2) == 0;
@@ -597,7 +599,7 @@ fn killed_at_any_moment_it_goes_on() {
             }
             let _ = child.kill();
             let output = child.wait_with_output().unwrap();
-            // Whatever has its name is whole.
+            // A file under its final name is complete.
             if let Ok(bytes) = fs::read(target.join("large")) {
                 assert!(bytes == large);
             }
@@ -627,7 +629,7 @@ fn killed_at_any_moment_it_goes_on() {
     assert!(killed >= 10 && resumed > 0, "killed {killed} times, {resumed} chunks gone on with");
 }
 
-/// Bytes of the record of a large file's finished chunks.
+/// Returns the bytes of the record of a large file's finished chunks.
 fn unfinished_record_bytes(target: &Path) -> u64 {
     let entries = fs::read_dir(target).into_iter().flatten().flatten();
     let records = entries.filter(|entry| entry.file_name().as_bytes().ends_with(b".chunks"));
@@ -689,7 +691,7 @@ fn a_source_that_changed_is_not_mixed_with_what_was_copied_before() {
         }
         break;
     }
-    // The same size and the same time; but it is not the same any more.
+    // The same size and the same time, but another file.
     let about = fs::metadata(&source).unwrap();
     fs::File::options().write(true).open(&source).unwrap().write_all_at(&vec![2; 64 << 20], 0).unwrap();
     set_time(&source, about.mtime(), about.mtime_nsec());
@@ -698,7 +700,7 @@ fn a_source_that_changed_is_not_mixed_with_what_was_copied_before() {
     assert!(fs::read(&target).unwrap() == vec![2; 64 << 20]);
 }
 
-/// Sets a flag when it goes.
+/// Sets a flag when it is dropped.
 struct Meanwhile<'a>(&'a AtomicBool);
 
 impl Drop for Meanwhile<'_> {
@@ -750,7 +752,7 @@ fn links_that_appear_meanwhile_lead_nowhere() {
                             let _ = fs::remove_file(&name);
                         }
                         if fs::rename(&aside, &name).is_err() {
-                            // The copy has made it anew meanwhile.
+                            // The copy has created it again meanwhile.
                             let _ = fs::remove_dir_all(&aside);
                             let _ = fs::remove_file(&aside);
                         }
@@ -771,7 +773,7 @@ fn links_that_appear_meanwhile_lead_nowhere() {
             rounds += 1;
         }
     });
-    // What is outside was neither changed nor copied. (The last round may have ended by removing the copy.)
+    // The outside was neither changed nor copied. (The last round may have ended by removing the copy.)
     fs::create_dir_all(&target).unwrap();
     assert_eq!(fs::metadata(outside.join("secret")).unwrap().nlink(), 1);
     let grep = Command::new("grep").args(["--recursive", "--quiet", "secret"]).arg(&target).status().unwrap();
@@ -785,7 +787,7 @@ fn files_that_change_meanwhile_are_copied_whole_or_reported() {
     let folder = harness::folder();
     let (source, target) = (folder.path().join("source"), folder.path().join("target"));
     fs::create_dir(&source).unwrap();
-    // Each state of each file is of one byte only: a mixture would be seen.
+    // Each state of each file consists of one byte value only, so that a mixture would be visible.
     let write = |name: &str, value: u8, len: usize| fs::write(source.join(name), vec![value; len]).unwrap();
     for name in ["grows", "shrinks", "goes", "stays", "becomes a pipe"] {
         write(name, 1, 300_000);
@@ -838,7 +840,7 @@ fn a_full_disk_is_said_and_leaves_no_half_file() {
     fs::write(source.join("large"), vec![77; 8 << 20]).unwrap();
     let disk = folder.path().join("disk");
     fs::create_dir(&disk).unwrap();
-    // The disk is in a namespace of its own, and ends with it; what is on it is looked at there.
+    // The disk is in a namespace of its own, and ends with it; its contents are checked there.
     let script = r#"mount -t tmpfs -o size=2m tmpfs "$2"
         "$3" copy --chunk 1MiB "$1" "$2/copy"; echo "code $?"
         cd "$2/copy" && for file in $(ls -A); do cmp "$file" "$1/$file" && echo "whole $file"; done"#;
@@ -850,7 +852,7 @@ fn a_full_disk_is_said_and_leaves_no_half_file() {
     assert!(stdout.contains("code 1\n"), "{ended:?}");
     assert!(ended.stderr.contains("No space left on device"), "{ended:?}");
     assert!(ended.stderr.contains("the copy is not complete"), "{ended:?}");
-    // Everything that has a name is whole, and nothing is left of the rest.
+    // Every file under its final name is complete, and nothing is left of the others.
     let whole = stdout.lines().filter(|line| line.starts_with("whole ")).count();
     assert!((1..=10).contains(&whole), "{ended:?}");
     assert!(!stdout.contains("whole large") && !ended.stderr.contains("cmp:"), "{ended:?}");
@@ -901,7 +903,7 @@ fn what_another_user_may_not_read_is_reported() {
             "set-id bits speak of another owner"
         );
         assert_eq!(fs::metadata(target.join("read only")).unwrap().mode() & 0o7777, 0o555);
-        // Also what is in a directory that may not be written to is kept up to date.
+        // Files in a directory that is not writable are updated, too.
         fs::write(source.join("read only/file"), "newer").unwrap();
     }
     assert_eq!(fs::read(target.join("read only/file")).unwrap(), b"newer");
@@ -943,7 +945,7 @@ fn mounts_sockets_and_long_paths() {
     assert_eq!((&said[0]["errors"], &said[0]["left_out"]), (&0.into(), &3.into()), "{ended:?}");
     assert_eq!((&said[0]["directories"], &said[0]["copied"]), (&41.into(), &1.into()), "{ended:?}");
     assert!(!target.join("mounted/file").exists());
-    // Crossing mounts, the loop is found out, and is an error.
+    // With mounts crossed, the loop is detected, and is an error.
     assert_eq!(said[1]["errors"], 1, "{ended:?}");
     assert_eq!(said[1]["first_errors"][0]["reason"], "it is mounted below itself", "{ended:?}");
     assert_eq!(fs::read(folder.path().join("target.crossed/mounted/file")).unwrap(), b"outside");

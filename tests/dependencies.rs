@@ -1,12 +1,12 @@
 //! `scripts/install-deps` lists every program that tests and studies start.
 //!
-//! A machine that has a program by chance hides that the list lacks it; a fresh one then fails. So the sources are
-//! searched for the names of programs, and each must be in the list or come with every Debian system.
+//! A machine that happens to have a program installed hides that the list lacks it; a fresh machine then fails. So the
+//! sources are searched for the names of programs, and each must be in the list or be part of every Debian system.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Programs of Debian's essential packages, and those that building with Cargo already needs.
+/// Programs of Debian's essential packages, and those that building with Cargo requires anyway.
 const GIVEN: &[&str] = &["bash", "cp", "du", "grep", "rm", "sh"];
 
 /// Calls whose first argument is the name of a program.
@@ -16,7 +16,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every Rust source below a folder, build output apart.
+/// Collects every Rust source below a folder, except for build output.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -28,7 +28,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Names of programs that a source starts, as far as they are literals.
+/// Returns the names of programs that a source starts, where they are literals.
 fn programs(text: &str) -> impl Iterator<Item = &str> {
     CALLS.iter().flat_map(|call| text.split(call).skip(1)).filter_map(|rest| {
         let (name, _) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
@@ -53,7 +53,7 @@ fn every_program_that_is_started_is_installed_by_the_script() {
             started.entry(name.to_string()).or_insert_with(|| file.clone());
         }
     }
-    // A command of clap's, which is no program.
+    // This is a command of clap, not a program.
     started.remove("walk-tree");
     for known in ["ip", "tc", "ethtool", "unshare"] {
         assert!(started.contains_key(known), "the search no longer finds `{known}`; it has to be mended");

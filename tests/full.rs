@@ -1,7 +1,7 @@
 //! Full volumes: real file systems of a few hundred megabytes that a server fills, empties and overwrites.
 //!
-//! They are mounted for these tests, which takes root. Without it a sentence says so; the same promises are kept on
-//! simulated disks by the tests of `crates/logstore`.
+//! They are mounted for these tests, which requires root. Without it the tests print that they are skipped; the same
+//! guarantees are checked on simulated disks by the tests of `crates/logstore`.
 
 mod harness;
 
@@ -17,13 +17,13 @@ const MIB: u64 = 1 << 20;
 
 /// A file system of its own, unmounted when the test is over.
 struct Volume {
-    /// Where it is mounted; empty but for what its maker put there.
+    /// The mount point; empty except for files of the file system's own.
     path: PathBuf,
     _folder: tempfile::TempDir,
 }
 
 impl Volume {
-    /// Makes and mounts one of so many bytes; `None`, with a sentence, without the right to.
+    /// Creates and mounts a volume of so many bytes. Without root it prints a message and returns `None`.
     fn new(bytes: u64) -> Option<Volume> {
         if !rustix::process::geteuid().is_root() {
             println!("mounting a file system takes root: this test was not run");
@@ -39,7 +39,7 @@ impl Volume {
         let ext4 = run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image))
             && run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&path));
         if !ext4 {
-            // Where there are no loop devices, memory has to do.
+            // Without loop devices, a file system in memory is used.
             let size = format!("size={bytes}");
             let mounted = run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&path));
             assert!(mounted, "neither a loop device nor a tmpfs could be mounted");
@@ -51,13 +51,13 @@ impl Volume {
         file(&self.path.join("store"))
     }
 
-    /// Bytes that anybody may still take.
+    /// Returns the bytes that are still available to any user.
     fn available_bytes(&self) -> u64 {
         let volume = rustix::fs::statvfs(&self.path).unwrap();
         volume.f_bavail * volume.f_frsize
     }
 
-    /// Takes all that is left of it, as another program may.
+    /// Takes all the space that is left, as another program might.
     fn fill_up(&self, name: &str) {
         let file = std::fs::File::create(self.path.join(name)).unwrap();
         let mut bytes = self.available_bytes();
@@ -73,7 +73,7 @@ impl Volume {
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        // The server that used it may be going away still; a lazy one goes when that has.
+        // The server that used it may still be ending; a lazy unmount completes when it has.
         let _ = Command::new("umount").arg("-l").arg(&self.path).status();
     }
 }
@@ -82,7 +82,7 @@ fn content(seed: u64, bytes: u64) -> Vec<u8> {
     seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().into_iter().cycle().take(bytes as usize).collect()
 }
 
-/// Writes objects of so many bytes until one is refused; gives how many there are. The refusal says what to do.
+/// Writes objects of so many bytes until one is refused, with advice in the error. Returns the number of objects.
 fn fill(server: &Server, from: u64, object_bytes: u64) -> u64 {
     let store = nacre::open(&server.uri).unwrap().blocking();
     for number in from.. {
@@ -118,15 +118,15 @@ fn a_full_volume_is_no_dead_end() {
     const OBJECT_BYTES: u64 = 2 * MIB;
     let server = Server::start(&volume.store(), &[]);
     let count = fill(&server, 0, OBJECT_BYTES);
-    // What the volume has but for its own tables, a few segments and the reserve.
+    // The capacity of the volume except for its own tables, a few segments and the reserve.
     assert!(count * OBJECT_BYTES >= 330 * MIB, "only {count} objects of 2 MiB found room");
-    // Nothing was lost by the refusal, and what takes less space is not refused.
+    // Nothing was lost by the refusal, and a write that takes less space is accepted.
     check(&server, 0..count, OBJECT_BYTES);
     remove(&server, 0..10);
     let more = fill(&server, 1000, OBJECT_BYTES) - 1000;
     assert!(more >= 8, "{more} objects found the room of 10 that were removed");
 
-    // The same after a death at the worst moment, and however often.
+    // The result is the same after a kill at the worst moment, any number of times.
     server.kill();
     let server = Server::start(&volume.store(), &[]);
     check(&server, (10..count).chain(1000..1000 + more), OBJECT_BYTES);
@@ -136,7 +136,7 @@ fn a_full_volume_is_no_dead_end() {
     assert!(again >= 8, "{again} objects found the room of 10 that were removed");
     assert!(server.stop(rustix::process::Signal::TERM).success(), "a full store is closed in good order");
 
-    // Where somebody else takes the rest.
+    // Another program takes the rest.
     volume.fill_up("somebody-else");
     let server = Server::start(&volume.store(), &[]);
     remove(&server, 20..30);
@@ -147,7 +147,7 @@ fn a_full_volume_is_no_dead_end() {
     assert!(fill(&server, 4000, OBJECT_BYTES) - 4000 >= (count - 30) * 9 / 10);
 }
 
-/// Overwrites blocks at random, many at a time, and gives what each of them holds.
+/// Overwrites blocks at random, many at a time, and records the contents of each.
 fn overwrite(server: &Server, blocks: u64, writes: u64, random: &mut Random, generations: &mut Vec<u64>) {
     const DEPTH: usize = 32;
     let store = nacre::open(&server.uri).unwrap();
@@ -163,7 +163,7 @@ fn overwrite(server: &Server, blocks: u64, writes: u64, random: &mut Random, gen
         let mut under_way: VecDeque<(u64, _)> = VecDeque::new();
         for step in 0..writes {
             let mut index = if first { step } else { random.below(blocks) };
-            // Of two writes of a block that are under way at once, either may come last.
+            // Of two concurrent writes of a block, either may come last.
             while under_way.iter().any(|(other, _)| *other == index) {
                 index = random.below(blocks);
             }
@@ -195,7 +195,7 @@ fn check_blocks(server: &Server, generations: &[u64]) {
     }
 }
 
-/// How often the tests below write over what is there; more is for when there is time.
+/// Returns how often the tests below overwrite the data: once, unless NACRE_FULL_ROUNDS gives another number.
 fn rounds() -> u64 {
     std::env::var("NACRE_FULL_ROUNDS").map_or(1, |text| text.parse().expect("NACRE_FULL_ROUNDS is a number"))
 }
@@ -213,7 +213,7 @@ fn a_store_works_at_nine_tenths_of_its_volume() {
         overwrite(&server, blocks, blocks, &mut random, &mut generations);
     }
     check_blocks(&server, &generations);
-    // Somebody else takes what is left: the store needs no more than it has.
+    // Another program takes what is left: the store needs no more than it has.
     volume.fill_up("somebody-else");
     overwrite(&server, blocks, blocks / 2, &mut random, &mut generations);
     server.kill();
@@ -223,7 +223,7 @@ fn a_store_works_at_nine_tenths_of_its_volume() {
     check_blocks(&server, &generations);
 }
 
-/// Bytes that a folder takes of its file system, itself included, as `du` finds them.
+/// Returns the bytes that a folder occupies in its file system, itself included, as `du` counts them.
 fn taken(path: &Path) -> u64 {
     let files = std::fs::read_dir(path).unwrap().filter_map(|entry| entry.ok()?.metadata().ok());
     files.chain([std::fs::metadata(path).unwrap()]).map(|metadata| metadata.blocks() * 512).sum()
@@ -238,7 +238,7 @@ fn a_capacity_is_a_bound_for_small_objects_and_for_keys_too() {
         let server = Server::start(&file(folder.path()), &flags);
         let store = nacre::open(&server.uri).unwrap();
         let write = |number: u64| {
-            // The data is a tenth of what is kept of it.
+            // The store keeps ten times as many bytes as the data has.
             let data = content(number, 100);
             match keys {
                 true => {
@@ -297,7 +297,7 @@ fn a_capacity_is_a_bound_and_can_be_filled() {
     assert_eq!(error.kind, ErrorKind::OutOfSpace);
     assert!(error.message.contains("its capacity is 33554432 bytes"), "{error}");
     assert!(taken(folder.path()) <= capacity);
-    // Nothing was changed by the refusal, and a transaction that shrinks is none.
+    // Nothing was changed by the refusal, and a transaction that shrinks the data is accepted.
     check_blocks(&server, &generations);
     store.object("blocks").unwrap().truncate(0).unwrap();
     store.object("large").unwrap().write(0, vec![1; 6 << 20]).unwrap();
@@ -307,7 +307,7 @@ fn a_capacity_is_a_bound_and_can_be_filled() {
 #[test]
 fn garbage_is_found_before_a_write_is_refused() {
     let Some(volume) = Volume::new(400 * MIB) else { return };
-    // 300 MiB are there to be taken, 200 of them live and 96 garbage.
+    // 300 MiB are available, 200 of them live and 96 garbage.
     let spoiler = std::fs::File::create(volume.path.join("somebody-else")).unwrap();
     let excess = volume.available_bytes() - 320 * MIB;
     rustix::fs::fallocate(&spoiler, rustix::fs::FallocateFlags::empty(), 0, excess).unwrap();

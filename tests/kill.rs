@@ -1,10 +1,10 @@
-//! `kill -9` at random moments, under load: what was acknowledged is there, and what was not is there wholly or not at
-//! all.
+//! `kill -9` at random moments, under load: acknowledged transactions survive, and others have taken effect completely
+//! or not at all.
 //!
-//! Every client keeps its own record. Each of its transactions writes pieces that lie far apart, in two forks, a key and an
-//! attribute, and puts its number into each of them; and it adds an entry to a log inside the object. After each kill
-//! all pieces must tell the same number, which must be that of the last transaction that was acknowledged, or of the one
-//! whose fate was open; and the log must hold every entry up to there and nothing behind.
+//! Every client keeps its own record. Each of its transactions writes pieces that lie far apart, in two forks, a key
+//! and an attribute, and puts its number into each of them; and it adds an entry to a log inside the object. After each
+//! kill all pieces must hold the same number, which must be that of the last acknowledged transaction, or of the one
+//! whose outcome was open; and the log must hold every entry up to there and nothing after it.
 
 mod harness;
 
@@ -17,18 +17,18 @@ use rustix::process::Signal;
 
 const KILLS: u64 = 24;
 const CLIENTS: usize = 4;
-/// Where the pieces of a transaction lie in the default fork, and how long they are.
+/// The offsets and lengths of a transaction's pieces in the default fork.
 const PIECES: [(u64, usize); 3] = [(1 << 30, 4096), ((1 << 30) + 100_000, 700), (1 << 40, 9000)];
 const ENTRY_BYTES: usize = 64;
 
-/// What one client knows of its object.
+/// A client's record of its object.
 struct Client {
     object: String,
     /// The last transaction that was acknowledged.
     acknowledged: u64,
-    /// The transaction whose fate is open.
+    /// The transaction whose outcome is open.
     open: Option<u64>,
-    /// How often a transaction whose fate was open turned out to have taken effect, or not.
+    /// The numbers of transactions whose outcome was open, by whether they turned out to have taken effect.
     fates: [u64; 2],
 }
 
@@ -75,7 +75,7 @@ impl Client {
                     (self.acknowledged, self.open) = (number, None);
                     acknowledged.fetch_add(1, Ordering::SeqCst);
                 }
-                // Nothing was changed: the number is free again.
+                // Nothing was changed: the number can be used again.
                 Err(error) if error.kind == ErrorKind::Unavailable || error.kind == ErrorKind::Closed => {
                     self.open = None;
                     return;
@@ -88,7 +88,7 @@ impl Client {
         }
     }
 
-    /// Compares what the store holds with the record.
+    /// Compares the store's contents with the record.
     fn check(&mut self, uri: &str) {
         let store = nacre::open(uri).unwrap().blocking();
         let object = store.object(&self.object).unwrap();
@@ -130,7 +130,7 @@ fn acknowledged_writes_survive_kill_9() {
     let mut random = Random::from_environment();
     let folder = harness::folder();
     let store = file(folder.path());
-    // Small, so that segments are cleaned and the index is written down while the server is killed.
+    // The sizes are small, so that segments are cleaned and the index is written while the server is killed.
     let flags = ["--segment-bytes", "256KiB", "--snapshot-bytes", "1MiB"];
     let mut clients: Vec<Client> = (0..CLIENTS)
         .map(|index| Client { object: format!("client-{index}"), acknowledged: 0, open: None, fates: [0; 2] })
@@ -144,7 +144,7 @@ fn acknowledged_writes_survive_kill_9() {
             for client in &mut clients {
                 scope.spawn(|| client.work(&uri, &acknowledged));
             }
-            // Under load: after so many acknowledgements of this round, and a little later.
+            // The kill comes under load: after so many acknowledgements of this round, and a little later.
             let begun = Instant::now();
             while acknowledged.load(Ordering::SeqCst) < progress {
                 assert!(begun.elapsed() < PATIENCE, "the clients get nowhere: {}", server.log());
@@ -176,7 +176,7 @@ fn a_stop_in_good_order_keeps_what_was_accepted() {
     for signal in [Signal::TERM, Signal::INT] {
         let folder = harness::folder();
         let store = file(folder.path());
-        // The system is trusted to sync what is acknowledged: then only a stop in good order does it.
+        // Syncing is left to the system, so only a regular stop makes the writes durable.
         let server = Server::start(&store, &["--durability", "none", "--segment-bytes", "1MiB"]);
         let uri = server.uri.clone();
         let mut clients: Vec<Client> = (0..CLIENTS)
@@ -214,7 +214,7 @@ fn requests_that_were_accepted_are_answered_before_the_end() {
     let store = nacre::open(&server.uri).unwrap();
     let object = store.object("a").unwrap();
     futures::executor::block_on(async {
-        // The answer to the last one that came before the stop proves that the server had accepted all before it.
+        // The answer to the last request before the stop proves that the server had accepted all earlier ones.
         let mut replies = Vec::new();
         for number in 0..200u64 {
             let write = Transaction::new().write(Fork::DEFAULT, number * 8, number.to_le_bytes().to_vec());

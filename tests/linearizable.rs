@@ -1,5 +1,5 @@
-//! Concurrent clients over the network, and a server that is killed again and again: what they saw of each object could
-//! have happened one transaction after another.
+//! Concurrent clients over the network, and a server that is killed again and again: the outcomes that they saw of each
+//! object must be explained by some order of the transactions.
 
 mod harness;
 
@@ -17,7 +17,7 @@ const CLIENTS: u64 = 6;
 const OBJECTS: u64 = 3;
 const SPAN_BYTES: u64 = 256;
 
-/// One client: what it asks next depends on what it saw last.
+/// A client, whose next request depends on its last result.
 struct Client {
     random: Random,
     /// Its number, which it writes, so that its writes can be told from others'.
@@ -39,14 +39,14 @@ impl Client {
         Key::try_from(["k", "l"][self.random.below(2) as usize]).unwrap()
     }
 
-    /// Bytes that nobody else writes, nor this client again.
+    /// Returns bytes that no other write contains.
     fn bytes(&mut self, len: u64) -> Vec<u8> {
         self.written += 1;
         let tag = (self.number << 32 | self.written).to_le_bytes();
         tag.into_iter().cycle().take(len as usize).collect()
     }
 
-    /// A transaction that hangs on nothing that was read before.
+    /// Returns a transaction that does not depend on earlier reads.
     fn plain(&mut self) -> Transaction {
         let (fork, range) = (self.fork(), self.range());
         match self.random.below(10) {
@@ -72,7 +72,7 @@ impl Client {
         }
     }
 
-    /// Asks again and again until the end.
+    /// Sends requests until the end.
     async fn work(&mut self, store: &Store, recorder: &Recorder, over: &AtomicBool, answered: &AtomicU64) {
         while !over.load(Ordering::SeqCst) {
             let object: ObjectId = format!("object-{}", self.random.below(OBJECTS)).parse().unwrap();
@@ -84,13 +84,13 @@ impl Client {
             };
             match done {
                 Ok(()) => drop(answered.fetch_add(1, Ordering::SeqCst)),
-                // The server is down; asking again at once would only make the history longer.
+                // The server is down; retrying at once would only make the history longer.
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         }
     }
 
-    /// Reads a range, and writes it on the condition that it did not change; once more if it did.
+    /// Reads a range, and writes it on the condition that it did not change; tries once more if it did.
     async fn update(
         &mut self,
         store: &Store,
@@ -136,7 +136,7 @@ fn histories_with_killed_servers_are_linearizable() {
     let mut random = Random::from_environment();
     let folder = harness::folder();
     let data = file(&folder.path().join("data"));
-    // A server that comes up again is found at the same place, and clients reconnect by themselves.
+    // A restarted server has the same address, and clients reconnect by themselves.
     let address = format!("unix:{}", folder.path().join("socket").display());
     let start =
         || Server::listen(&address, &data, &["--segment-bytes", "256KiB", "--snapshot-bytes", "512KiB"]);
@@ -151,7 +151,7 @@ fn histories_with_killed_servers_are_linearizable() {
                 futures::executor::block_on(client.work(&store, recorder, over, answered));
             });
         }
-        // Whatever goes wrong here, the clients must end, or the test never would.
+        // The clients must end even if an assertion fails here, or the test never would.
         let _end = End(&over);
         for kill in 0..=KILLS {
             let goal = answered.load(Ordering::SeqCst) + 50 + random.below(500);

@@ -1,5 +1,5 @@
-//! `put` is atomic: whoever reads an object gets the old content or the new one, whole, whatever becomes of the process
-//! that stores it.
+//! `put` is atomic: a reader gets the old content or the new one, complete, whatever happens to the process that stores
+//! it.
 
 mod harness;
 
@@ -12,7 +12,7 @@ use harness::{PATIENCE, Random, Server, file};
 use nacre::{ByteRange, ErrorKind};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Bytes of a content that are its own: each word says which content it is of, and where it stands in it.
+/// Returns a word of a content, which identifies the content and the word's position in it.
 fn word(content: u32, index: u64) -> [u8; 8] {
     (u64::from(content) << 32 | (index & 0xffff_ffff)).to_le_bytes()
 }
@@ -23,7 +23,7 @@ fn content(content: u32, bytes: usize) -> Vec<u8> {
     all
 }
 
-/// Checks, as bytes arrive, that all of them are of one content.
+/// A check, while bytes arrive, that all of them belong to one content.
 #[derive(Default)]
 struct Check {
     content: Option<u32>,
@@ -50,7 +50,7 @@ impl Write for Check {
     }
 }
 
-/// Reads an object: which content it has, and how long it is. `None` if it changed meanwhile.
+/// Reads an object. Returns the number and the length of its content; `None` if it changed meanwhile.
 fn read(uri: &str, object: &str) -> Option<(u32, u64)> {
     let store = nacre::open(uri).unwrap().blocking();
     let mut check = Check::default();
@@ -115,7 +115,7 @@ fn a_put_that_is_killed_leaves_the_old_content_to_all_readers() {
                 }
             });
         }
-        // A failed assertion of this thread must end the readers too.
+        // A failed assertion of this thread must end the readers, too.
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for number in 2..2 + kills {
                 std::fs::write(&source, content(number, BYTES)).unwrap();
@@ -140,7 +140,7 @@ fn a_put_that_is_killed_leaves_the_old_content_to_all_readers() {
         "{kills} kills, content {stored} stands at the end; {} whole reads meanwhile",
         reads.into_inner()
     );
-    // What dead writers left takes no part in anything, is found, and goes away.
+    // The remains of dead writers have no effect, are listed, and can be removed.
     let staged = server.run(["ls", "--staged", "--json"]).json();
     assert!(staged.as_array().unwrap().iter().all(|stage| stage["object"] == "a" && stage["bytes"].is_u64()));
     assert_eq!(server.run(["stat", "a", "--json"]).json()["bytes"], BYTES);
@@ -148,7 +148,7 @@ fn a_put_that_is_killed_leaves_the_old_content_to_all_readers() {
     server.run(["rm", "--staged", "a"]).ok();
     assert_eq!(server.run(["ls", "--staged", "--json"]).json(), serde_json::json!([]));
     assert_eq!(read(&server.uri, "a"), Some((stored, BYTES as u64)));
-    // Replaced content and the stages' is garbage, in the cleaner's eyes too.
+    // Replaced and staged content is garbage to the cleaner, too.
     server.run(["compact"]).ok();
     let live = server.run(["info", "--json"]).json()[0]["report"]["live_bytes"].as_u64().unwrap();
     assert_eq!(live, BYTES as u64);
@@ -182,7 +182,7 @@ fn an_interrupted_put_leaves_the_old_content_and_nothing_else() {
     }
 }
 
-/// Waits until a process catches SIGINT: only then does a signal not just end it.
+/// Waits until a process handles SIGINT: before that, a signal would just end it.
 fn wait_for_handler(child: &Child) {
     let begun = Instant::now();
     loop {
@@ -208,7 +208,7 @@ fn of_concurrent_puts_one_wins_whole() {
                 scope.spawn(move || {
                     let number = round * 4 + writer + 1;
                     let source = folder.join(number.to_string());
-                    // Of different lengths, so that a remainder would show.
+                    // Of different lengths, so that a remainder would be visible.
                     std::fs::write(&source, content(number, (18 << 20) + 8 * number as usize)).unwrap();
                     server.run(["put", "a", source.to_str().unwrap()]).ok();
                 });
@@ -229,7 +229,7 @@ fn a_writer_whose_stage_was_removed_fails_and_changes_nothing() {
         let mut put = piped(&server, "a");
         put.stdin.as_mut().unwrap().write_all(&content(2, 24 << 20)).unwrap();
         wait_for_stage(&server, "a", 16 << 20);
-        // Young ones are not removed with old ones.
+        // Recent stages are not removed with old ones.
         server.run(["rm", "--staged", "a", "--idle", "3600"]).ok();
         assert_eq!(server.run(["ls", "--staged", "--json"]).json().as_array().unwrap().len(), 1);
         server.run(removal).ok();
@@ -273,7 +273,7 @@ fn reserved_names_are_hidden_and_not_taken_by_accident() {
     let mut put = piped(&server, "a");
     put.stdin.as_mut().unwrap().write_all(&content(2, 24 << 20)).unwrap();
     wait_for_stage(&server, "a", 16 << 20);
-    // An object whose first content is on its way has none.
+    // An object whose first content is still arriving has none.
     let stat = server.run(["stat", "a", "--json"]).json();
     assert_eq!((&stat["forks"], &stat["bytes"]), (&serde_json::json!([]), &serde_json::json!(0)));
     server.run(["get", "a"]).failed(1, &["object \"a\"", "no fork at all"]);

@@ -1,5 +1,5 @@
-//! `nacre reflect`, through the built program, on loopback: members hear each other, groups are apart, locations move,
-//! states are handed over, tokens are asked for, and the pages say what is so.
+//! `nacre reflect`, through the built program, on loopback: members receive each other's datagrams, groups are
+//! separate, locations move, states are handed over, tokens are required, and the pages report it all.
 
 mod harness;
 
@@ -31,7 +31,7 @@ fn what_one_member_sends_every_other_member_gets() {
     assert_eq!(second.hear(), "from the first");
     assert_eq!(echoing.hear(), "from the first");
     second.say("from the second");
-    // Its own are not among what a member hears, unless it asks for them.
+    // A member does not receive its own datagrams, unless it asks for them.
     assert_eq!(first.hear(), "from the second");
     assert_eq!(echoing.hear(), "from the second");
     echoing.say("from the third");
@@ -51,7 +51,7 @@ fn what_one_member_sends_every_other_member_gets() {
     let (_, rest) = stranger.close();
     assert!(rest.iter().all(|event| event["event"] != "datagram"), "{rest:?}");
 
-    // A plain socket that has not joined is nobody.
+    // A plain socket that has not joined is not served.
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.send_to(b"let me in", reflector.address).unwrap();
     until("the stranger is counted", || {
@@ -82,7 +82,7 @@ fn standard_output_is_what_arrives_and_standard_input_is_sent() {
     let said = String::from_utf8(text.stderr).unwrap();
     assert!(said.contains("joined") && said.contains(&reflector.address.to_string()), "{said}");
 
-    // Nothing more comes: that is a failure, of which the exit code tells.
+    // No further datagram arrives, which is a failure and shows in the exit code.
     let ended = reflect(&["join", &group, "--count", "1", "--timeout", "200ms"]);
     assert_eq!(ended.code, 1, "{ended:?}");
     assert!(ended.stderr.contains("200ms"), "{ended:?}");
@@ -113,7 +113,7 @@ fn numbered_groups_show_their_numbers_and_others_do_not() {
 
 #[test]
 fn groups_that_are_ports_are_apart() {
-    // Two ports that are free now, next to the shared one: they are bound anew by the reflector.
+    // Two free ports, next to the shared one: the reflector binds them again.
     let free: Vec<UdpSocket> = (0..2).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
     let ports: Vec<u16> = free.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
     drop(free);
@@ -187,7 +187,7 @@ fn a_token_is_asked_for_where_there_is_a_key() {
 fn a_state_is_fetched_from_a_member_and_handed_to_who_joins() {
     let folder = harness::folder();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    // More than one datagram holds.
+    // More than fits into one datagram.
     let state: String = (0..5000).map(|number| format!("tile {number}\n")).collect();
     std::fs::write(path("first"), &state).unwrap();
     let reflector = Reflector::start(&["--state-every", "200ms"]);
@@ -199,7 +199,7 @@ fn a_state_is_fetched_from_a_member_and_handed_to_who_joins() {
     assert_eq!(event["bytes"], state.len());
     assert_eq!(std::fs::read_to_string(path("second")).unwrap(), state);
 
-    // The first is gone: the second is asked, and its newer state is what a third one gets.
+    // The first member is gone: the second is asked for the state, and its newer one is handed to a third.
     first.close();
     std::fs::write(path("second"), "a new world").unwrap();
     let version = event["version"].as_u64().unwrap();
@@ -236,12 +236,12 @@ fn a_location_moves_between_two_reflectors_while_members_send() {
         }
     };
     round(&mut members);
-    // The store is told, and both reflectors follow it.
+    // The store is changed, and both reflectors follow it.
     reflect(&["move", "harbour", "--to", &there.group(2), "--store", &store.uri]).ok();
     there.until(2, "all have moved", |report| report["members"] == 4);
     here.until(1, "all have left", |report| report.is_null() || report["members"] == 0);
     round(&mut members);
-    // Who asks the old reflector is sent to the new one.
+    // A member that asks the old reflector is redirected to the new one.
     let mut late = Joined::join(&what, &[]);
     late.say("found you");
     for member in &members {
@@ -262,7 +262,7 @@ fn members_are_told_when_a_reflector_stops() {
     let reflector = Reflector::start(&["--heartbeat", "1h"]);
     let member = Joined::join(&reflector.group(1), &[]);
     assert_eq!(reflector.stop(Signal::INT).code(), Some(0));
-    // Long before it could have missed a heartbeat: it would take hours.
+    // Long before it could have missed a heartbeat, which would take hours.
     member.next("lost");
 }
 
@@ -339,7 +339,7 @@ fn what_is_wrong_is_said() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     reflect(&["serve", "--listen", &address, "--plane", "batch"]).failed(1, &[&address]);
-    // Nobody answers there: it listens, and says nothing.
+    // No member answers there: it listens, and sends nothing.
     reflect(&["send", &format!("1@{address}"), "x", "--timeout", "300ms"]).failed(1, &[&address]);
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     reflect(&["groups", "--http", &free]).failed(1, &["--http"]);
@@ -360,7 +360,7 @@ fn what_is_wrong_is_said() {
 
 #[test]
 fn whoever_waits_in_vain_is_told() {
-    // A socket that never answers: its port is nobody else's.
+    // A socket that never answers: no other process can have its port.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let group = format!("5@{}", silent.local_addr().unwrap());
     let ended = reflect(&["join", &group, "--timeout", "3500ms"]);

@@ -1,6 +1,6 @@
-//! The game of `examples/grid`, played by bots in processes of their own: they cross from group to group, are handed the
-//! states of cells, and must agree in the end on every flag; while locations move between reflectors, and a reflector is
-//! killed and started again.
+//! The game of `examples/grid`, played by bots in processes of their own: they move between groups, are handed the
+//! states of cells, and must agree in the end on every flag, while locations move between reflectors, and a reflector
+//! is killed and started again.
 
 mod harness;
 
@@ -11,10 +11,10 @@ use std::time::Duration;
 use harness::reflect::{Reflector, relocate, until};
 use harness::{Server, folder, wait};
 
-/// A whole game of bots is long on a busy machine.
+/// The time limit: a game of bots takes long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The game, which is built with the tests.
+/// Returns the path of the game, which is built with the tests.
 fn game() -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_nacre")).with_file_name("examples").join("grid");
     assert!(path.exists(), "{} is missing: cargo build --package nacre-cli --example grid", path.display());
@@ -33,13 +33,13 @@ fn start(players: u32, words: &[&str]) -> Vec<Child> {
     (1..=players).map(bot).collect()
 }
 
-/// How a game ended: what all agreed on, and what each said.
+/// Returns the end of a game: the result that all bots agreed on, and the output of each.
 #[track_caller]
 fn finish(bots: Vec<Child>) -> (String, Vec<String>) {
     let mut ends = Vec::new();
     for mut bot in bots {
         let status = wait(&mut bot, PATIENCE);
-        // What a bot prints fits into a pipe.
+        // The output of a bot fits into a pipe.
         let output = bot.wait_with_output().unwrap();
         let (stdout, stderr) =
             (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
@@ -55,7 +55,7 @@ fn finish(bots: Vec<Child>) -> (String, Vec<String>) {
     (first, ends.into_iter().map(|(_, stderr)| stderr).collect())
 }
 
-/// The number before some words in what a bot said.
+/// Returns the number before some words in a bot's output.
 fn number(said: &str, before: &str) -> u64 {
     let (left, _) = said.split_once(before).unwrap_or_else(|| panic!("\"{before}\" is not in {said}"));
     left.rsplit(|c: char| !c.is_ascii_digit()).find(|word| !word.is_empty()).unwrap().parse().unwrap()
@@ -94,12 +94,12 @@ fn cells_move_between_reflectors_and_a_killed_one_comes_back() {
         &["--reflector", &at, "--locations", "grid", "--turns", "80", "--turn-ms", "50", "--seed", "5"],
     );
     until("all are in", || (here.report()["members"].as_u64() >= Some(3)).then_some(()));
-    // Half of the world moves while they play.
+    // Half of the world moves during the game.
     for (group, name) in (21..).zip(names.iter().step_by(2)) {
         place(name, &there, group);
     }
     until("somebody has moved", || (there.report()["members"].as_u64() > Some(0)).then_some(()));
-    // And the rest is gone for a moment.
+    // And the rest disappears for a moment.
     let address = here.address.to_string();
     here.kill();
     let _again = Reflector::listen(&address, &flags);

@@ -1,6 +1,6 @@
-//! A reflector in network namespaces, between two networks: forged addresses, which must not make it send more to anybody than
-//! came in that name; devices that go down; a full table of connections; missing rights; and what is left in the kernel
-//! when it is killed.
+//! A reflector in network namespaces, between two networks: forged addresses, which must not make it send more to an
+//! address than arrived in its name; devices that go down; a full table of connections; missing rights; and its traces
+//! in the kernel after it was killed.
 //!
 //! Needs root, iproute2, nftables, and setpriv of util-linux.
 
@@ -23,7 +23,7 @@ struct Between {
     inside: Namespace,
     left: Namespace,
     right: Namespace,
-    /// Goes last.
+    /// Dropped last.
     _lab: Lab,
 }
 
@@ -35,10 +35,10 @@ impl Between {
         for (number, outer) in [(1, &left), (2, &right)] {
             let device = format!("in{number}");
             lab.link((&inside, &device), (outer, "out")).unwrap();
-            // Devices with rings, as cables have; programs in the driver need them.
+            // Devices with rings, like physical ones; programs in the driver need them.
             inside.ring(&device).unwrap();
             outer.ring("out").unwrap();
-            // Nothing but what the test sends: no IPv6, and neighbours that nobody has to ask for.
+            // Only the test's own traffic: no IPv6, and neighbours that need no resolution.
             inside.sysctl(&format!("net/ipv6/conf/{device}/disable_ipv6"), "1").unwrap();
             outer.sysctl("net/ipv6/conf/out/disable_ipv6", "1").unwrap();
             inside.sysctl(&format!("net/ipv4/conf/{device}/rp_filter"), "0").unwrap();
@@ -56,7 +56,7 @@ impl Between {
         Between { reflector, inside, left, right, _lab: lab }
     }
 
-    /// What its administration says of it.
+    /// Returns the report of its administration.
     fn report(&self) -> Value {
         let (status, body) = self.inside.run(|| http(&self.reflector.http, "GET", "/groups", ""));
         assert_eq!(status, 200);
@@ -73,14 +73,14 @@ impl Between {
     }
 }
 
-/// The hardware address of a device.
+/// Returns the hardware address of a device.
 fn mac(namespace: &Namespace, device: &str) -> String {
     let text = namespace.ip(&["-j", "link", "show", "dev", device]).unwrap();
     let links: Value = serde_json::from_str(&text).unwrap();
     links[0]["address"].as_str().unwrap().to_owned()
 }
 
-/// Bytes and packets that came in at a namespace's device, and that went out.
+/// Returns the bytes and packets that a namespace's device received, and those that it sent.
 fn traffic(namespace: &Namespace) -> (u64, u64, u64, u64) {
     let text = namespace.ip(&["-j", "-s", "link", "show", "dev", "out"]).unwrap();
     let links: Value = serde_json::from_str(&text).unwrap();
@@ -88,7 +88,7 @@ fn traffic(namespace: &Namespace) -> (u64, u64, u64, u64) {
     (number("rx", "bytes"), number("rx", "packets"), number("tx", "bytes"), number("tx", "packets"))
 }
 
-/// An IPv4 datagram with any address as its source.
+/// Builds an IPv4 datagram with any source address.
 fn forged(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
     let udp_bytes = 8 + payload.len() as u16;
     let mut packet = vec![0x45, 0];
@@ -96,7 +96,7 @@ fn forged(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
     packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
     packet.extend(from.ip().octets());
     packet.extend(to.ip().octets());
-    // The system sums the header; without a sum of its own, a UDP datagram is taken as it is.
+    // The system computes the header's checksum; a UDP datagram without a checksum of its own is accepted.
     for word in [from.port(), to.port(), udp_bytes, 0] {
         packet.extend(word.to_be_bytes());
     }
@@ -160,14 +160,14 @@ fn forge(plane: &str) {
     requests.insert("a cut join", requests["join"][..60].to_vec());
     let mut answered = 0;
     for (number, (name, request)) in (10..).zip(&requests) {
-        // Another victim each time: how much one address is answered is limited, too.
+        // A different victim each time, because the answers to one address are limited as well.
         let victim = Ipv4Addr::new(10, 77, 2, number);
         between.right.address("out", &format!("{victim}/24")).unwrap();
         let right = mac(&between.right, "out");
         let neighbour = ["neigh", "replace", &victim.to_string(), "lladdr", &right, "dev", "in2"];
         between.inside.ip(&neighbour).unwrap();
         let before = traffic(&between.right);
-        // Strangers' payload may be counted in the kernel, and never reach the socket.
+        // Payload of strangers may be counted in the kernel, and never reach the socket.
         let arrived = |report: &Value| match *name {
             "payload" => report["refused"]["strangers"].as_u64().unwrap(),
             _ => report["plane_counters"]["received"].as_u64().unwrap(),
@@ -181,7 +181,7 @@ fn forge(plane: &str) {
             bytes_in += 14 + packet.len() as u64;
             raw.send_to(&packet, &SocketAddr::V4(reflector).into()).unwrap();
         }
-        // What it received it has answered before it tells of it.
+        // A datagram is counted as received only after it was answered.
         between.until("all has arrived", |report| {
             let dropped = report["refused"]["socket_full"].as_u64().unwrap();
             arrived(report) + dropped >= received + count
@@ -265,7 +265,7 @@ fn a_full_table_of_connections_costs_datagrams_and_not_the_reflector() {
     .encode();
     let begun = Instant::now();
     let mut number = 0_u32;
-    // Each is a connection of its own to the table; answers make it keep them.
+    // Each is a connection of its own in the table; answers keep it there.
     while read("/proc/sys/net/netfilter/nf_conntrack_count") + 64 < most {
         for _ in 0..2000 {
             number += 1;
@@ -278,7 +278,7 @@ fn a_full_table_of_connections_costs_datagrams_and_not_the_reflector() {
         assert!(begun.elapsed() < PATIENCE, "the table does not fill: it holds at most {most}");
     }
     println!("{number} connections filled the table of {most}");
-    // Those who were there before go on.
+    // The existing members are still served.
     left.say("while it is full");
     assert_eq!(listener.hear(), "while it is full");
     between.reflector.check_alive();
@@ -326,7 +326,8 @@ fn a_killed_reflector_leaves_nothing_in_the_kernel() {
     .unwrap();
     left.next("lost");
     right.next("lost");
-    // Another one in user space has the port to itself: nothing in the kernel takes its datagrams, or copies them again.
+    // Another reflector in user space has the port to itself: nothing in the kernel takes its datagrams, or copies them
+    // again.
     let again = inside.run(|| Reflector::listen("0.0.0.0:7400", &flags));
     let report = || -> Value {
         let (_, body) = inside.run(|| http(&again.http, "GET", "/groups", ""));

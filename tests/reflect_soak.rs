@@ -1,5 +1,5 @@
-//! Two reflectors under members that join, leave, crash and move, all the time and all at once. In the end nobody is
-//! stuck, nothing has leaked, and the counters add up.
+//! Two reflectors under members that join, leave, crash and move concurrently. In the end no member is stuck, nothing
+//! has leaked, and the counters add up.
 //!
 //! A quarter of a minute by default; `make soak` takes ten minutes, or SOAK_SECONDS.
 
@@ -15,39 +15,39 @@ use harness::{Random, Server};
 use nacre_reflect::client::{Client, ClientError, ClientEvent};
 use nacre_reflect::member::{MemberEvent, MemberOptions, SendError, Target, Wanted};
 
-/// Threads with members, and members of each.
+/// The number of threads with members, and of members of each.
 const THREADS: u64 = 2;
 const MEMBERS: usize = 24;
-/// Groups that members choose from, at each reflector, and locations.
+/// The number of groups that members choose from, at each reflector, and that of locations.
 const GROUPS: u64 = 8;
 const LOCATIONS: u64 = 4;
-/// Groups that locations are in.
+/// The number of groups that locations are in.
 const LOCATION_GROUPS: u32 = 100;
 
-/// What everybody shares.
+/// The state shared by all threads.
 struct World {
     reflectors: [std::net::SocketAddr; 2],
-    /// Whether members still come and go.
+    /// True while members still come and go.
     moving: AtomicBool,
-    /// Whether members are still there.
+    /// True while members are still present.
     present: AtomicBool,
     sent: AtomicU64,
     heard: AtomicU64,
     crashed: AtomicU64,
-    /// Members of each thread, by the reflector and group that they are in; `None` where one is in between.
+    /// The group and reflector of each member, by thread; `None` for a member in transition.
     there: [Mutex<Vec<Option<Target>>>; THREADS as usize],
 }
 
-/// A member, and what it knows.
+/// A member, and its record.
 struct Member {
     client: Client,
     name: String,
-    /// What it sends is marked with this: a group's number, or a location.
+    /// The mark of the datagrams that it sends: a group's number, or a location.
     room: String,
-    /// Locations move, and what was on its way then may come in any order.
+    /// False for locations, which move, so that datagrams in transit may arrive in any order.
     in_order: bool,
     number: u64,
-    /// By sender: the last number.
+    /// The last number by sender.
     heard: HashMap<String, u64>,
 }
 
@@ -59,7 +59,7 @@ impl Member {
         Member { client, name, room, in_order, number: 0, heard: HashMap::new() }
     }
 
-    /// Takes what has come.
+    /// Handles the events that have arrived.
     fn listen(&mut self, world: &World) {
         while let Some(event) = self.client.poll(Duration::ZERO).unwrap() {
             match event {
@@ -75,7 +75,7 @@ impl Member {
         let text = std::str::from_utf8(payload).expect("members send text");
         let words: Vec<&str> = text.split(' ').collect();
         let [room, sender, number, _] = words[..] else { panic!("nobody sent \"{text}\"") };
-        // Who has just moved may still hear of where it was.
+        // A member that has just moved may still receive datagrams of its former room.
         if room != self.room {
             return;
         }
@@ -111,7 +111,7 @@ fn choose(world: &World, random: &mut Random) -> (Wanted, String, bool) {
     (Wanted::Group(vec![Target { reflector, group }]), room, true)
 }
 
-/// The members of one thread.
+/// Runs the members of one thread.
 fn live(world: &World, thread: usize, mut random: Random) {
     let mut members: Vec<Member> = Vec::new();
     let mut born = 0;
@@ -135,7 +135,7 @@ fn live(world: &World, thread: usize, mut random: Random) {
                 members.swap_remove(at).client.leave(Duration::from_millis(500)).unwrap();
             }
             5 if !members.is_empty() => {
-                // Gone, without a word.
+                // It vanishes without leaving.
                 drop(members.swap_remove(at));
                 world.crashed.fetch_add(1, Ordering::Relaxed);
             }
@@ -151,7 +151,7 @@ fn live(world: &World, thread: usize, mut random: Random) {
                 }
             }
         }
-        // A turn of the world takes some time; members of a game do not send as fast as they can.
+        // Each turn takes some time, because members of a game do not send as fast as they can.
         std::thread::sleep(Duration::from_millis(2));
     }
     for member in members {
@@ -159,7 +159,7 @@ fn live(world: &World, thread: usize, mut random: Random) {
     }
 }
 
-/// What a process holds: memory in KiB, and files.
+/// Returns the memory in KiB and the number of files that a process holds.
 fn held(pid: u32) -> (u64, usize) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -195,7 +195,7 @@ fn members_come_and_go_and_nothing_is_left_of_them() {
     let mut moves = 0;
 
     std::thread::scope(|scope| {
-        // A panic here must not leave the others going on for ever.
+        // A panic here must not leave the other threads running for ever.
         let _end = EndOnDrop(&world);
         for thread in 0..THREADS {
             let (world, random) = (&world, Random(random.next()));
@@ -215,7 +215,7 @@ fn members_come_and_go_and_nothing_is_left_of_them() {
         }
         world.moving.store(false, Ordering::Release);
 
-        // Whoever crashed is forgotten, whoever is there is known, in its group and in no other.
+        // Crashed members are forgotten, and present ones are known, in their own group only.
         until("reflectors know exactly those members who are there", || {
             assert!(world.present.load(Ordering::Acquire), "a thread of members has failed");
             let there: Vec<Option<Target>> =
@@ -257,16 +257,16 @@ fn members_come_and_go_and_nothing_is_left_of_them() {
         let plane = |name: &str| about["plane_counters"][name].as_u64().unwrap();
         let control = |name: &str| about["control"][name].as_u64().unwrap();
         let number = |name: &str| about[name].as_u64().unwrap();
-        // What came in was for the reflector, or admitted, or refused for a reason.
+        // Received datagrams were for the reflector, admitted, or refused for a reason.
         let refused_here = sum(&about["refused"]) - about["refused"]["socket_full"].as_u64().unwrap();
         assert_eq!(plane("received"), plane("control") + number("admitted") + refused_here, "{about}");
-        // The groups together are the whole.
+        // The groups add up to the total.
         for name in ["admitted", "copies", "undeliverable"] {
             let groups = all["groups"].as_array().unwrap();
             let together: u64 = groups.iter().map(|group| group[name].as_u64().unwrap()).sum();
             assert_eq!(together, number(name), "{name}: {all}");
         }
-        // Who came has gone, one way or another.
+        // All members that joined have left in one way or another.
         assert_eq!(control("joined"), control("left") + control("expired") + control("removed"), "{about}");
         assert_eq!(plane("waiting_bytes"), 0, "{about}");
         admitted += number("admitted");
@@ -276,12 +276,12 @@ fn members_come_and_go_and_nothing_is_left_of_them() {
         assert!(after.0 <= before.0 + before.0 / 4 + (8 << 10), "memory grew from {before:?} to {after:?}");
         assert!(after.1 <= before.1 + 4, "files grew from {before:?} to {after:?}");
     }
-    // What was sent was admitted, refused, or lost before it came in.
+    // Sent datagrams were admitted, refused, or lost before they arrived.
     println!("{admitted} admitted, {refused} refused");
     assert!(admitted > 0 && admitted <= sent);
 }
 
-/// Ends the world of everybody if one thread panics.
+/// Ends all threads if one of them panics.
 struct EndOnDrop<'a>(&'a World);
 
 impl Drop for EndOnDrop<'_> {

@@ -1,4 +1,4 @@
-//! A reflector where it is made difficult, on loopback: garbage, replays, changed addresses; killed and started again, or
+//! A reflector under adverse conditions, on loopback: garbage, replays, changed addresses; killed and started again, or
 //! replaced by its standby; members that vanish.
 
 mod harness;
@@ -13,7 +13,7 @@ use nacre_reflect::wire::{
 };
 use rustix::process::Signal;
 
-/// Somebody with a plain socket who speaks the protocol by hand.
+/// A plain socket that speaks the protocol by hand.
 struct Hand {
     socket: UdpSocket,
     reflector: SocketAddr,
@@ -35,7 +35,7 @@ impl Hand {
         Request::Join(join).encode()
     }
 
-    /// The next datagram.
+    /// Returns the next datagram.
     #[track_caller]
     fn receive(&self) -> Vec<u8> {
         let mut buffer = [0; 65_536];
@@ -48,7 +48,7 @@ impl Hand {
     fn cookie(&self, group: u32) -> [u8; COOKIE_BYTES] {
         self.send(&self.join(group, [0; COOKIE_BYTES]));
         loop {
-            // Answers to what was sent before may come first.
+            // Answers to earlier requests may come first.
             let answer = self.receive();
             if let Ok(Answer::Challenge { cookie, nonce: 7, seen }) = Answer::decode(&answer) {
                 assert_eq!(seen, self.socket.local_addr().unwrap());
@@ -57,7 +57,7 @@ impl Hand {
         }
     }
 
-    /// Joins, and gives the session and the datagram that did it.
+    /// Joins, and returns the session and the datagram of the join.
     #[track_caller]
     fn enter(&self, group: u32) -> (u64, Vec<u8>) {
         let join = self.join(group, self.cookie(group));
@@ -116,7 +116,7 @@ fn garbage_disturbs_nobody() {
     ];
     for round in 0..3000 {
         let mut bytes = match round % 3 {
-            // Genuine, but for some bytes, or for its end.
+            // Genuine, except for some bytes or the end.
             0 => {
                 let mut bytes = genuine[random.below(genuine.len() as u64) as usize].clone();
                 for _ in 0..random.below(4) {
@@ -125,14 +125,14 @@ fn garbage_disturbs_nobody() {
                 }
                 bytes
             }
-            // With the right beginning, and then anything.
+            // The right beginning, followed by random bytes.
             1 => MAGIC.iter().copied().chain((0..random.below(1400)).map(|_| random.next() as u8)).collect(),
             _ => (0..random.below(1400)).map(|_| random.next() as u8).collect::<Vec<u8>>(),
         };
         if random.below(3) == 0 {
             bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
         }
-        // A member's payload may be anything; so only what is for the reflector comes from that socket.
+        // A member's payload may be anything; so only datagrams for the reflector are sent from that socket.
         match bytes.starts_with(&MAGIC) && random.below(2) == 0 {
             true => member.send(&bytes),
             false => stranger.send(&bytes),
@@ -155,21 +155,21 @@ fn replayed_datagrams_are_worth_nothing() {
     let (session, join) = hand.enter(1);
     reflector.until(1, "it is in", |report| report["members"] == 1);
 
-    // A heartbeat is heard once.
+    // Each heartbeat counts once.
     for number in [5, 5, 4] {
         hand.send(&hand.heartbeat(1, session, number));
     }
     until_counted(&reflector, "refused_replayed", 2);
     assert_eq!(counted(&reflector, "heartbeats"), 1);
 
-    // Who has left is not brought back by a recording of how it came.
+    // A member that has left is not brought back by a replay of its join.
     hand.send(&Request::Leave { group: 1, session }.encode());
     reflector.until(1, "it has left", |report| report["members"] == 0 || report.is_null());
     hand.send(&join);
     until_counted(&reflector, "refused_cookie", 1);
     assert_eq!(reflector.report()["members"], 0);
 
-    // Nor is the recording of use from another address, or for another group.
+    // Nor does the replay work from another address, or for another group.
     let other = Hand::new(reflector.address);
     let cookie = hand.cookie(1);
     other.send(&other.join(1, cookie));
@@ -188,7 +188,7 @@ fn an_address_that_changes_needs_a_new_proof() {
     before.send(b"from the old address");
     assert_eq!(listener.hear(), "from the old address");
 
-    // The session alone is no proof: neither payload nor heartbeats are taken from the new address.
+    // The session alone is no proof: neither payload nor heartbeats are accepted from the new address.
     after.send(b"from nowhere");
     after.send(&after.heartbeat(1, session, 1));
     let answer = after.receive();
@@ -217,7 +217,7 @@ fn the_longest_datagrams_pass_and_longer_ones_are_counted() {
         speaker.send(&payload);
         assert!(listener.receive() == payload, "{length} bytes");
     }
-    // With a number before it, the longest does not fit any more.
+    // With a number in front, the longest payload does not fit any more.
     let (speaker, listener) = (Hand::new(reflector.address), Hand::new(reflector.address));
     speaker.enter(2);
     listener.enter(2);
@@ -236,7 +236,7 @@ fn a_member_that_vanishes_is_forgotten() {
     vanishes.signal(Signal::KILL);
     until_counted(&reflector, "expired", 1);
     reflector.until(1, "one is left", |report| report["members"].as_u64() <= Some(1));
-    // Who stays may have been late itself on a busy machine; it comes back by itself.
+    // The remaining member may have been late itself on a busy machine; it rejoins by itself.
     reflector.until(1, "one is there", |report| report["members"] == 1);
     drop(stays);
 }
@@ -275,7 +275,7 @@ fn a_killed_reflector_is_found_again_with_its_states() {
     second.say("so am I");
     assert_eq!(first.hear(), "so am I");
     assert_eq!(first.close().0, 0);
-    // Nobody who could be asked for it has the state now: what is handed over comes from the store.
+    // No member has the state any more, so it is handed over from the store.
     let _third = Joined::begin(&group, &["--state", &path("third")]).next("state");
     assert_eq!(std::fs::read_to_string(path("third")).unwrap(), "what the world is like");
     drop(again);

@@ -1,4 +1,5 @@
-//! `nacre remove` on trees with everything in them, while others change them, and where it must not go.
+//! `nacre remove` on trees with everything in them, under concurrent changes, and at the boundaries that it must not
+//! cross.
 
 mod harness;
 
@@ -25,7 +26,7 @@ fn remove_all(path: &Path) -> Ended {
     remove(&[OsStr::new("--yes"), path.as_os_str()])
 }
 
-/// A folder whose contents must stay, and the check that they did.
+/// A folder whose contents must stay, with a check that they did.
 struct Outside(tempfile::TempDir);
 
 impl Outside {
@@ -57,7 +58,7 @@ fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-/// A tree with everything that file systems allow.
+/// Creates a tree with everything that file systems allow.
 fn tree(root: &Path, outside: &Path) {
     let mut folder = root.to_owned();
     for depth in 0..20 {
@@ -77,7 +78,7 @@ fn tree(root: &Path, outside: &Path) {
     fs::hard_link(root.join("-rf"), root.join("second link")).unwrap();
     rustix::fs::mknodat(CWD, root.join("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
     drop(std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap());
-    // 40 times 200 bytes: no system call takes that as one path.
+    // 40 times 200 bytes: no system call accepts that as one path.
     let name = "d".repeat(200);
     let mut at = rustix::fs::open(root, OFlags::DIRECTORY, Mode::empty()).unwrap();
     for _ in 0..40 {
@@ -161,7 +162,8 @@ fn it_asks_or_refuses() {
     assert!(!is_there(&root));
 }
 
-/// Runs the program on a terminal of its own, with an answer typed into it.
+/// Runs the program on a terminal of its own, with an answer typed into it. Returns whether it succeeded, and its
+/// output.
 fn on_terminal(root: &Path, answer: &str) -> (bool, String) {
     // `script` gives its child a terminal, and passes its exit code on.
     let line = format!("'{}' remove '{}'", env!("CARGO_BIN_EXE_nacre"), root.display());
@@ -173,7 +175,7 @@ fn on_terminal(root: &Path, answer: &str) -> (bool, String) {
     };
     let mut stdin = child.stdin.take().unwrap();
     std::io::Write::write_all(&mut stdin, answer.as_bytes()).unwrap();
-    // Its standard input stays open until it is done: its end would be a hang-up.
+    // Its standard input stays open until it is done: closing it would be a hang-up.
     let output = child.wait_with_output().unwrap();
     drop(stdin);
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
@@ -229,7 +231,7 @@ fn large_directories_lose_no_entry() {
     }
 }
 
-/// Does something over and over until the guard is dropped, and says how often.
+/// Sets a flag, which ends the threads of the test, when it is dropped.
 struct Meanwhile<'a> {
     stop: &'a AtomicBool,
 }
@@ -249,7 +251,7 @@ fn directories_that_become_links_lead_nowhere() {
         for thread in 0..2 {
             let (root, outside, stop, swaps) = (&root, outside.path(), &stop, &swaps);
             scope.spawn(move || {
-                // Directories become links to the outside, and again directories; names of directories that are being
+                // Directories become links to the outside, and directories again; names of directories that are being
                 // removed lead elsewhere for moments.
                 let mut number = thread;
                 while !stop.load(Ordering::Relaxed) {
@@ -274,7 +276,7 @@ fn directories_that_become_links_lead_nowhere() {
         while swaps.load(Ordering::Relaxed) < 2000 || rounds < 10 {
             for number in 0..100 {
                 let leaf = root.join(format!("{}/{}/deep/deeper", number % 10, number / 10));
-                // While the others move them, some cannot be made.
+                // While the other threads move directories, some cannot be created.
                 if fs::create_dir_all(&leaf).is_ok() {
                     for file in 0..5 {
                         let _ = fs::write(leaf.join(format!("inside {file}")), "");
@@ -290,7 +292,7 @@ fn directories_that_become_links_lead_nowhere() {
             rounds += 1;
         }
     });
-    // The tree is made through names too, and so may itself have gone astray; but nobody removes anything there.
+    // The tree is created by names as well, so parts of it may end up outside; but nothing outside may be removed.
     for number in 0..20 {
         assert_eq!(fs::read(outside.path().join(format!("file {number}"))).unwrap(), b"precious");
         assert_eq!(fs::read(outside.path().join(format!("deep/deeper/{number}"))).unwrap(), b"precious");
@@ -314,7 +316,7 @@ fn what_is_made_meanwhile_goes_too_or_is_reported() {
     let (stop, made) = (AtomicBool::new(false), AtomicU64::new(0));
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The removal has to give up or to be faster. A bound keeps what a failure leaves behind small.
+            // The removal must give up or be faster. A bound limits the remains after a failure.
             for number in 1..1_000_000 {
                 if stop.load(Ordering::Relaxed) {
                     break;
@@ -333,7 +335,7 @@ fn what_is_made_meanwhile_goes_too_or_is_reported() {
         0 => assert_eq!(ended.stderr, ""),
         _ => assert!(ended.stderr.contains("cannot remove"), "{ended:?}"),
     }
-    // Undisturbed, what is left goes at the first attempt.
+    // Undisturbed, the rest is removed at the first attempt.
     if is_there(&root) {
         remove_all(&root).ok();
     }
@@ -353,7 +355,7 @@ fn what_another_user_may_not_remove_is_reported() {
     as_root();
     let folder = harness::folder();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // Others may not be able to reach the folder that it was built in.
+    // Others may have no access to the folder that the program was built in.
     let nacre = folder.path().join("nacre");
     fs::copy(env!("CARGO_BIN_EXE_nacre"), &nacre).unwrap();
     let root = folder.path().join("root");
@@ -431,7 +433,7 @@ fn a_signal_stops_it_in_good_order() {
         let mut command = program();
         command.args(["remove", "--yes", "--json", "--threads", "1"]).arg(&root);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // As soon as the first directory is gone.
+        // It is interrupted once the first directory is gone.
         while fs::read_dir(&root).is_ok_and(|entries| entries.count() == 100) {
             std::thread::yield_now();
         }

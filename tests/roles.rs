@@ -1,4 +1,4 @@
-//! Daemons of several roles: one process, one configuration, one page, one end.
+//! Daemons of several roles: one process, one configuration, one page, one shutdown.
 
 mod harness;
 
@@ -23,19 +23,19 @@ const BOTH: &[&str] = &[
     "127.0.0.1:0",
 ];
 
-/// Starts one on a store, at a socket in a folder.
+/// Starts such a daemon on a store, at a socket in a folder.
 #[track_caller]
 fn start(folder: &Path, store: &str, more: &[&str]) -> Server {
     let address = format!("unix:{}", folder.join("socket").display());
     Server::listen(&address, store, &[BOTH, more].concat())
 }
 
-/// The address of its pages.
+/// Returns the address of its pages.
 fn pages(server: &Server) -> String {
     server.ready["http"].as_str().unwrap().to_owned()
 }
 
-/// A group of its reflector, as members name it.
+/// Returns the name of a group of its reflector, in the form that members use.
 fn group(server: &Server, id: u32) -> String {
     format!("{id}@{}", server.ready["reflect"]["addresses"][0].as_str().unwrap())
 }
@@ -90,7 +90,8 @@ fn a_page_in_an_operators_browser_changes_and_reads_nothing() {
     let folder = harness::folder();
     let server = start(folder.path(), "mem:", &[]);
     let change = json!({ "location": "harbour", "reflector": "192.0.2.1:7400" }).to_string();
-    // As a script of another site would do it: a request without a preflight, then one under a name that points here.
+    // The requests that a foreign site's script could make: one without a preflight, then one under a name that points
+    // here.
     let foreign = ["Host: evil.example", "Origin: http://evil.example", "Content-Type: text/plain"];
     let local = ["Host: localhost", "Origin: http://evil.example", "Content-Type: text/plain"];
     assert_eq!(request(&pages(&server), "POST", "/locations", &foreign, &change).0, 421);
@@ -101,7 +102,7 @@ fn a_page_in_an_operators_browser_changes_and_reads_nothing() {
     assert_eq!(locations["locations"], json!({}));
     assert_eq!(server.run(["ls"]).text(), "");
 
-    // Another name is answered where the operator gave it, and another address is listened on where they said so.
+    // Another name is accepted if the operator gave it, and another address is listened on if they allowed it.
     let named = Server::start("mem:", &["--http", "127.0.0.1:0", "--http-host", "status.example"]);
     let host = ["Host: Status.Example:80"];
     assert_eq!(request(&pages(&named), "GET", "/healthz", &host, "").0, 200);
@@ -128,7 +129,7 @@ fn locations_are_moved_over_the_daemons_own_connection() {
         keygen.args(["keygen", file]);
         run_with(keygen, b"").ok();
     }
-    // Over TCP with the key; a reflector alone takes the same orders at its own address.
+    // Over TCP with the key; a reflector alone takes the same calls at its own address.
     let both = Server::listen(
         "127.0.0.1:0",
         "mem:",
@@ -156,7 +157,7 @@ fn locations_are_moved_over_the_daemons_own_connection() {
     reflect(&["move", "harbour", "--remove", "--admin", &alone]).ok();
     reflect(&["move", "harbour", "--remove", "--admin", &alone]).failed(1, &["no location \"harbour\""]);
 
-    // A reflector keeps no objects, and says so; a daemon without one moves nothing.
+    // A reflector keeps no objects, and reports that; a daemon without one cannot move locations.
     let mut ls = program();
     ls.args(["ls", "--store", &alone]);
     run_with(ls, b"").failed(1, &["keeps no objects"]);
@@ -203,7 +204,7 @@ fn a_stop_of_both_roles_under_load_loses_nothing_acknowledged() {
     });
     assert_eq!(status.code(), Some(0));
     member.next("lost");
-    // Where it was: a group without a location is known by its reflector's address.
+    // The address stays the same: a group without a location is known by its reflector's address.
     let listen = format!("listen={}", reflecting["addresses"][0].as_str().unwrap());
     let address = format!("unix:{}", folder.path().join("socket").display());
     let flags = ["--roles", "store,reflect", "--reflect", &listen, "--reflect", "plane=batch"];
@@ -212,7 +213,7 @@ fn a_stop_of_both_roles_under_load_loses_nothing_acknowledged() {
     for name in acknowledged.into_inner().unwrap() {
         assert_eq!(reader.object(&name).unwrap().read(0..100).unwrap().data, name.as_bytes(), "{name}");
     }
-    // The group's state is there for whoever joins first.
+    // The group's state is there for the first member that joins.
     let copy = folder.path().join("copy");
     let joined = Joined::begin(&group(&again, 5), &["--state", copy.to_str().unwrap()]);
     joined.next("state");
@@ -227,7 +228,7 @@ fn a_second_signal_ends_a_daemon_at_once() {
     command.args(["--json", "serve", "--store", "mem:", "--listen", &address]).args(BOTH);
     let server = Server::spawn(command);
     let member = Joined::join(&group(&server, 5), &[]);
-    // A member that cannot say that it was told is waited for.
+    // A member that cannot acknowledge the notice is waited for.
     member.signal(Signal::STOP);
     server.signal(Signal::TERM);
     until("it is stopping", || server.log().contains("stopping").then_some(()));
@@ -256,7 +257,7 @@ fn one_file_configures_all_roles_and_the_line_wins() {
     reflect(&["send", &group(&server, 5), "x"]).ok();
     assert!(listener.next("datagram")["sequence"].is_u64());
     drop(server);
-    // Of one group the line holds, of another one the file.
+    // The line sets one group, the file another.
     let server = Server::spawn(run(&["--reflect", "plane=batch", "--reflect", "group=6:members=2"]));
     assert_eq!(server.ready["reflect"]["plane"], "batch");
     let _members = [Joined::join(&group(&server, 6), &[]), Joined::join(&group(&server, 6), &[])];
@@ -264,7 +265,7 @@ fn one_file_configures_all_roles_and_the_line_wins() {
     reflect(&["send", &group(&server, 5), "x"]).ok();
     assert!(listener.next("datagram")["sequence"].is_u64());
     drop(server);
-    // A daemon without the role leaves the role's part alone, but not what is wrong in it.
+    // A daemon without the role ignores the role's table, but not the errors in it.
     let server = Server::spawn(run(&["--roles", "store"]));
     assert!(server.ready["reflect"].is_null());
     drop(server);

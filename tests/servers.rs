@@ -25,7 +25,7 @@ fn a_dead_server_costs_its_own_objects_and_no_others() {
         run_with(command, b"")
     };
     assert!(run(&["ls"]).text().lines().eq(&names), "listings are merged");
-    // What each of them keeps, by its own account.
+    // The contents of each server, by its own report.
     let info = run(&["info", "--json"]).json();
     let counts: Vec<u64> = (0..3).map(|part| info[part]["report"]["objects"].as_u64().unwrap()).collect();
     assert_eq!(counts.iter().sum::<u64>(), names.len() as u64, "no object is in two places: {counts:?}");
@@ -56,7 +56,7 @@ fn a_dead_server_costs_its_own_objects_and_no_others() {
                 continue;
             }
             for error in [read.unwrap_err(), written.unwrap_err()] {
-                // What was under way when the connection broke has an unknown fate; later ones never set out.
+                // Requests under way when the connection broke have an unknown outcome; later ones were never sent.
                 assert!(matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Unknown), "{error}");
                 assert!(error.message.contains(&dead) && error.message.contains(name), "{error}");
             }
@@ -66,7 +66,7 @@ fn a_dead_server_costs_its_own_objects_and_no_others() {
     run(&["read", lost]).failed(1, &[lost, &dead, "nacre serve"]);
     let kept = parts[0].first().unwrap();
     assert_eq!(run(&["read", kept]).ok(), kept.as_bytes());
-    // A listing that leaves objects out would pass for the whole.
+    // A listing that omits objects would be taken for a complete one.
     run(&["ls"]).failed(1, &[&dead]);
 }
 
@@ -101,13 +101,13 @@ fn objects_move_between_stores_with_their_versions() {
         command.args(["copy-objects", from, to, "--json"]);
         run_with(command, b"")
     };
-    // Out to a folder that is made for it, and on to another server.
+    // Out to a folder that is created for it, and on to another server.
     let between = harness::file(&folder.path().join("made"));
     let copied = copy(&one.uri, &between).json();
     assert_eq!((&copied["objects"], &copied["unchanged"]), (&29.into(), &0.into()));
     copy(&between, &two.uri).json();
     assert_eq!(all(&one), all(&two));
-    // Again: only what changed since.
+    // A repeated copy transfers only the changes since.
     one.run(["write", "object-03", "later"]).ok();
     let copied = copy(&one.uri, &two.uri).json();
     assert_eq!(
@@ -115,7 +115,7 @@ fn objects_move_between_stores_with_their_versions() {
         (&29.into(), &28.into(), &5.into())
     );
     assert_eq!(all(&one), all(&two));
-    // A copy that went its own way is left alone.
+    // A copy that was changed on its own is left alone.
     two.run(["write", "object-03", "elsewhere"]).ok();
     two.run(["keys", "set", "object-03", "k", "further"]).ok();
     one.run(["write", "object-03", "elsewhen"]).ok();

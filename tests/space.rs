@@ -1,4 +1,4 @@
-//! A store that is 60 % full of live data and overwritten at random for as long as one likes stays within its bound.
+//! A store that is 60 % full of live data and overwritten at random stays within its bound indefinitely.
 
 mod harness;
 
@@ -10,9 +10,9 @@ use nacre::{Fork, Transaction};
 const BLOCK_BYTES: u64 = 4096;
 const LIVE_BYTES: u64 = 12 << 20;
 const SEGMENT_BYTES: u64 = 1 << 20;
-/// How often the store is written over.
+/// The number of times that the store is overwritten.
 const CYCLES: u64 = 10;
-/// Writes that are under way at once.
+/// The number of writes that are under way at once.
 const DEPTH: usize = 64;
 
 fn block(index: u64, generation: u64) -> Vec<u8> {
@@ -20,10 +20,10 @@ fn block(index: u64, generation: u64) -> Vec<u8> {
     word.into_iter().cycle().take(BLOCK_BYTES as usize).collect()
 }
 
-/// Bytes of all files of a folder.
+/// Returns the bytes of all files of a folder.
 fn folder_bytes(folder: &std::path::Path) -> u64 {
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
-    // A file may go away between being listed and being looked at.
+    // A file may disappear between being listed and being examined.
     files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum()
 }
 
@@ -42,9 +42,9 @@ fn random_overwrites_stay_within_the_bound() {
         futures::executor::block_on(async {
             let mut under_way = VecDeque::new();
             for step in 0..blocks {
-                // First every block once; then any.
+                // First every block once; then random ones.
                 let mut index = if cycle == 0 { step } else { random.below(blocks) };
-                // Of two writes of a block that are under way at once, either may come last.
+                // Of two concurrent writes of a block, either may come last.
                 while under_way.iter().any(|(other, _)| *other == index) {
                     index = random.below(blocks);
                 }
@@ -71,7 +71,7 @@ fn random_overwrites_stay_within_the_bound() {
     println!("{} MiB written over {} MiB of live data: {info}", written_bytes >> 20, LIVE_BYTES >> 20);
     assert!(info["segments_cleaned"].as_u64().unwrap() > 0, "the cleaner had work to do");
     assert!(info["live_bytes"].as_u64().unwrap() >= LIVE_BYTES);
-    // And nothing was mixed up on the way.
+    // And no blocks were mixed up.
     let object = store.blocking().object("blocks").unwrap();
     for (index, generation) in generations.iter().enumerate() {
         let offset = index as u64 * BLOCK_BYTES;
@@ -81,13 +81,13 @@ fn random_overwrites_stay_within_the_bound() {
     }
 }
 
-/// 1.6 times the live data and four segments: that is what the log may take, at any moment.
+/// Checks that the log takes at most 1.6 times the live data and four segments.
 fn check(server: &Server, folder: &std::path::Path) {
     let info = server.run(["info", "--json"]).json()[0]["report"].clone();
     let number = |name: &str| info[name].as_u64().unwrap();
     let bound = number("live_bytes") * 16 / 10 + 4 * SEGMENT_BYTES;
     assert!(number("segment_bytes") <= bound, "{} bytes, {bound} allowed: {info}", number("segment_bytes"));
-    // The files say the same, apart from the snapshots of the index, which is small here.
+    // The files agree, apart from the snapshots of the index, which is small here.
     let files = folder_bytes(folder);
     assert!(files <= bound + (1 << 20), "{files} bytes of files, {bound} allowed: {info}");
 }

@@ -1,5 +1,5 @@
-//! `nacre walk`, through the built program, beside `find` and `du`: what it counts, lists, filters and draws, and how it
-//! ends.
+//! `nacre walk`, through the built program, compared with `find` and `du`: counting, listing, filters and histograms,
+//! and the exit codes.
 
 mod harness;
 
@@ -27,7 +27,7 @@ fn listed(words: &[&str]) -> Vec<Vec<u8>> {
     records(&walk(&[words, &["--list", "--null"]].concat()).ok())
 }
 
-/// A tree with everything in it, and its path.
+/// Creates a tree with everything in it, and returns its path as well.
 fn folder() -> (tempfile::TempDir, String) {
     let folder = harness::folder();
     tree::make(folder.path());
@@ -35,7 +35,7 @@ fn folder() -> (tempfile::TempDir, String) {
     (folder, path)
 }
 
-/// What `find` says of an entry.
+/// The output of `find` for an entry.
 struct Found {
     path: Vec<u8>,
     kind: u8,
@@ -206,7 +206,7 @@ fn the_largest_and_the_histograms_are_right() {
 #[test]
 fn lists_are_what_find_prints() {
     let (_folder, root) = folder();
-    // Reading directories may change the times of their last access, once.
+    // Reading directories may change their access times, once.
     find(&[&root, "-print0"]);
     for threads in ["1", "3"] {
         assert_eq!(listed(&[&root, "--threads", threads]), find(&[&root, "-print0"]));
@@ -214,7 +214,7 @@ fn lists_are_what_find_prints() {
     let format = "%y\\t%s\\t%m\\t%u\\t%g\\t%U\\t%G\\t%T@\\t%A@\\t%C@\\t%n\\t%i\\t%d\\t%p\\0";
     let fields = "type,size,mode,user,group,uid,gid,mtime,atime,ctime,links,inode,depth,path";
     assert_eq!(listed(&[&root, "--fields", fields]), find(&[&root, "-printf", format]));
-    // As lines, whatever is in the names.
+    // As lines, whatever the names contain.
     let lines = |bytes: Vec<u8>| {
         let mut lines: Vec<Vec<u8>> =
             bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
@@ -346,7 +346,7 @@ fn filters_choose_what_find_chooses() {
         let expected = find(&[&[&root[..]], *theirs, &["-print0"]].concat());
         assert_eq!(listed(&[&[&root[..]], *ours].concat()), expected, "{ours:?}");
         assert!(!expected.is_empty(), "{ours:?} is no test if it finds nothing");
-        // Summaries choose the same.
+        // Summaries select the same entries.
         let summary = walk(&[&[&root[..], "--json"], *ours].concat()).json();
         assert_eq!(summary["total"]["entries"], expected.len(), "{ours:?}");
     }
@@ -411,7 +411,7 @@ fn what_cannot_be_read_is_told_and_the_rest_is_counted() {
         |path: &Path, mode| fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode));
     mode(folder.path(), 0o755).unwrap();
     mode(&closed, 0).unwrap();
-    // It can be read, but nothing in it can be looked at.
+    // It can be listed, but its entries cannot be examined.
     let listable = folder.path().join("links");
     mode(&listable, 0o744).unwrap();
     let nobody = |program: &std::ffi::OsStr| {
@@ -419,7 +419,7 @@ fn what_cannot_be_read_is_told_and_the_rest_is_counted() {
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
         command
     };
-    // The program under test may lie where nobody else may go.
+    // The program under test may be in a folder that other users cannot enter.
     let copy = harness::folder();
     mode(copy.path(), 0o755).unwrap();
     let ours = copy.path().join("nacre");
@@ -440,7 +440,7 @@ fn what_cannot_be_read_is_told_and_the_rest_is_counted() {
     let all = find(&[&root, "-print0"]).len();
     assert_eq!(summary["total"]["entries"], all - unseen - 1);
 
-    // All of them can be had.
+    // All of them can be written to a file.
     let file = copy.path().join("errors");
     mode(copy.path(), 0o777).unwrap();
     let paths = |words: &[&str]| {
@@ -467,7 +467,7 @@ fn what_cannot_be_read_is_told_and_the_rest_is_counted() {
     let told = listed.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     assert_eq!(told.filter(|record| record["error"].is_string()).count(), unseen + 1);
 
-    // Names only: what find lists without asking for anything.
+    // Names only, which find lists without examining entries.
     let mut command = nobody(ours.as_os_str());
     command.args(["walk", &root, "--list", "--null"]);
     let ended = run_with(command, b"");
@@ -510,11 +510,11 @@ fn roots_are_walked_once_whatever_they_are() {
         let kept = roots.iter().find(|root| *root != dropped).unwrap_or(&roots[0]);
         assert_eq!(records(&ended.stdout), find(&[kept, "-print0"]), "{roots:?}");
     }
-    // Names of which one begins with the other.
+    // Two names, one of which is a prefix of the other.
     let longer = path("a longer");
     fs::create_dir(&longer).unwrap();
     assert_eq!(listed(&[&a, &longer]).len(), 5);
-    // Relative ones are listed as they were given.
+    // Relative paths are listed as given.
     let mut command = program();
     command.args(["walk", ".", "--list", "--null"]).current_dir(&a);
     let expected: Vec<&[u8]> = vec![b".", b"./b", b"./b/c", b"./file"];

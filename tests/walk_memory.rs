@@ -1,5 +1,5 @@
-//! What `nacre walk` takes of memory, whatever the tree. The only test of its program, so that what it measures of its
-//! children is of nobody else.
+//! The memory of `nacre walk`, whatever the tree. It is the only test of its program, so that the memory that it
+//! measures of its children is theirs alone.
 
 mod harness;
 

@@ -1,4 +1,5 @@
-//! `nacre walk` where it is made difficult: interrupted and resumed, trees that change underneath, mounts in each other.
+//! `nacre walk` under adverse conditions: interrupted and resumed, on trees that change during the walk, with nested
+//! mounts.
 
 mod harness;
 
@@ -20,7 +21,7 @@ fn command(words: &[&str]) -> Command {
     command
 }
 
-/// Something that takes a while: directories of many sizes in each other, files with several names, one large directory.
+/// Creates a tree that takes a while: nested directories of many sizes, files with several names, one large directory.
 fn large_tree(root: &Path) {
     let mut random = Random(11);
     let mut folders = vec![root.to_owned()];
@@ -47,13 +48,13 @@ fn large_tree(root: &Path) {
     }
 }
 
-/// Runs until it ends by itself, or for a random while after its first checkpoint.
+/// Runs until it ends by itself, or for a random time after its first checkpoint.
 fn run_for_a_while(words: &[&str], checkpoint: &Path, signal: Signal, random: &mut Random) -> Ended {
     let before = fs::metadata(checkpoint).ok().map(|about| std::os::unix::fs::MetadataExt::ino(&about));
     let mut child = command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let stdout = drain(child.stdout.take().unwrap());
     let stderr = drain(child.stderr.take().unwrap());
-    // Once it has saved anything it listens to signals.
+    // Once it has saved a checkpoint it handles signals.
     let saved = || {
         let now = fs::metadata(checkpoint).ok().map(|about| std::os::unix::fs::MetadataExt::ino(&about));
         now.is_some() && now != before
@@ -68,7 +69,7 @@ fn run_for_a_while(words: &[&str], checkpoint: &Path, signal: Signal, random: &m
         std::thread::yield_now();
     }
     if !has_ended(&mut child) {
-        // It was not waited for, so that the process id is its own.
+        // It has not been reaped, so its process id cannot have been reused.
         kill_process(Pid::from_child(&child), signal).unwrap();
     }
     let status = wait(&mut child, PATIENCE);
@@ -87,14 +88,14 @@ fn drain(mut stream: impl std::io::Read + Send + 'static) -> std::thread::JoinHa
     })
 }
 
-/// Without waiting for it: its process id stays its own.
+/// Returns whether a process has ended, without reaping it: its process id cannot be reused.
 fn has_ended(child: &mut Child) -> bool {
     use rustix::process::{WaitId, WaitIdOptions, waitid};
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     waitid(WaitId::Pid(Pid::from_child(child)), options).unwrap().is_some()
 }
 
-/// Interrupts and resumes until it is done: everything that was printed, and how often it was interrupted.
+/// Interrupts and resumes until it is done. Returns all its output, and the number of interruptions.
 fn in_pieces(words: &[&str], checkpoint: &Path, signal: Signal, random: &mut Random) -> (Vec<u8>, u32) {
     let file = checkpoint.to_str().unwrap();
     let (mut printed, mut interrupted) = (Vec::new(), 0);
@@ -134,7 +135,7 @@ fn an_interrupted_walk_comes_out_as_if_it_had_not_been() {
     let mut random = Random::from_environment();
     let summary = |bytes: &[u8]| {
         let mut summary: Value = serde_json::from_slice(bytes).unwrap();
-        // Of several directories with the deepest entries any one is shown.
+        // Of several directories with the deepest entries any one may be shown.
         summary["deepest"].as_object_mut().unwrap().remove("path");
         summary
     };
@@ -170,7 +171,7 @@ fn nobody_goes_on_with_something_else() {
     let file = checkpoint.to_str().unwrap();
     let words = [root, "--name", "*1", "--checkpoint", file];
     let mut random = Random(0);
-    // However fast the machine: some run is interrupted.
+    // However fast the machine, some run is interrupted.
     let ended = (0..100)
         .map(|_| run_for_a_while(&words, &checkpoint, Signal::TERM, &mut random))
         .find(|ended| ended.code == 1)
@@ -198,8 +199,9 @@ fn nobody_goes_on_with_something_else() {
     assert_eq!(summary["total"]["entries"], find(&[root, "-name", "*1", "-print0"]).len());
 }
 
-/// Lists until the reader has more than the root's own line, which is printed before anything is walked; interrupts it then,
-/// and gives all that it printed. It has more to print than a pipe and its buffers hold, so that it does not end before.
+/// Lists, and interrupts once the reader has more than the root's own line, which is printed before anything is walked.
+/// Returns the whole output, or `None` if the listing completed all the same; it exceeds a pipe and its buffers, so
+/// that this is rare.
 fn interrupted(words: &[&str]) -> Option<Vec<u8>> {
     use std::io::Read;
     let mut child = command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -219,8 +221,8 @@ fn interrupted(words: &[&str]) -> Option<Vec<u8>> {
 fn a_walk_goes_on_where_directories_were_renamed_and_says_which_are_gone() {
     let folder = harness::folder();
     let root = folder.path().join("root");
-    // What is renamed is in a directory that is read at once. A name that changes while a directory is read may be listed
-    // or not, as with any reader.
+    // The renamed directories have parents that are read in one go. A name that changes while a directory is read may
+    // be listed or not, as with any reader.
     for part in 0..40 {
         for number in 0..150 {
             let directory = root.join(format!("part {part}/one of many {number}"));
@@ -231,7 +233,7 @@ fn a_walk_goes_on_where_directories_were_renamed_and_says_which_are_gone() {
     let root_text = root.to_str().unwrap();
     let checkpoint = folder.path().join("checkpoint");
     let file = checkpoint.to_str().unwrap();
-    // The paths make it long: much is left when it is interrupted.
+    // The paths are long, so that much is left when it is interrupted.
     let words = [root_text, "--list", "--fields", "inode,path"];
     let lines = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes);
@@ -277,7 +279,7 @@ fn a_walk_goes_on_where_directories_were_renamed_and_says_which_are_gone() {
     assert!(lines(&ended.stdout).len() + printed.len() < there.len());
 }
 
-/// Does something again and again while the walks go on, and ends with them.
+/// Threads that repeat changes while the walks go on.
 struct Churn(&'static AtomicBool, Vec<std::thread::JoinHandle<()>>);
 
 impl Churn {
@@ -295,8 +297,8 @@ impl Churn {
     }
 }
 
-/// What was printed of a tree in which directories come and go: those that went before they were opened are told, and
-/// nothing else is.
+/// Returns the listing of a tree in which directories come and go. Directories that disappeared before they were opened
+/// may be reported, and nothing else.
 #[track_caller]
 fn changing_tree(ended: Ended) -> Vec<u8> {
     let missing = ended.stderr.lines().filter(|line| line.contains("moved or removed before")).count();
@@ -327,7 +329,7 @@ fn trees_may_change_underneath() {
     let (files, folders, swapped, renamed) = (at(0), at(1), at(2), at(3));
     let target = outside.join("secret");
     let churn = Churn::begin(vec![
-        // Files come and go.
+        // Files appear and disappear.
         Box::new(move |round| {
             let path = files.join(format!("file {}", round % 100));
             fs::write(&path, "x").unwrap();
@@ -342,7 +344,7 @@ fn trees_may_change_underneath() {
             fs::write(top.join("a/b/c/file"), "").unwrap();
             fs::remove_dir_all(top).unwrap();
         }),
-        // A directory is replaced by a link that leads out, and back.
+        // A directory is replaced by a link that leads out, and restored.
         Box::new(move |round| {
             let path = swapped.join(format!("{}", round % 30));
             fs::create_dir_all(path.join("deeper")).unwrap();
@@ -350,7 +352,7 @@ fn trees_may_change_underneath() {
             symlink(&target, &path).unwrap();
             fs::remove_file(&path).unwrap();
         }),
-        // Directories move, with what is in them.
+        // Directories move, with their contents.
         Box::new(move |round| {
             let (here, there) = (renamed.join(format!("here {}", round % 10)), renamed.join("there"));
             fs::create_dir_all(here.join("x/y/z")).unwrap();
@@ -370,7 +372,7 @@ fn trees_may_change_underneath() {
         let printed = records(&changing_tree(run_with(command(words), b"")));
         let changing = |path: &&Vec<u8>| path.starts_with(format!("{root_text}/changing ").as_bytes());
         if round % 3 == 1 {
-            // Empty files are none of its business.
+            // The condition on the size leaves out the empty files.
             let folders = printed.iter().filter(|path| path.ends_with(b"/a/b") && !changing(path)).count();
             assert_eq!(folders, 300);
         } else {
@@ -386,7 +388,7 @@ fn trees_may_change_underneath() {
         }
         let links_followed = |path: &&Vec<u8>| path.ends_with(b"/deeper/file") || path.ends_with(b"/secret");
         assert_eq!(printed.iter().filter(links_followed).count(), 0, "nothing outside is listed");
-        // Counting meets the same.
+        // A summary meets the same changes.
         let summary = changing_tree(run_with(command(&[root_text, "--json", "--top", "3"]), b""));
         let summary: Value = serde_json::from_slice(&summary).unwrap();
         assert_eq!(summary["errors"]["count"], 0, "{summary}");
@@ -406,7 +408,7 @@ fn a_long_chain_of_directories_is_walked_copied_and_removed_with_few_descriptors
         command.args(["-c", "ulimit -n 256 && exec \"$@\"", "sh"]).arg(program().get_program()).args(words);
         run_with(command, b"")
     };
-    // Whatever takes steps for each level at each level takes longer than anybody waits for a test.
+    // Work quadratic in the number of levels would exceed any time limit of a test.
     let entries = LEVELS + 2;
     for words in [
         &["walk", "--json", &source, "--threads", "2"][..],
@@ -421,7 +423,7 @@ fn a_long_chain_of_directories_is_walked_copied_and_removed_with_few_descriptors
         let said = run(&[&["copy", "--json", "--verify", &source, &target], flags].concat()).json();
         assert_eq!((&said["verified"], &said["directories"]), (&entries.into(), &(LEVELS + 1).into()));
     }
-    // The bottom shows that it is all there.
+    // The deepest level shows that the copy is complete.
     assert_eq!(run(&["walk", "--json", &target]).json()["total"]["entries"], entries);
     run(&["remove", "--yes", &source, &target]).ok();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -431,7 +433,7 @@ fn a_long_chain_of_directories_is_walked_copied_and_removed_with_few_descriptors
 fn what_would_be_mounted_by_opening_it_is_not_opened() {
     tree::require_root();
     let folder = harness::folder();
-    // The tracing file system is mounted in this one by whoever opens the directory.
+    // Opening the directory would mount the tracing file system in it.
     let in_namespace = |words: &str| {
         let script = "mount -t debugfs none \"$1\" && at=\"$1/tracing\" && shift && \"$@\" && grep -c \"$at\" /proc/mounts";
         let mut command = Command::new("unshare");
@@ -440,7 +442,7 @@ fn what_would_be_mounted_by_opening_it_is_not_opened() {
         run_with(command, b"")
     };
     for words in ["--list --depth ..2", "--list --depth ..2 --fields path,size"] {
-        // The walk goes well, and `grep` finds no mount.
+        // The walk succeeds, and `grep` finds no mount.
         let ended = in_namespace(words);
         assert_eq!((ended.code, &ended.stderr[..]), (1, ""), "{ended:?}");
         let printed = String::from_utf8(ended.stdout).unwrap();

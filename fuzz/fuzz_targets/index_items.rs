@@ -1,4 +1,4 @@
-//! Any bytes, decoded as a snapshot of the index, and as the items of one of its frames.
+//! Arbitrary bytes, decoded as a snapshot of the index, and as the items of one of its frames.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes, decoded as a record of the log, and walked through as a segment.
+//! Arbitrary bytes, decoded as a record of the log, and scanned as a segment.
 
 #![no_main]
 

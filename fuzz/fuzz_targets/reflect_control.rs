@@ -1,5 +1,5 @@
-//! Sequences of datagrams into a reflector's control plane, with an operator and a store beside it: an address that has
-//! proven nothing gets no more than it sent, nobody is a member without proof, and the tables and counters agree.
+//! Sequences of datagrams to a reflector's control plane, together with an operator and a store: an address that has
+//! proven nothing receives no more than it sent, there is no member without proof, and the tables and counters agree.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes, decoded as a message to a reflector and as one from it: no panic, and what decodes is the same after it was
-//! encoded again.
+//! Arbitrary bytes, decoded as a message to a reflector and as one from it: nothing panics, and a decoded message is
+//! the same after it was encoded again.
 
 #![no_main]
 

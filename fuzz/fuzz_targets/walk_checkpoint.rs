@@ -1,5 +1,5 @@
-//! Any bytes, read as a checkpoint of a walk, whole and as the payload of a frame with a right checksum: no panic, and no
-//! more memory than a small multiple of the bytes.
+//! Arbitrary bytes, read as a checkpoint of a walk, whole and as the payload of a frame with a correct checksum:
+//! nothing panics, and the memory stays within a small multiple of the bytes.
 
 #![no_main]
 

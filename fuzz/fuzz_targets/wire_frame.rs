@@ -1,5 +1,5 @@
-//! Any bytes, decoded as frames by both peers: no panic, no more memory than a small multiple of the bytes, and what
-//! decodes is the same after it was encoded again.
+//! Arbitrary bytes, decoded as frames by both peers: nothing panics, the memory stays within a small multiple of the
+//! bytes, and a decoded message is the same after it was encoded again.
 
 #![no_main]
 

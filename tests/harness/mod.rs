@@ -1,9 +1,9 @@
-//! Runs the built program: servers that end with the test that started them, and commands that cannot hang.
+//! The built program under test: servers that end with the test that started them, and commands that cannot hang.
 //!
 //! Servers listen on Unix sockets in folders of their own, or on ports that the system chooses. Only processes that
 //! were started here are ended, by their ids.
 
-// Every test file uses its own part of this.
+// Every test file uses its own part of this module.
 #![allow(dead_code)]
 
 pub mod reflect;
@@ -21,25 +21,25 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// What takes longer than this hangs.
+/// The time after which a command is considered to hang.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The program under test, with an environment that names no store.
+/// Returns the program under test, with an environment that names no store.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nacre"));
     command.env_remove("NACRE_STORE").env_remove("NACRE_KEY").stdin(Stdio::null());
-    // Nor is the user's own server found, should there be one.
+    // The user's own server must not be found either, should there be one.
     command.env("XDG_RUNTIME_DIR", nowhere());
     command
 }
 
-/// A runtime folder for all tests of a process in which nobody listens.
+/// Returns a runtime folder without servers, for all tests of a process.
 fn nowhere() -> &'static Path {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     FOLDER.get_or_init(folder).path()
 }
 
-/// How a command ended.
+/// The result of a command.
 pub struct Ended {
     pub code: i32,
     pub stdout: Vec<u8>,
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Ended {
 }
 
 impl Ended {
-    /// Checks that it went well, and gives what it printed.
+    /// Checks that it succeeded, and returns its output.
     #[track_caller]
     pub fn ok(self) -> Vec<u8> {
         assert_eq!(self.code, 0, "{self:?}");
@@ -62,20 +62,20 @@ impl Ended {
         self.stdout
     }
 
-    /// The same as text, without the last line's end.
+    /// Checks that it succeeded, and returns its output as text, without the last line's end.
     #[track_caller]
     pub fn text(self) -> String {
         String::from_utf8(self.ok()).unwrap().trim_end().to_owned()
     }
 
-    /// The same as JSON.
+    /// Checks that it succeeded, and returns its output as JSON.
     #[track_caller]
     pub fn json(self) -> Value {
         serde_json::from_slice(&self.ok()).unwrap()
     }
 
-    /// Checks that it failed with a code and a sentence of one line that holds all of these parts, and gives what it
-    /// printed to standard output.
+    /// Checks that it failed with a code and a message of one line that contains all of these parts, and returns its
+    /// standard output.
     #[track_caller]
     pub fn failed(self, code: i32, parts: &[&str]) -> String {
         assert_eq!(self.code, code, "{self:?}");
@@ -88,14 +88,14 @@ impl Ended {
     }
 }
 
-/// Runs a command to its end, with something on its standard input.
+/// Runs a command to its end, with the given standard input.
 #[track_caller]
 pub fn run_with(mut command: Command, input: &[u8]) -> Ended {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_vec();
-    // A command that does not read its input closes it; that is not this thread's business.
+    // A command that does not read its input closes it, which is not an error here.
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let stdout = collect(child.stdout.take().unwrap());
     let stderr = collect(child.stderr.take().unwrap());
@@ -116,7 +116,7 @@ fn collect(mut stream: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// Waits for the end of a process, which is killed if that takes too long.
+/// Waits for the end of a process, which is killed, failing the test, if that takes too long.
 #[track_caller]
 pub fn wait(child: &mut Child, patience: Duration) -> ExitStatus {
     let pid = pid(child);
@@ -124,12 +124,12 @@ pub fn wait(child: &mut Child, patience: Duration) -> ExitStatus {
     let watchdog = std::thread::spawn(move || {
         let late = waiting.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout);
         if late {
-            // Until it is waited for, the process id is its own.
+            // Until it is reaped, the process id cannot be reused.
             kill_process(pid, Signal::KILL).unwrap();
         }
         late
     });
-    // Waiting does not reap the process before the watchdog is gone, so that it never kills another one.
+    // The process is reaped only after the watchdog has ended, so that the watchdog never kills another one.
     rustix::process::waitid(
         rustix::process::WaitId::Pid(pid),
         rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT,
@@ -149,14 +149,14 @@ fn pid(child: &Child) -> Pid {
 /// A server, which is killed when the test is over.
 pub struct Server {
     child: Child,
-    /// How clients name it.
+    /// The uri by which clients name it.
     pub uri: String,
-    /// Where its metrics are.
+    /// The address of its metrics.
     pub metrics: Option<String>,
     /// The line that it printed when it was ready.
     pub ready: Value,
     stderr: Arc<Mutex<String>>,
-    /// Where its socket is, if it was given one of its own.
+    /// The folder of its socket, if it has one of its own.
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -188,8 +188,8 @@ impl Server {
         Server::spawn(command)
     }
 
-    /// Starts servers that keep a store together, one for each folder or `mem:`, on sockets in a folder; and the uri of
-    /// them all.
+    /// Starts servers that keep a store together, one for each folder or `mem:`, on sockets in a folder. Returns them
+    /// and their common uri.
     #[track_caller]
     pub fn together(folder: &Path, stores: &[&str], flags: &[&str]) -> (Vec<Server>, String) {
         let addresses: Vec<String> = (0..stores.len())
@@ -203,7 +203,7 @@ impl Server {
         (servers, format!("nacre://{members}"))
     }
 
-    /// Starts a server by a command that prints JSON.
+    /// Starts a server from a command that prints JSON.
     #[track_caller]
     pub fn spawn(mut command: Command) -> Server {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -216,7 +216,7 @@ impl Server {
         });
         let lines = lines(child.stdout.take().unwrap());
         let Ok(line) = lines.recv_timeout(PATIENCE) else {
-            // What it said last may still be on its way.
+            // Its last output may still be on its way.
             let _ = child.kill();
             let status = child.wait().unwrap();
             panic!("the server did not come up ({status}): {}", stderr.lock().unwrap());
@@ -229,7 +229,7 @@ impl Server {
         Server { child, uri, metrics, ready, stderr, _folder: None }
     }
 
-    /// A command for this server.
+    /// Returns a command for this server.
     pub fn command<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Command {
         let mut command = program();
         command.env("NACRE_STORE", &self.uri).args(words);
@@ -242,19 +242,19 @@ impl Server {
         run_with(self.command(words), b"")
     }
 
-    /// Runs a command on this server, with something on its standard input.
+    /// Runs a command on this server, with the given standard input.
     #[track_caller]
     pub fn run_with<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>, input: &[u8]) -> Ended {
         run_with(self.command(words), input)
     }
 
-    /// Kills it as `kill -9` does.
+    /// Kills it like `kill -9`.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Asks it to stop, as `kill` or Ctrl-C does, and waits until it has.
+    /// Asks it to stop, like `kill` or Ctrl-C, and waits until it has.
     #[track_caller]
     pub fn stop(mut self, signal: Signal) -> ExitStatus {
         kill_process(pid(&self.child), signal).unwrap();
@@ -267,7 +267,7 @@ impl Server {
         kill_process(pid(&self.child), signal).unwrap();
     }
 
-    /// What it logged so far.
+    /// Returns its log so far.
     pub fn log(&self) -> String {
         self.stderr.lock().unwrap().clone()
     }
@@ -275,7 +275,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have been waited for already; then its id is known to be gone, and this does nothing.
+        // It may have been reaped already, in which case this does nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -293,7 +293,7 @@ fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
-/// A folder that goes away with the test, unless NACRE_KEEP is set: then it stays, for a look at what went wrong.
+/// Creates a folder that is removed after the test, unless NACRE_KEEP is set: then it is kept for inspection.
 pub fn folder() -> tempfile::TempDir {
     let mut folder = tempfile::tempdir().unwrap();
     if std::env::var_os("NACRE_KEEP").is_some() {
@@ -303,7 +303,7 @@ pub fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// A store uri for a folder.
+/// Returns a store uri for a folder.
 pub fn file(path: &Path) -> String {
     format!("file:{}", path.display())
 }
@@ -312,7 +312,7 @@ pub fn file(path: &Path) -> String {
 pub struct Random(pub u64);
 
 impl Random {
-    /// A seed from NACRE_SEED, or a fresh one; printed, so that it shows with a failure.
+    /// Takes the seed from NACRE_SEED, or a fresh one, and prints it, so that it is shown with a failure.
     pub fn from_environment() -> Random {
         let seed = match std::env::var("NACRE_SEED") {
             Ok(text) => text.parse().expect("NACRE_SEED is a number"),

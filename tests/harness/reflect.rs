@@ -15,27 +15,27 @@ use super::{PATIENCE, lines, program, wait};
 /// A running reflector, which is killed when the test is over.
 pub struct Reflector {
     child: Child,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
-    /// What it said when it was ready.
+    /// The line that it printed when it was ready.
     pub ready: Value,
     /// The address of its pages.
     pub http: String,
-    /// The address at which it takes orders.
+    /// The address of its administration.
     pub admin: String,
     stderr: Arc<Mutex<String>>,
-    /// The folder of its socket, if it was given one of its own.
+    /// The folder of its socket, if it has one of its own.
     _folder: Option<tempfile::TempDir>,
 }
 
 impl Reflector {
-    /// Starts one on a port of its own.
+    /// Starts a reflector on a port of its own.
     #[track_caller]
     pub fn start(flags: &[&str]) -> Reflector {
         Reflector::listen("127.0.0.1:0", flags)
     }
 
-    /// Starts one on an address.
+    /// Starts a reflector on an address.
     #[track_caller]
     pub fn listen(address: &str, flags: &[&str]) -> Reflector {
         let folder = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ impl Reflector {
         reflector
     }
 
-    /// What would start it.
+    /// Returns the command that starts a reflector.
     pub fn command(address: &str, flags: &[&str]) -> Command {
         let mut command = program();
         command.args(["--json", "reflect", "serve", "--listen", address, "--log", "info"]);
@@ -56,14 +56,14 @@ impl Reflector {
             command.args(["--http", "127.0.0.1:0"]);
         }
         if !flags.contains(&"--plane") {
-            // Planes are tried where they are tested; here every run takes the same way.
+            // Planes are tested elsewhere; here every run uses the same one.
             command.args(["--plane", "batch"]);
         }
         command.args(flags);
         command
     }
 
-    /// Starts one by a command that prints JSON.
+    /// Starts a reflector from a command that prints JSON.
     #[track_caller]
     pub fn spawn(mut command: Command) -> Reflector {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -83,12 +83,12 @@ impl Reflector {
         Reflector { child, address, ready, http, admin, stderr, _folder: None }
     }
 
-    /// A group on its shared port, as members name it.
+    /// Returns the name of a group on its shared port, in the form that members use.
     pub fn group(&self, id: u32) -> String {
         format!("{id}@{}", self.address)
     }
 
-    /// The JSON of one of its pages.
+    /// Returns the JSON of one of its pages.
     #[track_caller]
     pub fn get(&self, path: &str) -> Value {
         let (status, body) = http(&self.http, "GET", path, "");
@@ -96,13 +96,13 @@ impl Reflector {
         serde_json::from_str(&body).unwrap()
     }
 
-    /// What it says of all of itself.
+    /// Returns its report on itself.
     #[track_caller]
     pub fn report(&self) -> Value {
         self.get("/groups")["reflector"].clone()
     }
 
-    /// What it says of one group on the shared port; null if there is none.
+    /// Returns its report on one group on the shared port; null if there is none.
     #[track_caller]
     pub fn group_report(&self, id: u32) -> Value {
         let name = format!("{}/{id}", self.address.port());
@@ -116,18 +116,18 @@ impl Reflector {
             .unwrap_or(Value::Null)
     }
 
-    /// Waits until a group is as it should be.
+    /// Waits until the report on a group satisfies a condition, and returns it.
     #[track_caller]
     pub fn until(&self, id: u32, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         until(what, || Some(self.group_report(id)).filter(|report| holds(report)))
     }
 
-    /// The process.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills it as `kill -9` does.
+    /// Kills it like `kill -9`.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -140,7 +140,7 @@ impl Reflector {
         wait(&mut self.child, PATIENCE)
     }
 
-    /// What it logged so far.
+    /// Returns its log so far.
     pub fn log(&self) -> String {
         self.stderr.lock().unwrap().clone()
     }
@@ -155,7 +155,7 @@ impl Reflector {
 
 impl Drop for Reflector {
     fn drop(&mut self) {
-        // It may have been waited for already; then its id is known to be gone, and this does nothing.
+        // It may have been reaped already, in which case this does nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -170,7 +170,7 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Joins, and waits until it has.
+    /// Starts a member, and waits until it has joined.
     #[track_caller]
     pub fn join(what: &str, flags: &[&str]) -> Joined {
         let member = Joined::begin(what, flags);
@@ -178,7 +178,7 @@ impl Joined {
         member
     }
 
-    /// Begins to join.
+    /// Starts a member.
     #[track_caller]
     pub fn begin(what: &str, flags: &[&str]) -> Joined {
         let mut command = program();
@@ -186,7 +186,7 @@ impl Joined {
         Joined::spawn(command)
     }
 
-    /// Begins to join by a command.
+    /// Starts a member from a command.
     #[track_caller]
     pub fn spawn(mut command: Command) -> Joined {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -204,13 +204,13 @@ impl Joined {
         writeln!(stdin, "{line}").and_then(|()| stdin.flush()).unwrap();
     }
 
-    /// The next event of a kind. Others before it are passed over.
+    /// Returns the next event of a kind. Others before it are skipped.
     #[track_caller]
     pub fn next(&self, kind: &str) -> Value {
         self.next_before(kind, &[])
     }
 
-    /// The next event of a kind, before which some others must not come.
+    /// Returns the next event of a kind, before which some others must not come.
     #[track_caller]
     pub fn next_before(&self, kind: &str, unwanted: &[&str]) -> Value {
         let until = Instant::now() + PATIENCE;
@@ -228,18 +228,18 @@ impl Joined {
         }
     }
 
-    /// The text of the next datagram.
+    /// Returns the text of the next datagram.
     #[track_caller]
     pub fn hear(&self) -> String {
         self.next("datagram")["text"].as_str().unwrap().to_owned()
     }
 
-    /// The process.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Closes its standard input, and waits until it has left. Gives its exit code, and what it still printed.
+    /// Closes its standard input, and waits until it has left. Returns its exit code and its remaining output.
     #[track_caller]
     pub fn close(mut self) -> (i32, Vec<Value>) {
         drop(self.stdin.take());
@@ -248,7 +248,7 @@ impl Joined {
         (code, rest)
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it ends by itself, and returns its exit code.
     #[track_caller]
     pub fn ended(&mut self) -> i32 {
         wait(&mut self.child, PATIENCE).code().expect("a member ends by itself")
@@ -260,7 +260,7 @@ impl Joined {
         kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
     }
 
-    /// What it said on standard error.
+    /// Returns its output on standard error so far.
     pub fn log(&self) -> String {
         self.stderr.lock().unwrap().clone()
     }
@@ -284,7 +284,7 @@ fn log(child: &mut Child) -> Arc<Mutex<String>> {
     stderr
 }
 
-/// Waits until something is there.
+/// Waits until `found` returns a value, and returns that.
 #[track_caller]
 pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
@@ -297,14 +297,14 @@ pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Sends a request to the address of a page. Gives the status and the body.
+/// Sends a request to the address of a page. Returns the status and the body.
 #[track_caller]
 pub fn http(url: &str, method: &str, path: &str, body: &str) -> (u16, String) {
     let host = url.strip_prefix("http://").unwrap().trim_end_matches('/');
     request(url, method, path, &[&format!("Host: {host}")], body)
 }
 
-/// The same with header fields of the caller's own.
+/// Sends a request with additional header fields. Returns the status and the body.
 #[track_caller]
 pub fn request(url: &str, method: &str, path: &str, fields: &[&str], body: &str) -> (u16, String) {
     let address = url.strip_prefix("http://").unwrap().trim_end_matches('/');
@@ -318,7 +318,7 @@ pub fn request(url: &str, method: &str, path: &str, fields: &[&str], body: &str)
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// Has a daemon move a location.
+/// Moves a location through a daemon's administration.
 #[track_caller]
 pub fn relocate(admin: &str, location: &str, to: &str) {
     let mut command = program();

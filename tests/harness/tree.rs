@@ -1,4 +1,4 @@
-//! A file tree with all that file systems allow, and what `find` says of a tree.
+//! File trees with everything that file systems allow, and the output of `find` on a tree.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes};
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mkdirat, mknodat, openat};
 
-/// Makes one below a folder. Needs root, for devices and owners.
+/// Creates such a tree below a folder. Needs root, for devices and owners.
 #[track_caller]
 pub fn make(root: &Path) {
     require_root();
@@ -86,11 +86,11 @@ pub fn make(root: &Path) {
         fs::write(folder.join(format!("entry {number}")), "").unwrap();
     }
     chain(&root.join("deep"), 300, "d");
-    // Much longer than any path that a system call takes.
+    // Much longer than any path that a system call accepts.
     chain(&root.join("long"), 40, &"long".repeat(50));
 }
 
-/// Directories in each other, with a file in the last.
+/// Creates nested directories, with a file in the innermost one.
 pub fn chain(top: &Path, levels: usize, name: &str) {
     fs::create_dir(top).unwrap();
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -108,7 +108,7 @@ pub fn require_root() {
     assert!(root, "this test makes devices, owners or mounts: run it as root, in a container for example");
 }
 
-/// What a program prints, which must go well.
+/// Returns the output of a program, which must succeed.
 #[track_caller]
 pub fn output(command: &mut Command, package: &str) -> Vec<u8> {
     let output = command.env("LC_ALL", "C").output();
@@ -118,13 +118,13 @@ pub fn output(command: &mut Command, package: &str) -> Vec<u8> {
     output.stdout
 }
 
-/// What `find` prints of a tree, cut at zero bytes and sorted.
+/// Returns the output of `find` on a tree, split at zero bytes and sorted.
 #[track_caller]
 pub fn find(words: &[&str]) -> Vec<Vec<u8>> {
     records(&output(Command::new("find").args(words), "findutils"))
 }
 
-/// What lies between zero bytes, sorted.
+/// Returns the pieces between zero bytes, sorted.
 #[track_caller]
 pub fn records(bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut records: Vec<Vec<u8>> = bytes.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();

@@ -1,4 +1,4 @@
-//! What a person can say to `nacre`. The flags of each command stand beside the command.
+//! The command line of `nacre`. The flags of each command are defined beside the command.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,8 +38,8 @@ pub struct Line {
 }
 
 impl Line {
-    /// Reads a command line, and the configuration file of a daemon that it starts. What is wrong with the line itself is
-    /// reported, and ends the program with exit code 2.
+    /// Reads a command line, and the configuration file if it starts a daemon. An error in the line itself is printed,
+    /// and ends the program with exit code 2.
     pub fn read(words: Vec<OsString>) -> Result<Line, Failure> {
         let command = Line::command();
         let matches = command.clone().try_get_matches_from(&words).unwrap_or_else(|error| error.exit());
@@ -49,7 +49,7 @@ impl Line {
     }
 }
 
-/// What goes with every command.
+/// The options of every command.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
     /// The store: unix:PATH or nacre://HOST:PORT,… for servers, file:PATH for a folder [default: $NACRE_STORE, or the socket
@@ -114,12 +114,12 @@ pub struct ForkArgs {
 }
 
 impl ForkArgs {
-    /// The fork that was asked for.
+    /// Returns the fork to be read.
     pub fn fork(&self) -> Fork {
         self.fork.clone().unwrap_or_default()
     }
 
-    /// The fork that was asked for, to be written: reserved names are refused.
+    /// Returns the fork to be written. Reserved names are refused.
     pub fn own(&self) -> Result<Fork, Failure> {
         let fork = self.fork();
         if stage::is_reserved(&fork) {
@@ -133,7 +133,7 @@ impl ForkArgs {
     }
 }
 
-/// Reads a count that must not be zero.
+/// Parses a count that must not be zero.
 pub fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("it must be at least 1".to_owned()),
@@ -154,7 +154,7 @@ pub struct RangeArgs {
 }
 
 impl RangeArgs {
-    /// The range that was asked for.
+    /// Returns the range asked for.
     pub fn range(&self) -> ByteRange {
         let rest = ByteRange::ALL.end().saturating_sub(self.offset);
         ByteRange::new(self.offset, self.length.unwrap_or(rest))

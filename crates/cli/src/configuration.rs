@@ -1,7 +1,8 @@
 //! The configuration file of daemons: flags under their names.
 //!
-//! The file is read as more words of the command line, so that a name, a value and its meaning are defined once, at the
-//! flag. What the line itself says wins. Settings of a role are in a table of the role's name.
+//! The file is read as additional words of the command line, so that the name, the values and the meaning of a setting
+//! are defined once, at the flag. The command line itself takes precedence. Settings of a role are in a table of the
+//! role's name.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,17 +16,18 @@ use toml::de::{DeTable, DeValue};
 use crate::command::serve::Role;
 use crate::failure::Failure;
 
-/// The file that is read where none is named, if it is there.
+/// The file that is read if none is named and it exists.
 const FILE_DEFAULT: &str = "nacre.toml";
-/// The table of the role `reflect`, and the flag that has its settings.
+/// The table of the role `reflect`, and the flag for its settings.
 const REFLECT: &str = "reflect";
-/// Flags that are no settings.
+/// Flags that are not settings.
 const NO_SETTINGS: &[&str] = &["config", "help", "json", "version", REFLECT];
 
-/// Settings of a daemon that only reflects, in the part of its role. A daemon of several roles has them once, outside.
+/// Settings of a daemon that only reflects, in its role's table. A daemon of several roles has them once, outside of
+/// that table.
 const ALONE: &[&str] = &["admin", "http", "http-host", "http-open", "log", "metrics"];
 
-/// A command line, completed by the file if it starts a daemon. `command` describes the program.
+/// Completes a command line from the file if it starts a daemon. `command` describes the program.
 pub fn complete(
     command: &Command,
     mut words: Vec<OsString>,
@@ -49,7 +51,7 @@ pub fn complete(
     };
     let (own, role) = file.settings(&serve, &alone)?;
     let is_said = |setting: &Setting| {
-        // Absent where the command has no such flag.
+        // The id is unknown where the command has no such flag.
         let source = said.try_contains_id(&setting.id).ok().and_then(|_| said.value_source(&setting.id));
         matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
     };
@@ -65,7 +67,7 @@ pub fn complete(
             };
             let role = role
                 .into_iter()
-                // Without the role, its part of the file is another daemon's.
+                // Without the role, its table is meant for another daemon.
                 .filter(|_| roles.contains(&Role::Reflect))
                 .filter(|setting| !ALONE.contains(&setting.name.as_str()))
                 .filter(|setting| accumulates(setting) || !named.contains(&setting.name.as_str()))
@@ -79,21 +81,21 @@ pub fn complete(
             role.flat_map(|setting| setting.words).map(OsString::from).collect()
         }
     };
-    // Before what the line says, so that the later of two says what holds.
+    // They are inserted before the words of the line, so that the later of two values takes precedence.
     let place = place_of(command, &words, path);
     words.splice(place..place, more);
     Ok(words)
 }
 
-/// Returns whether what the file and the line say of it holds both.
+/// Returns whether the values of the file and of the line apply together.
 fn accumulates(setting: &Setting) -> bool {
     ACCUMULATED.contains(&setting.name.as_str())
 }
 
-/// The place right behind the word that names the command.
+/// Returns the index of the word after the one that names the command.
 fn place_of(command: &Command, words: &[OsString], path: &[&str]) -> usize {
     let names = |end: &usize| {
-        // Parsed on its own, what follows the command is missing, and the command is there.
+        // If the words up to here are parsed alone, arguments may be missing, but the command is recognized.
         let matches = command.clone().ignore_errors(true).try_get_matches_from(&words[..*end]);
         let Ok(matches) = matches else { return false };
         let mut level = &matches;
@@ -116,7 +118,7 @@ struct Setting {
 }
 
 impl Role {
-    /// The roles that the file names.
+    /// Returns the roles that the file names.
     fn named(settings: &[Setting]) -> Vec<Role> {
         let words =
             settings.iter().filter(|setting| setting.name == "roles").flat_map(|setting| &setting.words);
@@ -125,7 +127,7 @@ impl Role {
     }
 }
 
-/// The file's text, and what messages call it.
+/// The text of the file, and its name for messages.
 struct File {
     name: String,
     text: String,
@@ -144,8 +146,8 @@ impl File {
         Ok(Some(File { name, text }))
     }
 
-    /// The settings of the daemon, which are flags of `serve`, and those of the role `reflect`, which are flags of
-    /// `alone`.
+    /// Returns the settings of the daemon, which are flags of `serve`, and those of the role `reflect`, which are flags
+    /// of `alone`.
     fn settings(&self, serve: &Command, alone: &Command) -> Result<(Vec<Setting>, Vec<Setting>), Failure> {
         let table = DeTable::parse(&self.text)
             .map_err(|error| self.wrong(error.span().map_or(0, |span| span.start), error.message()))?;
@@ -184,7 +186,7 @@ impl File {
         for value in values {
             words.extend(self.word(flag, name, value, at)?);
         }
-        // Values are checked here, where it is known on which line they are.
+        // Values are checked here, where their line is known.
         let alone = Command::new("nacre").no_binary_name(true).disable_help_flag(true).arg(flag.clone());
         if let Err(error) = alone.try_get_matches_from(&words) {
             let text = error.to_string();
@@ -194,7 +196,7 @@ impl File {
         Ok(Setting { name: name.to_owned(), id: flag.get_id().to_string(), words })
     }
 
-    /// A value of the file as a word of the command line; none if it is a switch that is off.
+    /// Converts a value of the file to a word of the command line; `None` if it is a switch that is off.
     fn word(
         &self,
         flag: &Arg,
@@ -228,23 +230,23 @@ impl File {
     }
 }
 
-/// The flags of a command that may stand in the file.
+/// Returns the flags of a command that may be in the file.
 fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|flag| flag.get_long().is_some_and(|name| !NO_SETTINGS.contains(&name)))
 }
 
-/// The names of a flag: the one that it shows, and older ones.
+/// Returns the names of a flag: the current one, and older ones.
 fn names(flag: &Arg) -> impl Iterator<Item = &str> {
     flag.get_long().into_iter().chain(flag.get_all_aliases().unwrap_or_default())
 }
 
-/// Of some names, the one that is most like another.
+/// Returns the known name that is most similar to another.
 fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
     let likeness = |known: &&str| (strsim::jaro_winkler(name, known) * 1e6) as u64;
     known.max_by_key(likeness).unwrap_or_default()
 }
 
-/// The settings of the role `reflect`, from pairs `NAME=VALUE` or names of switches.
+/// Returns the settings of the role `reflect`, from pairs `NAME=VALUE` or names of switches.
 pub fn reflect_settings(pairs: &[String]) -> Result<ReflectSettings, Failure> {
     ReflectSettings::from_pairs(pairs).map_err(|why| {
         Failure::Usage(format!("--{REFLECT}: {why}; \"nacre reflect serve --help\" lists what can be set"))
@@ -260,7 +262,7 @@ mod tests {
     use super::*;
     use crate::arguments::Line;
 
-    /// Each setting of a daemon, as it stands in the file and on the command line.
+    /// Each setting of a daemon, in the file and on the command line.
     const SERVE: &[(&str, &str, &[&str])] = &[
         ("store", "\"file:x\"", &["--store", "file:x"]),
         ("key", "\"some/key\"", &["--key", "some/key"]),
@@ -318,7 +320,7 @@ mod tests {
         ("log", "\"debug\"", &["--log", "debug"]),
     ];
 
-    /// The line that a file and a line come to, as text.
+    /// Returns the command line that a file and a line result in, as text.
     fn read(path: &[&str], text: &str, words: &[&str]) -> Result<String, Failure> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
@@ -328,7 +330,7 @@ mod tests {
         Ok(format!("{line:?}").replace(shown, "FILE"))
     }
 
-    /// The names of the settings that a command has.
+    /// Returns the names of the settings that a command has.
     fn known(path: &[&str]) -> BTreeSet<String> {
         let mut command = Line::command();
         command.build();
@@ -357,7 +359,7 @@ mod tests {
         for (name, value, words) in REFLECTOR {
             let text = format!("log = \"trace\"\n[reflect]\n{name} = {value}\n");
             assert_eq!(read(&path, &text, &[]).unwrap(), read(&path, "", words).unwrap(), "{name}");
-            // With other roles beside it, the same settings come as pairs.
+            // With other roles beside it, the same settings are given as pairs.
             let both = read(&["serve"], &text, &["--roles", "reflect"]).unwrap();
             let is_own = ALONE.contains(name);
             assert_ne!(both.contains(&format!("\"{name}")), is_own, "{name}: {both}");
@@ -376,7 +378,7 @@ mod tests {
         let pairs = ["--roles", "reflect", "--reflect", "plane=batch", "--reflect", "group=5:open"];
         let both = read(&["serve"], text, &pairs).unwrap();
         assert!(both.contains(r#"["group=5:sequence", "plane=batch", "group=5:open"]"#), "{both}");
-        // A word that is another flag's value does not begin the command.
+        // A word that is another flag's value is not mistaken for the command.
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "log = \"warn\"").unwrap();
         let words = ["nacre", "--store", "serve", "serve", "--config", file.path().to_str().unwrap()];

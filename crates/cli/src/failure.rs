@@ -1,4 +1,4 @@
-//! How a command ends when it does not end well, and what it says then: one sentence.
+//! The failures of commands, and the sentence that each prints.
 
 use std::io;
 use std::process::ExitCode;
@@ -7,32 +7,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nacre::{Error, ErrorKind};
 use serde_json::Value;
 
-/// Why a command did not do what it was asked to.
+/// The reason why a command did not succeed.
 #[derive(Debug)]
 pub enum Failure {
-    /// It could not. Exit code 1.
+    /// The command failed. Exit code 1.
     Failed(String),
-    /// It was asked wrongly. Exit code 2.
+    /// The command was used wrongly. Exit code 2.
     Usage(String),
     /// A guard did not hold. Exit code 3.
     Refused(Refused),
-    /// Nobody reads the output any more, which is their good right. Exit code 0, and not a word.
+    /// The reader of the output is gone, which is not an error. Exit code 0, without a message.
     Unread,
 }
 
 /// A guard that did not hold.
 #[derive(Debug)]
 pub struct Refused {
-    /// The sentence.
+    /// The message, as one sentence.
     pub sentence: String,
-    /// What stands there now: the version, or the value of a key.
+    /// The current state: the version, or the value of a key.
     pub current: String,
-    /// The same and more, as JSON.
+    /// The current state in more detail, as JSON.
     pub json: Value,
 }
 
 impl Failure {
-    /// Reports the failure, and gives the exit code.
+    /// Reports the failure, and returns the exit code.
     pub fn report(self, json: bool) -> ExitCode {
         let (sentence, code) = match self {
             Failure::Unread => return ExitCode::SUCCESS,
@@ -40,7 +40,7 @@ impl Failure {
             Failure::Usage(sentence) => (sentence, 2),
             Failure::Refused(refused) => {
                 let current = if json { refused.json.to_string() } else { refused.current };
-                // If nobody reads it, the exit code still says it.
+                // If the output cannot be written, the exit code still reports the refusal.
                 let _ = crate::output::line(&current).and_then(|()| crate::output::flush());
                 (refused.sentence, 3)
             }
@@ -49,21 +49,21 @@ impl Failure {
         ExitCode::from(code)
     }
 
-    /// A failure to do something with a file, or with standard input or output.
+    /// Returns a constructor of the failure to do something with a file, or with standard input or output.
     pub fn io(attempted: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Failure {
         move |error| Failure::Failed(format!("cannot {attempted}: {error}"))
     }
 
-    /// A failure of the store to do something that its own sentence does not name.
+    /// Returns a constructor of a store's failure to do something that its own message does not name.
     pub fn store(attempted: impl std::fmt::Display) -> impl FnOnce(Error) -> Failure {
         move |error| error.context(format_args!("cannot {attempted}")).into()
     }
 }
 
-/// Whether this command's store is a pool of a Ceph cluster, which has servers, keys and scrubs of its own.
+/// True if this command's store is a pool of a Ceph cluster, which has servers, keys and scrubs of its own.
 static ON_CEPH: AtomicBool = AtomicBool::new(false);
 
-/// Has the advice be for the store that a command opened.
+/// Adapts the advice in messages to a store on Ceph.
 pub fn advise_for_ceph() {
     ON_CEPH.store(true, Ordering::Relaxed);
 }
@@ -77,7 +77,7 @@ impl From<Error> for Failure {
                 "\"nacre scrub\" lists all that is damaged, \"nacre rm --force\" does away with it"
             }
             ErrorKind::Denied | ErrorKind::Closed | ErrorKind::ReadOnly if on_ceph => "",
-            // It is there, and says itself what is the matter.
+            // The server is up, and its message explains the refusal.
             ErrorKind::Unavailable if error.message.contains("as many connections as it may") => {
                 "try again later, or start it with a greater --connections-max"
             }
@@ -98,14 +98,14 @@ impl From<Error> for Failure {
             | ErrorKind::Busy
             | ErrorKind::Denied => "",
         };
-        // Some of the store's sentences say it themselves.
+        // Some of the store's messages include the advice already.
         let said = advice.is_empty() || error.message.contains(advice);
         Failure::Failed(if said { error.message } else { format!("{}; {advice}", error.message) })
     }
 }
 
 impl From<io::Error> for Failure {
-    /// A failure to write to standard output.
+    /// Converts a failure to write to standard output.
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::Unread,

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM while something runs that can be stopped in good order.
+//! Handling of Ctrl-C and SIGTERM during work that can be stopped in good order.
 
 use std::future::Future;
 use std::io;
@@ -11,14 +11,14 @@ use tokio::sync::oneshot;
 
 use crate::failure::Failure;
 
-/// Runs `work`; the first signal calls `stop`, after which the work has to end soon. The second ends the program.
+/// Runs `work`; the first signal calls `stop`, after which the work must end soon. The second ends the program.
 pub fn stopping<T: Send>(stop: impl Fn(), work: impl FnOnce() -> T + Send) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Failure::io("start the program's runtime"))?;
-    // Signals are caught before anything is begun, so that none ends the program half-way. Without that the work goes
-    // on to its end; only stopping it needs more force.
+    // Signals are caught before the work begins, so that none ends the program half-way. If they cannot be caught, the
+    // work still runs to its end; it can then only be killed.
     let signals = {
         let _inside = runtime.enter();
         Signals::catch()
@@ -48,21 +48,21 @@ pub fn stopping<T: Send>(stop: impl Fn(), work: impl FnOnce() -> T + Send) -> Re
     })
 }
 
-/// A source whose reading fails after the first signal, so that whoever reads it cleans up and ends. The second signal
-/// ends the program.
+/// A source whose reads fail after the first signal, so that its reader cleans up and ends. The second signal ends the
+/// program.
 pub struct Interruptible<R> {
     inner: R,
     signalled: oneshot::Receiver<()>,
 }
 
 impl<R> Interruptible<R> {
-    /// Catches signals from now on. Must be called in the program's runtime.
+    /// Catches signals from now on. Must be called within a tokio runtime.
     pub fn new(inner: R) -> Result<Self, Failure> {
         let mut signals = Signals::catch()?;
         let (sender, signalled) = oneshot::channel();
         tokio::spawn(async move {
             signals.next().await;
-            // Nobody listens any more where the source was read to its end.
+            // The receiver is gone if the source was dropped already.
             let _ = sender.send(());
             signals.next().await;
             std::process::exit(130);

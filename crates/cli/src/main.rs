@@ -1,4 +1,4 @@
-//! `nacre`: everything that Nacre does, from a shell.
+//! `nacre`: the command line program.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Names of objects, forks, keys and attributes as words of a command line.
 //!
-//! A name is any bytes. What is printed as `\xNN` or `\\` may be typed so, and stands for the same name: the two
-//! directions are each other's inverse.
+//! A name may consist of any bytes. The escapes `\xNN` and `\\`, as printed, may also be typed and stand for the same
+//! name: the two directions are inverse to each other.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use nacre::{Fork, Key, ObjectId};
 
-/// Turns `\xNN` and `\\` into the bytes that they stand for.
+/// Replaces `\xNN` and `\\` by the bytes that they stand for.
 pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -48,27 +48,27 @@ fn parser<T: Clone + Send + Sync + 'static>(
         .try_map(move |word: OsString| make(unescape(word.as_bytes())?).map_err(|error| error.message))
 }
 
-/// Reads the id of an object.
+/// Returns a parser of object ids.
 pub fn object() -> impl TypedValueParser<Value = ObjectId> {
     parser(ObjectId::new)
 }
 
-/// Reads the name of a fork.
+/// Returns a parser of fork names.
 pub fn fork() -> impl TypedValueParser<Value = Fork> {
     parser(Fork::new)
 }
 
-/// Reads the name of a key or an attribute.
+/// Returns a parser of the names of keys and attributes.
 pub fn key() -> impl TypedValueParser<Value = Key> {
     parser(Key::new)
 }
 
-/// Reads the beginning of names, which may be empty.
+/// Returns a parser of prefixes of names, which may be empty.
 pub fn prefix() -> impl TypedValueParser<Value = Bytes> {
     parser(|bytes| Ok(Bytes::from(bytes)))
 }
 
-/// Reads a value: the word's bytes as they are.
+/// Returns a parser of values, which are the word's bytes without changes.
 pub fn value() -> impl TypedValueParser<Value = Bytes> {
     OsStringValueParser::new().map(|word| Bytes::from(word.into_vec()))
 }

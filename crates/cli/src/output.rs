@@ -1,4 +1,4 @@
-//! What goes to standard output: lines, tables, and JSON.
+//! Standard output: lines, tables, and JSON.
 
 use std::io::{self, Write};
 
@@ -12,29 +12,29 @@ pub fn line(text: &str) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
 }
 
-/// Prints bytes as they are.
+/// Prints bytes without changes.
 pub fn raw(bytes: &[u8]) -> io::Result<()> {
     io::stdout().lock().write_all(bytes)
 }
 
-/// Prints a line on standard error. If nobody reads that, there is nobody left to tell.
+/// Prints a line on standard error. A failure to do so is ignored.
 pub fn complain(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Pushes what was printed out of the buffer.
+/// Flushes standard output.
 pub fn flush() -> io::Result<()> {
     io::stdout().lock().flush()
 }
 
-/// A table, whose columns are as wide as what stands in them. Columns whose cells are numbers are flush right.
+/// A table whose columns are as wide as their contents. Columns of numbers are aligned to the right.
 pub struct Table {
     heads: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table without rows.
+    /// Creates a table without rows.
     pub fn new(heads: &[&str]) -> Self {
         let heads = heads.iter().map(|head| head.replace('_', " ").to_uppercase()).collect();
         Self { heads, rows: Vec::new() }
@@ -45,7 +45,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Prints it.
+    /// Prints the table.
     pub fn print(&self) -> io::Result<()> {
         let heads = &self.heads;
         let width = |column: usize| {
@@ -100,7 +100,7 @@ impl Array {
     }
 }
 
-/// Adds bytes to a JSON object: as text under `name` if they are UTF-8, else under `name_base64`.
+/// Adds bytes to a JSON object: as text under `name` if they are UTF-8, otherwise under `name_base64`.
 pub fn put_bytes(map: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => map.insert(name.to_owned(), text.into()),
@@ -108,7 +108,7 @@ pub fn put_bytes(map: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     };
 }
 
-/// An extent as JSON.
+/// Returns an extent as JSON.
 pub fn extent(extent: &Extent) -> Value {
     json!({
         "offset": extent.range.offset,
@@ -118,7 +118,7 @@ pub fn extent(extent: &Extent) -> Value {
     })
 }
 
-/// The name of a kind of extent.
+/// Returns the name of a kind of extent.
 pub fn kind(kind: ExtentKind) -> &'static str {
     match kind {
         ExtentKind::Data => "data",
@@ -126,7 +126,7 @@ pub fn kind(kind: ExtentKind) -> &'static str {
     }
 }
 
-/// Adds a range as it was read to a JSON object.
+/// Adds the result of a read to a JSON object.
 pub fn put_range(map: &mut Map<String, Value>, range: &RangeRead) {
     map.insert("version".into(), range.version.into());
     map.insert("size".into(), range.size.into());

@@ -1,4 +1,4 @@
-//! A bar for transfers that take long, on a terminal only.
+//! Progress bars for long work, on terminals only.
 
 use std::io;
 use std::pin::Pin;
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What takes less than this is not worth a bar.
+/// The time after which a bar is shown.
 const LONG: Duration = Duration::from_millis(700);
 
-/// Counts the bytes that pass through, and shows them.
+/// A stream that counts the bytes that pass through, and shows them.
 pub struct Metered<T> {
     inner: T,
     bar: Bar,
-    /// Set when the other end of a pipe is gone, so that this can be told from other failures afterwards.
+    /// Set when the other end of a pipe is gone, to distinguish this from other failures afterwards.
     unread: Arc<AtomicBool>,
 }
 
-/// A bar that appears when the work turns out to be long. Indicatif shows it on terminals only.
+/// A bar that appears when the work takes long. Indicatif shows it on terminals only.
 pub struct Bar {
     bar: ProgressBar,
     begun: Instant,
@@ -29,7 +29,7 @@ pub struct Bar {
 }
 
 impl Bar {
-    /// A bar over so many bytes, or over an unknown number.
+    /// Creates a bar over a total of bytes, or over an unknown number.
     pub fn bytes(total: Option<u64>) -> Self {
         let (bar, template) = match total {
             Some(total) => (
@@ -44,13 +44,13 @@ impl Bar {
         Self { bar, begun: Instant::now(), shown: false }
     }
 
-    /// So many more.
+    /// Adds to the number of bytes done.
     pub fn add(&mut self, bytes: u64) {
         self.bar.inc(bytes);
         self.show();
     }
 
-    /// So many in all.
+    /// Sets the number of bytes done, and the total.
     pub fn set(&mut self, done: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(done);
@@ -72,12 +72,12 @@ impl Drop for Bar {
 }
 
 impl<T> Metered<T> {
-    /// Watches a stream of so many bytes, or of an unknown number.
+    /// Wraps a stream of a total of bytes, or of an unknown number.
     pub fn new(inner: T, total: Option<u64>) -> Self {
         Self { inner, bar: Bar::bytes(total), unread: Arc::default() }
     }
 
-    /// Says later whether the other end of the pipe went away.
+    /// Returns the flag that is set when the other end of the pipe is gone.
     pub fn unread(&self) -> Arc<AtomicBool> {
         self.unread.clone()
     }
@@ -132,16 +132,16 @@ impl<T> Metered<T> {
     }
 }
 
-/// A bar that looks by itself how far the work is.
+/// A bar that queries the progress of the work by itself.
 pub struct Ticker {
     bar: ProgressBar,
 }
 
-/// How often it looks.
+/// The interval between its queries.
 const TICK: Duration = Duration::from_millis(100);
 
 impl Ticker {
-    /// Over so many entries, or over an unknown number.
+    /// Creates a bar over a total of entries, or over an unknown number.
     pub fn entries(total: Option<u64>) -> Self {
         let template = match total {
             Some(_) => "{wide_bar} {human_pos}/{human_len} {per_sec} {eta}",
@@ -150,12 +150,12 @@ impl Ticker {
         Self::new(total, template)
     }
 
-    /// Over a number of bytes that is not known yet.
+    /// Creates a bar over a number of bytes that is not known yet.
     pub fn bytes() -> Self {
         Self::new(None, "{spinner} {msg} {bytes} {bytes_per_sec}")
     }
 
-    /// The number of bytes is known now.
+    /// Sets the total of bytes once it is known.
     pub fn know(bar: &ProgressBar, total: u64) {
         bar.set_length(total);
         if let Ok(style) =
@@ -173,18 +173,18 @@ impl Ticker {
         Self { bar }
     }
 
-    /// Somebody can see it.
+    /// Returns whether the bar can be seen.
     pub fn is_shown(&self) -> bool {
         use std::io::IsTerminal;
         io::stderr().is_terminal()
     }
 
-    /// Runs `work`, and shows what `done` says meanwhile if that takes long.
+    /// Runs `work`, and shows the number that `done` returns if the work takes long.
     pub fn during<T>(&self, done: impl Fn() -> u64 + Send, work: impl FnOnce() -> T) -> T {
         self.show_during(move |bar| bar.set_position(done()), work)
     }
 
-    /// The same with everything that the bar can show.
+    /// Runs `work`, and has `update` set everything that the bar shows if the work takes long.
     pub fn show_during<T>(&self, update: impl Fn(&ProgressBar) + Send, work: impl FnOnce() -> T) -> T {
         if !self.is_shown() {
             return work();

@@ -1,8 +1,8 @@
-//! Quantities as people type and read them.
+//! Quantities in the form in which people type and read them.
 
 pub use nacre_walk::quantity::{grouped, size};
 
-/// Reads a size such as `4096`, `64KiB`, `64K` or `1 GiB`; all units are powers of 1024.
+/// Parses a size such as `4096`, `64KiB`, `64K` or `1 GiB`; all units are powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -23,7 +23,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "that is more than 2^64 bytes".to_owned())
 }
 
-/// `1 byte`, `2 bytes`.
+/// Returns a count with its unit, such as `1 byte` or `2 bytes`.
 pub fn count(number: u64, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {what}{plural}", grouped(number))

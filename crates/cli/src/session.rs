@@ -1,4 +1,4 @@
-//! One command's view of its store.
+//! A command's access to its store.
 
 use std::path::PathBuf;
 
@@ -10,16 +10,16 @@ use crate::failure::{Failure, advise_for_ceph};
 /// The environment variable that names the store.
 pub const STORE_VARIABLE: &str = "NACRE_STORE";
 
-/// What a command does with a store.
+/// The purpose for which a command opens a store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// It reads, or removes something: without a store there is nothing to do.
+    /// Reading or removing: without a store there is nothing to do.
     Use,
-    /// It writes: a folder that is new or empty becomes a store.
+    /// Writing: a folder that is new or empty becomes a store.
     Fill,
 }
 
-/// What all commands need.
+/// The context of all commands: the store, the key and the output format.
 pub struct Session {
     uri: String,
     key: Option<PathBuf>,
@@ -28,43 +28,43 @@ pub struct Session {
 }
 
 impl Session {
-    /// The session that the command line describes.
+    /// Creates the session that the command line describes.
     pub fn new(common: &Common) -> Self {
         let named = || std::env::var(STORE_VARIABLE).ok().filter(|uri| !uri.is_empty());
         let uri = common.store.clone().or_else(named);
-        // Never a port of this machine, on which anybody could listen.
+        // The default is never a port of this machine, on which any user could listen.
         let default = || format!("unix:{}", nacre_rpc::socket::own_socket().display());
         Self { uri: uri.unwrap_or_else(default), key: common.key.clone(), json: common.json }
     }
 
-    /// The file with the cluster's key.
+    /// Returns the file with the cluster's key.
     pub fn key(&self) -> Option<&std::path::Path> {
         self.key.as_deref()
     }
 
-    /// The store's uri, as it was given.
+    /// Returns the store's uri, as given.
     pub fn uri(&self) -> &str {
         &self.uri
     }
 
-    /// Opens the store, to read it or to remove something.
+    /// Opens the store for reading, or for removing something.
     pub fn open(&self) -> Result<Store, Failure> {
         self.open_at(&self.uri, Purpose::Use)
     }
 
-    /// Opens the store, to write something.
+    /// Opens the store for writing.
     pub fn open_to_fill(&self) -> Result<Store, Failure> {
         self.open_at(&self.uri, Purpose::Fill)
     }
 
-    /// The store's folder, if it is in one, as a uri.
+    /// Returns the store's uri if it is in a folder.
     pub fn folder(&self) -> Result<Option<nacre::Uri>, Failure> {
         let uri: nacre::Uri =
             self.uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
         Ok(matches!(&uri.engine, nacre::Engine::Folder(_)).then_some(uri))
     }
 
-    /// Opens a store that the command line names otherwise than by `--store`.
+    /// Opens a store that the command line names by other means than `--store`.
     pub fn open_at(&self, uri: &str, purpose: Purpose) -> Result<Store, Failure> {
         let mut uri: nacre::Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
         match &uri.engine {
@@ -85,18 +85,18 @@ impl Session {
         Ok(Store::open(&uri)?)
     }
 
-    /// An object of the store, and one of its forks, to read it.
+    /// Returns an object of the store with one of its forks, for reading.
     pub fn object(&self, id: &ObjectId, fork: &Fork) -> Result<Object, Failure> {
         Ok(self.open()?.object(id)?.fork(fork)?)
     }
 
-    /// An object of the store, and one of its forks, to write it.
+    /// Returns an object of the store with one of its forks, for writing.
     pub fn object_to_fill(&self, id: &ObjectId, fork: &Fork) -> Result<Object, Failure> {
         Ok(self.open_to_fill()?.object(id)?.fork(fork)?)
     }
 }
 
-/// The sentence about an object that is not there.
+/// Returns the failure for an object that does not exist.
 pub fn no_such_object(object: &Object) -> Failure {
     let store = object.store().name();
     Failure::Failed(format!(
@@ -105,14 +105,14 @@ pub fn no_such_object(object: &Object) -> Failure {
     ))
 }
 
-/// The object at a glance, if it exists, else the sentence that it does not.
+/// Returns the summary of an object, or the failure that it does not exist.
 pub async fn existing(object: &Object) -> Result<Stat, Failure> {
     let stat = object.stat().await?;
     if stat.exists { Ok(stat) } else { Err(no_such_object(object)) }
 }
 
-/// Checks that an object and the fork that is to be read exist. An object of keys or attributes without any fork counts
-/// as having the default one, empty; one that holds nothing at all does not: its first content may be on its way.
+/// Checks that an object and the fork to be read exist. An object of keys or attributes without any fork counts as
+/// having an empty default fork; one that holds nothing at all does not: its first content may still be arriving.
 pub async fn existing_fork(object: &Object) -> Result<(), Failure> {
     let stat = existing(object).await?;
     let fork = object.fork_name();
@@ -127,7 +127,7 @@ pub async fn existing_fork(object: &Object) -> Result<(), Failure> {
         return Ok(());
     }
     if stage::is_reserved(fork) {
-        // Whoever names one knows of it, though it is not listed.
+        // A reserved fork is not listed, but may be named by those who know of it.
         return Ok(());
     }
     let forks = object.forks().await?;
@@ -147,12 +147,12 @@ pub async fn existing_fork(object: &Object) -> Result<(), Failure> {
     )))
 }
 
-/// The name of a fork for people.
+/// Returns the name of a fork for people.
 pub fn fork_name(fork: &Fork) -> String {
     if *fork == Fork::DEFAULT { "(default)".to_owned() } else { format!("\"{fork}\"") }
 }
 
-/// Reads something of an object that must exist.
+/// Reads from an object that must exist.
 pub async fn ask(object: &Object, read: Read, attempted: &str) -> Result<Answer, Failure> {
     let transaction = Transaction::new().guard(Guard::Exists).read(read);
     match apply(object, transaction, attempted).await? {
@@ -174,7 +174,7 @@ pub async fn apply(object: &Object, transaction: Transaction, attempted: &str) -
     })
 }
 
-/// The failure of a store that answers another question than the one that was asked.
+/// Returns the failure of a store whose answer does not fit the question.
 pub fn nonsense(object: &Object) -> Failure {
     let store = object.store().name();
     Failure::Failed(format!(

@@ -5,8 +5,8 @@
 //! cargo run --release -p nacre-daemon --example rmw -- load ADDRESS CONCURRENT SECONDS [BLOCKS] [key=FILE]
 //! ```
 //!
-//! ADDRESS is `unix:PATH`, or `127.0.0.1:7000`, which is open to everybody where there is no key.
-//! Without BLOCKS every task updates a block of its own; with it, random ones out of so many.
+//! ADDRESS is `unix:PATH` or `HOST:PORT`, which is open to everybody without a key. Without BLOCKS every task updates a
+//! block of its own; with it, a random one of that many blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

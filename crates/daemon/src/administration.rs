@@ -1,4 +1,4 @@
-//! The administration of the daemon as a whole: each role answers the methods that are its own.
+//! The administration of the daemon as a whole: each role answers its own methods.
 
 use bytes::Bytes;
 use nacre_object::pace::Paced;
@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use crate::kept::Kept;
 
-/// Answers calls about the roles that there are.
+/// The administration of the roles that the daemon has.
 pub(crate) struct Administration {
     pub(crate) store: Option<Paced<Kept>>,
     pub(crate) reflector: Option<Handle>,
 }
 
-/// How many regions to report on.
+/// The number of regions to report on.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct RegionsArgument {
@@ -29,11 +29,11 @@ impl Default for RegionsArgument {
     }
 }
 
-/// Regions of one reply, at most: with the longest names it takes less than a frame may.
+/// The largest number of regions in one reply: even with the longest names it fits into a frame.
 const REGIONS_MAX: usize = 8192;
 
 impl Administration {
-    /// Answers a call about the store.
+    /// Answers a call about the store; `None` if the method is not one of the store's.
     fn store(
         store: &Paced<Kept>,
         method: &str,
@@ -59,7 +59,7 @@ impl Administration {
         Some(answer)
     }
 
-    /// What conditional writes came to: in all, and region by region.
+    /// Returns the statistics of conditional writes: in total, and by region.
     fn regions(store: &Paced<Kept>, argument: &Bytes) -> Result<Bytes, StoreError> {
         let argument = match &argument[..] {
             [] => RegionsArgument::default(),

@@ -1,5 +1,5 @@
-//! The store that a daemon serves: an engine of its own, in a folder or in memory, or any other store, which it then
-//! stands in front of.
+//! The store that a daemon serves: an engine of its own, in a folder or in memory, or any other store, for which it
+//! then acts as a front end.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::options::ServerOptions;
 
-/// The longest time that a store behind the daemon may take to answer and still be well.
+/// The longest time that a remote store may take to answer and still be considered healthy.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// The object that is looked at to learn whether such a store answers. It need not exist.
+/// The object that is read to check whether such a store answers. It need not exist.
 const PROBE: &str = "nacre/health";
 
 /// A store that was opened to be served. Cheap to clone.
 #[derive(Clone)]
 pub(crate) enum Kept {
-    /// In this process.
+    /// A store in this process.
     Log {
         store: LogStore,
-        /// The folder; none for memory.
+        /// The folder; `None` for a store in memory.
         folder: Option<PathBuf>,
     },
-    /// Elsewhere.
+    /// A store elsewhere.
     Other(Store),
 }
 
 impl Kept {
-    /// Opens the store of a daemon; one that is elsewhere has to answer. Blocks.
+    /// Opens the store of a daemon; one elsewhere must answer. Blocks.
     pub(crate) fn open(uri: &Uri, options: &ServerOptions) -> Result<Kept, StoreError> {
         let folder = match &uri.engine {
             Engine::Folder(folder) => Some(folder.clone()),
@@ -54,7 +54,7 @@ impl Kept {
         Ok(Kept::Log { store, folder })
     }
 
-    /// The name for messages.
+    /// Returns the name of the store, for messages.
     pub(crate) fn name(&self) -> String {
         match self {
             Kept::Log { folder: None, .. } => "memory".to_owned(),
@@ -63,7 +63,7 @@ impl Kept {
         }
     }
 
-    /// The store's folder, if it is in one.
+    /// Returns the store's folder, if it has one.
     pub(crate) fn folder(&self) -> Option<&PathBuf> {
         match self {
             Kept::Log { folder, .. } => folder.as_ref(),
@@ -71,7 +71,7 @@ impl Kept {
         }
     }
 
-    /// The same bytes for the same store, whatever process serves it. Blocks.
+    /// Returns the store's identity, which is the same whichever process serves the store. Blocks.
     pub(crate) fn identity(&self) -> Result<[u8; 16], StoreError> {
         let store = match self {
             Kept::Log { store, .. } => return Ok(store.identity()),
@@ -79,7 +79,7 @@ impl Kept {
         };
         let parts = futures::executor::block_on(store.info())?;
         let known = match &parts[..] {
-            // Who asks, and from where, does not make it another store.
+            // The user, and the place from which it is accessed, do not make it another store.
             [only] if only.report["engine"] == "rados" => {
                 json!([only.report["cluster"], only.report["pool"], only.report["namespace"]]).to_string()
             }
@@ -88,7 +88,7 @@ impl Kept {
         Ok(xxh3_128(known.as_bytes()).to_le_bytes())
     }
 
-    /// The engine's own numbers, where it is in this process.
+    /// Returns the engine's own numbers, if it is in this process.
     pub(crate) fn numbers(&self) -> Option<Value> {
         match self {
             Kept::Log { store, .. } => serde_json::to_value(store.info()).ok(),
@@ -96,10 +96,10 @@ impl Kept {
         }
     }
 
-    /// Looks whether writes can be expected to be taken.
+    /// Checks whether the store is expected to take writes.
     ///
     /// # Errors
-    /// The reason why not.
+    /// The reason why it is not.
     pub(crate) async fn health(&self) -> Result<(), String> {
         match self {
             Kept::Log { store, .. } => {
@@ -117,7 +117,7 @@ impl Kept {
         }
     }
 
-    /// Answers `info`, `scrub` and `compact`; progress is JSON, too.
+    /// Answers `info`, `scrub` and `compact`; progress is reported as JSON.
     pub(crate) fn administer(
         &self,
         method: &'static str,
@@ -142,7 +142,7 @@ impl Kept {
                     };
                     Ok(match parts.len() {
                         1 => parts.remove(0).report,
-                        // What several servers keep is told of each.
+                        // A store of several parts reports on each of them.
                         _ => {
                             let part =
                                 |part: &nacre::Report| json!({ "place": part.place, "report": part.report });
@@ -154,7 +154,7 @@ impl Kept {
         }
     }
 
-    /// Finishes what was begun, and closes a store of this process. Blocks.
+    /// Finishes pending work, and closes a store of this process. Blocks.
     pub(crate) fn close(&self) -> Result<(), StoreError> {
         match self {
             Kept::Log { store, .. } => store.close(),
@@ -162,7 +162,7 @@ impl Kept {
         }
     }
 
-    /// A handle for what runs in the daemon beside its clients.
+    /// Returns a handle for the daemon's own use.
     pub(crate) fn handle(&self) -> Store {
         match self {
             Kept::Log { store, .. } => Store::from_engine(Arc::new(store.clone()), &self.name()),
@@ -182,7 +182,7 @@ impl ObjectStore for Kept {
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         match self {
             Kept::Log { store, .. } => store.list(after, limit),
-            // The handle's own method of this name gives pages of them.
+            // The handle's own method of this name returns pages.
             Kept::Other(store) => ObjectStore::list(store, after, limit),
         }
     }
@@ -195,7 +195,8 @@ impl ObjectStore for Kept {
     }
 }
 
-/// The store of a daemon without the role `store`: it refuses everything, so that clients find the administration alone.
+/// The store of a daemon without the role `store`: it refuses everything, so that clients can only use the
+/// administration.
 pub(crate) struct NoObjects;
 
 impl NoObjects {
@@ -216,7 +217,7 @@ impl ObjectStore for NoObjects {
 }
 
 impl ServerOptions {
-    /// The options of an engine in this process: what the daemon was told, else what the uri says.
+    /// Returns the options of an engine in this process: the daemon's settings, with those of the uri as defaults.
     fn log_options(&self, uri: &nacre::Options) -> nacre_logstore::Options {
         let default = nacre_logstore::Options::default();
         nacre_logstore::Options {
@@ -234,7 +235,7 @@ impl ServerOptions {
         }
     }
 
-    /// Refuses settings of an engine that is not this daemon's.
+    /// Refuses settings of the built-in engine for any other store.
     fn refuse_log_settings(&self, uri: &Uri) -> Result<(), StoreError> {
         let given = [
             ("durability", self.durability.is_some()),
@@ -257,11 +258,11 @@ fn value(value: impl serde::Serialize) -> Result<Value, StoreError> {
     serde_json::to_value(value).map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))
 }
 
-/// Runs what may take long on a thread of its own.
+/// Runs work that may take long on a separate thread.
 fn aside(method: &str, work: impl FnOnce() -> Result<Value, StoreError> + Send + 'static) -> Reply<Value> {
     let (send, result) = oneshot::channel();
     let thread = std::thread::Builder::new().name(format!("nacre-{method}")).spawn(move || {
-        // Whoever asked may have gone away meanwhile.
+        // The caller may be gone.
         let _ = send.send(work());
     });
     if let Err(error) = thread {

@@ -1,7 +1,8 @@
-//! Nacre's daemon: roles in one process, with one set of addresses for clients and the administration, one HTTP listener and
-//! one end.
+//! Nacre's daemon: roles in one process, with one set of addresses for clients and the administration, one HTTP
+//! listener and one shutdown.
 //!
-//! The role `store` serves a store to clients; the role `reflect` reflects datagrams. Any of them, or both:
+//! The role `store` serves a store to clients; the role `reflect` reflects datagrams. A daemon has one of them, or
+//! both:
 //!
 //! ```
 //! use nacre_daemon::{Daemon, ServerOptions};
@@ -46,7 +47,7 @@ use crate::metrics::Sources;
 pub use crate::options::{FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, ServerOptions};
 use crate::shown::StorePart;
 
-/// A running daemon. Dropping it stops it too, but tells nobody what went wrong.
+/// A running daemon. Dropping it stops it too, but discards any error.
 pub struct Daemon {
     server: Option<Server>,
     reflector: Option<Reflector>,
@@ -56,10 +57,10 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Begins with all roles. When this returns, clients can connect and members can join.
+    /// Starts all roles. When this returns, clients can connect and members can join.
     ///
     /// # Errors
-    /// `Invalid` if the options contradict each other, else the reason why a role cannot begin; then none does.
+    /// `Invalid` if the options contradict each other, otherwise the reason why a role cannot start; no role runs then.
     pub fn start(options: &ServerOptions) -> Result<Daemon, StoreError> {
         let invalid = |text: &str| Err(StoreError::new(ErrorKind::Invalid, text));
         if options.open && options.key.is_some() {
@@ -96,7 +97,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Serves clients and the administration, if there are addresses for that.
+    /// Serves clients and the administration, if there are addresses to listen on.
     fn serve(
         &self,
         options: &ServerOptions,
@@ -132,7 +133,7 @@ impl Daemon {
         Server::start(serve).map(Some)
     }
 
-    /// The parts that HTTP shows, one for each role.
+    /// Returns the parts shown over HTTP, one for each role.
     fn parts(&self) -> Vec<Arc<dyn Part>> {
         let mut parts: Vec<Arc<dyn Part>> = Vec::new();
         if let (Some(store), Some(server)) = (&self.store, &self.server) {
@@ -148,23 +149,22 @@ impl Daemon {
         parts
     }
 
-    /// The addresses that clients and the administration are served on, with the ports that were found for those given as
-    /// 0.
+    /// Returns the addresses of clients and the administration, with the actual ports in place of 0.
     pub fn addresses(&self) -> &[Address] {
         self.server.as_ref().map_or(&[], Server::addresses)
     }
 
-    /// The address of `/metrics`, `/healthz` and the status page, if they are served.
+    /// Returns the address of `/metrics`, `/healthz` and the status page, if they are served.
     pub fn http_address(&self) -> Option<SocketAddr> {
         self.http.as_ref().map(Listener::address)
     }
 
-    /// The reflector, if the daemon has that role.
+    /// Returns the reflector, if the daemon has that role.
     pub fn reflector(&self) -> Option<&Reflector> {
         self.reflector.as_ref()
     }
 
-    /// Ends when a role has ended by itself, which is a failure that [`Daemon::stop`] tells.
+    /// Completes when a role has ended by itself, a failure that [`Daemon::stop`] reports.
     pub fn failed(&self) -> impl Future<Output = ()> + Send + 'static {
         let ended = self.reflector.as_ref().map(Reflector::ended);
         async move {
@@ -175,14 +175,14 @@ impl Daemon {
         }
     }
 
-    /// Stops: accepts nothing more, finishes what was accepted, tells the reflector's members, stores what they left, syncs
-    /// and closes the store. Blocks until that is done.
+    /// Stops the daemon: accepts nothing more, finishes accepted requests, tells the reflector's members, saves what
+    /// they left, syncs and closes the store. Blocks until that is done.
     ///
     /// # Errors
-    /// The reason why a role failed, before or now; the others have been stopped in good order all the same.
+    /// The reason why a role failed, earlier or while stopping; the other roles are stopped in good order in any case.
     pub fn stop(self) -> Result<(), StoreError> {
         let Daemon { server, reflector, http, store, .. } = self;
-        // Members are told while clients get their last replies: neither waits for the other. Both need the store.
+        // Members are told while clients receive their last replies: neither waits for the other. Both need the store.
         let reflected = std::thread::scope(|scope| {
             let reflected = reflector.map(|reflector| scope.spawn(|| reflector.stop()));
             if let Some(server) = server {
@@ -196,7 +196,7 @@ impl Daemon {
     }
 }
 
-/// The reflector's error as the daemon's.
+/// Converts the reflector's error to the daemon's.
 fn reflector_error(error: ReflectorError) -> StoreError {
     match error {
         ReflectorError::Store(error) => error,
@@ -207,7 +207,7 @@ fn reflector_error(error: ReflectorError) -> StoreError {
     }
 }
 
-/// Shows the parts over HTTP, if that is wanted.
+/// Serves the parts over HTTP, if the options ask for it.
 fn serve_http(options: &ServerOptions, parts: Vec<Arc<dyn Part>>) -> Result<Option<Listener>, StoreError> {
     let Some(address) = options.http.clone() else { return Ok(None) };
     let listen =
@@ -229,10 +229,11 @@ fn serve_http(options: &ServerOptions, parts: Vec<Arc<dyn Part>>) -> Result<Opti
     }
 }
 
-/// Runs until `shutdown` is done or a role fails, then stops in good order. `ready` is told when clients can connect.
+/// Runs until `shutdown` completes or a role fails, then stops in good order. `ready` is called when clients can
+/// connect.
 ///
 /// # Errors
-/// As [`Daemon::start`] and [`Daemon::stop`].
+/// Those of [`Daemon::start`] and [`Daemon::stop`].
 pub async fn run(
     options: ServerOptions,
     ready: impl FnOnce(&Daemon),
@@ -250,14 +251,14 @@ pub async fn run(
     Ok(())
 }
 
-/// SIGTERM and Ctrl-C, from when they were caught on.
+/// The signals SIGTERM and SIGINT (Ctrl-C), caught from the creation of this value on.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Signals {
-    /// Catches the signals from now on. Must be called in a tokio runtime with its I/O enabled.
+    /// Catches the signals from now on. Must be called in a tokio runtime with I/O enabled.
     ///
     /// # Errors
     /// `Io` if the system refuses.
@@ -272,7 +273,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

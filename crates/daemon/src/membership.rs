@@ -1,7 +1,8 @@
-//! Which servers keep a store together: what the server is told, what stands with the store, and which of the two holds.
+//! The servers that keep a store together: the list in the options, the list stored with the store, and which of the
+//! two holds.
 //!
-//! A store that was started with a list of members has it in a file beside its log, so that it is never served by mistake
-//! under another one, which would place its objects elsewhere.
+//! A store that was started with a list of members has it in a file beside its log, so that it is never served by
+//! mistake under another list, which would place its objects elsewhere.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -17,15 +18,15 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::kept::Kept;
 use crate::options::ServerOptions;
 
-/// The file's name.
+/// The name of the file.
 pub const MEMBERS_FILE: &str = "nacre-members";
-/// Its first line.
+/// The first line of the file.
 const HEAD: &str = "nacre members, format 1";
-/// What its last line begins with.
+/// The beginning of the last line of the file.
 const SUM: &str = "xxh3 ";
 
-/// The place of a server among those that keep its store together. A new list is written down with the store, where that
-/// is in a folder.
+/// Returns the server's place among those that keep its store together. A new list is saved with the store if that is
+/// in a folder.
 pub(crate) fn settle(
     options: &ServerOptions,
     listen: &[Address],
@@ -70,7 +71,7 @@ pub(crate) fn settle(
     Ok(told)
 }
 
-/// What the options say.
+/// Returns the place that the options specify, if they do.
 fn told(options: &ServerOptions, listen: &[Address]) -> Result<Option<Membership>, StoreError> {
     let invalid = |text: String| StoreError::new(ErrorKind::Invalid, text);
     if options.members.is_empty() {
@@ -136,7 +137,8 @@ fn save(folder: &Path, path: &Path, membership: &Membership) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// The file: a line each for its format, the version, every member and this one, and the XXH3-64 of all of these.
+/// Encodes the file: a line each for its format, the version, every member and this one, and the XXH3-64 of all of
+/// these.
 fn encode(membership: &Membership) -> String {
     let members = membership.members();
     let mut text = format!("{HEAD}\nversion {}\n", members.version());
@@ -170,11 +172,11 @@ fn decode(text: &str) -> Option<Membership> {
     Membership::new(Members::new(version, names).ok()?, own)
 }
 
-/// Says how many objects of the store are no longer found, because by the new list they belong to other members.
+/// Warns of the objects of the store that are no longer found, because by the new list they belong to other members.
 fn warn_of_strays(membership: &Membership, store: &Kept) -> Result<(), StoreError> {
     let (mut strays, mut last) = (0u64, None);
     loop {
-        // The index is in memory: a page is there at once.
+        // The index is in memory, so a page is available at once.
         let page = futures::executor::block_on(store.list(last.as_ref(), PAGE_ENTRIES_MAX))?;
         strays += page.iter().filter(|object| !membership.keeps(object)).count() as u64;
         match page.into_iter().next_back() {

@@ -1,5 +1,5 @@
-//! The server's metrics, in the text format of Prometheus (OpenMetrics). They are read from their sources when they
-//! are asked for; nothing is counted twice.
+//! The server's metrics, in the text format of Prometheus (OpenMetrics). They are read from their sources on request;
+//! nothing is counted twice.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use nacre_status::{Collector, DescriptorEncoder, Encoder};
 
 use crate::kept::Kept;
 
-/// Where metrics and the status page come from.
+/// The sources of the metrics and the status page.
 pub(crate) struct Sources {
     pub(crate) stats: Arc<Stats>,
     pub(crate) requests: Arc<Requests>,
@@ -21,7 +21,7 @@ pub(crate) struct Sources {
     pub(crate) started: Instant,
 }
 
-/// The collector that is asked for them.
+/// The collector over the sources.
 pub(crate) struct Source(pub(crate) Arc<Sources>);
 
 impl fmt::Debug for Source {
@@ -88,7 +88,7 @@ impl Sources {
         encoder.gauge("pacing_waiting", "Requests that wait for their turn", totals.waiting as f64)
     }
 
-    /// Every number that the engine gives, under its own name.
+    /// Writes every number of the engine, under its own name.
     fn engine(&self, encoder: &mut Encoder<'_>) -> fmt::Result {
         let Some(info) = self.store.inner().numbers() else { return Ok(()) };
         let read_only = info.get("read_only").is_some_and(|reason| !reason.is_null());

@@ -1,4 +1,5 @@
-//! The settings of a daemon. The fields' names, with dashes, are those of the flags and of the configuration file.
+//! The settings of a daemon. The names of the fields, with dashes, are those of the flags and of the configuration
+//! file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,71 +12,73 @@ use nacre_rpc::{Address, ServerLimits, SocketAccess};
 
 /// The default address of the HTTP listener.
 pub const HTTP_ADDRESS_DEFAULT: &str = "127.0.0.1:6471";
-/// The folder of the store, where nothing else is said.
+/// The default folder of the store.
 pub const FOLDER_DEFAULT: &str = "nacre-data";
 
-/// The settings of a daemon: those of each role, and those that roles share.
+/// The settings of a daemon: those of each role, and the shared ones.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// The store to serve, for the role `store`. One in a folder is made if there is none. Any other than in a folder or in
-    /// memory is served by standing in front of it.
+    /// The store to serve, for the role `store`. A store in a folder is created if it does not exist. For a store that
+    /// is neither in a folder nor in memory, the daemon acts as a front end.
     pub store: Option<Uri>,
-    /// The reflector to run, for the role `reflect`. Unless it has a store of its own, it keeps states and locations in the
-    /// daemon's, and without that in memory.
+    /// The reflector to run, for the role `reflect`. Unless it has a store of its own, it keeps states and locations in
+    /// the daemon's, or without one in memory.
     pub reflect: Option<nacre_reflect::server::ServerOptions>,
-    /// Addresses to serve clients on: `unix:PATH`, or `HOST:PORT`, which needs `key` or `open`. None stands for the socket of
-    /// the user that the server runs as: see [`nacre_rpc::socket::own_socket_for_server`].
+    /// The addresses to serve clients on: `unix:PATH`, or `HOST:PORT`, which needs `key` or `open`. If empty, the
+    /// socket of the user that the server runs as: see [`nacre_rpc::socket::own_socket_for_server`].
     pub listen: Vec<String>,
-    /// Lets the daemon do without these addresses, and so without administration, where it cannot have them. Not for
+    /// Lets the daemon run without these addresses, and so without administration, if it cannot listen on them. Not for
     /// the role `store`.
     pub listen_if_possible: bool,
-    /// Mode of the Unix sockets, in octal digits. Only the server's own user and root are served on one that lets nobody
-    /// else in.
+    /// The mode of the Unix sockets, in octal digits. If it grants access to the owner alone, only the server's own
+    /// user and root are served.
     pub socket_mode: String,
-    /// Group of the Unix sockets, by name or number, instead of that of the process.
+    /// The group of the Unix sockets, by name or number, instead of the process's own.
     pub socket_group: Option<String>,
-    /// Address of `/metrics`, `/healthz` and the status page; none for no such thing.
+    /// The address of `/metrics`, `/healthz` and the status page; `None` to serve none of them.
     pub http: Option<String>,
-    /// Lets the daemon do without HTTP where another one has its address already.
+    /// Lets the daemon run without HTTP if the address is in use already.
     pub http_if_free: bool,
-    /// Lets the address of `http` be another one than of loopback.
+    /// Allows `http` to be an address other than loopback.
     pub http_open: bool,
-    /// Names in the `Host` of requests that HTTP answers, beside those of loopback and its own address.
+    /// Further names accepted in the `Host` of HTTP requests, besides those of loopback and the listener's own address.
     pub http_hosts: Vec<String>,
-    /// File with the cluster key; with one, every client must prove that it has the key too.
+    /// The file with the cluster key; with one, every client must prove that it has the key too.
     pub key: Option<PathBuf>,
-    /// Whether anybody may do anything who can reach an address `HOST:PORT`, for want of a key.
+    /// Whether TCP addresses may be served without a key, which gives full access to anybody who can reach them.
     pub open: bool,
-    /// Addresses of all servers that keep the store together. None stands for the list that the store was started with
-    /// before, or for a server that keeps a store by itself.
+    /// The addresses of all servers that keep the store together. If empty, the list that the store was started with
+    /// before applies, or the server keeps the store by itself.
     pub members: Vec<String>,
-    /// Which of `members` this server is; may be left out if it is one of `listen`.
+    /// The one of `members` that this server is; may be omitted if it is one of `listen`.
     pub member: Option<String>,
-    /// Version of the list of members; it must grow when the list is changed.
+    /// The version of the list of members, which must grow when the list changes.
     pub members_version: u64,
-    /// When acknowledged writes are on the medium. This and the next three are of a store in a folder or in memory; none
-    /// stands for what the uri says, or the engine's default.
+    /// The point at which acknowledged writes are on the medium. This and the next three are settings of a store in a
+    /// folder or in memory; `None` stands for the value in the uri, or the engine's default.
     pub durability: Option<Durability>,
-    /// Size of a segment of the log, in bytes; 0 for one that follows the capacity, or else the volume's size.
+    /// The size of a segment of the log, in bytes; 0 to derive it from the capacity, or otherwise from the volume's
+    /// size.
     pub segment_bytes: Option<u32>,
-    /// The most that the store may take, in bytes: its log, what it keeps in reserve, and its snapshots. None for what the
-    /// volume has.
+    /// The most space that the store may take, in bytes: its log, its reserve and its snapshots. `None` for the whole
+    /// volume.
     pub capacity: Option<u64>,
-    /// Log that may gather before the index is written down again, in bytes.
+    /// The size of log that may accumulate before the index is written again, in bytes.
     pub snapshot_bytes: Option<u64>,
-    /// Whether updates of contended regions take turns.
+    /// True if updates of contended regions take turns.
     pub pacing: bool,
-    /// Whether attempts and failures are counted for every region, to be asked for by clients.
+    /// True if attempts and failures are counted for every region, for clients to query.
     pub region_statistics: bool,
-    /// Threads that serve clients; 0 for one per processor, and at most four.
+    /// The number of threads that serve clients; 0 for one per processor, and at most four.
     pub threads: usize,
-    /// Connections that may be open.
+    /// The number of connections that may be open.
     pub connections_max: usize,
-    /// Bytes that all connections together may hold.
+    /// The bytes that all connections together may hold.
     pub held_bytes_max: usize,
-    /// How long a peer may take to introduce itself, in milliseconds.
+    /// The time that a peer has for the handshake, in milliseconds.
     pub handshake_timeout_ms: u64,
-    /// A peer that leaves a request half sent, or replies unread, for so long is disconnected; in milliseconds.
+    /// The time after which a peer that leaves a request half sent, or replies unread, is disconnected, in
+    /// milliseconds.
     pub stall_timeout_ms: u64,
 }
 
@@ -114,7 +117,7 @@ impl Default for ServerOptions {
 }
 
 impl ServerOptions {
-    /// The addresses to listen on, of which there may be none.
+    /// Returns the addresses to listen on, which may be none.
     pub(crate) fn addresses(&self) -> Result<Vec<Address>, StoreError> {
         if self.listen.is_empty() {
             return Ok(vec![Address::Unix(socket::own_socket_for_server()?)]);
@@ -125,7 +128,7 @@ impl ServerOptions {
         }
     }
 
-    /// Who may use the Unix sockets.
+    /// Returns the access to the Unix sockets.
     pub(crate) fn socket_access(&self) -> Result<SocketAccess, StoreError> {
         let invalid = |text: String| StoreError::new(ErrorKind::Invalid, text);
         let digits = self.socket_mode.bytes().all(|digit| digit.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! The role `store` as HTTP shows it.
+//! The role `store` as shown over HTTP.
 
 use futures::future::{BoxFuture, FutureExt, ready};
 use nacre_object::pace::PaceTotals;
@@ -15,7 +15,7 @@ impl Part for StorePart {
         ready(Ok(Metrics { prefix: "nacre", source: Box::new(Source(self.0.clone())) })).boxed()
     }
 
-    /// It is well while the store takes writes, or answers where it is elsewhere.
+    /// Checks whether the store takes writes, or, if it is elsewhere, whether it answers.
     fn health(&self) -> BoxFuture<'_, Result<(), String>> {
         self.0.store.inner().health().boxed()
     }

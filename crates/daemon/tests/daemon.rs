@@ -1,4 +1,4 @@
-//! A whole server, as its users see it.
+//! A complete daemon, as its users see it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! Questions and orders for a server as a whole.
+//! The administration of a server, as a service.
 
 use std::sync::Arc;
 
@@ -10,24 +10,25 @@ use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, WireError, control};
 use crate::requests::{Ending, Operation, Requests, Tally};
 use crate::{call, kind};
 
-/// Calls that one connection may have under way.
+/// The number of calls that one connection may have under way.
 const CALLS_MAX: usize = 16;
 
-/// Longest name of a method, in bytes.
+/// The longest name of a method, in bytes.
 pub const METHOD_BYTES_MAX: usize = 64;
 
-/// Answers calls.
+/// A handler of calls.
 pub trait Admin: Send + Sync + 'static {
-    /// Answers a call. The argument, what is sent as progress, and the result are JSON texts.
+    /// Answers a call. The argument, the progress reports and the result are JSON texts.
     fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes>;
 }
 
-/// Where a call reports how far it is. Reports that the caller has not seen when the next one comes are dropped.
+/// A sender for reports on the progress of a call. A report that the caller has not seen when the next one comes is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct Progress(Parts);
 
 impl Progress {
-    /// Reports.
+    /// Sends a report, in place of an earlier one that is still unsent.
     pub fn send(&self, report: impl Into<Bytes>) {
         self.0.replace(report.into());
     }
@@ -40,13 +41,13 @@ pub struct AdminService {
 }
 
 impl AdminService {
-    /// The service that has `admin` answer calls, and counts them in `requests`.
+    /// Creates the service that has `admin` answer calls, and counts them in `requests`.
     pub fn new(admin: Arc<dyn Admin>, requests: Arc<Requests>) -> AdminService {
         AdminService { admin, requests }
     }
 }
 
-/// What is kept for a connection.
+/// The state that is kept for a connection.
 #[derive(Default)]
 pub struct AdminConnection {
     tally: Tally,
@@ -64,7 +65,7 @@ impl Service for AdminService {
         CALLS_MAX
     }
 
-    /// Scrubbing and the like may take hours, and harm nobody by being begun again.
+    /// Calls such as scrubbing may take hours, and can be repeated without harm.
     fn is_awaited(&self) -> bool {
         false
     }

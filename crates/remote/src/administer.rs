@@ -22,7 +22,7 @@ impl Request for Administer {
         put.map(|_| ()).map_err(|body_bytes| WireError::TooLong { body_bytes }.into())
     }
 
-    /// Questions and orders may be repeated alike: compacting twice does no harm.
+    /// All calls may be repeated: compacting twice, for example, does no harm.
     fn is_read_only(&self) -> bool {
         true
     }

@@ -7,7 +7,7 @@ use nacre_rpc::{Cursor, Outbox, WireError};
 use crate::admin::METHOD_BYTES_MAX;
 use crate::kind;
 
-/// Writes a call. Gives the length of its body, or the length that it would have had if that is too long.
+/// Writes a call. Returns the length of its body, as an error if it is too long; nothing is written in that case.
 pub fn put_call(outbox: &mut Outbox, id: u64, method: &str, argument: &Bytes) -> Result<usize, usize> {
     let open = outbox.begin(kind::CALL, id);
     let method = &method.as_bytes()[..method.len().min(METHOD_BYTES_MAX)];

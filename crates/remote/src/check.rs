@@ -1,4 +1,4 @@
-//! Decodes bytes as both peers would, and checks what must hold whatever they are. For fuzzing and for tests.
+//! Round-trip checks of the decoders on arbitrary bytes, for fuzzing and tests.
 
 use bytes::Bytes;
 use nacre_object::{Answer, Found, Outcome, RangeRead, Transaction, Write};
@@ -7,21 +7,21 @@ use nacre_rpc::{Frame, Outbox};
 
 use crate::{call, join, kind, reply, request};
 
-/// What a decoded message may take beyond a multiple of its bytes.
+/// The memory that a decoded message may take beyond a multiple of its bytes.
 const SLACK_BYTES: usize = 1024;
-/// The largest multiple: an operation takes at least four bytes, and in memory less than 128.
+/// The largest multiple allowed: an operation takes at least four bytes, and less than 128 in memory.
 const FACTOR: usize = 48;
 
-/// Takes frames out of bytes until there is none left, and decodes their bodies. Gives how many frames there were.
+/// Decodes every frame in `bytes`, and returns the number of frames.
 ///
 /// # Panics
 ///
-/// If a decoded message takes much more memory than its bytes, or is not the same after it was encoded again.
+/// If a decoded message takes much more memory than its bytes, or differs after it was encoded again.
 pub fn decode_all(bytes: &[u8]) -> usize {
     nacre_rpc::check::decode_all(bytes, decode)
 }
 
-/// Decodes one frame in every way that some peer would.
+/// Decodes one frame in every way that a peer would.
 fn decode(frame: &Frame) {
     let body_bytes = frame.body.len();
     let fits = |footprint: usize| {

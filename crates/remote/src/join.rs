@@ -1,4 +1,4 @@
-//! The messages by which a client and a server find out whether they have the same list of members.
+//! The messages by which a client and a server determine whether they have the same list of members.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use nacre_rpc::{Cursor, Frame, Outbox, WireError};
 use crate::kind;
 use crate::members::{DIGEST_BYTES, MEMBER_NAME_BYTES_MAX, MEMBERS_MAX, Members, Membership};
 
-/// The list that a client has: its version and digest.
+/// A client's list, by its version and digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// The version.
@@ -17,29 +17,29 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// The proof of having a list.
+    /// Returns the proof of having a list.
     pub fn of(members: &Members) -> Proof {
         Proof { version: members.version(), digest: members.digest() }
     }
 }
 
-/// What a server answers.
+/// A server's answer to a join.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// The client's list is the server's; the server is the member at this index.
     Joined(usize),
-    /// It is not. This is the server's list, and its place there.
+    /// The client's list differs. Holds the server's list, and the server's place in it.
     Members(Membership),
 }
 
-/// Writes a join; without a proof, it asks for the list.
+/// Writes a join; without a proof, it is a request for the list.
 pub fn put_join(outbox: &mut Outbox, id: u64, proof: Option<&Proof>) {
     let open = outbox.begin(kind::JOIN, id);
     if let Some(proof) = proof {
         outbox.u64(proof.version);
         outbox.slice(&proof.digest);
     }
-    // It is a few bytes long.
+    // The body is a few bytes long.
     let _ = outbox.end(open);
 }
 
@@ -77,7 +77,7 @@ pub fn put_answer(outbox: &mut Outbox, id: u64, answer: &Answer) {
             open
         }
     };
-    // The limits of a list keep it far below what a frame may hold.
+    // The limits of a list keep it far below the size of a frame.
     let _ = outbox.end(open);
 }
 

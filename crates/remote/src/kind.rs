@@ -8,11 +8,11 @@ pub const OBJECT: u8 = 1;
 /// The number of the administration.
 pub const ADMIN: u8 = 2;
 
-/// This is the list of members that I have; or, without a body, which one do you have?
+/// A join: the client's list of members; or, without a body, a request for the server's.
 pub const JOIN: Kind = Kind::new(CONTROL, 5);
-/// It is the same. Body: the sender's place in it.
+/// The answer that both have the same list. Body: the sender's place in it.
 pub const JOINED: Kind = Kind::new(CONTROL, 6);
-/// It is not. Body: the list that the sender has, and its place in it.
+/// The answer that the lists differ. Body: the sender's list, and its place in it.
 pub const MEMBERS: Kind = Kind::new(CONTROL, 7);
 /// A transaction on one object.
 pub const APPLY: Kind = Kind::new(OBJECT, 1);
@@ -20,15 +20,15 @@ pub const APPLY: Kind = Kind::new(OBJECT, 1);
 pub const DONE: Kind = Kind::new(OBJECT, 2);
 /// A guard of the transaction did not hold.
 pub const REFUSED: Kind = Kind::new(OBJECT, 3);
-/// Which objects are there?
+/// A request for a page of objects.
 pub const LIST: Kind = Kind::new(OBJECT, 4);
 /// A page of objects.
 pub const LISTED: Kind = Kind::new(OBJECT, 5);
-/// A question or an order for the server as a whole.
+/// A call of the administration.
 pub const CALL: Kind = Kind::new(ADMIN, 1);
-/// How far the call is. Any number of them may precede the result.
+/// The progress of a call. Any number of them may precede the result.
 pub const PROGRESS: Kind = Kind::new(ADMIN, 2);
-/// What the call gave.
+/// The result of a call.
 pub const RESULT: Kind = Kind::new(ADMIN, 3);
 
 /// Every message of both services.

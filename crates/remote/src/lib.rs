@@ -1,8 +1,8 @@
 //! The object service of Nacre's protocol, and the administration of its servers.
 //!
 //! `docs/wire.md` describes the bytes. The codec ([`join`], [`request`], [`reply`], [`call`]) has no I/O;
-//! [`StoreService`] serves any [`ObjectStore`](nacre_object::ObjectStore), and [`RemoteStore`] is one that lives behind
-//! servers that do.
+//! [`StoreService`] serves any [`ObjectStore`](nacre_object::ObjectStore), and [`RemoteStore`] is an object store
+//! behind such servers.
 
 #![forbid(unsafe_code)]
 

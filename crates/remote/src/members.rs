@@ -1,7 +1,7 @@
-//! The servers that keep a store together, and which of them one is.
+//! The servers that keep a store together, and one server's place among them.
 //!
-//! Objects are placed by the members' *names*, which the servers know and tell their clients; however a client spelt the
-//! addresses that it was given, it places every object where all others do.
+//! Objects are placed by the members' *names*, which the servers know and send to their clients; whatever spelling of
+//! the addresses a client was given, it places every object where all other clients do.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::rendezvous::Rendezvous;
 
-/// Members of a list, at most.
+/// The largest number of members of a list.
 pub const MEMBERS_MAX: usize = 1024;
-/// Longest name of a member, in bytes.
+/// The longest name of a member, in bytes.
 pub const MEMBER_NAME_BYTES_MAX: usize = 255;
-/// Bytes of a list's digest.
+/// The bytes of a list's digest.
 pub const DIGEST_BYTES: usize = 16;
 
 /// A versioned list of the servers that keep a store together, in ascending order of their names.
 ///
-/// A name is the address by which clients reach the member, in its normal form; or, of a server that keeps a store by
-/// itself, the store's identity.
+/// A name is the normalized address by which clients reach the member, or, for a server that keeps a store by itself,
+/// the store's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
     version: u64,
@@ -28,11 +28,11 @@ pub struct Members {
 }
 
 impl Members {
-    /// The list of these names, in any order.
+    /// Creates a list from names in any order.
     ///
     /// # Errors
     ///
-    /// `Invalid` if there are none, too many, two alike, or one that is empty, too long, or has control characters.
+    /// `Invalid` if there are no names, too many, two alike, or one that is empty, too long, or has control characters.
     pub fn new(version: u64, names: impl IntoIterator<Item = String>) -> Result<Members, StoreError> {
         let invalid = |text: String| Err(StoreError::new(ErrorKind::Invalid, text));
         let mut names: Vec<String> = names.into_iter().collect();
@@ -54,33 +54,33 @@ impl Members {
         Ok(Members { version, names })
     }
 
-    /// The version of the list. It grows whenever the list is changed.
+    /// Returns the version of the list, which grows with every change.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// The names, in ascending order.
+    /// Returns the names, in ascending order.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The index of a name.
+    /// Returns the index of a name.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.names.binary_search_by(|known| known.as_str().cmp(name)).ok()
     }
 
-    /// The XXH3-128 of version and names, by which two sides know that they have the same list.
+    /// Returns the XXH3-128 of version and names, by which two sides detect that they have the same list.
     pub fn digest(&self) -> [u8; DIGEST_BYTES] {
         let mut bytes = self.version.to_le_bytes().to_vec();
         for name in &self.names {
-            // A name is never longer, see `new`.
+            // The length fits: `new` limits it.
             bytes.extend_from_slice(&(name.len() as u16).to_le_bytes());
             bytes.extend_from_slice(name.as_bytes());
         }
         xxh3_128(&bytes).to_le_bytes()
     }
 
-    /// The choice among the members.
+    /// Returns the choice among the members.
     pub(crate) fn rendezvous(&self) -> Rendezvous {
         Rendezvous::new(&self.names)
     }
@@ -101,51 +101,51 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// The place of the member called `own`, or `None` if it is not in the list.
+    /// Creates the place of the member called `own`; `None` if it is not in the list.
     pub fn new(members: Members, own: &str) -> Option<Membership> {
         let own = members.position(own)?;
         Some(Self::at(members, own))
     }
 
-    /// The place at an index, which must be one of the list's.
+    /// Creates the place at an index, which must be within the list.
     pub(crate) fn at(members: Members, own: usize) -> Membership {
         assert!(own < members.names.len(), "a member's index lies within its list");
         let rendezvous = members.rendezvous();
         Membership { members, own, rendezvous }
     }
 
-    /// The place of a server that keeps a store by itself, which is named by the store's identity.
+    /// Creates the place of a server that keeps a store by itself, which is named by the store's identity.
     pub fn alone(store: [u8; 16]) -> Membership {
         let identity: String = store.iter().map(|byte| format!("{byte:02x}")).collect();
         Self::at(Members { version: 0, names: vec![format!("store:{identity}")] }, 0)
     }
 
-    /// All members.
+    /// Returns all members.
     pub fn members(&self) -> &Members {
         &self.members
     }
 
-    /// The index of this one.
+    /// Returns the index of this member.
     pub fn own(&self) -> usize {
         self.own
     }
 
-    /// The name of this one.
+    /// Returns the name of this member.
     pub fn name(&self) -> &str {
         &self.members.names[self.own]
     }
 
-    /// Whether there is no other member.
+    /// True if there is no other member.
     pub fn is_alone(&self) -> bool {
         self.members.names.len() == 1
     }
 
-    /// The name of the member that keeps an object.
+    /// Returns the name of the member that keeps an object.
     pub fn keeper(&self, object: &ObjectId) -> &str {
         &self.members.names[self.rendezvous.place(object.as_bytes())]
     }
 
-    /// Whether this member keeps an object.
+    /// Returns whether this member keeps an object.
     pub fn keeps(&self, object: &ObjectId) -> bool {
         self.rendezvous.place(object.as_bytes()) == self.own
     }

@@ -1,4 +1,4 @@
-//! Which server keeps an object.
+//! The choice of the server that keeps an object.
 //!
 //! Rendezvous hashing: the server with the greatest score for an object keeps it. The score is XXH3-64 of the
 //! object's id, seeded with XXH3-64 of the server's name as text. All servers weigh the same; when one is added,
@@ -13,19 +13,19 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// A choice among servers, by their names.
+    /// Creates a choice among servers, given their names.
     pub fn new(addresses: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let seeds = addresses.into_iter().map(|address| xxh3_64(address.as_ref().as_bytes())).collect();
         Self { seeds }
     }
 
-    /// The index of the server that keeps an object. Takes time linear in the number of servers.
+    /// Returns the index of the server that keeps an object. Takes time linear in the number of servers.
     pub fn place(&self, object: &[u8]) -> usize {
         if self.seeds.len() == 1 {
             return 0;
         }
         let scores = self.seeds.iter().enumerate().map(|(index, seed)| {
-            // Equal scores are decided by the seed, so that the order of the addresses never matters.
+            // Ties are broken by the seed, so that the order of the addresses never matters.
             (xxh3_64_with_seed(object, *seed), *seed, index)
         });
         scores.max().map_or(0, |(_, _, index)| index)

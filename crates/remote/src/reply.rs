@@ -14,14 +14,14 @@ use nacre_rpc::{Cursor, Frame, Kind, Outbox, WireError, control};
 use crate::kind;
 use crate::request::{get_object, put_object};
 
-/// Bytes of an extent in a reply.
+/// The bytes of an extent in a reply.
 const EXTENT_BYTES: usize = 25;
 
-/// Reads whose answers fit into a frame together, whatever they are: 16 MiB of data, and so many times 4096 extents
+/// The number of reads whose answers always fit into a frame together: 16 MiB of data, and this many times 4096 extents
 /// or 1024 names of forks, are less than 32 MiB.
 const SAFE_READS: usize = 32;
 
-/// What answers and finds are called on the wire.
+/// The codes of answers and finds in the protocol.
 mod code {
     pub(super) const ANSWER_RANGE: u8 = 1;
     pub(super) const ANSWER_STAT: u8 = 2;
@@ -38,8 +38,8 @@ mod code {
     pub(super) const EXTENT_HOLE: u8 = 1;
 }
 
-/// Checks that the reply to a transaction that writes is certain to fit into a frame: once its writes have taken
-/// effect it must not fail. One that only reads may fail afterwards.
+/// Checks that the reply to a transaction that writes is certain to fit into a frame, because it must not fail once the
+/// writes have taken effect. A transaction that only reads may fail afterwards, and passes.
 pub fn check_room(transaction: &Transaction) -> Result<(), StoreError> {
     if transaction.writes.is_empty() || transaction.reads.len() <= SAFE_READS {
         return Ok(());
@@ -66,8 +66,8 @@ pub fn check_room(transaction: &Transaction) -> Result<(), StoreError> {
     Err(StoreError::new(ErrorKind::Invalid, text))
 }
 
-/// Writes the reply to a transaction. Gives the length of its body, or the length that it would have had if that
-/// is too long; then nothing was written.
+/// Writes the reply to a transaction. Returns the length of its body, as an error if it is too long; nothing is written
+/// in that case.
 pub fn put_outcome(outbox: &mut Outbox, id: u64, outcome: &Outcome) -> Result<usize, usize> {
     match outcome {
         Outcome::Done(done) => {
@@ -121,7 +121,7 @@ pub fn get_outcome(frame: &Frame) -> Result<Result<Outcome, StoreError>, WireErr
 /// Writes a page of objects.
 pub fn put_listed(outbox: &mut Outbox, id: u64, objects: &[ObjectId]) {
     let open = outbox.begin(kind::LISTED, id);
-    // A store that gives more than it may only loses what the caller can ask for again.
+    // The part of an oversized page that is cut can be requested again by the caller.
     let objects = &objects[..objects.len().min(PAGE_ENTRIES_MAX)];
     outbox.u16(objects.len() as u16);
     for object in objects {

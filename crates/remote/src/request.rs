@@ -1,8 +1,7 @@
 //! The bodies of the object service's requests: transactions and listings.
 //!
-//! Every operation begins with the same four bytes: what it is, an argument, and the length of the name that
-//! follows (of a fork, a key or an attribute). What comes after the name depends on the operation; `docs/wire.md`
-//! has the diagrams.
+//! Every operation begins with the same four bytes: its code, an argument, and the length of the name that follows (of
+//! a fork, a key or an attribute). The bytes after the name depend on the operation; `docs/wire.md` has the diagrams.
 
 use bytes::Bytes;
 use nacre_object::limit::{
@@ -16,10 +15,10 @@ use nacre_rpc::{Cursor, Outbox, WireError};
 
 use crate::kind;
 
-/// Bytes that every operation takes at least.
+/// The smallest size of an operation, in bytes.
 const OPERATION_BYTES: usize = 4;
 
-/// What operations are called on the wire.
+/// The codes of operations in the protocol.
 mod code {
     pub(super) const GUARD_EXISTS: u8 = 1;
     pub(super) const GUARD_ABSENT: u8 = 2;
@@ -51,7 +50,7 @@ mod code {
     pub(super) const INTENT_LOOK: u8 = 0;
     pub(super) const INTENT_UPDATE: u8 = 1;
 
-    /// Bits of the argument of `READ_KEYS`.
+    /// The bits of the argument of `READ_KEYS`.
     pub(super) const KEYS_VALUES: u8 = 1;
     pub(super) const KEYS_AFTER: u8 = 2;
     pub(super) const KEYS_BEFORE: u8 = 4;
@@ -70,8 +69,8 @@ mod code {
     pub(super) const WRITE_REPLACE_FORK: u8 = 12;
 }
 
-/// Writes a request to apply a transaction, which must have passed [`Transaction::validate`]. Gives the length of
-/// its body.
+/// Writes a request to apply a transaction, which must have passed [`Transaction::validate`]. Returns the length of its
+/// body.
 pub fn put_apply(
     outbox: &mut Outbox,
     id: u64,
@@ -88,7 +87,7 @@ pub fn put_apply(
     }
     let open = outbox.begin(kind::APPLY, id);
     put_object(outbox, object);
-    // The limit on the operations of a transaction makes these three fit.
+    // The limit on the operations of a transaction ensures that these three fit.
     outbox.u16(transaction.guards.len() as u16);
     outbox.u16(transaction.reads.len() as u16);
     outbox.u16(transaction.writes.len() as u16);
@@ -104,7 +103,7 @@ pub fn put_apply(
     outbox.end(open).map_err(|body_bytes| WireError::TooLong { body_bytes }.into())
 }
 
-/// Reads a request to apply a transaction. The caller still validates the transaction.
+/// Reads a request to apply a transaction. The caller has to validate the transaction.
 pub fn get_apply(body: &Bytes) -> Result<(ObjectId, Transaction), WireError> {
     let mut cursor = Cursor::new(body);
     let object = get_object(&mut cursor)?;
@@ -139,7 +138,7 @@ pub fn put_list(outbox: &mut Outbox, id: u64, after: Option<&ObjectId>, limit: u
         None => outbox.u8(0),
         Some(object) => put_object(outbox, object),
     }
-    // Such a request is at most 260 bytes long.
+    // The body is at most 260 bytes long.
     let _ = outbox.end(open);
 }
 
@@ -181,7 +180,7 @@ fn get_range(cursor: &mut Cursor<'_>) -> Result<ByteRange, WireError> {
 }
 
 fn put_value(outbox: &mut Outbox, value: &Bytes) {
-    // The limit on a transaction's payload makes it fit.
+    // The limit on a transaction's payload ensures that the length fits.
     outbox.u32(value.len() as u32);
     outbox.payload(value);
 }
@@ -252,7 +251,7 @@ fn get_check(cursor: &mut Cursor<'_>, argument: u8) -> Result<Check, WireError> 
     })
 }
 
-/// What every operation begins with: its code, its argument and its name.
+/// Reads the start of an operation: its code, its argument and its name.
 fn get_operation(cursor: &mut Cursor<'_>) -> Result<(u8, u8, Bytes), WireError> {
     let code = cursor.u8()?;
     let argument = cursor.u8()?;
@@ -260,13 +259,13 @@ fn get_operation(cursor: &mut Cursor<'_>) -> Result<(u8, u8, Bytes), WireError> 
     Ok((code, argument, cursor.bytes(len)?))
 }
 
-/// Checks that an operation that has no name was given none, and no argument either.
+/// Checks that an operation that takes neither a name nor an argument has none.
 fn bare(argument: u8, name: &Bytes) -> Result<(), WireError> {
     plain(argument)?;
     if name.is_empty() { Ok(()) } else { Err(WireError::Malformed("an operation without a name has one")) }
 }
 
-/// Checks that an operation that has no argument was given none.
+/// Checks that an operation that takes no argument has none.
 fn plain(argument: u8) -> Result<(), WireError> {
     if argument == 0 { Ok(()) } else { Err(WireError::Malformed("unknown argument of an operation")) }
 }
@@ -493,10 +492,10 @@ fn get_write(cursor: &mut Cursor<'_>, extents_so_far: &mut usize) -> Result<Writ
     })
 }
 
-/// The extents of a vectored write: first where each stands and how long it is, then the bytes of all of them.
+/// Reads the extents of a vectored write: first the offset and length of each, then the bytes of all of them.
 fn get_extents(cursor: &mut Cursor<'_>, count: usize) -> Result<Vec<(u64, Bytes)>, WireError> {
     if count == 1 {
-        // By far the most common write.
+        // This is by far the most common write.
         let (offset, len) = (cursor.u64()?, cursor.u32()? as usize);
         return Ok(vec![(offset, cursor.bytes(len)?)]);
     }

@@ -1,11 +1,11 @@
-//! What became of the requests of a server.
+//! The outcomes of a server's requests, counted.
 //!
 //! Connections count for themselves and add up once per batch, so that counting costs next to nothing.
 
 use nacre_object::{Guard, Outcome, StoreError, Transaction};
 use nacre_rpc::server::Counter;
 
-/// What a request asks for.
+/// The operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Operation {
@@ -31,7 +31,7 @@ impl Operation {
         (Self::Call, "call"),
     ];
 
-    /// What kind of operation a transaction is.
+    /// Returns the operation of a transaction.
     pub fn of(transaction: &Transaction) -> Operation {
         let conditional = |guard: &Guard| matches!(guard, Guard::Region { .. } | Guard::Proposal { .. });
         if transaction.writes.is_empty() {
@@ -44,11 +44,11 @@ impl Operation {
     }
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Ending {
-    /// It was done.
+    /// It succeeded.
     Done = 0,
     /// A guard did not hold.
     Refused = 1,
@@ -77,13 +77,13 @@ type Table<T> = [[T; Ending::ALL.len()]; Operation::ALL.len()];
 pub struct Requests(Table<Counter>);
 
 impl Requests {
-    /// Requests of a kind that ended in a way.
+    /// Returns the number of requests of an operation with an outcome.
     pub fn get(&self, operation: Operation, ending: Ending) -> u64 {
         self.0[operation as usize][ending as usize].get()
     }
 }
 
-/// What one connection counted since it last added up.
+/// The counts of one connection since they were last added up.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     counts: Table<u64>,
@@ -96,7 +96,7 @@ impl Tally {
         self.any = true;
     }
 
-    /// Adds up.
+    /// Adds the counts to the server's and resets them.
     pub(crate) fn settle(&mut self, requests: &Requests) {
         if !std::mem::take(&mut self.any) {
             return;

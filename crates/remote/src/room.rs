@@ -1,4 +1,4 @@
-//! How much memory the reply to a transaction may take, before it is known what it is.
+//! The memory that the reply to a transaction may take, estimated before the reply is made.
 
 use nacre_object::limit::{
     ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX, EXTENTS_PER_READ_MAX, FORK_NAME_BYTES_MAX, KEY_BYTES_MAX,
@@ -6,14 +6,14 @@ use nacre_object::limit::{
 };
 use nacre_object::{ByteRange, Extent, Guard, Read, Transaction};
 
-/// Bytes that lie in one extent on average, at least: an object whose extents are shorter takes more than is reserved for
+/// The assumed bytes of data per extent: an object whose extents are shorter on average takes more than is reserved for
 /// reading it. (A reservation for extents of one byte each would be thirty times the data.)
 const EXTENT_DATA_BYTES: u64 = 16;
-/// What an answer takes beside what is in it.
+/// The bytes that an answer takes besides its contents.
 const ANSWER_BYTES: usize = 128;
 
-/// The most that the reply to a transaction takes in the server's memory. Values whose lengths are not known count as at most half
-/// of the server's account, so that they are never refused for what they might have been.
+/// Returns the most memory that the reply to a transaction takes, in bytes. Values of unknown length count as at most
+/// half of the server's account, so that they are never refused for a size that they only might have.
 pub(crate) fn reply_bytes(transaction: &Transaction, account_bytes: usize) -> usize {
     let (mut data, mut unknown, mut rest) = (0usize, 0usize, 0usize);
     for read in &transaction.reads {
@@ -37,7 +37,7 @@ pub(crate) fn reply_bytes(transaction: &Transaction, account_bytes: usize) -> us
             Read::Attributes => unknown += ATTRIBUTES_MAX * ATTRIBUTE_BYTES_MAX,
         }
     }
-    // Of all guards one is refused, and says what it found.
+    // At most one guard is refused, and its find is in the reply.
     let found = transaction.guards.iter().map(|guard| match guard {
         Guard::Region { range, .. } | Guard::Proposal { range, .. } => {
             range.len.min(REFUSAL_BYTES_MAX as u64) as usize + extents(range)

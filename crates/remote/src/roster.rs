@@ -1,8 +1,8 @@
-//! What the servers that were named to a client say of the store's members, and what follows from that.
+//! The members of a store, as learned from the servers whose addresses a client was given.
 //!
-//! A client is given addresses; the servers there tell which members the store has. It takes their list up if all of them
-//! tell the same, and each address is that of a member; from then on it places objects by that list alone, and never by
-//! the addresses that it was given. A handle's list does not change: a server that has another one later is refused.
+//! A client is given addresses; the servers there report the store's members. It adopts their list if all of them
+//! report the same and each address is that of a member; from then on it places objects by that list alone, and never
+//! by the addresses that it was given. A handle's list does not change: a server that has another one later is refused.
 
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::join::Proof;
 use crate::members::{Members, Membership};
 
-/// What a store's handles know of its members.
+/// A store handle's knowledge of the members.
 pub(super) struct Roster {
     /// The addresses that the client was given.
     pub(super) given: Vec<Address>,
@@ -35,13 +35,13 @@ pub(super) struct Known {
 #[derive(Default)]
 struct Round {
     answers: Vec<Option<Result<Membership, StoreError>>>,
-    /// Who waits for its outcome. There is no round under way where nobody does.
+    /// The waiters for its outcome. A round is under way while there are any.
     waiting: Vec<oneshot::Sender<Result<(), StoreError>>>,
 }
 
-/// What somebody who wants to know the members is to do.
+/// The task of a caller that needs the members: to ask the servers if it began the round, and to wait.
 pub(super) struct Wait {
-    /// Whether a round was begun by this: then every given address is to be asked.
+    /// True if the caller began the round, and so has to ask every given address.
     pub(super) begun: bool,
     /// The outcome of the round.
     pub(super) outcome: oneshot::Receiver<Result<(), StoreError>>,
@@ -52,17 +52,17 @@ impl Roster {
         Roster { given, known: OnceLock::new(), round: Mutex::default() }
     }
 
-    /// The members, if they are known.
+    /// Returns the members, if they are known.
     pub(super) fn known(&self) -> Option<&Known> {
         self.known.get()
     }
 
-    /// Joins the round that is under way, or begins one.
+    /// Joins the round under way, or begins one.
     pub(super) fn wait(&self) -> Wait {
         let (sender, outcome) = oneshot::channel();
         let mut round = self.round.lock();
         if self.known.get().is_some() {
-            // Nobody is left to receive it only if the caller is gone.
+            // The send fails only if the caller is gone.
             let _ = sender.send(Ok(()));
             return Wait { begun: false, outcome };
         }
@@ -74,7 +74,7 @@ impl Roster {
         Wait { begun, outcome }
     }
 
-    /// The outcome of the round that is under way, for a server that was asked in it; `None` if there is none.
+    /// Returns the outcome of the round under way, for a server that was asked in it; `None` if there is none.
     pub(super) fn follow(&self) -> Option<oneshot::Receiver<Result<(), StoreError>>> {
         let mut round = self.round.lock();
         if round.waiting.is_empty() {
@@ -85,7 +85,7 @@ impl Roster {
         Some(outcome)
     }
 
-    /// Notes what came of asking the address of an index.
+    /// Records the result of asking the address with this index.
     pub(super) fn answered(&self, index: usize, answer: Result<Membership, StoreError>) {
         let mut round = self.round.lock();
         if self.known.get().is_some() || round.waiting.is_empty() {
@@ -94,11 +94,11 @@ impl Roster {
         round.answers[index] = Some(answer);
         let Some(outcome) = conclude(&self.given, &round.answers) else { return };
         let outcome = outcome.map(|known| {
-            // The lock is held, so nobody else has set it since it was looked at.
+            // The lock is held, so nothing else has set it since the check.
             let _ = self.known.set(known);
         });
         for sender in std::mem::take(&mut round.waiting) {
-            // Whoever waited may have lost interest.
+            // The waiter may be gone.
             let _ = sender.send(outcome.clone());
         }
     }
@@ -108,7 +108,7 @@ fn invalid(text: String) -> StoreError {
     StoreError::new(ErrorKind::Invalid, text)
 }
 
-/// The members, as soon as the answers settle them; an error when all answers are there and do not.
+/// Returns the members as soon as the answers determine them; an error if all answers are there and do not.
 fn conclude(
     given: &[Address],
     answers: &[Option<Result<Membership, StoreError>>],
@@ -120,9 +120,10 @@ fn conclude(
         let member = match (answer, found) {
             (Some(Ok(own)), Some(found)) if own.members() == found.members() => Ok(own.own()),
             (Some(Ok(own)), Some(found)) => Err(Some(differ(given, answers, own, found))),
-            // Somebody who refuses this client is not passed over.
+            // A server that refuses this client is not ignored.
             (Some(Err(error)), _) if error.kind != ErrorKind::Unavailable => Err(Some(error.clone())),
-            // Whoever does not answer, or not yet, is known by name, if it is spelt as in the list.
+            // A server that does not answer, or has not yet, is identified by its name if the address is spelt as in
+            // the list.
             (_, Some(found)) => match found.members().position(&address.to_string()) {
                 Some(member) => Ok(member),
                 None => Err(answer.as_ref().and_then(|answer| answer.as_ref().err()).cloned()),
@@ -134,7 +135,7 @@ fn conclude(
             Ok(member) => contacts.push(member),
             // The answer may still come.
             Err(None) => return None,
-            // That somebody refused says more than that somebody else could not be reached.
+            // A refusal tells more than another server's being out of reach.
             Err(Some(error)) => match &failure {
                 Some(first) if first.kind != ErrorKind::Unavailable => {}
                 _ => failure = Some(error),
@@ -162,8 +163,8 @@ fn conclude(
     }
 }
 
-/// A member that would be looked for on the client's own machine, though no server of the store was named there: servers
-/// elsewhere do not lead clients to what listens for this machine alone.
+/// Returns a member whose name leads to the client's own machine although no local server was named: servers elsewhere
+/// must not direct clients to services that listen for this machine alone.
 fn astray<'a>(given: &[Address], members: &'a Members) -> Option<&'a str> {
     if given.iter().any(Address::is_local) {
         return None;
@@ -172,7 +173,7 @@ fn astray<'a>(given: &[Address], members: &'a Members) -> Option<&'a str> {
     members.names().iter().find(local).map(String::as_str)
 }
 
-/// The error for servers that are no one store's.
+/// Returns the error for servers that do not belong to one store.
 fn differ(
     given: &[Address],
     answers: &[Option<Result<Membership, StoreError>>],
@@ -200,7 +201,7 @@ fn differ(
     ))
 }
 
-/// The error for a server whose list is not the one that this handle goes by.
+/// Returns the error for a server whose list differs from this handle's.
 pub(super) fn changed(known: &Known, theirs: &Membership) -> StoreError {
     if known.members.names().len() == 1 && theirs.is_alone() {
         let text = "another store is kept there than when this one was opened; open it again";
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(contacts("x:1", &[member(1, "b:1")]), [1]);
         // Two spellings of one server.
         assert_eq!(contacts("x:1 y:1", &[member(1, "a:1"), member(1, "a:1")]), [0, 0]);
-        // Nobody need wait for a server that is spelt as in the list, or answer for it.
+        // A server that is spelt as in the list need not be waited for, and need not answer.
         assert_eq!(contacts("a:1 b:1", &[member(1, "a:1"), None]), [0, 1]);
         assert_eq!(contacts("a:1 b:1", &[member(1, "a:1"), lost()]), [0, 1]);
     }
@@ -270,7 +271,7 @@ mod tests {
             let answer = [Some(Ok(answer))];
             let text = error("a:1", &answer).message;
             assert!(text.contains(name), "{text}");
-            // Where the client itself named a place on this machine, others may be there too.
+            // If the client itself named a local server, others may be local too.
             assert!(conclude(&addresses("localhost:1"), &answer).unwrap().is_ok());
         }
     }

@@ -1,4 +1,4 @@
-//! The server's side of the object service.
+//! The server side of the object service.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::members::Membership;
 use crate::requests::{Ending, Operation, Requests, Tally};
 use crate::{kind, reply, request, room};
 
-/// The version of the protocol whose clients do not know of members: they are served where there is only one.
+/// The version of the protocol whose clients know nothing of members: they are served if there is only one member.
 const VERSION_WITHOUT_MEMBERS: u16 = 1;
 
 /// An object store as a service.
@@ -24,17 +24,16 @@ pub struct StoreService {
 }
 
 impl StoreService {
-    /// The service of a store, by the member of which the server has the place. Requests are counted in `requests`.
+    /// Creates the service of a store for one member. Requests are counted in `requests`.
     pub fn new(store: Arc<dyn ObjectStore>, membership: Membership, requests: Arc<Requests>) -> StoreService {
         StoreService { store, membership, requests }
     }
 
-    /// The service of a store that a server keeps by itself, under an identity that is not the same when it is started
-    /// again.
+    /// Creates the service of a store that a server keeps by itself, under an identity that changes with every start.
     ///
     /// # Errors
     ///
-    /// `Io` if the system gives no random numbers.
+    /// `Io` if the system provides no random numbers.
     pub fn alone(store: Arc<dyn ObjectStore>) -> Result<StoreService, StoreError> {
         let mut identity = [0; 16];
         rand::rngs::OsRng.try_fill_bytes(&mut identity).map_err(|error| {
@@ -43,7 +42,7 @@ impl StoreService {
         Ok(StoreService::new(store, Membership::alone(identity), Arc::default()))
     }
 
-    /// What became of the requests of this service.
+    /// Returns the outcomes of this service's requests, counted.
     pub fn requests(&self) -> &Arc<Requests> {
         &self.requests
     }
@@ -62,8 +61,8 @@ impl StoreService {
         join::put_answer(outbox, request.id, &answer);
     }
 
-    /// Checks that an object belongs here. A client that has joined knows where each belongs; but an object that is kept
-    /// in two places is two objects, and no client's mistake must bring that about.
+    /// Checks that this member keeps an object. A client that has joined asks the right member anyway; but an object
+    /// kept by two members would be two objects, so a client's mistake must not cause that.
     fn check_place(&self, object: &ObjectId) -> Result<(), StoreError> {
         if self.membership.keeps(object) {
             return Ok(());
@@ -136,9 +135,9 @@ impl StoreService {
     }
 }
 
-/// What is kept for a connection.
+/// The state that is kept for a connection.
 pub struct StoreConnection {
-    /// Whether the peer has the same list of members, so that it asks the right server.
+    /// True if the peer has the same list of members, so that it asks the right server.
     joined: bool,
     tally: Tally,
 }
@@ -176,9 +175,9 @@ impl StoreConnection {
     }
 }
 
-/// A reply that the store is still making.
+/// A reply that the store has not made yet.
 pub enum StoreReply {
-    /// That to a transaction.
+    /// The reply to a transaction.
     Apply(Operation, Reply<Outcome>),
     /// A page of objects.
     List(Reply<Vec<ObjectId>>),
@@ -186,7 +185,7 @@ pub enum StoreReply {
 
 /// A reply that the store has made.
 pub enum StoreResult {
-    /// That to a transaction.
+    /// The reply to a transaction.
     Apply(Operation, Result<Outcome, StoreError>),
     /// A page of objects.
     List(Result<Vec<ObjectId>, StoreError>),
@@ -218,7 +217,7 @@ impl Service for StoreService {
         const { &[kind::JOIN.code] }
     }
 
-    /// A client that does not know of members finds every object on the only one.
+    /// Clients that know nothing of members are served only by a server that is the only one.
     fn serves_version(&self, version: u16) -> bool {
         version != VERSION_WITHOUT_MEMBERS || self.membership.is_alone()
     }

@@ -1,4 +1,4 @@
-//! An object store behind one server or several.
+//! An object store behind one or more servers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,24 +17,24 @@ use crate::join::{self, Answer};
 use crate::rendezvous::Rendezvous;
 use crate::roster::{self, Known, Roster};
 
-/// How to reach the servers.
+/// The settings of a remote store.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
     /// The cluster key, for servers that have one.
     pub key: Option<ClusterKey>,
-    /// The user that the servers at Unix sockets run as; where none is named, it must be this process's own or root.
+    /// The user id that servers at Unix sockets must run as; if `None`, this process's own user or root.
     pub owner: Option<u32>,
-    /// Connections to each server.
+    /// The number of connections to each server, 1 to 64.
     pub connections: usize,
-    /// How long connecting and introducing oneself may take.
+    /// The time limit for connecting together with the handshake.
     pub connect_timeout: Duration,
-    /// A server that says nothing at all for so long, although requests are under way, is given up.
+    /// The time after which a server that sends nothing at all, although requests are under way, is given up.
     pub silence_timeout: Duration,
-    /// The pause after the first failed attempt to connect; it doubles with each further one.
+    /// The pause after the first failed attempt to connect; it doubles with each further failure.
     pub backoff_min: Duration,
-    /// The longest such pause.
+    /// The longest pause between attempts to connect.
     pub backoff_max: Duration,
-    /// Drive the connections on a thread of their own even where the caller has a runtime.
+    /// Whether to drive the connections on a separate thread even if the caller has a runtime.
     pub own_thread: bool,
 }
 
@@ -67,11 +67,11 @@ impl RemoteOptions {
     }
 }
 
-/// Keeps objects on servers. Cheap to clone; the connections close when the last clone is gone.
+/// An object store on servers. Cheap to clone; the connections close when the last clone is dropped.
 ///
-/// Connections are made when they are first needed, on the runtime of the caller, or on a thread of the store's
-/// own where the caller has none. What a reply carries are slices of the buffer that it was received in: copy
-/// small values out if they are to be kept for long.
+/// Connections are established when they are first needed, on the runtime of the caller, or on a thread of the store's
+/// own if the caller has none. The bytes in a reply are slices of the buffer that it was received in: copy small values
+/// if they are kept for long.
 #[derive(Clone)]
 pub struct RemoteStore {
     inner: Arc<Inner>,
@@ -80,30 +80,30 @@ pub struct RemoteStore {
 struct Inner {
     roster: Arc<Roster>,
     options: Arc<LinkOptions>,
-    /// Connections to each server.
+    /// The number of connections to each server.
     connections: usize,
     host: Arc<Host>,
-    /// A link to each of the addresses that were given.
+    /// A link to each of the given addresses.
     contacts: Vec<Arc<Link>>,
     cluster: OnceLock<Cluster>,
 }
 
-/// The servers, once it is known which ones they are.
+/// The servers, once the members are known.
 struct Cluster {
     servers: Vec<Server>,
     rendezvous: Rendezvous,
 }
 
-/// Whose address a link leads to.
+/// The kind of address that a link leads to.
 #[derive(Clone, Copy, Debug)]
 enum Role {
-    /// One that the client was given, by its index; who answers there is the member that it says it is.
+    /// An address that the client was given, by its index; the server there is the member that it claims to be.
     Contact(usize),
-    /// That of a member, by its index.
+    /// The address of a member, by its index.
     Member(usize),
 }
 
-/// Makes sure that a server is the member that it should be of the store that it should keep.
+/// Checks that a server is the expected member of the expected store.
 struct Introduction {
     role: Role,
     roster: Arc<Roster>,
@@ -130,14 +130,14 @@ impl Introduction {
                 }
                 (Answer::Members(theirs), Some(known)) => return Err(roster::changed(known, &theirs)),
                 (Answer::Members(theirs), None) => {
-                    // Its answer alone need not settle who the members are.
+                    // Its answer alone need not determine the members.
                     let outcome = self.roster.follow();
                     if let Role::Contact(index) = self.role {
                         self.roster.answered(index, Ok(theirs));
                     }
                     match outcome {
                         Some(outcome) => outcome.await.unwrap_or_else(|_| Err(unsettled()))?,
-                        // The round was over meanwhile: it has told the members, or nobody wants to know any more.
+                        // The round has ended meanwhile: the members are known, or are no longer asked for.
                         None if self.roster.known().is_some() => {}
                         None => return Err(unsettled()),
                     }
@@ -182,7 +182,7 @@ impl Server {
 }
 
 impl Cluster {
-    /// The server that keeps an object.
+    /// Returns the server that keeps an object.
     fn keeper(&self, object: &ObjectId) -> &Server {
         &self.servers[self.rendezvous.place(object.as_bytes())]
     }
@@ -198,7 +198,7 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// The servers, if it is known which ones they are.
+    /// Returns the servers, if the members are known.
     fn cluster(&self) -> Option<&Cluster> {
         match self.cluster.get() {
             Some(cluster) => Some(cluster),
@@ -206,8 +206,8 @@ impl Inner {
         }
     }
 
-    /// Makes the servers of the members. One that was reached at an address that was given is reached there, and the
-    /// others by their names.
+    /// Creates the servers of the members. A member at one of the given addresses is reached there, the others by their
+    /// names.
     fn settle(&self, known: &Known) -> Cluster {
         let link = |address: &Address, role| {
             let introduction = Introduction { role, roster: self.roster.clone() };
@@ -217,8 +217,8 @@ impl Inner {
             let contact = known.contacts.iter().position(|at| *at == member);
             let (address, mut links) = match contact {
                 Some(index) => (self.roster.given[index].clone(), vec![self.contacts[index].clone()]),
-                // A name that is no address is that of a server by itself, which a client can only have been given;
-                // whatever else stands there leads nowhere, and says so when it is tried.
+                // A name that is not an address belongs to a server that keeps a store by itself, which the client must
+                // have been given; any other such name leads nowhere, and fails when it is tried.
                 None => (name.parse().unwrap_or_else(|_| Address::Tcp(name.clone())), Vec::new()),
             };
             while links.len() < self.connections {
@@ -227,7 +227,7 @@ impl Inner {
             Server { address, links, next: AtomicUsize::new(0) }
         });
         let servers = servers.collect();
-        // Of several addresses of one member one is enough.
+        // One of several addresses of a member is enough.
         for (index, contact) in self.contacts.iter().enumerate() {
             if known.contacts[..index].contains(&known.contacts[index]) {
                 contact.close();
@@ -236,7 +236,7 @@ impl Inner {
         Cluster { servers, rendezvous: known.members.rendezvous() }
     }
 
-    /// Finds out which servers there are.
+    /// Learns the members from the given servers, if they are not known yet.
     async fn learn(&self) -> Result<&Cluster, StoreError> {
         if let Some(cluster) = self.cluster() {
             return Ok(cluster);
@@ -252,15 +252,15 @@ impl Inner {
 }
 
 impl RemoteStore {
-    /// A store behind the servers at these addresses. Nothing is connected yet.
+    /// Creates a store behind the servers at these addresses, without connecting yet.
     ///
-    /// The servers tell which members the store has; the addresses may be spelt in any way, and need not be those of all
+    /// The servers report the members of the store; the addresses may be spelt in any way, and need not be those of all
     /// members. Objects are spread over the members by rendezvous hashing of their ids over the members' names
     /// ([`Rendezvous`]).
     ///
     /// # Errors
     ///
-    /// `Invalid` if no address is given, or one twice, or an option is out of its bounds.
+    /// `Invalid` if no address is given, or one twice, or an option is out of range.
     pub fn new(addresses: &[Address], options: RemoteOptions) -> Result<RemoteStore, StoreError> {
         let invalid = |text: String| Err(StoreError::new(ErrorKind::Invalid, text));
         if addresses.is_empty() {
@@ -289,7 +289,7 @@ impl RemoteStore {
         Ok(RemoteStore { inner: Arc::new(inner) })
     }
 
-    /// Connects to every server. Fails if none can be reached, or if one refuses this client for good.
+    /// Connects to every server. Fails if none can be reached, or if one refuses this client.
     pub async fn connect(&self) -> Result<(), StoreError> {
         let servers = &self.inner.learn().await?.servers;
         let attempts = servers.iter().map(|server| ListCall::start(server.link().clone(), None, 1));
@@ -308,18 +308,19 @@ impl RemoteStore {
         }
     }
 
-    /// The addresses of the servers. Connects to those that were given, if that was not done before.
+    /// Returns the addresses of the servers. Connects to the given ones first if the members are not known yet.
     pub async fn addresses(&self) -> Result<Vec<Address>, StoreError> {
         Ok(self.inner.learn().await?.servers.iter().map(|server| server.address.clone()).collect())
     }
 
-    /// The address of the server that keeps an object. Connects to those that were given, if that was not done before.
+    /// Returns the address of the server that keeps an object. Connects to the given ones first if the members are not
+    /// known yet.
     pub async fn server_of(&self, object: &ObjectId) -> Result<Address, StoreError> {
         Ok(self.inner.learn().await?.keeper(object).address.clone())
     }
 
-    /// Calls a method of the administration of the server at `address`, one of the store's. Reports on its progress
-    /// go to `report` while the reply is awaited.
+    /// Calls a method of the administration of the server at `address`, one of the store's. Progress reports go to
+    /// `report` while the reply is awaited.
     pub fn call(
         &self,
         address: &Address,
@@ -337,8 +338,8 @@ impl RemoteStore {
         })
     }
 
-    /// Starts something on the servers: at once where it is known which ones they are, else as soon as that is known,
-    /// whether anybody waits for it or not.
+    /// Starts a call on the servers: at once if the members are known, otherwise as soon as they are, whether the reply
+    /// is awaited or not.
     fn on_cluster<T: Send + Unpin + 'static>(
         &self,
         start: impl FnOnce(&Cluster) -> Reply<T> + Send + 'static,
@@ -353,7 +354,7 @@ impl RemoteStore {
                 Ok(cluster) => start(cluster).await,
                 Err(error) => Err(error),
             };
-            // Whoever asked may have gone away meanwhile.
+            // The caller may be gone.
             let _ = sender.send(result);
         };
         if let Err(error) = self.inner.host.spawn(task) {
@@ -404,13 +405,13 @@ impl ObjectStore for RemoteStore {
     }
 }
 
-/// Merges pages of several servers. A page that is not empty may end before its server's last object, so what
-/// other servers have beyond its end must wait for the next round.
+/// Merges pages of several servers. A page that is not empty may end before its server's last object, so objects of
+/// other servers beyond its end must wait for the next round.
 fn merge(pages: Vec<Vec<ObjectId>>, limit: usize) -> Vec<ObjectId> {
     let Some(end) = pages.iter().filter_map(|page| page.last()).min().cloned() else { return Vec::new() };
     let mut merged: Vec<ObjectId> = pages.into_iter().flatten().filter(|object| *object <= end).collect();
     merged.sort_unstable();
-    // A change of the list of members may have left the same object on two of them.
+    // A change of the list of members may have left the same object on two servers.
     merged.dedup();
     merged.truncate(limit);
     merged

@@ -21,7 +21,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// One message of every kind, by name.
+/// Returns one message of every kind, with its name.
 fn samples() -> Vec<(&'static str, BytesMut)> {
     let fork = Fork::new("f").unwrap();
     let key = Key::new("k").unwrap();
@@ -131,7 +131,7 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
     ]
 }
 
-/// The bytes of every message are pinned: whoever changes them breaks older peers, and must raise the version.
+/// The bytes of every message are pinned: a change to them breaks older peers, and requires a new version.
 #[test]
 fn the_bytes_are_those_of_the_golden_vectors() {
     let golden = include_str!("golden/version_1.txt");
@@ -146,7 +146,7 @@ fn every_sample_survives_a_round_trip() {
     }
 }
 
-/// A generator of transactions and outcomes that stay within the limits, of all kinds.
+/// A generator of transactions and outcomes of all kinds that stay within the limits.
 struct Maker(SmallRng);
 
 impl Maker {
@@ -364,8 +364,8 @@ proptest! {
     }
 }
 
-/// Frames of every kind with bytes changed, cut out and put in: whatever is still a message decodes and encodes to the
-/// same, and nothing panics or takes much memory. What the fuzzer does for hours, for a moment.
+/// Frames of every kind have bytes changed, removed and inserted: whatever is still a message survives decoding and
+/// encoding, and nothing panics or takes much memory. This is a short run of what the fuzzer does.
 #[test]
 fn frames_that_were_tampered_with_do_no_harm() {
     let samples = samples();
@@ -386,7 +386,7 @@ fn frames_that_were_tampered_with_do_no_harm() {
             if bytes.len() < 16 {
                 break;
             }
-            // Mostly the length is made to fit, so that the body is looked at.
+            // In most cases the length is made to fit, so that the body is decoded.
             if maker.0.random_bool(0.9) {
                 let body = (bytes.len() as u32 - 16).to_le_bytes();
                 bytes[..4].copy_from_slice(&body);

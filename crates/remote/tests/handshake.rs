@@ -1,4 +1,4 @@
-//! Who is let in, who is not, and what they are told.
+//! The handshake: the peers that are accepted, those that are refused, and the reasons given.
 
 mod support;
 
@@ -68,7 +68,7 @@ fn impostor(answer: impl FnOnce(TcpStream) + Send + 'static) -> Address {
 #[test]
 fn a_server_that_only_pretends_to_have_the_key_is_found_out() {
     let key = ClusterKey::generate().unwrap();
-    // It sends back what it was sent, which has the right length but for the hello in it.
+    // It sends back what it received, which has the right length except for the hello in it.
     let reflecting = impostor(|mut stream| {
         let mut opening = [0; 64];
         stream.read_exact(&mut opening).unwrap();
@@ -180,7 +180,7 @@ fn garbage_gets_no_answer() {
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.is_empty(), "{answer:?}");
     }
-    // A client that calls on something else says so.
+    // A client that reaches another kind of server reports that.
     let web = impostor(|mut stream| {
         let mut theirs = [0; 16];
         stream.read_exact(&mut theirs).unwrap();
@@ -214,7 +214,7 @@ fn who_has_not_proven_anything_costs_no_buffers() {
     let server = serve_with(limits, Some(ClusterKey::generate().unwrap()));
     let mut streams: Vec<TcpStream> = (0..100).map(|_| raw(&server)).collect();
     for stream in &mut streams {
-        // A hello that asks for a key, the noise of somebody who does not have it, and a great deal more.
+        // A hello that asks for a key, the noise message of a peer without it, and a great deal more.
         stream.write_all(&hello(1, 1)).unwrap();
         let _ = stream.write_all(&[7; 60_000]);
     }

@@ -1,4 +1,4 @@
-//! Which servers keep a store together: however a client names them, every object has one place.
+//! The members of a store: however a client names them, every object has one place.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn two(version: u64, own: &str) -> Membership {
     Membership::new(members, own).unwrap()
 }
 
-/// What version 2 of the protocol has beyond version 1.
+/// Returns the messages that version 2 of the protocol has beyond version 1.
 fn samples() -> Vec<(&'static str, BytesMut)> {
     let membership = two(3, "unix:/b");
     let proof = Proof::of(membership.members());
@@ -78,7 +78,8 @@ fn lists_that_make_no_sense_are_refused() {
     assert!(join::get_join(&Bytes::from_static(&[0; 25])).is_err());
 }
 
-/// A connection to a server's socket that introduced itself in a version of the protocol; the status that it got.
+/// Opens a raw connection to a server's socket in a version of the protocol. Returns the version and the status of its
+/// hello, too.
 fn introduced(path: &Path, version: u16) -> (UnixStream, u16, u8) {
     let mut stream = UnixStream::connect(path).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -88,7 +89,7 @@ fn introduced(path: &Path, version: u16) -> (UnixStream, u16, u8) {
     (stream, u16::from_le_bytes([theirs[8], theirs[9]]), theirs[10])
 }
 
-/// Sends a frame and gives the one that comes back.
+/// Sends a frame and returns the next one received.
 fn ask(stream: &mut UnixStream, bytes: &[u8]) -> Frame {
     stream.write_all(bytes).unwrap();
     let mut bytes = BytesMut::zeroed(16);
@@ -116,7 +117,7 @@ fn a_client_that_knows_nothing_of_members_is_served_by_the_only_one() {
     assert_eq!(ask(&mut old, &create(&"o".parse().unwrap())).kind, kind::DONE);
     server.stop();
 
-    // Of several it is refused: it would place objects by whatever it calls them.
+    // Of several members it is refused: it would place objects by the addresses that it was given.
     let servers = serve_together(folder.path(), &["a", "b"], 1);
     let (mut old, version, status) = introduced(&folder.path().join("a"), 1);
     assert_eq!((version, status), (3, Status::Version as u8));
@@ -142,7 +143,7 @@ fn nobody_is_served_before_it_shows_that_it_has_the_list() {
     let list = bytes_of(|out| request::put_list(out, 9, None, 10));
     assert_eq!(ask(&mut stream, &list).kind, Kind::ERROR);
 
-    // Without a list, with one of another version, and with another one: each gets the right one.
+    // Without a list, with one of another version, and with another one: each receives the right list.
     let wrong =
         [Members::new(3, names.clone()).unwrap(), Members::new(4, ["a".to_owned(), "b".to_owned()]).unwrap()];
     let proofs = [None].into_iter().chain(wrong.iter().map(|wrong| Some(Proof::of(wrong))));
@@ -158,7 +159,7 @@ fn nobody_is_served_before_it_shows_that_it_has_the_list() {
     assert!(matches!(join::get_answer(&ask(&mut stream, &join)), Ok(Answer::Joined(0))));
     assert_eq!(ask(&mut stream, &create(&mine)).kind, kind::DONE);
 
-    // Whoever asks the wrong server all the same makes no second object.
+    // A request to the wrong server creates no second object.
     let theirs: ObjectId = (0..)
         .map(|n| format!("o{n}").parse().unwrap())
         .find(|object| !Membership::new(right.clone(), &names[0]).unwrap().keeps(object))
@@ -172,7 +173,7 @@ fn open(addresses: &[Address]) -> RemoteStore {
     RemoteStore::new(addresses, RemoteOptions::default()).unwrap()
 }
 
-/// All objects of a store, page by page.
+/// Returns all objects of a store, page by page.
 fn listed(store: &RemoteStore) -> Vec<ObjectId> {
     let mut objects: Vec<ObjectId> = Vec::new();
     loop {
@@ -184,7 +185,7 @@ fn listed(store: &RemoteStore) -> Vec<ObjectId> {
     }
 }
 
-/// Sets a key on the condition that it is absent; whether that was done.
+/// Sets a key on the condition that it is absent. Returns whether it was set.
 fn claim(store: &RemoteStore, object: &ObjectId, owner: &str) -> bool {
     let key = Key::new("owner").unwrap();
     let set =
@@ -208,7 +209,7 @@ fn of_two_clients_with_two_spellings_one_loses_each_race() {
     let stores = [
         open(&spelt(folder.path(), &["a", "b", "c"])),
         open(&spelt(&link, &["c", "a", "b"])),
-        // One of them tells who the others are.
+        // One of them reports the others.
         open(&spelt(&link, &["b"])),
         open(&[&spelt(&link, &["a"])[..], &spelt(folder.path(), &["a", "b"])].concat()),
     ];
@@ -262,7 +263,7 @@ fn servers_of_different_stores_are_not_taken_for_one() {
     for server in [&one, &two] {
         assert!(block_on(open(&[address(server)]).list(None, 10)).unwrap().is_empty());
     }
-    // A member, and somebody else.
+    // A member, and a server of another store.
     let members = serve_together(folder.path(), &["a", "b"], 1);
     let error = block_on(open(&[address(&members[0]), address(&one)]).connect()).unwrap_err();
     assert!(error.kind == ErrorKind::Invalid && error.message.contains("has the members"), "{error}");
@@ -287,7 +288,7 @@ fn a_server_with_another_list_refuses_the_clients_of_the_old_one() {
     for object in &objects {
         let error = read(object);
         let (now, before) = (format!("{} (version 2)", at("c")), format!("{} (version 1)", at("b")));
-        // The other server may not have been met yet.
+        // The other server may not have been asked yet.
         if error.kind == ErrorKind::Invalid {
             assert!(error.message.contains(&now) && error.message.contains(&before), "{error}");
         } else {

@@ -1,4 +1,4 @@
-//! The memory of a server, measured from outside: what peers that never read their replies can make it hold.
+//! The memory of a server, measured from outside, under peers that never read their replies.
 //!
 //! Run with the argument `serve`, this program is the server; otherwise it starts itself as one for each case.
 
@@ -21,9 +21,9 @@ use nacre_rpc::handshake::hello;
 use nacre_rpc::{Address, ServerLimits, control};
 use support::{receive, request, serve_store};
 
-/// What all connections together may hold.
+/// The memory that all connections together may hold.
 const ACCOUNT_BYTES: usize = 64 << 20;
-/// What the allocator keeps, and what the store itself takes, beside the connections.
+/// The memory that the allocator and the store itself take besides the connections.
 const SLACK_BYTES: usize = 32 << 20;
 
 fn main() {
@@ -51,8 +51,8 @@ fn serve() {
     std::process::exit(0);
 }
 
-/// A store that makes every reply on another thread, whether anybody waits for it or not, as one does that has to read from
-/// a device.
+/// A store that makes every reply on another thread, whether it is awaited or not, like a store that reads from a
+/// device.
 struct Aside {
     jobs: mpsc::Sender<Job>,
     store: Arc<LogStore>,
@@ -67,7 +67,7 @@ impl Aside {
         let worker = store.clone();
         std::thread::spawn(move || {
             for (object, transaction, reply) in queue {
-                // Whoever asked may be gone.
+                // The caller may be gone.
                 let _ = reply.send(block_on(worker.apply(&object, transaction)));
             }
         });
@@ -117,15 +117,15 @@ impl Served {
         stream
     }
 
-    /// A line of the process's status, in bytes.
+    /// Returns a line of the process's status, in bytes.
     fn status(&self, name: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
     }
 
-    /// How much the process has grown at most since its size was `before`, when the deaf connections have had their first
-    /// replies, and the server has served others for a while.
+    /// Returns how much the process has grown at most since its size was `before`, after the deaf connections have
+    /// received their first replies and the server has served others for a while.
     fn growth(&self, before: usize, deaf: &[TcpStream]) -> usize {
         for stream in deaf {
             assert!(stream.peek(&mut [0]).unwrap() > 0);
@@ -136,7 +136,7 @@ impl Served {
         self.status("VmHWM").saturating_sub(before)
     }
 
-    /// The present size, which is also the largest from now on.
+    /// Returns the present size, and makes it the starting point for the largest one.
     fn settle(&self) -> usize {
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
         self.status("VmRSS")
@@ -160,7 +160,7 @@ fn check(what: &str, growth: usize) {
     assert!(growth <= 2 * ACCOUNT_BYTES + SLACK_BYTES, "{what}: the server grew by {growth} bytes");
 }
 
-/// 60 reads of 16 MiB over one connection, and 20 over each of two more.
+/// Sends 60 reads of 16 MiB over one connection, and 20 over each of two more.
 fn reads() {
     let served = Served::start();
     served.apply(Transaction::new().write(Fork::DEFAULT, 0, vec![7; 16 << 20]));
@@ -175,7 +175,7 @@ fn reads() {
     check("100 reads of 16 MiB", served.growth(before, &deaf[..1]));
 }
 
-/// 1,024 conditional writes that are refused, each with a region of a mebibyte.
+/// Sends 1,024 conditional writes that are refused, each with a region of a mebibyte.
 fn refusals() {
     let served = Served::start();
     served.apply(Transaction::new().write(Fork::DEFAULT, 0, vec![7; 1 << 20]));
@@ -191,7 +191,7 @@ fn refusals() {
     check("1,024 stale conditional writes", served.growth(before, &[deaf]));
 }
 
-/// 4,096 reads of the extents of an object that has many, in one transaction.
+/// Sends 4,096 reads of the extents of an object that has many, in one transaction.
 fn huge_reply() {
     let served = Served::start();
     let extents = |base: u64| (0..4096u64).map(move |n| ((base + n) * 2, bytes::Bytes::from_static(b"x")));

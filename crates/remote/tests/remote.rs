@@ -1,4 +1,4 @@
-//! The remote store when connections break, servers die and come back, and several of them share the objects.
+//! The remote store when connections break, servers die and come back, and several servers share the objects.
 
 mod support;
 
@@ -36,7 +36,7 @@ fn data(outcome: Outcome) -> bytes::Bytes {
     }
 }
 
-/// A server of which every connection is handled by a function, which is told how many there were before.
+/// Starts a server whose connections are handled by a function, which is given their running number.
 fn scripted(handle: impl Fn(usize, TcpStream) + Send + 'static) -> Address {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string().parse().unwrap();
@@ -122,7 +122,7 @@ fn replies_that_belong_to_nothing_or_make_no_sense_do_no_harm() {
     let address = scripted(|index, mut stream| {
         let frame = receive(&mut stream).unwrap();
         let id = if index == 0 { frame.id + 1 } else { frame.id };
-        // The reply to a listing is none to a transaction.
+        // The reply to a listing is not one to a transaction.
         let reply = bytes_of(|out| nacre_remote::reply::put_listed(out, id, &[]));
         stream.write_all(&reply).unwrap();
         let _ = stream.read(&mut [0; 1]);
@@ -164,7 +164,7 @@ fn nobody_listening_is_unavailable() {
 }
 
 fn serve_on(address: &Address, store: Arc<dyn ObjectStore>) -> Server {
-    // It is the same store whenever it is started.
+    // The store keeps its identity over restarts.
     let service = StoreService::new(store, Membership::alone([1; 16]), Arc::default());
     let services = Services::new().with(service);
     Server::start(ServeOptions { listen: vec![address.clone()], services, ..Default::default() }).unwrap()
@@ -184,14 +184,14 @@ fn a_server_that_comes_back_is_found_again() {
         eventually("the client comes back", || block_on(store.apply(&object, look())).is_ok());
         write(&store, "p", "x");
         server.stop();
-        // The client was told that the server goes, so it knows that nothing was sent.
+        // The client was told that the server is shutting down, so it knows that nothing was sent.
         let error = block_on(store.apply(&object, put("late"))).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
     }
     assert_eq!(data(block_on(objects.apply(&object, look())).unwrap()), "kept");
 }
 
-/// Applies transactions when it is told to, in any order.
+/// A store that applies transactions on demand, in any order.
 #[derive(Default)]
 struct Manual {
     inner: MemoryStore,
@@ -243,7 +243,7 @@ fn a_stopping_server_finishes_what_it_accepted() {
     let reply = store.apply(&object, put("accepted"));
     eventually("it was accepted", || held.lock().unwrap().len() == 1);
     let stopping = std::thread::spawn(move || server.stop());
-    // Nobody new is let in, and what comes on old connections is refused without harm.
+    // No new client is accepted, and requests on old connections are refused without harm.
     eventually("it accepts nothing more", || match &address {
         Address::Tcp(address) => TcpStream::connect(address).is_err(),
         Address::Unix(_) => unreachable!("a TCP address"),
@@ -332,7 +332,7 @@ fn a_dead_server_takes_only_its_own_objects_along() {
 fn histories_stay_linearizable_while_connections_are_cut() {
     let server = serve();
     let Address::Tcp(upstream) = server.addresses()[0].clone() else { panic!("a TCP address") };
-    // A relay that cuts connections again and again, somewhere in the middle of whatever they carry.
+    // A relay that cuts connections again and again, at random positions.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let relay: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
     let over = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! Peers that do not behave, and what they cost: bounded memory, and nothing to the others.
+//! Misbehaving peers and their cost: memory stays bounded, and other peers are not affected.
 
 mod support;
 
@@ -13,15 +13,15 @@ use nacre_rpc::frame;
 use nacre_rpc::{Kind, Server, ServerLimits, control};
 use support::*;
 
-/// What one read takes, and the slack of growing buffers.
+/// The bytes that one read takes, and the slack of growing buffers.
 const READ_BYTES: u64 = 256 << 10;
 
 fn held(server: &Server) -> u64 {
     server.stats().held_bytes.get()
 }
 
-/// Sends requests for an object of 1 MiB, without ever reading a reply, until the server stops reading. Gives how many
-/// were sent as a whole.
+/// Sends requests for an object of 1 MiB, without ever reading a reply, until the server stops reading. Returns the
+/// number of requests that were sent completely.
 fn flood(stream: &mut TcpStream, object: &str) -> usize {
     stream.set_nonblocking(true).unwrap();
     let mut sent = 0;
@@ -68,7 +68,7 @@ fn a_client_that_never_reads_is_not_read_from_either() {
     assert!(sent < 1_000_000, "the server reads on and on");
     // The replies that wait, one more that was encoded when the limit was not quite reached, and one read.
     assert!(held(&server) <= (4 << 20) + (2 << 20) + 4 * READ_BYTES, "{} bytes", held(&server));
-    // Nobody else notices.
+    // Other clients are not affected.
     write(&store, "small", "x");
     // When it reads at last, it gets every reply, in the order in which the store answers.
     for id in 1..=sent as u64 {
@@ -104,7 +104,7 @@ fn half_a_frame_is_not_waited_for_for_ever() {
     for half in &mut halves {
         assert!(is_closed(half));
     }
-    // Whoever owes nothing may be silent for as long as he likes.
+    // A peer that owes nothing may be silent for any length of time.
     let mut idle = introduced(&server);
     std::thread::sleep(Duration::from_millis(500));
     idle.write_all(&read_request(1, "o", 10)).unwrap();
@@ -174,7 +174,7 @@ fn a_thousand_idle_connections_hold_nothing() {
     let mut idle: Vec<TcpStream> = Vec::new();
     for id in 0..1000 {
         let mut stream = introduced(&server);
-        // It has been of use once.
+        // The connection has completed a request.
         stream
             .write_all(&request(id, "o", &Transaction::new().write(Fork::DEFAULT, 0, vec![1; 100])))
             .unwrap();
@@ -264,7 +264,7 @@ fn a_slow_reader_gets_every_byte() {
 
 #[test]
 fn a_reply_keeps_no_other_one_alive_on_the_server() {
-    // Values that the store keeps are its own: the receive buffers are given back although the values stay.
+    // Values that the store keeps have memory of their own: the receive buffers are released although the values stay.
     let server = serve();
     let store = remote(&server);
     let objects: Vec<ObjectId> = (0..50).map(|n| format!("o{n}").parse().unwrap()).collect();
@@ -277,7 +277,7 @@ fn a_reply_keeps_no_other_one_alive_on_the_server() {
 
 #[test]
 fn large_writes_that_do_not_fit_together_wait_for_each_other() {
-    // Each takes two thirds of what there is, and waits for far longer than a peer may stall.
+    // Each takes two thirds of the account, and waits for far longer than a peer may stall.
     let limits = ServerLimits {
         held_bytes_max: 24 << 20,
         stall_timeout: Duration::from_millis(400),
@@ -336,7 +336,7 @@ fn who_has_not_proven_the_key_takes_no_place_of_those_who_have() {
         let options = nacre_remote::RemoteOptions { key: Some(key.clone()), ..Default::default() };
         remote_with(&server, options)
     };
-    // As many as there may be connections, and more, that say nothing.
+    // At least as many silent connections as the limit allows.
     let silent: Vec<TcpStream> = (0..6).map(|_| raw(&server)).collect();
     eventually("all are there", || server.stats().unproven.get() == 6);
     let stores: Vec<_> = (0..4).map(|_| known(&key)).collect();

@@ -21,7 +21,7 @@ impl Channel {
         Self { stream, seal }
     }
 
-    /// Reads once, when there is something to read. Gives how many bytes came; 0 is the end of the stream.
+    /// Reads once as soon as there is something to read. Returns how many bytes arrived; 0 means the end of the stream.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -46,8 +46,8 @@ impl Channel {
         }
     }
 
-    /// Writes until everything is written, which gives `Ready`, or until the socket takes no more. Adds to `taken`
-    /// how many bytes left the outbox.
+    /// Writes until the outbox is empty and everything is flushed (`Ready`) or the socket takes no more (`Pending`).
+    /// Adds the number of bytes that left the outbox to `taken`.
     pub(crate) fn poll_write(
         &mut self,
         context: &mut Context<'_>,
@@ -94,12 +94,12 @@ impl Channel {
         }
     }
 
-    /// Whether everything that left the outbox was written.
+    /// True if everything that left the outbox has been written.
     pub(crate) fn is_flushed(&self) -> bool {
         self.seal.as_ref().is_none_or(|seal| seal.unwritten().is_empty())
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held by the seal.
     pub(crate) fn held_bytes(&self) -> usize {
         self.seal.as_ref().map_or(0, |seal| seal.held_bytes())
     }

@@ -1,4 +1,4 @@
-//! Decodes bytes as both peers would, and checks what must hold whatever they are. For fuzzing and for tests.
+//! Round-trip checks of the decoders on arbitrary bytes, for fuzzing and tests.
 
 use bytes::{Bytes, BytesMut};
 
@@ -6,12 +6,12 @@ use crate::control;
 use crate::frame::{self, CONTROL, Frame, Kind};
 use crate::outbox::Outbox;
 
-/// Takes frames out of bytes until there is none left, decodes the bodies of the connection's own messages, and hands
-/// all others to `decode`. Gives how many frames there were.
+/// Decodes every frame in `bytes`: the connection's own messages here, all others through `decode`, which is given the
+/// control messages as well. Returns the number of frames.
 ///
 /// # Panics
 ///
-/// If a decoded message is not the same after it was encoded again.
+/// If a decoded message differs after it was encoded again.
 pub fn decode_all(bytes: &[u8], mut decode: impl FnMut(&Frame)) -> usize {
     let mut buffer = BytesMut::from(bytes);
     let mut frames = 0;
@@ -33,7 +33,7 @@ fn decode_error(frame: &Frame) {
     let Ok(error) = control::get_failure(frame) else { return };
     let mut outbox = Outbox::default();
     control::put_error(&mut outbox, frame.id, &error);
-    // A text that is not UTF-8 is mended, and may be longer then.
+    // Invalid UTF-8 in the text is replaced, which may make it longer.
     let again = Frame { body: retake(outbox, frame), ..frame.clone() };
     assert!(control::get_failure(&again).is_ok());
 }
@@ -59,7 +59,7 @@ fn decode_control(frame: &Frame) {
         Kind::END => {
             let Ok(error) = control::get_end(&frame.body) else { return };
             control::put_end(&mut outbox, frame.id, error.as_ref());
-            // A text that is not UTF-8 is mended, and may be longer then.
+            // Invalid UTF-8 in the text is replaced, which may make it longer.
             assert_eq!(
                 control::get_end(&retake(outbox, frame)).map(|end| end.is_some()),
                 Ok(error.is_some())
@@ -79,7 +79,7 @@ fn decode_control(frame: &Frame) {
     assert_eq!(retake(outbox, frame), frame.body);
 }
 
-/// The body of the one frame in an outbox, which must have the header of `frame` but for the length.
+/// Returns the body of the only frame in an outbox. Its header must be that of `frame`, except for the length.
 pub fn retake(outbox: Outbox, frame: &Frame) -> Bytes {
     let mut bytes = BytesMut::new();
     outbox.copy_to(&mut bytes);

@@ -12,11 +12,11 @@ use crate::outbox::Outbox;
 /// Writes a message without a body.
 pub fn put_bare(outbox: &mut Outbox, kind: Kind, id: u64) {
     let open = outbox.begin(kind, id);
-    // It has no body that could be too long.
+    // It has no body, so it cannot be too long.
     let _ = outbox.end(open);
 }
 
-/// Writes a message whose body is `body`. Gives the length of the body, or its length as an error if it is too long.
+/// Writes a message with the given body. Returns the length of the body, as an error if it is too long.
 pub fn put_body(outbox: &mut Outbox, kind: Kind, id: u64, body: &Bytes) -> Result<usize, usize> {
     let open = outbox.begin(kind, id);
     outbox.payload(body);
@@ -27,11 +27,11 @@ pub fn put_body(outbox: &mut Outbox, kind: Kind, id: u64, body: &Bytes) -> Resul
 pub fn put_error(outbox: &mut Outbox, id: u64, error: &StoreError) {
     let open = outbox.begin(Kind::ERROR, id);
     put_failure(outbox, error);
-    // The text is cut.
+    // The text is cut, so the body cannot be too long.
     let _ = outbox.end(open);
 }
 
-/// Writes the code and the text of an error, as they stand in a body.
+/// Writes the code and the text of an error, in the form in which they appear in a body.
 pub(crate) fn put_failure(outbox: &mut Outbox, error: &StoreError) {
     let mut end = error.message.len().min(ERROR_TEXT_BYTES_MAX);
     while !error.message.is_char_boundary(end) {
@@ -65,15 +65,16 @@ fn get_error(body: &Bytes) -> Result<StoreError, WireError> {
     Ok(error)
 }
 
-/// Writes that nobody waits for the reply of a service to a request any more, or wants its events.
+/// Writes a `CANCEL`: the caller no longer waits for the service's reply to this request, or no longer wants its
+/// events.
 pub fn put_cancel(outbox: &mut Outbox, service: u8, id: u64) {
     let open = outbox.begin(Kind::CANCEL, id);
     outbox.u8(service);
-    // It is one byte long.
+    // The body is one byte long.
     let _ = outbox.end(open);
 }
 
-/// Reads which service is to cancel.
+/// Reads the number of the service that a `CANCEL` is for.
 pub fn get_cancel(body: &Bytes) -> Result<u8, WireError> {
     let mut cursor = Cursor::new(body);
     let service = cursor.u8()?;
@@ -81,15 +82,15 @@ pub fn get_cancel(body: &Bytes) -> Result<u8, WireError> {
     Ok(service)
 }
 
-/// Writes that bytes of events were consumed.
+/// Writes a `WINDOW`: so many bytes of events were consumed.
 pub fn put_window(outbox: &mut Outbox, bytes: u32) {
     let open = outbox.begin(Kind::WINDOW, 0);
     outbox.u32(bytes);
-    // It is four bytes long.
+    // The body is four bytes long.
     let _ = outbox.end(open);
 }
 
-/// Reads how many bytes of events were consumed.
+/// Reads from a `WINDOW` how many bytes of events were consumed.
 pub fn get_window(body: &Bytes) -> Result<usize, WireError> {
     let mut cursor = Cursor::new(body);
     let bytes = cursor.u32()? as usize;
@@ -97,13 +98,13 @@ pub fn get_window(body: &Bytes) -> Result<usize, WireError> {
     Ok(bytes)
 }
 
-/// Writes an event of subscription `id`: its number and its payload; with the flag [`GAP`](crate::frame::flag::GAP), that of the latest event
-/// that was dropped.
+/// Writes an event of subscription `id`: its number and its payload. With the flag [`GAP`](crate::frame::flag::GAP),
+/// the number is that of the latest event that was dropped.
 pub fn put_event(outbox: &mut Outbox, flags: u16, id: u64, sequence: u64, payload: &Bytes) {
     let open = outbox.begin_with(Kind::EVENT, flags, id);
     outbox.u64(sequence);
     outbox.payload(payload);
-    // The payloads of events are bounded by far less than a frame may hold.
+    // Payloads of events are limited to far less than a frame can hold.
     let _ = outbox.end(open);
 }
 
@@ -129,16 +130,16 @@ pub fn get_end(body: &Bytes) -> Result<Option<StoreError>, WireError> {
     if body.is_empty() { Ok(None) } else { get_error(body).map(Some) }
 }
 
-/// The id of a session, and the secret by which it is resumed after its connection broke.
+/// The id of a session, and the secret that resumes it after its connection broke.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SessionKey {
-    /// The id; all zero where there is no session to be resumed.
+    /// The id; all zero if there is no session to be resumed.
     pub id: [u8; SESSION_ID_BYTES],
     /// The secret.
     pub token: [u8; SESSION_ID_BYTES],
 }
 
-/// Bytes of a session's id, and of its token.
+/// The bytes of a session's id, and of its token.
 pub const SESSION_ID_BYTES: usize = 16;
 
 impl std::fmt::Debug for SessionKey {
@@ -148,24 +149,24 @@ impl std::fmt::Debug for SessionKey {
 }
 
 impl SessionKey {
-    /// No session.
+    /// The absence of a session.
     pub const NONE: SessionKey = SessionKey { id: [0; SESSION_ID_BYTES], token: [0; SESSION_ID_BYTES] };
 
-    /// Whether it names no session.
+    /// True if it names no session.
     pub fn is_none(&self) -> bool {
         self.id == [0; SESSION_ID_BYTES]
     }
 }
 
-/// What stands in the messages by which a session begins.
+/// The contents of the messages that begin a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beginning {
-    /// The features that the sender has, or that both have; there are none so far.
+    /// The features that the sender supports, or that both sides support; none are defined yet.
     pub features: u64,
-    /// Whether the client wants a session that outlives its connection; whether the server has found the one to be
-    /// resumed.
+    /// From the client, whether it wants a session that outlives its connection; from the server, whether it found the
+    /// session to be resumed.
     pub kept: bool,
-    /// From the client, the session to be resumed; from the server, the one that has begun.
+    /// From the client, the session to be resumed; from the server, the session that has begun.
     pub session: SessionKey,
 }
 
@@ -180,7 +181,7 @@ pub fn put_beginning(outbox: &mut Outbox, kind: Kind, id: u64, beginning: &Begin
     let _ = outbox.end(open);
 }
 
-/// Reads the beginning of a session. What a later version may add behind it is passed over.
+/// Reads the beginning of a session. Bytes that a later version adds at the end are ignored.
 pub fn get_beginning(body: &Bytes) -> Result<Beginning, WireError> {
     let mut cursor = Cursor::new(body);
     let features = cursor.u64()?;

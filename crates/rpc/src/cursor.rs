@@ -1,13 +1,13 @@
-//! Reads a message's body, trusting nothing in it.
+//! Reading a message's body without trusting anything in it.
 //!
-//! Every length is compared with what is left of the body before it is used, and every count with what its entries
-//! take at least, so that a decoder never allocates more than a small multiple of the bytes that it was given.
+//! Every length is compared with the bytes left of the body before it is used, and every count with the smallest size
+//! of its entries, so that a decoder never allocates more than a small multiple of the bytes that it was given.
 
 use bytes::Bytes;
 
 use crate::error::WireError;
 
-/// A place in a body.
+/// A position in a body.
 pub struct Cursor<'a> {
     body: &'a Bytes,
     at: usize,
@@ -30,7 +30,7 @@ macro_rules! number {
 }
 
 impl<'a> Cursor<'a> {
-    /// The beginning of a body.
+    /// Creates a cursor at the beginning of a body.
     pub fn new(body: &'a Bytes) -> Self {
         Self { body, at: 0 }
     }
@@ -40,7 +40,7 @@ impl<'a> Cursor<'a> {
     number!(u32, u32, "The next four bytes as a number.");
     number!(u64, u64, "The next eight bytes as a number.");
 
-    /// The next `len` bytes, shared with the body.
+    /// Returns the next `len` bytes, shared with the body.
     ///
     /// # Errors
     ///
@@ -50,13 +50,13 @@ impl<'a> Cursor<'a> {
         if len > self.left() {
             return Err(WireError::Truncated);
         }
-        // An empty slice would keep the receive buffer alive for nothing.
+        // An empty slice would keep the receive buffer alive for no reason.
         let bytes = if len == 0 { Bytes::new() } else { self.body.slice(self.at..self.at + len) };
         self.at += len;
         Ok(bytes)
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     pub fn left(&self) -> usize {
         self.body.len() - self.at
     }
@@ -65,7 +65,8 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     ///
-    /// [`WireError::Malformed`] if the count is above `limit`, [`WireError::Truncated`] if so many entries cannot be left.
+    /// [`WireError::Malformed`] if the count is above `limit`, [`WireError::Truncated`] if too few bytes are left for
+    /// that many entries.
     pub fn count(&self, count: usize, limit: usize, entry_bytes: usize) -> Result<usize, WireError> {
         if count > limit {
             return Err(WireError::Malformed("a count is above its limit"));

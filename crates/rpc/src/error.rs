@@ -1,19 +1,19 @@
-//! What can be wrong with what a peer sends.
+//! Violations of the protocol by a peer.
 
 use nacre_object::{ErrorKind, StoreError};
 
 use crate::limit::BODY_BYTES_MAX;
 
-/// What a peer sent is not the protocol.
+/// A violation of the protocol in bytes that a peer sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A header announces more than any message may hold.
+    /// A header announces a longer body than any message may have.
     #[error("a frame of {body_bytes} bytes was announced; the limit is {BODY_BYTES_MAX}")]
     TooLong {
         /// The length in the header.
         body_bytes: usize,
     },
-    /// A body ends before what it announces.
+    /// A body ends before all that it announces.
     #[error("a message ends before what it announces")]
     Truncated,
     /// A body holds something that has no meaning.

@@ -1,4 +1,4 @@
-//! Frames: a header of 16 bytes, and a body whose length it gives.
+//! Frames: a header of 16 bytes, and a body whose length is in the header.
 //!
 //! ```text
 //!  0        4         5      6          8              16
@@ -15,10 +15,10 @@ use bytes::{Buf, Bytes, BytesMut};
 use crate::WireError;
 use crate::limit::{BODY_BYTES_MAX, HEADER_BYTES};
 
-/// Which message a frame is: the number of a service, and the number of the message within it.
+/// The kind of a message: the number of a service, and the number of the message within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
-    /// The service; [`CONTROL`] is the connection itself.
+    /// The service; [`CONTROL`] stands for the connection itself.
     pub service: u8,
     /// The message.
     pub code: u8,
@@ -28,40 +28,42 @@ pub struct Kind {
 pub const CONTROL: u8 = 0;
 
 impl Kind {
-    /// Are you there? No body.
+    /// A check that the peer is alive, answered by [`Kind::PONG`]. No body.
     pub const PING: Kind = Kind::new(CONTROL, 1);
-    /// I am here. No body.
+    /// The answer to [`Kind::PING`]. No body.
     pub const PONG: Kind = Kind::new(CONTROL, 2);
-    /// The request failed. Body: code and text. Any service answers with it.
+    /// The request failed. Body: code and text. Every service uses it.
     pub const ERROR: Kind = Kind::new(CONTROL, 3);
     /// The sender takes no more requests on this connection, and will close it. No body, and no id.
     pub const GOODBYE: Kind = Kind::new(CONTROL, 4);
-    /// Nobody waits for the reply any more, or wants the events. Body: the number of the service. Version 3.
+    /// The caller no longer waits for the reply, or no longer wants the events. Body: the number of the service.
+    /// Version 3.
     pub const CANCEL: Kind = Kind::new(CONTROL, 8);
-    /// An event of a subscription, whose id it carries. Body: its number, and what the service says. Version 3.
+    /// An event of the subscription whose id it carries. Body: the number of the event and the service's payload.
+    /// Version 3.
     pub const EVENT: Kind = Kind::new(CONTROL, 9);
-    /// The subscription has ended. Body: none, or code and text of an error. Version 3.
+    /// The subscription has ended. Body: empty, or code and text of an error. Version 3.
     pub const END: Kind = Kind::new(CONTROL, 10);
-    /// The client has consumed so many bytes of events. No id. Version 3.
+    /// The number of bytes of events that the client has consumed. No id. Version 3.
     pub const WINDOW: Kind = Kind::new(CONTROL, 11);
     /// The beginning of a session: features, and the session to be resumed, if any. Version 3.
     pub const BEGIN: Kind = Kind::new(CONTROL, 12);
-    /// The session has begun: features, and by what it can be resumed. Version 3.
+    /// The session has begun: features, and the key that resumes it. Version 3.
     pub const BEGUN: Kind = Kind::new(CONTROL, 13);
 
-    /// A message of a service.
+    /// Creates the kind of a service's message.
     pub const fn new(service: u8, code: u8) -> Kind {
         Kind { service, code }
     }
 }
 
-/// The flags of version 3; before it they are 0.
+/// The flags, new in version 3; earlier versions require 0.
 pub mod flag {
-    /// The body of a request begins with a time in milliseconds (u32): nobody needs the reply later than that.
+    /// The body of a request begins with a time in milliseconds (u32), after which the reply is not needed any more.
     pub const DEADLINE: u16 = 1;
-    /// A part of a reply, which more parts or the end will follow.
+    /// A part of a reply, followed by more parts or by the end.
     pub const MORE: u16 = 2;
-    /// The number of this event is that of one that was dropped, the latest.
+    /// The event was dropped; its number is that of the latest dropped event.
     pub const GAP: u16 = 4;
 }
 
@@ -72,18 +74,18 @@ pub struct Frame {
     pub kind: Kind,
     /// The flags.
     pub flags: u16,
-    /// The id that the requester gave it.
+    /// The id that the requester chose.
     pub id: u64,
     /// The bytes after the header.
     pub body: Bytes,
 }
 
-/// Writes a header without flags.
+/// Returns a header without flags.
 pub fn header(kind: Kind, id: u64, body_bytes: u32) -> [u8; HEADER_BYTES] {
     header_with(kind, 0, id, body_bytes)
 }
 
-/// Writes a header.
+/// Returns a header.
 pub fn header_with(kind: Kind, flags: u16, id: u64, body_bytes: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[0..4].copy_from_slice(&body_bytes.to_le_bytes());
@@ -94,7 +96,8 @@ pub fn header_with(kind: Kind, flags: u16, id: u64, body_bytes: u32) -> [u8; HEA
     header
 }
 
-/// The length of the frame that begins a buffer, header included, or `None` if its header is not there yet.
+/// Returns the length of the frame at the start of a buffer, header included, or `None` if its length field is
+/// incomplete.
 pub fn frame_bytes(buffer: &[u8]) -> Result<Option<usize>, WireError> {
     let Some(length) = buffer.first_chunk::<4>() else { return Ok(None) };
     let body_bytes = u32::from_le_bytes(*length) as usize;
@@ -104,7 +107,7 @@ pub fn frame_bytes(buffer: &[u8]) -> Result<Option<usize>, WireError> {
     Ok(Some(HEADER_BYTES + body_bytes))
 }
 
-/// Takes the first frame out of a buffer, or `None` if it is not there as a whole.
+/// Takes the first frame out of a buffer; `None` if it is not complete yet.
 pub fn take(buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
     let Some(frame_bytes) = frame_bytes(buffer)? else { return Ok(None) };
     let Some(header) = buffer.first_chunk::<HEADER_BYTES>() else { return Ok(None) };

@@ -1,11 +1,11 @@
-//! How two peers introduce themselves.
+//! The handshake between two peers.
 //!
-//! Both send a hello of 16 bytes: what protocol this is, in which version, and whether a key is to be used; the
-//! server's says whether it goes on. With a key, the Noise handshake `NNpsk0` follows: its two messages carry fresh
-//! ephemeral keys, mixed with the cluster key, so each side proves that it holds that key, to this peer and in this
-//! role, and everything after is encrypted and authenticated under keys that nobody can work out later. A server
-//! believes a client when the first sealed record opens: only then does the client's proof depend on the server's
-//! own nonce. Until then a connection has cost it nothing but this function's few hundred bytes.
+//! Both send a hello of 16 bytes: the protocol's magic bytes, its version, and whether a key is to be used; in the
+//! server's, whether the connection goes on. With a key, the Noise handshake `NNpsk0` follows: its two messages carry
+//! fresh ephemeral keys, mixed with the cluster key, so each side proves that it holds that key, to this peer and in
+//! this role, and everything after is encrypted and authenticated under keys that cannot be derived later. A server
+//! trusts a client only when the first sealed record opens: only then does the client's proof depend on the server's
+//! own nonce. Until then a connection has cost the server no more than this function's few hundred bytes.
 
 use std::io;
 use std::time::Duration;
@@ -17,45 +17,45 @@ use crate::limit::{PROTOCOL_VERSION, SEAL_BYTES};
 use crate::seal::Seal;
 use crate::stream::Stream;
 
-/// The first bytes of every connection, in both directions. The first is no text, and the line end would not
-/// survive a transport that changes them.
+/// The first bytes of every connection, in both directions. The first byte cannot begin a text, and the line end would
+/// not survive a transport that rewrites line ends.
 pub const MAGIC: [u8; 8] = *b"\x89NACRE\r\n";
-/// Bytes of a hello.
+/// The bytes of a hello.
 pub const HELLO_BYTES: usize = 16;
 
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// An ephemeral key and the seal of an empty payload.
+/// The size of an ephemeral key and the seal of an empty payload, in bytes.
 const FIRST_BYTES: usize = 32 + SEAL_BYTES;
-/// An ephemeral key and a sealed hello.
+/// The size of an ephemeral key and a sealed hello, in bytes.
 const SECOND_BYTES: usize = 32 + HELLO_BYTES + SEAL_BYTES;
-/// A sealed empty record with its length.
+/// The size of a sealed empty record with its length, in bytes.
 const PROOF_BYTES: usize = 2 + SEAL_BYTES;
 
-/// How long, and for how many bytes, a refused peer gets time to read why.
+/// The time for which, and the number of bytes up to which, a refused peer is read from before the connection closes.
 const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 const REFUSAL_BYTES_MAX: usize = 4096;
 
-/// Whether a client means to use a key.
+/// The client's mode: without a key, or with one.
 const PLAIN: u8 = 0;
 const KEYED: u8 = 1;
 
-/// What a server answers. The numbers travel.
+/// The server's answer in its hello. The numbers are part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
     /// The connection goes on.
     Welcome = 0,
-    /// The server does not speak the client's version of the protocol; its own stands in the hello.
+    /// The server does not speak the client's version of the protocol; the hello holds the server's own.
     Version = 1,
-    /// The server asks for the cluster key.
+    /// The server requires the cluster key.
     KeyNeeded = 2,
-    /// The client asks the server to prove that it has the cluster key; it has none.
+    /// The client asks the server to prove that it has the cluster key, but it has none.
     NoKey = 3,
     /// The client did not prove that it has the server's key.
     WrongKey = 4,
-    /// The server has as many connections as it may.
+    /// The server has as many connections as its limit allows.
     Full = 5,
-    /// The server serves only its own user, through a socket of that user.
+    /// The server accepts only its own user on a Unix socket.
     Stranger = 6,
 }
 
@@ -68,7 +68,7 @@ impl Status {
     }
 }
 
-/// A hello: the magic, the version, and a byte that is the client's mode or the server's status.
+/// Returns a hello: the magic bytes, the version, and a byte that is the client's mode or the server's status.
 pub fn hello(version: u16, byte: u8) -> [u8; HELLO_BYTES] {
     let mut hello = [0; HELLO_BYTES];
     hello[..8].copy_from_slice(&MAGIC);
@@ -77,13 +77,13 @@ pub fn hello(version: u16, byte: u8) -> [u8; HELLO_BYTES] {
     hello
 }
 
-/// One side's half of the Noise handshake. The prologue is the client's hello, so that it cannot be changed either.
+/// Starts one side of the Noise handshake. The prologue is the client's hello, so that a changed one is detected.
 fn noise(key: &ClusterKey, prologue: &[u8], initiator: bool) -> Result<snow::HandshakeState, snow::Error> {
     let builder = snow::Builder::new(NOISE.parse()?).psk(0, key.bytes())?.prologue(prologue)?;
     if initiator { builder.build_initiator() } else { builder.build_responder() }
 }
 
-/// Why a server does not serve a peer.
+/// The reason why a server does not serve a peer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
     #[error(transparent)]
@@ -96,25 +96,25 @@ pub(crate) enum Refused {
     Noise(#[from] snow::Error),
 }
 
-/// What a server goes by when it lets a peer in.
+/// The conditions under which a server accepts a peer.
 pub(crate) struct Door<'a> {
     /// The cluster key, if peers must have it.
     pub(crate) key: Option<&'a ClusterKey>,
-    /// The versions of the protocol that every service serves.
+    /// The versions of the protocol that every service supports.
     pub(crate) versions: std::ops::RangeInclusive<u16>,
-    /// Why nobody is let in now.
+    /// The reason why all peers are refused at present, if they are.
     pub(crate) shut: Option<Status>,
 }
 
-/// A peer that was let in.
+/// A peer that was accepted.
 pub(crate) struct Guest {
     /// The seal of the connection, if a key is in use.
     pub(crate) seal: Option<Box<Seal>>,
-    /// The version of the protocol that it speaks.
+    /// The version of the protocol that the peer speaks.
     pub(crate) version: u16,
 }
 
-/// The server's side.
+/// Performs the server's side of the handshake.
 pub(crate) async fn accept(stream: &Stream, door: Door<'_>) -> Result<Guest, Refused> {
     let mut theirs = [0; HELLO_BYTES];
     stream.read_exact(&mut theirs).await?;
@@ -124,10 +124,10 @@ pub(crate) async fn accept(stream: &Stream, door: Door<'_>) -> Result<Guest, Ref
     let version = u16::from_le_bytes([theirs[8], theirs[9]]);
     let spoken = door.versions.contains(&version);
     let refuse = async |status: Status| -> Result<Guest, Refused> {
-        // A client takes a status to heart if it comes in its own version.
+        // A client understands the status only in a hello of its own version.
         let version = if spoken { version } else { PROTOCOL_VERSION };
         stream.write_all(&hello(version, status as u8)).await?;
-        // A connection that is closed while bytes of the peer lie unread is reset, and the reason might be lost.
+        // Closing a connection while bytes of the peer are unread resets it, and the peer might lose the reason.
         let _ = tokio::time::timeout(REFUSAL_LINGER, stream.discard(REFUSAL_BYTES_MAX)).await;
         Err(Refused::Status(status))
     };
@@ -154,7 +154,7 @@ pub(crate) async fn accept(stream: &Stream, door: Door<'_>) -> Result<Guest, Ref
     if state.read_message(&first, &mut []).is_err() {
         return refuse(Status::WrongKey).await;
     }
-    // The hello goes in the open for all to read, and once more under the seal, so that it cannot be forged.
+    // The hello is sent in the clear for every client, and once more under the seal, so that it cannot be forged.
     let mut answer = [0; HELLO_BYTES + SECOND_BYTES];
     answer[..HELLO_BYTES].copy_from_slice(&welcome);
     state.write_message(&welcome, &mut answer[HELLO_BYTES..])?;
@@ -169,7 +169,7 @@ pub(crate) async fn accept(stream: &Stream, door: Door<'_>) -> Result<Guest, Ref
     Ok(Guest { seal: Some(Box::new(Seal::new(transport))), version })
 }
 
-/// The client's side. Gives the seal of the connection, if a key is in use.
+/// Performs the client's side of the handshake. Returns the seal of the connection, if a key is in use.
 pub(crate) async fn introduce(
     stream: &Stream,
     key: Option<&ClusterKey>,
@@ -182,7 +182,7 @@ pub(crate) async fn introduce(
         ),
         _ => StoreError::new(ErrorKind::Unavailable, error.to_string()),
     };
-    // What this peer cannot compute it does not have the means for; it is no fault of the other one.
+    // A failed computation is a limitation of this side, not a fault of the peer.
     let failed = |error: snow::Error| StoreError::new(ErrorKind::Unsupported, format!("noise: {error}"));
 
     let ours = hello(PROTOCOL_VERSION, if key.is_some() { KEYED } else { PLAIN });

@@ -1,9 +1,9 @@
-//! What was read from a socket and not yet understood.
+//! The bytes that were read from a socket and not yet decoded.
 //!
-//! Reads go into large buffers that the connections of a thread share: a connection holds one only from a read
-//! until it has taken all whole frames out. What is left then, the first part of a frame, is moved to a buffer of
-//! its own size. So a thousand idle connections hold no buffers at all, and bodies are never copied: they are
-//! slices of the buffer that they were read into.
+//! Reads go into large buffers that the connections of a thread share: a connection holds one only from a read until it
+//! has taken out all complete frames. What is left then, the first part of a frame, is moved to a buffer of its own
+//! size. So a thousand idle connections hold no buffers at all, and bodies are never copied: they are slices of the
+//! buffer that they were read into.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,26 +15,26 @@ use crate::frame::{self, Frame};
 use crate::limit::{HEADER_BYTES, READ_BYTES};
 use crate::stream::Stream;
 
-/// Buffers that a thread keeps for its next reads.
+/// The number of buffers that a thread keeps for its next reads.
 const SPARE_BUFFERS_MAX: usize = 4;
-/// The first part of a frame is moved out of a shared buffer if it is at most so long.
+/// The largest first part of a frame, in bytes, that is moved out of a shared buffer.
 const MOVE_BYTES_MAX: usize = READ_BYTES / 4;
-/// The buffer of a frame that is longer than one read grows by at most so much beyond what has arrived of it.
+/// The most by which the buffer of a frame longer than one read grows beyond the bytes that have arrived, in bytes.
 const AHEAD_BYTES_MAX: usize = 1 << 20;
 
 thread_local! {
     static SPARE: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Where the buffer of an inbox comes from.
+/// The origin of an inbox's buffer.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Origin {
-    /// There is none, or it has the size of what is in it.
+    /// No buffer, or one of exactly the size of its contents.
     #[default]
     Own,
-    /// It is one of the thread's, lent.
+    /// A buffer lent by the thread.
     Shared,
-    /// It was made for a frame that is longer than one read.
+    /// A buffer made for a frame that is longer than one read.
     Large,
 }
 
@@ -43,29 +43,29 @@ enum Origin {
 pub(crate) struct Inbox {
     buffer: BytesMut,
     origin: Origin,
-    /// Bytes to come, or in the buffer, that are to be forgotten.
+    /// The number of bytes to be discarded, in the buffer or yet to come.
     skipping: usize,
 }
 
 impl Inbox {
-    /// Reads once. Gives how many bytes came; 0 is the end of the stream.
+    /// Reads once. Returns how many bytes arrived; 0 means the end of the stream.
     pub(crate) fn read(&mut self, stream: &Stream) -> io::Result<usize> {
         self.make_room();
         stream.try_read_buf(&mut self.buffer)
     }
 
-    /// Has bytes appended by other means than a read.
+    /// Appends bytes by other means than a read from the socket.
     pub(crate) fn fill(&mut self, append: impl FnOnce(&mut BytesMut) -> io::Result<()>) -> io::Result<()> {
         self.make_room();
         append(&mut self.buffer)
     }
 
-    /// Whether the first part of a frame waits for the rest.
+    /// True if part of a frame was received and the rest was not.
     pub(crate) fn is_partial(&self) -> bool {
         !self.buffer.is_empty() || self.skipping > 0
     }
 
-    /// The id and the length of the frame whose first part is there, if its header is.
+    /// Returns the id and the length of the partly received frame, if its header is complete.
     pub(crate) fn announced(&self) -> Option<(u64, usize)> {
         let header = self.buffer.first_chunk::<HEADER_BYTES>()?;
         let frame_bytes = frame::frame_bytes(header).ok().flatten()?;
@@ -73,17 +73,17 @@ impl Inbox {
         Some((id, frame_bytes))
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
         self.buffer.capacity()
     }
 
-    /// Forgets the next `count` bytes, those included that have not come yet.
+    /// Discards the next `count` bytes, including those that have not arrived yet.
     pub(crate) fn skip(&mut self, count: usize) {
         self.skipping += count;
     }
 
-    /// Takes the next whole frame.
+    /// Takes the next complete frame.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, WireError> {
         if self.skipping > 0 {
             let skipped = self.skipping.min(self.buffer.len());
@@ -93,7 +93,7 @@ impl Inbox {
         frame::take(&mut self.buffer)
     }
 
-    /// Gives the buffer back, as far as it is not needed.
+    /// Returns the buffer to the thread, unless it holds a long part of a frame.
     pub(crate) fn settle(&mut self) {
         if self.origin == Origin::Own || self.buffer.len() > MOVE_BYTES_MAX {
             return;
@@ -130,7 +130,7 @@ impl Inbox {
         let mut fresh =
             SPARE.with_borrow_mut(Vec::pop).unwrap_or_else(|| BytesMut::with_capacity(READ_BYTES));
         if fresh.capacity() < READ_BYTES / 2 {
-            // Takes the whole buffer again if nobody uses slices of it any more.
+            // Reuses the whole buffer if no slices of it are left.
             fresh.reserve(READ_BYTES);
         }
         fresh.extend_from_slice(&self.buffer);

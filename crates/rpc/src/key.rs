@@ -1,4 +1,4 @@
-//! The cluster key: what the members of a cluster know and nobody else.
+//! The cluster key: the secret that the members of a cluster share.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,10 +8,10 @@ use std::path::Path;
 use nacre_object::{ErrorKind, StoreError};
 use rand::TryRngCore;
 
-/// Bytes of a cluster key.
+/// The bytes of a cluster key.
 pub const KEY_BYTES: usize = 32;
 
-/// A secret of 32 random bytes. Kept in a file as 64 hexadecimal digits, which only its owner may read.
+/// A secret of 32 random bytes, kept in a file as 64 hexadecimal digits that only its owner may read.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKey([u8; KEY_BYTES]);
 
@@ -22,7 +22,7 @@ impl fmt::Debug for ClusterKey {
 }
 
 impl ClusterKey {
-    /// A key from the operating system's random numbers.
+    /// Generates a key from the operating system's random numbers.
     pub fn generate() -> Result<ClusterKey, StoreError> {
         let mut bytes = [0; KEY_BYTES];
         rand::rngs::OsRng.try_fill_bytes(&mut bytes).map_err(|error| {
@@ -31,17 +31,17 @@ impl ClusterKey {
         Ok(ClusterKey(bytes))
     }
 
-    /// The key made of these bytes.
+    /// Creates a key from the given bytes.
     pub fn from_bytes(bytes: [u8; KEY_BYTES]) -> ClusterKey {
         ClusterKey(bytes)
     }
 
-    /// Its bytes, for those who prove or sign with it.
+    /// Returns the bytes of the key, for proofs and signatures.
     pub fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }
 
-    /// Writes the key to a new file that only the owner may read. An existing file is left alone, with an error.
+    /// Writes the key to a new file that only the owner may read. Fails if the file exists.
     pub fn save(&self, path: &Path) -> Result<(), StoreError> {
         let save = || -> io::Result<()> {
             let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
@@ -54,7 +54,8 @@ impl ClusterKey {
         })
     }
 
-    /// Reads the key from a file. A file that others than its owner may read is refused: it is no secret.
+    /// Reads the key from a file. A file that others than its owner may access is refused, because its contents are not
+    /// secret.
     pub fn load(path: &Path) -> Result<ClusterKey, StoreError> {
         let about = |kind, why: String| StoreError::new(kind, format!("key file {}: {why}", path.display()));
         let metadata = std::fs::metadata(path).map_err(|error| about(ErrorKind::Io, error.to_string()))?;

@@ -1,8 +1,8 @@
 //! Services over one connection.
 //!
-//! A connection carries frames between a client and a server; `docs/wire.md` describes the bytes. This crate knows no
-//! service: a [`Service`] is registered with a [`Server`], and its clients send [`client::Request`]s over a
-//! [`client::Link`].
+//! A connection carries frames between a client and a server; `docs/wire.md` describes the bytes. This crate is
+//! independent of any service: a [`Service`] is registered with a [`Server`], and its clients send [`client::Request`]s
+//! over a [`client::Link`].
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! What is to be written to a socket.
+//! The bytes to be written to a socket.
 //!
-//! Small bytes stand in one buffer; large payloads are kept where they lie and remembered with the place in that
-//! buffer where they belong. Messages are encoded straight into it, so that a batch of any size is one vectored
-//! write, and costs no allocation once the buffer has grown.
+//! Small pieces are collected in one buffer; large payloads stay in their own memory and are recorded with their
+//! position in that buffer. Messages are encoded straight into it, so that a batch of any size is one vectored write,
+//! and costs no allocation once the buffer has grown.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -13,15 +13,15 @@ use bytes::Bytes;
 use crate::frame::{Kind, flag, header_with};
 use crate::limit::{BODY_BYTES_MAX, BY_REFERENCE_BYTES_MIN, HEADER_BYTES};
 
-/// Bytes that wait to be written, in order.
+/// The bytes that wait to be written, in order.
 #[derive(Default)]
 pub struct Outbox {
     small: Vec<u8>,
-    /// Payloads by reference, and where in `small` they stand.
+    /// Payloads by reference, each with its position in `small`.
     large: VecDeque<(usize, Bytes)>,
-    /// Bytes of all of `large`.
+    /// The total bytes of `large`.
     large_bytes: usize,
-    /// Bytes of `small` that were written already.
+    /// The bytes of `small` that were written already.
     written: usize,
 }
 
@@ -35,17 +35,17 @@ pub struct Open {
 }
 
 impl Outbox {
-    /// Bytes that wait.
+    /// Returns the number of bytes that wait.
     pub fn len(&self) -> usize {
         self.small.len() - self.written + self.large_bytes
     }
 
-    /// Whether nothing waits.
+    /// True if nothing waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of memory that it holds, payloads by reference included.
+    /// Returns the bytes of memory held, including payloads by reference.
     pub fn held_bytes(&self) -> usize {
         self.small.capacity() + self.large_bytes
     }
@@ -56,8 +56,8 @@ impl Outbox {
         self.begin_with(kind, 0, id)
     }
 
-    /// Begins a request whose reply nobody needs later than after `deadline`, if there is one. Times of more than 49 days
-    /// are cut to that.
+    /// Begins a request with an optional deadline, after which its reply is not needed any more. Deadlines above 49
+    /// days are shortened to that.
     pub fn begin_by(&mut self, kind: Kind, id: u64, deadline: Option<Duration>) -> Open {
         let Some(deadline) = deadline else { return self.begin(kind, id) };
         let open = self.begin_with(kind, flag::DEADLINE, id);
@@ -72,11 +72,11 @@ impl Outbox {
         open
     }
 
-    /// Ends a frame, and writes its length into its header. Gives the length of its body.
+    /// Ends a frame, and writes its length into its header. Returns the length of its body.
     ///
     /// # Errors
     ///
-    /// The length of the body if it is too long; the whole frame is taken back then.
+    /// The length of the body if it is too long; the whole frame is removed in that case.
     pub fn end(&mut self, open: Open) -> Result<usize, usize> {
         let body = self.small.len() - open.start - HEADER_BYTES + self.large_bytes - open.large_bytes;
         if body > BODY_BYTES_MAX {
@@ -85,7 +85,7 @@ impl Outbox {
             self.large_bytes = open.large_bytes;
             return Err(body);
         }
-        // The check above makes the length fit.
+        // The check above ensures that the length fits.
         self.small[open.start..open.start + 4].copy_from_slice(&(body as u32).to_le_bytes());
         Ok(body)
     }
@@ -96,25 +96,25 @@ impl Outbox {
         self.small.push(value);
     }
 
-    /// Writes a number of two bytes.
+    /// Writes a two-byte number.
     #[inline]
     pub fn u16(&mut self, value: u16) {
         self.small.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Writes a number of four bytes.
+    /// Writes a four-byte number.
     #[inline]
     pub fn u32(&mut self, value: u32) {
         self.small.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Writes a number of eight bytes.
+    /// Writes an eight-byte number.
     #[inline]
     pub fn u64(&mut self, value: u64) {
         self.small.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Writes bytes that are always small, such as a name.
+    /// Writes bytes that are always few, such as a name.
     pub fn slice(&mut self, bytes: &[u8]) {
         self.small.extend_from_slice(bytes);
     }
@@ -129,7 +129,7 @@ impl Outbox {
         }
     }
 
-    /// Fills `slices` with what is to be written next, and gives how many there are.
+    /// Fills `slices` with the bytes to be written next, and returns the number of slices filled.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut filled = 0;
         let mut at = self.written;
@@ -155,7 +155,7 @@ impl Outbox {
         filled
     }
 
-    /// Forgets `count` bytes, which were written.
+    /// Removes `count` bytes, which were written.
     pub fn advance(&mut self, mut count: usize) {
         while count > 0 {
             let Some((place, bytes)) = self.large.front_mut() else { break };
@@ -181,7 +181,7 @@ impl Outbox {
             self.small.clear();
             self.written = 0;
         } else if self.written > (1 << 20) && self.written > self.small.len() / 2 {
-            // A peer that always leaves something unread must not make the buffer grow for ever.
+            // The buffer must not grow without limit for a peer that always leaves something unread.
             self.small.drain(..self.written);
             for (place, _) in &mut self.large {
                 *place -= self.written;
@@ -190,7 +190,7 @@ impl Outbox {
         }
     }
 
-    /// Gives the memory back, if nothing waits and it is more than `keep_bytes`.
+    /// Releases the memory if nothing waits and the buffer is larger than `keep_bytes`.
     pub fn release(&mut self, keep_bytes: usize) {
         if self.is_empty() && self.small.capacity() > keep_bytes {
             self.small = Vec::new();
@@ -198,7 +198,7 @@ impl Outbox {
         }
     }
 
-    /// Appends a copy of what waits to `target`.
+    /// Appends a copy of the waiting bytes to `target`.
     pub fn copy_to(&self, target: &mut bytes::BytesMut) {
         let mut at = self.written;
         for (place, bytes) in &self.large {

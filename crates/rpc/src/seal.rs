@@ -19,18 +19,18 @@ use snow::TransportState;
 use crate::limit::{READ_BYTES, RECORD_BYTES_MAX, SEAL_BYTES};
 use crate::outbox::Outbox;
 
-/// Records that are sealed before they are written.
+/// The bytes of records that are sealed before they are written.
 const BATCH_BYTES: usize = 256 << 10;
 
 /// The seal of one connection.
 pub(crate) struct Seal {
     noise: TransportState,
-    /// Sealed bytes that were received and do not make a whole record yet.
+    /// Sealed bytes that were received and do not form a complete record yet.
     received: BytesMut,
-    /// Sealed records that wait to be written, and how much of them was.
+    /// Sealed records that wait to be written; `written` counts the bytes of them that have been.
     sealed: Vec<u8>,
     written: usize,
-    /// The inside of the record that is being sealed.
+    /// The plaintext of the record that is being sealed.
     inside: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ impl Seal {
         Self { noise, received: BytesMut::new(), sealed: Vec::new(), written: 0, inside: Vec::new() }
     }
 
-    /// Where sealed bytes are to be received.
+    /// Returns the buffer into which sealed bytes are received.
     pub(crate) fn receive(&mut self) -> &mut BytesMut {
         if self.received.capacity() - self.received.len() < READ_BYTES / 8 {
             self.received.reserve(READ_BYTES);
@@ -47,7 +47,7 @@ impl Seal {
         &mut self.received
     }
 
-    /// Opens all whole records that were received, and appends what is in them to `buffer`.
+    /// Opens all complete records that were received, and appends their contents to `buffer`.
     pub(crate) fn open(&mut self, buffer: &mut BytesMut) -> io::Result<()> {
         while let Some(length) = self.received.first_chunk::<2>() {
             let length = u16::from_le_bytes(*length) as usize;
@@ -69,12 +69,12 @@ impl Seal {
         Ok(())
     }
 
-    /// What is to be written next; empty if nothing is.
+    /// Returns the sealed bytes to be written next; empty if there are none.
     pub(crate) fn unwritten(&self) -> &[u8] {
         &self.sealed[self.written..]
     }
 
-    /// Forgets bytes that were written.
+    /// Removes bytes that were written.
     pub(crate) fn advance(&mut self, count: usize) {
         self.written += count;
         if self.written == self.sealed.len() {
@@ -84,7 +84,7 @@ impl Seal {
         }
     }
 
-    /// Seals the next of what waits in `outbox`. Gives how many bytes of it are sealed now.
+    /// Seals the next bytes of `outbox`. Returns the number of bytes taken from it.
     pub(crate) fn seal(&mut self, outbox: &mut Outbox) -> io::Result<usize> {
         let mut taken = 0;
         while !outbox.is_empty() && self.sealed.len() < BATCH_BYTES {
@@ -108,7 +108,7 @@ impl Seal {
         Ok(taken)
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     pub(crate) fn held_bytes(&self) -> usize {
         self.received.capacity() + self.sealed.capacity() + self.inside.capacity()
     }

@@ -1,8 +1,8 @@
-//! Unix sockets of servers: where a user's own one is, how one comes to be, and who may be at its other end.
+//! Unix sockets of servers: the place of a user's own one, their creation, and the users admitted to them.
 //!
-//! Invariants: a socket is never more open than it is meant to be, not even for a moment; nothing that is not the socket
-//! of a server that is gone is ever removed or replaced; and a socket answers from the moment that it has its name, so
-//! that whoever finds one that does not answer knows that its server is gone.
+//! Invariants: a socket is never more accessible than intended, not even for a moment; nothing but the socket of a
+//! server that is gone is ever removed or replaced; and a socket answers from the moment that it has its name, so a
+//! socket that does not answer belongs to a server that is gone.
 
 use std::fs::{self, DirBuilder, Metadata};
 use std::io;
@@ -19,20 +19,20 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags};
 /// The mode of a socket that only its owner may use.
 pub const SOCKET_MODE_DEFAULT: u32 = 0o600;
 
-/// Connections that may wait to be accepted.
+/// The number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How often a listener tries again when the name of its socket changes hands under it.
+/// The number of times that a listener tries again when the name of its socket is taken or freed under it.
 const ATTEMPTS_MAX: u32 = 8;
-/// The longest that one server of this user keeps another waiting while it takes a dead socket's place.
+/// The longest time that one server of this user keeps another waiting while it replaces a dead socket.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(5);
 const LOCK_RETRY: Duration = Duration::from_millis(20);
-/// The socket's name in its folder.
+/// The name of the socket in its folder.
 const OWN_SOCKET: &str = "server.sock";
 
-/// Who may use a socket.
+/// The access to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// The mode of the file. Peers are not checked where it lets others than the owner in.
+    /// The mode of the file. Peers are not checked if it lets others than the owner in.
     pub mode: u32,
     /// The group of the file, instead of the process's own.
     pub group: Option<u32>,
@@ -45,14 +45,15 @@ impl Default for SocketAccess {
 }
 
 impl SocketAccess {
-    /// Whether a peer of this user is let in: the mode of the file has let it come so far, but a socket that is meant for
-    /// its owner alone must not be opened to others by whoever changes that mode or passes it on.
+    /// Returns whether a peer of this user is admitted. The mode of the file has allowed it to connect, but a socket
+    /// meant for its owner alone must not become open to others because its mode was changed or its descriptor passed
+    /// on.
     pub(crate) fn admits(&self, user: u32) -> bool {
         self.mode & 0o077 != 0 || is_self_or_root(user)
     }
 }
 
-/// Whether a user is the one that this process runs as, or root, who may do anything anyway.
+/// Returns whether a user is the one that this process runs as, or root, who is not restricted anyway.
 pub(crate) fn is_self_or_root(user: u32) -> bool {
     user == 0 || user == own_user()
 }
@@ -61,7 +62,7 @@ fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// A socket's file. Removed when this is dropped, unless something else has taken its place.
+/// A socket's file, removed when this is dropped, unless something else has taken its place.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -82,16 +83,17 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Nobody listens on it any more, so another server may be taking its place: not between the look and the removal.
+        // The socket is no longer listened on, so another server may be replacing it, which must not happen between the
+        // check and the removal.
         let Ok(_lock) = Lock::take(&self.path) else { return };
         if fs::symlink_metadata(&self.path).is_ok_and(|metadata| self.is(&metadata)) {
-            // Nobody can connect any more, whether the file goes or not.
+            // No client can connect any more, whether the file is removed or not.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Listens on a socket at a path, where there is nothing, or the socket of a server that is gone.
+/// Listens on a socket at a path that is free, or holds the socket of a server that is gone.
 pub(crate) fn listen(path: &Path, access: SocketAccess) -> io::Result<(UnixListener, SocketFile)> {
     // The socket gets its name when it is complete: its mode is set, and it answers.
     let (listener, mut file) = bind_aside(path)?;
@@ -117,9 +119,10 @@ pub(crate) fn listen(path: &Path, access: SocketAccess) -> io::Result<(UnixListe
     Err(io::ErrorKind::AddrInUse.into())
 }
 
-/// Has the socket `aside` take the name of one whose server is gone. False if the name has changed hands meanwhile.
+/// Replaces a socket whose server is gone by the socket `aside`. Returns false if the name has been taken or freed
+/// meanwhile.
 fn take_from_dead(aside: &Path, path: &Path) -> io::Result<bool> {
-    // Servers that are started together do this one after another, or they would exchange each other's sockets.
+    // Servers that are started together do this one after another; otherwise they would exchange each other's sockets.
     let _lock = Lock::take(path)?;
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     let found = match fs::symlink_metadata(path) {
@@ -132,8 +135,8 @@ fn take_from_dead(aside: &Path, path: &Path) -> io::Result<bool> {
         Ok(false) => return Err(io::ErrorKind::AddrInUse.into()),
         Ok(true) => {}
     }
-    // Something else may have come there since. Removing it by its name could hit that; so the two names are
-    // exchanged, and what was taken away is looked at where nobody else touches it.
+    // Something else may have been placed there since. Removing it by its name could hit that; so the two names are
+    // exchanged, and the displaced file is checked where nothing else touches it.
     let exchange = || rustix::fs::renameat_with(CWD, aside, CWD, path, RenameFlags::EXCHANGE);
     match exchange() {
         Err(rustix::io::Errno::NOENT) => return Ok(false),
@@ -148,7 +151,7 @@ fn take_from_dead(aside: &Path, path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A lock on a name in a folder, which is a file beside it for as long as it is held.
+/// A lock on a name in a folder: a file beside it that exists for as long as the lock is held.
 struct Lock {
     path: PathBuf,
     _file: fs::File,
@@ -166,7 +169,7 @@ impl Lock {
                 .custom_flags(OFlags::NOFOLLOW.bits() as i32)
                 .open(&path)?;
             let held = file.metadata()?;
-            // In a folder that others write to, one of them could hold the lock for as long as it likes.
+            // In a folder that others write to, one of them could hold the lock for any length of time.
             let user = rustix::process::geteuid().as_raw();
             let since = Instant::now();
             while let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -179,7 +182,7 @@ impl Lock {
                 }
                 std::thread::sleep(LOCK_RETRY);
             }
-            // Who held it before has removed the file: the lock on it is worth nothing any more.
+            // The previous holder has removed the file, so the lock on it is worthless.
             match fs::symlink_metadata(&path) {
                 Ok(named) if (named.dev(), named.ino()) == (held.dev(), held.ino()) => {
                     return Ok(Lock { path, _file: file });
@@ -192,12 +195,12 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Before the lock goes, so that nobody else can hold the file that is removed.
+        // Before the lock is released, so that the file removed cannot be held by another process.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Whether a path is a socket on which nobody listens. Anything but a socket is an error.
+/// Returns whether a path is a socket without a listener. Anything but a socket is an error.
 fn is_dead(path: &Path) -> io::Result<bool> {
     let kind = fs::symlink_metadata(path)?.file_type();
     if !kind.is_socket() {
@@ -221,17 +224,17 @@ fn is_dead(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Listens on a socket beside `path`, under a name that nobody looks for.
+/// Listens on a socket beside `path`, under a temporary name.
 fn bind_aside(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let aside = path.with_file_name(format!(".nacre-{}-{number}", std::process::id()));
         let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
-        // The file takes its mode from the socket when it is made: it is never open to others, whatever the umask.
+        // The file takes its mode from the socket when it is created: it is never open to others, whatever the umask.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(SOCKET_MODE_DEFAULT))?;
         match socket.bind(&socket2::SockAddr::unix(&aside)?) {
-            // A process of the same number was killed between two steps, some time ago.
+            // A process with the same number was killed between two steps in the past.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => continue,
             bound => bound?,
         }
@@ -244,12 +247,12 @@ fn bind_aside(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 
 /// A folder that may hold a user's sockets.
 struct Place {
-    /// A folder of the system, which must belong to the user; none where `folder` stands for itself.
+    /// A folder of the system, which must belong to the user; `None` if `folder` itself is checked.
     base: Option<PathBuf>,
     folder: PathBuf,
 }
 
-/// Where a user's sockets may be, in order.
+/// Returns the places where a user's sockets may be, in order.
 fn places(runtime: Option<PathBuf>, system: &Path, temporary: &Path, user: u32) -> Vec<Place> {
     let below = |base: PathBuf| Place { folder: base.join("nacre"), base: Some(base) };
     let mut places: Vec<Place> =
@@ -264,7 +267,7 @@ fn own_places() -> Vec<Place> {
     places(runtime, Path::new("/run/user"), Path::new("/tmp"), own_user())
 }
 
-/// Checks that a folder is one, belongs to the user, and that others have no more rights in it than allowed.
+/// Checks that a path is a folder, belongs to the user, and grants others no forbidden rights.
 fn check_folder(folder: &Path, user: u32, forbidden: u32) -> Result<(), String> {
     let metadata = fs::symlink_metadata(folder).map_err(|error| error.to_string())?;
     let mode = metadata.mode() & 0o777;
@@ -276,13 +279,13 @@ fn check_folder(folder: &Path, user: u32, forbidden: u32) -> Result<(), String> 
     }
 }
 
-/// The path of the socket on which a user's own server listens: `$XDG_RUNTIME_DIR/nacre/server.sock` where there is such a
-/// folder of the user's, else the same below `/run/user/UID`, else `/tmp/nacre-UID/server.sock`. The last folder is
-/// made, with mode 0700.
+/// Returns the path of the socket on which a user's own server listens: `$XDG_RUNTIME_DIR/nacre/server.sock` if that
+/// folder exists and is the user's, otherwise the same below `/run/user/UID`, otherwise `/tmp/nacre-UID/server.sock`.
+/// The last folder is created, with mode 0700.
 ///
 /// # Errors
 ///
-/// `Denied` if the folder is there but belongs to somebody else, or lets others in; `Io` if it cannot be made.
+/// `Denied` if the folder exists but belongs to another user or lets others in; `Io` if it cannot be created.
 pub fn own_socket_for_server() -> Result<PathBuf, StoreError> {
     make_place(&own_places(), own_user())
 }
@@ -311,8 +314,9 @@ fn make_place(places: &[Place], user: u32) -> Result<PathBuf, StoreError> {
     Ok(folder.join(OWN_SOCKET))
 }
 
-/// The path of the socket of this user's own server: of the places where it may listen, the first with a socket in a
-/// folder that is the user's alone; if there is none, where the server would listen if it were started now.
+/// Returns the path of the socket of this user's own server: of the places where it may listen, the first with a socket
+/// in a folder that is the user's alone; if there is none, the place where the server would listen if it were started
+/// now.
 pub fn own_socket() -> PathBuf {
     find_place(&own_places(), own_user())
 }
@@ -328,12 +332,12 @@ fn find_place(places: &[Place], user: u32) -> PathBuf {
     place.map_or_else(|| PathBuf::from(OWN_SOCKET), |place| place.folder.join(OWN_SOCKET))
 }
 
-/// The number of a user, by name or number.
+/// Returns the number of a user, given by name or number.
 pub fn user_number(text: &str) -> Option<u32> {
     number(text, Path::new("/etc/passwd"))
 }
 
-/// The number of a group, by name or number.
+/// Returns the number of a group, given by name or number.
 pub fn group_number(text: &str) -> Option<u32> {
     number(text, Path::new("/etc/group"))
 }
@@ -379,7 +383,7 @@ mod tests {
             drop(file);
             assert!(!path.exists());
         }
-        // The socket of another server that has taken the place stays.
+        // The socket of another server that has taken its place stays.
         let (listener, file) = listen(&path, SocketAccess::default()).unwrap();
         drop(listener);
         let (second, _second_file) = listen(&path, SocketAccess::default()).unwrap();
@@ -396,7 +400,7 @@ mod tests {
         let (alive, file) = listen(&path, access).unwrap();
         assert_eq!(listen(&path, access).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         UnixStream::connect(&path).unwrap();
-        // Its server is killed: nobody removes the file.
+        // Its server is killed: the file is not removed.
         std::mem::forget(file);
         drop(alive);
         let (_again, _file) = listen(&path, access).unwrap();
@@ -452,7 +456,7 @@ mod tests {
         }
     }
 
-    /// Many servers try to take the place of one that was killed: one of them gets it, and answers.
+    /// Of many servers that try to replace a socket whose server was killed, exactly one succeeds and answers.
     #[test]
     fn one_of_many_takes_the_place_of_a_dead_server() {
         let folder = tempfile::tempdir().unwrap();
@@ -480,7 +484,7 @@ mod tests {
             fs::create_dir(at(name)).unwrap();
         }
         let all = |runtime: Option<PathBuf>| places(runtime, &at("system"), &at("tmp"), user);
-        // Without a runtime folder of the user's, a folder among the temporary ones.
+        // If the user has no runtime folder, a folder among the temporary ones is used.
         let last = at(&format!("tmp/nacre-{user}")).join(OWN_SOCKET);
         assert_eq!(make_place(&all(None), user).unwrap(), last);
         assert_eq!(mode(last.parent().unwrap()), 0o700);
@@ -488,11 +492,11 @@ mod tests {
         let first = at("runtime/nacre").join(OWN_SOCKET);
         assert_eq!(make_place(&all(Some(at("runtime"))), user).unwrap(), first);
         assert_eq!(mode(first.parent().unwrap()), 0o700);
-        // Clients of another session find the server where it is.
+        // Clients of another session find the server in its place.
         assert_eq!(find_place(&all(Some(at("runtime"))), user), first);
         let (_listener, _file) = listen(&last, SocketAccess::default()).unwrap();
         assert_eq!(find_place(&all(Some(at("runtime"))), user), last);
-        // A runtime folder that others may change is nobody's.
+        // A runtime folder that others may change is not used.
         fs::set_permissions(at("runtime"), fs::Permissions::from_mode(0o777)).unwrap();
         assert_eq!(make_place(&all(Some(at("runtime"))), user).unwrap(), last);
     }
@@ -503,17 +507,17 @@ mod tests {
         let user = own_user();
         let all = places(None, Path::new("/nowhere"), folder.path(), user);
         let squatted = folder.path().join(format!("nacre-{user}"));
-        // Another user's, as far as this one is asked.
+        // The folder belongs to another user, from this user's point of view.
         fs::create_dir(&squatted).unwrap();
         fs::set_permissions(&squatted, fs::Permissions::from_mode(0o700)).unwrap();
         let others = [Place { base: None, folder: squatted.clone() }];
         let error = make_place(&others, user + 1).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Denied);
         assert!(error.message.contains(&format!("belongs to user {user}")), "{error}");
-        // The user's own, but open.
+        // The folder is the user's own, but open to others.
         fs::set_permissions(&squatted, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(make_place(&all, user).unwrap_err().message.contains("mode 755"));
-        // A link to a folder that would do.
+        // A link to a folder that would be accepted.
         fs::remove_dir(&squatted).unwrap();
         let target = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(target.path(), &squatted).unwrap();

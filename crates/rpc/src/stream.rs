@@ -15,10 +15,10 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::socket;
 
-/// The port that a server listens on where none is given.
+/// The port that a server listens on if none is given.
 pub const PORT_DEFAULT: u16 = 6470;
 
-/// Where a server is to be found.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Address {
     /// `HOST:PORT`, with the host in lower case and an IPv6 address in brackets.
@@ -28,7 +28,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Whether nobody on another machine can reach it: a Unix socket, or a loopback address.
+    /// True if it cannot be reached from another machine: a Unix socket, or a loopback address.
     pub fn is_local(&self) -> bool {
         match self {
             Address::Unix(_) => true,
@@ -113,8 +113,8 @@ macro_rules! either {
 }
 
 impl Stream {
-    /// Connects to an address. Who listens on a Unix socket must be the user `owner`, or, where none is named, the user of
-    /// this process or root: else anybody who can make a file there could pass for the server.
+    /// Connects to an address. The listener on a Unix socket must run as the user `owner`, or, if that is `None`, as
+    /// the user of this process or root: otherwise any user who can create a file there could impersonate the server.
     pub(crate) async fn connect(address: &Address, owner: Option<u32>) -> io::Result<Stream> {
         match address {
             Address::Unix(path) => {
@@ -139,7 +139,7 @@ impl Stream {
         }
     }
 
-    /// Takes a stream that was accepted on another runtime.
+    /// Takes over a stream that was accepted on another runtime.
     pub(crate) fn adopt(stream: Accepted) -> io::Result<Stream> {
         match stream {
             Accepted::Tcp(stream, _) => {
@@ -167,7 +167,7 @@ impl Stream {
         either!(self, stream => stream.try_write_vectored(slices))
     }
 
-    /// Reads exactly as many bytes as `buffer` holds, and not one more.
+    /// Reads exactly as many bytes as `buffer` holds.
     pub(crate) async fn read_exact(&self, buffer: &mut [u8]) -> io::Result<()> {
         let mut at = 0;
         while at < buffer.len() {
@@ -182,7 +182,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Reads and forgets, until the stream ends or `limit` bytes were read.
+    /// Reads and discards, until the stream ends or `limit` bytes were read.
     pub(crate) async fn discard(&self, limit: usize) -> io::Result<()> {
         let mut read = 0;
         let mut byte = [0; 256];
@@ -212,14 +212,14 @@ impl Stream {
     }
 }
 
-/// A stream as it was accepted, not yet bound to a runtime.
+/// A stream as accepted, not yet bound to a runtime.
 pub(crate) enum Accepted {
     Tcp(std::net::TcpStream, SocketAddr),
-    /// With whether the peer's user may use the socket.
+    /// The flag is true if the peer's user may use the socket.
     Unix(std::os::unix::net::UnixStream, bool),
 }
 
-/// Sends small messages at once, and notices a peer that vanished without a word within about a minute.
+/// Disables batching of small messages, and detects a peer that vanished silently within about a minute.
 fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive = socket2::TcpKeepalive::new()
@@ -228,7 +228,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
         .with_retries(4);
     let socket = socket2::SockRef::from(stream);
     socket.set_tcp_keepalive(&keepalive)?;
-    // The same for a peer that vanished while bytes to it are on their way.
+    // Detects also a peer that vanished while bytes to it are unacknowledged.
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(Duration::from_secs(60)))?;
     Ok(())

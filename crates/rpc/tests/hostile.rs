@@ -21,7 +21,7 @@ fn open_server() -> Server {
     serve_with(Services::new().with(ToyService(Arc::default())), ServerLimits::default(), None)
 }
 
-/// A connection without a client's manners, in a version of the protocol.
+/// Opens a raw connection in a version of the protocol.
 fn introduced(server: &Server, version: u16) -> TcpStream {
     let Address::Tcp(address) = &server.addresses()[0] else { panic!("a TCP address") };
     let mut stream = TcpStream::connect(address).unwrap();
@@ -77,7 +77,7 @@ fn clients_of_older_versions_are_served_without_what_is_newer() {
             assert_eq!(frame.body[..], part.to_le_bytes());
         }
         assert_eq!(&receive(&mut old).body[..], b"counted");
-        // What is a flag now had to be zero.
+        // In version 2 the bytes of the flags had to be zero.
         send(&mut old, HOLDER, flag::DEADLINE, 3, &[0; 4]);
         assert_eq!(failure(&mut old, 0), ErrorKind::Invalid);
         assert_eq!(old.read(&mut [0]).unwrap(), 0);
@@ -100,13 +100,13 @@ fn what_makes_no_sense_is_answered_and_the_connection_goes_on() {
     }
     send(&mut stream, HOLDER, flag::DEADLINE, 9, b"abc");
     assert_eq!(failure(&mut stream, 9), ErrorKind::Invalid);
-    // Nobody made these requests; a window may grow by what was never sent.
+    // These requests were never made; a window may grow by bytes that were never sent.
     send(&mut stream, Kind::CANCEL, 0, 10, &[TOY]);
     send(&mut stream, Kind::CANCEL, 0, 10, &[0]);
     send(&mut stream, Kind::CANCEL, 0, 10, &[77]);
     send(&mut stream, Kind::WINDOW, 0, 0, &u32::MAX.to_le_bytes());
     still_serves(&mut stream);
-    // The same id, twice under way: both are answered, and one cancel is for one of them.
+    // One id is used twice at a time: both requests are answered, and one cancellation applies to one of them.
     send(&mut stream, NEVER, 0, 11, b"");
     send(&mut stream, NEVER, 0, 11, b"");
     send(&mut stream, Kind::CANCEL, 0, 11, &[TOY]);
@@ -156,7 +156,7 @@ fn bytes_of(put: impl FnOnce(&mut Outbox)) -> BytesMut {
     bytes
 }
 
-/// What version 3 of the protocol has beyond version 2.
+/// Returns the messages that version 3 of the protocol has beyond version 2.
 fn samples() -> Vec<(&'static str, BytesMut)> {
     let error = StoreError::new(ErrorKind::Busy, "why");
     let session = SessionKey { id: [0x11; 16], token: [0x22; 16] };
@@ -190,7 +190,7 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
     ]
 }
 
-/// The bytes of every message are pinned: whoever changes them breaks older peers, and must raise the version.
+/// The bytes of every message are pinned: a change to them breaks older peers, and requires a new version.
 #[test]
 fn the_bytes_are_those_of_the_golden_vectors() {
     let golden = include_str!("golden/version_3.txt");

@@ -1,4 +1,4 @@
-//! Sessions that outlive their connections: what goes on, what is taken back, and what ends.
+//! Sessions that outlive their connections: what continues, what is revoked, and what ends.
 
 mod support;
 
@@ -18,7 +18,7 @@ use nacre_rpc::{Address, ClusterKey, Kind, Outbox, Server, ServerLimits, Service
 use parking_lot::Mutex;
 use support::*;
 
-/// The way to a server, which can be cut.
+/// A relay in front of a server that can be cut.
 #[derive(Clone)]
 struct Relay {
     address: Address,
@@ -27,11 +27,11 @@ struct Relay {
 
 struct Way {
     target: Address,
-    /// Whether connections get through.
+    /// True if connections get through.
     open: bool,
-    /// Whether what the server sends gets through.
+    /// True if the server's bytes get through.
     heard: bool,
-    /// Bytes that did not.
+    /// The number of bytes that did not get through.
     swallowed: usize,
     streams: Vec<TcpStream>,
 }
@@ -89,7 +89,7 @@ impl Relay {
         relay
     }
 
-    /// Cuts all connections; whether new ones get through is up to `open`.
+    /// Cuts all connections; `open` sets whether new ones get through.
     fn cut(&self, open: bool) {
         let mut way = self.state.lock();
         way.open = open;
@@ -129,7 +129,7 @@ async fn a_session_goes_on_over_the_next_connection() {
     assert_eq!(subscription.next().await.unwrap().unwrap(), Event::Pushed("before".into()));
 
     relay.cut(false);
-    // What waited is over on both sides; what was granted stays.
+    // Waiting requests are over on both sides; granted ones stay.
     assert_eq!(end(&mut wait).await.unwrap_err().kind, ErrorKind::Unknown);
     eventually("nobody waits", async || ask(&other, HOLDER, "").await.unwrap()[..] == [1, 0]).await;
     assert_eq!(toy.broke.load(Ordering::Relaxed), 1);
@@ -145,13 +145,13 @@ async fn a_session_goes_on_over_the_next_connection() {
     ask(&mine, UNLOCK, "").await.unwrap();
     assert_eq!(ask(&other, HOLDER, "").await.unwrap()[..], [0, 0]);
 
-    // Again and again, while events come.
+    // Repeated while events arrive.
     for round in 0..20u8 {
         relay.cut(true);
         ask(&other, TELL, vec![round]).await.unwrap();
         match subscription.next().await.unwrap().unwrap() {
             Event::Pushed(body) => assert_eq!(body[..], [round]),
-            // It was under way when the connection broke.
+            // The event was in transit when the connection broke.
             Event::Missed(count) => assert_eq!(count, 1),
         }
     }
@@ -195,7 +195,7 @@ async fn a_grant_that_was_lost_with_the_connection_is_taken_back() {
     let (server, toy, key) = serve();
     let relay = Relay::to(&server);
     let (mine, other) = (relay.link(&key), link(&server, &key));
-    // The subscription has the session resumed without anybody asking for anything.
+    // The subscription has the session resumed without any request.
     let _subscription = watch(&mine).await;
     ask(&other, LOCK, "").await.unwrap();
     let mut wait = start(&mine, LOCK, "");
@@ -247,7 +247,7 @@ async fn a_server_that_was_started_again_knows_no_session() {
     ask(&mine, HOLDER, "").await.unwrap();
 }
 
-/// A connection without a client's manners that has begun a session, or resumed one.
+/// Opens a raw connection that has begun a session, or resumed one.
 fn begun(server: &Server, session: SessionKey) -> (TcpStream, Beginning) {
     let mut stream = connect(&server.addresses()[0]).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -276,7 +276,7 @@ fn receive(stream: &mut TcpStream) -> Frame {
 fn open_server() -> (Server, Arc<Toy>) {
     let toy = Arc::new(Toy::default());
     let services = Services::new().with(ToyService(toy.clone()));
-    // So many sessions wait at once that none must end for being slow.
+    // So many sessions wait at once that none may expire for being slow.
     let limits = ServerLimits { session_timeout: Duration::from_secs(600), ..Default::default() };
     (serve_with(services, limits, None), toy)
 }
@@ -299,7 +299,7 @@ fn a_session_is_resumed_by_its_token_alone_also_from_a_connection_that_seems_ali
     assert_eq!(first.read(&mut [0]).unwrap(), 0, "the first one is closed");
     second.write_all(&frame::header(HOLDER, 6, 0)).unwrap();
     assert_eq!(receive(&mut second).kind, OK);
-    // A session begins once, and before anything else.
+    // A session begins only once, and before anything else.
     let mut begin = frame::header(Kind::BEGIN, 7, 41).to_vec();
     begin.extend_from_slice(&[0; 41]);
     second.write_all(&begin).unwrap();

@@ -1,4 +1,4 @@
-//! A service of its own over one connection, with a key: requests, cancelled waits, deadlines, parts and events.
+//! A complete service over one connection, with a key: requests, cancelled waits, deadlines, parts and events.
 
 mod support;
 
@@ -44,7 +44,7 @@ async fn a_wait_that_was_dropped_is_granted_to_nobody() {
     let mut next = start(&third, LOCK, "");
     ask(&holder, UNLOCK, "").await.unwrap();
     end(&mut next).await.unwrap();
-    // The connection of the one that was dropped is as good as ever.
+    // The connection of the dropped request still works.
     assert_eq!(ask(&other, HOLDER, "").await.unwrap()[..], [1, 0]);
 }
 
@@ -57,7 +57,7 @@ async fn a_grant_that_its_caller_never_took_is_taken_back() {
     eventually("it waits", async || ask(&holder, HOLDER, "").await.unwrap()[..] == [1, 1]).await;
     ask(&holder, UNLOCK, "").await.unwrap();
     eventually("it is granted", async || ask(&holder, HOLDER, "").await.unwrap()[..] == [1, 0]).await;
-    // This comes over the same connection behind the grant, so that the grant has arrived.
+    // This reply follows the grant on the same connection, so the grant has arrived.
     ask(&other, HOLDER, "").await.unwrap();
     drop(never_polled);
     eventually("it is taken back", async || ask(&holder, HOLDER, "").await.unwrap()[..] == [0, 0]).await;
@@ -74,7 +74,7 @@ async fn a_deadline_ends_a_wait() {
         let mut call = Call::start(other.clone(), request);
         async move { result(poll_fn(|context| call.poll_frame(context.waker())).await?) }
     };
-    // Long ones that are answered in time are forgotten.
+    // Long deadlines of requests that are answered in time are dropped.
     assert!(by(HOLDER, Duration::from_secs(3600)).await.is_ok());
     let (lock, never) = (by(LOCK, Duration::from_millis(30)), by(NEVER, Duration::from_millis(10)));
     let (lock, never) = futures::future::join(lock, never).await;
@@ -117,10 +117,10 @@ async fn a_slow_subscriber_misses_events_and_learns_it_and_costs_others_nothing(
         assert_eq!(ask(&teller, TELL, body.clone()).await.unwrap()[..], [2]);
         assert_eq!(fast.next().await.unwrap().unwrap(), Event::Pushed(body.into()));
     }
-    // What waits for the slow one is bounded: its window has been sent, its mailbox is full.
+    // The backlog of the slow subscriber is bounded: its window has been sent, its mailbox is full.
     let held = server.stats().held_bytes.get();
     assert!(held < 2 << 20, "{held} bytes are held");
-    // The connection of the slow one is no slower for anything else.
+    // The slow subscriber's connection is no slower for other requests.
     assert_eq!(ask(&slow_link, HOLDER, "").await.unwrap()[..], [0, 0]);
     let (mut next, mut missed) = (0, 0);
     while next < told {
@@ -161,7 +161,7 @@ async fn subscriptions_end_from_either_side() {
     assert_eq!(server.stats().accepted.get(), 2);
 }
 
-/// A service that begins a request only when the one before it is over.
+/// A service that begins a request only when the one before it is finished.
 struct Line {
     gate: Arc<Semaphore>,
     log: Arc<Mutex<Vec<(char, u8)>>>,
@@ -210,7 +210,7 @@ async fn a_service_that_asks_for_it_gets_requests_one_after_another() {
     let link = link(&server, &key);
     let mut calls: Vec<_> = (0..20u8).map(|number| start(&link, Kind::new(201, 1), vec![number])).collect();
     eventually("the second one has begun", async || log.lock().len() == 3).await;
-    // One that waits in line is cancelled: it never begins.
+    // A queued request that is cancelled never begins.
     eventually("all have come", async || server.stats().in_flight.get() == 19).await;
     calls.remove(10);
     eventually("it is gone", async || server.stats().in_flight.get() == 18).await;

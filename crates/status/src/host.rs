@@ -1,11 +1,11 @@
 //! The names that a listener answers to.
 //!
-//! A browser sends the name of the page's address as `Host`. If it is a name that somebody else made to point at this
-//! machine, a script of theirs could read the answer; so only names are accepted that nobody else can hand out.
+//! A browser sends the host name of the page's address as `Host`. If that name was made to point at this machine by an
+//! attacker, a script of theirs could read the answer; so only names are accepted that no third party controls.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The names that were given to a listener, beside those that it always has.
+/// The names that were given to a listener, besides those that it always has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hosts(Vec<String>);
 
@@ -14,8 +14,8 @@ impl Hosts {
         Hosts(names.to_vec())
     }
 
-    /// Returns whether a `Host` means this listener, at whose address `local` the request came in: a loopback name or
-    /// address, that address, or one of the names given. The port does not matter.
+    /// Returns whether a `Host` means this listener: a loopback name or address, the address `local` on which the
+    /// request arrived, or one of the names given. The port does not matter.
     pub(crate) fn include(&self, host: &str, local: SocketAddr) -> bool {
         let Some(name) = without_port(host) else { return false };
         let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
@@ -30,7 +30,7 @@ impl Hosts {
     }
 }
 
-/// A host without its port; `None` if it is not a host with or without a port.
+/// Returns a host without its port; `None` if it is not a host with or without a port.
 fn without_port(host: &str) -> Option<&str> {
     let end = match host.starts_with('[') {
         true => host.find(']')? + 1,

@@ -1,7 +1,7 @@
-//! The listener, on a thread of its own, so that no scrape holds up what the daemon is for.
+//! The listener, on a thread of its own, so that no scrape delays the daemon's main work.
 //!
-//! Everything that a peer can take is bounded: connections, the head of a request, and the time that one may last. A connection
-//! carries one request.
+//! Everything that a peer can occupy is bounded: connections, the head of a request, and the duration of a request. A
+//! connection carries one request.
 
 use std::convert::Infallible;
 use std::io;
@@ -25,31 +25,31 @@ use crate::Part;
 use crate::host::Hosts;
 use crate::page::{self, Answer};
 
-/// Connections that are served at a time; others wait to be accepted.
+/// The number of connections that are served at a time; others wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
 /// The longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The greatest number of header fields.
 const HEADERS_MAX: usize = 64;
-/// The longest time that a peer may take to send the head of its request.
+/// The time that a peer may take to send the head of its request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest time that a connection may last, the reading of its answer included.
+/// The time that a connection may last, including the reading of its answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time for which nothing is accepted after the system refused to.
+/// The pause in accepting connections after the system failed to accept one.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// The settings of a listener.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The address, `HOST:PORT`; port 0 is any free one.
+    /// The address, `HOST:PORT`; port 0 stands for any free one.
     pub address: String,
-    /// Lets the address be another one than of this machine's loopback.
+    /// Allows addresses other than this machine's loopback.
     pub open: bool,
-    /// Names in the `Host` of requests that are answered, beside those of loopback and the address itself.
+    /// Further names accepted in the `Host` of requests, besides those of loopback and the address itself.
     pub hosts: Vec<String>,
 }
 
-/// A listener that cannot be.
+/// The reason why a listener cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address can be reached from other machines.
@@ -58,13 +58,13 @@ pub enum ListenError {
          address of 127.0.0.1, or say --http-open if that is meant"
     )]
     Open {
-        /// The address, as it was given.
+        /// The address as given.
         address: String,
     },
-    /// The system refuses.
+    /// The system refuses to listen.
     #[error("cannot serve HTTP on {address}: {why}")]
     Io {
-        /// The address, as it was given.
+        /// The address as given.
         address: String,
         /// The system's reason.
         why: io::Error,
@@ -72,13 +72,13 @@ pub enum ListenError {
 }
 
 impl ListenError {
-    /// Returns whether the address is in use by somebody else.
+    /// Returns whether the address is already in use.
     pub fn is_taken(&self) -> bool {
         matches!(self, ListenError::Io { why, .. } if why.kind() == io::ErrorKind::AddrInUse)
     }
 }
 
-/// A running listener. It ends when this is dropped.
+/// A running listener, which stops when it is dropped.
 pub struct Listener {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
@@ -86,10 +86,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Begins to serve what the parts show. When this returns, requests can be made.
+    /// Starts to serve the parts. Requests can be made as soon as this returns.
     ///
     /// # Errors
-    /// The address is open without having been meant to, or cannot be listened on.
+    /// [`ListenError::Open`] if the address is not a loopback one and `open` is not set, [`ListenError::Io`] if it
+    /// cannot be listened on.
     pub fn start(options: &Options, parts: Vec<Arc<dyn Part>>) -> Result<Listener, ListenError> {
         let failed = |why| ListenError::Io { address: options.address.clone(), why };
         let addresses: Vec<SocketAddr> = options.address.to_socket_addrs().map_err(failed)?.collect();
@@ -104,7 +105,7 @@ impl Listener {
         let (stop, stopped) = oneshot::channel::<()>();
         let body = async move {
             let listener = TcpListener::from_std(listener)?;
-            // Connections that are open at the end are simply closed: nobody waits for a scrape.
+            // Connections still open at the end are simply closed: a scrape is not worth waiting for.
             tokio::select! {
                 () = accept(listener, shared) => {}
                 _ = stopped => {}
@@ -120,7 +121,7 @@ impl Listener {
         Ok(Listener { address, stop: Some(stop), thread: Some(thread.map_err(failed)?) })
     }
 
-    /// The address that it listens on, with the port that was found for 0.
+    /// Returns the address listened on, with the actual port in place of 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -130,7 +131,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // If it panicked it has said so; there is nothing else to do about it here.
+            // A panic has been reported already; there is nothing else to do about it here.
             let _ = thread.join();
         }
     }
@@ -150,7 +151,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             Ok((stream, _)) => {
                 let shared = shared.clone();
                 tokio::spawn(async move {
-                    // A peer that is too slow or talks nonsense has had its answer, or deserves none.
+                    // A peer that is too slow or violates HTTP has received its answer, or gets none.
                     let _ = tokio::time::timeout(CONNECTION_TIMEOUT, serve(stream, shared)).await;
                     drop(place);
                 });
@@ -192,7 +193,7 @@ async fn respond(shared: &Shared, local: SocketAddr, request: &Request<Incoming>
     *response.status_mut() = answer.status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answer.media_type));
-    // No page is made a part of another one, taken for something else, or kept by anybody in between.
+    // Pages must not be embedded in others, interpreted as another type, or cached on the way.
     for (name, value) in [
         (
             header::CONTENT_SECURITY_POLICY,
@@ -209,7 +210,7 @@ async fn respond(shared: &Shared, local: SocketAddr, request: &Request<Incoming>
     response
 }
 
-/// The answer to a request that is not for this listener, or wants more than to look.
+/// Returns the answer to a request that is not for this listener, or does more than read; `None` if it is admissible.
 fn refusal(shared: &Shared, local: SocketAddr, request: &Request<Incoming>) -> Option<Answer> {
     let mut hosts = request.headers().get_all(header::HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {

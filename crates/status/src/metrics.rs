@@ -1,4 +1,4 @@
-//! Metrics in the text format of Prometheus (OpenMetrics), read from their sources when they are asked for.
+//! Metrics in the text format of Prometheus (OpenMetrics), read from their sources on request.
 
 use std::fmt;
 
@@ -14,17 +14,17 @@ pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0
 
 /// The metrics of a part.
 pub struct Metrics {
-    /// The beginning of their names, without the underscore that follows.
+    /// The common prefix of their names, without the underscore that follows.
     pub prefix: &'static str,
     /// Their source.
     pub source: Box<dyn Collector>,
 }
 
 impl Metrics {
-    /// The metrics of all parts as one text.
+    /// Returns the metrics of all parts as one text.
     ///
     /// # Errors
-    /// That of a source that cannot be written down.
+    /// The error of a source that fails to encode.
     pub fn text(all: impl IntoIterator<Item = Metrics>) -> Result<String, fmt::Error> {
         let mut registry = Registry::default();
         for metrics in all {
@@ -36,21 +36,21 @@ impl Metrics {
     }
 }
 
-/// Writes metrics down, with their names, their help and their values. Names of counters get `_total` behind them.
+/// An encoder of metrics with their names, their help and their values. Names of counters get the suffix `_total`.
 pub struct Encoder<'a>(DescriptorEncoder<'a>);
 
 impl<'a> Encoder<'a> {
-    /// An encoder on that of a [`Collector`].
+    /// Creates an encoder on top of that of a [`Collector`].
     pub fn new(encoder: DescriptorEncoder<'a>) -> Encoder<'a> {
         Encoder(encoder)
     }
 
-    /// Writes a number that only grows.
+    /// Writes a counter, a number that only grows.
     pub fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         ConstCounter::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
     }
 
-    /// Writes a number that goes up and down.
+    /// Writes a gauge, a number that goes up and down.
     pub fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         ConstGauge::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Gauge)?)
     }
@@ -83,7 +83,7 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    /// Writes a histogram: the sum of all values, and how many are in each bucket, with the bucket's upper bound.
+    /// Writes a histogram: the sum of all values, and for each bucket its upper bound and the number of values in it.
     pub fn histogram(&mut self, name: &str, help: &str, sum: f64, buckets: &[(f64, u64)]) -> fmt::Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         let count = buckets.iter().map(|(_, count)| count).sum();

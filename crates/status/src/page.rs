@@ -1,4 +1,4 @@
-//! The answers, path by path.
+//! The answers to requests, by path.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A line of text.
+    /// Creates an answer of one line of text.
     pub fn text(status: StatusCode, line: impl Into<String>) -> Answer {
         let mut body: String = line.into();
         body.push('\n');
         Answer { status, media_type: "text/plain; charset=utf-8", body }
     }
 
-    /// A value as JSON.
+    /// Creates an answer with a value as JSON.
     pub fn json(value: &impl Serialize) -> Answer {
         match serde_json::to_string(value) {
             Ok(body) => Answer { status: StatusCode::OK, media_type: "application/json", body: body + "\n" },
@@ -42,7 +42,7 @@ impl Answer {
 pub struct Section {
     /// The heading, if there is more than one section.
     pub title: String,
-    /// Names and values.
+    /// Rows of a name and a value.
     pub rows: Vec<(String, String)>,
     /// Tables, below the rows.
     pub tables: Vec<Table>,
@@ -60,13 +60,13 @@ impl Section {
 pub struct Table {
     /// The heading.
     pub title: String,
-    /// The heads of the columns.
+    /// The headings of the columns.
     pub heads: Vec<&'static str>,
     /// The cells, row by row.
     pub rows: Vec<Vec<String>>,
 }
 
-/// The answer to a request for a path.
+/// Returns the answer to a request for a path.
 pub(crate) async fn answer(parts: &[Arc<dyn Part>], path: &str, query: &str) -> Answer {
     match path {
         "/" => status(parts).await,
@@ -98,7 +98,7 @@ async fn scrape(parts: &[Arc<dyn Part>]) -> Answer {
     }
 }
 
-/// 200 if every part is well, else 503 with a line for each part that is not.
+/// Answers 200 if every part is well, otherwise 503 with a line for each part that is not.
 async fn health(parts: &[Arc<dyn Part>]) -> Answer {
     let mut troubles = Vec::new();
     for part in parts {

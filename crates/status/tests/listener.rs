@@ -1,4 +1,4 @@
-//! The listener as its peers see it: well-meaning ones, browsers under somebody else's name, and those who mean ill.
+//! The listener as its peers see it: proper clients, browsers under a foreign name, and malicious peers.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use nacre_status::{
     StatusCode,
 };
 
-/// A part that is well or not, with a page that tells its query.
+/// A part whose health can be set, with a page that shows its query.
 struct Example {
     trouble: Option<&'static str>,
 }
@@ -54,7 +54,7 @@ fn start(trouble: Option<&'static str>) -> Listener {
     Listener::start(&options, vec![Arc::new(Example { trouble })]).unwrap()
 }
 
-/// Sends bytes, and gives all that comes back until the connection ends.
+/// Sends bytes, and returns everything received until the connection ends.
 fn exchange(listener: &Listener, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(listener.address()).unwrap();
     // The peer may have answered and closed before everything was sent.
@@ -104,7 +104,7 @@ fn whoever_asks_under_a_foreign_name_learns_nothing() {
         assert!(answer.starts_with("HTTP/1.1 421 "), "{host}: {answer}");
         assert!(!answer.contains("things"), "{host}: {answer}");
     }
-    // The host of the first line counts, too, and so does that of every field.
+    // The host in the request line counts, too, and so does every `Host` field.
     let absolute = b"GET http://evil.example/metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     assert!(exchange(&listener, absolute).starts_with("HTTP/1.1 421 "));
     let twice = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n";
@@ -141,10 +141,10 @@ fn heads_without_end_are_cut_off() {
 #[test]
 fn those_who_say_nothing_hold_nobody_up_for_long() {
     let listener = start(None);
-    // More than are served at a time: whoever comes behind them gets a place when their time is over.
+    // More than are served at a time: later connections get a place when the time of these is over.
     let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(listener.address()).unwrap()).collect();
     check(&get(&listener, "localhost", "/healthz"), 200, "ok\n");
-    // The first of them were told to go, and not one of them was answered.
+    // The first of them were disconnected, and none of them was answered.
     for mut stream in silent {
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();

@@ -1,4 +1,4 @@
-//! `nacre info`, `nacre scrub` and `nacre compact`: what concerns a store as a whole, in every part that it has.
+//! `nacre info`, `nacre scrub` and `nacre compact`: the commands on a store as a whole, in all its parts.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub struct ScrubArgs {
 #[derive(clap::Args, Debug)]
 pub struct CompactArgs {}
 
-/// Regions that `nacre info --regions` shows.
+/// The number of regions that `nacre info --regions` shows.
 const REGIONS: usize = 50;
 
 /// Runs `nacre info`.
@@ -93,7 +93,7 @@ fn print_fields(fields: &Map<String, Value>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A value for people: bytes with the unit that suits them too.
+/// Formats a value for people: large numbers of bytes also with a suitable unit.
 fn text(name: &str, value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -167,7 +167,7 @@ pub async fn scrub(session: &Session, args: ScrubArgs) -> Result<(), Failure> {
     }
 }
 
-/// Why the part cannot be opened, if it cannot.
+/// Returns the reason why the part cannot be opened, if it cannot.
 fn unopened(part: &Report) -> Option<&str> {
     part.report.get("unopened")?.as_str()
 }
@@ -176,7 +176,7 @@ fn is_empty(list: &Value) -> bool {
     list.as_array().is_none_or(Vec::is_empty)
 }
 
-/// Names that are shown of a list; `--json` gives all of them.
+/// The number of names that are shown of a list; `--json` gives all of them.
 const NAMES_SHOWN: usize = 20;
 
 fn names(list: &[Value]) -> String {
@@ -191,7 +191,7 @@ fn list(part: &Report, name: &str) -> Vec<Value> {
     part.report.get(name).and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-/// Prints what scrubs found, what a repair did, and what is lost.
+/// Prints the findings of scrubs, the repairs, and the losses.
 fn print_scrub(reports: &[Report], damaged: usize) -> Result<(), Failure> {
     let mut table = Table::new(&["PLACE", "FILE", "OFFSET", "LENGTH", "WHAT", "OBJECTS"]);
     for part in reports {

@@ -1,4 +1,4 @@
-//! `nacre copy-objects`: from one store to another, versions and all.
+//! `nacre copy-objects`: copies objects from one store to another, including their versions.
 
 use nacre::{Engine, Uri};
 use serde_json::json;
@@ -23,7 +23,7 @@ pub struct Args {
     destination: String,
 }
 
-/// Whether two uris name one folder, which one process opens once.
+/// Returns whether two uris name one folder, which a process can open only once.
 fn same_folder(source: &str, destination: &str) -> bool {
     let folder = |uri: &str| match uri.parse().ok()? {
         Uri { engine: Engine::Folder(path), .. } => std::fs::canonicalize(path).ok(),

@@ -1,4 +1,4 @@
-//! `nacre copy`: files and directories copied with everything that belongs to them, on all processors.
+//! `nacre copy`: copies files and directories with all their attributes, on all processors.
 
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
@@ -57,7 +57,7 @@ pub struct Args {
     chunk: u64,
 }
 
-/// The smallest chunk.
+/// The smallest chunk, in bytes.
 const CHUNK_BYTES_MIN: u64 = 4096;
 
 /// Runs `nacre copy`.
@@ -89,7 +89,7 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
     report(session, &copy, args.verify)
 }
 
-/// Does something and shows how far it is, of what is counted meanwhile.
+/// Does work and shows its progress, against a total that is counted meanwhile.
 fn shown<T>(copy: &Copy, what: &'static str, work: impl FnOnce() -> T) -> T {
     let (counting, counted) = (Control::default(), OnceLock::<Counted>::new());
     let ticker = Ticker::bytes();

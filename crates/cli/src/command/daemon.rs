@@ -1,4 +1,4 @@
-//! The common parts of the commands that run a daemon: its HTTP listener, its log, and its end.
+//! The common parts of the commands that run a daemon: its HTTP listener, its log, and its shutdown.
 
 use std::io::IsTerminal;
 
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 /// The settings that every daemon has.
 #[derive(clap::Args, Clone, Debug, Default)]
-// Its name is that of the commands' own settings.
+// The group's name would be that of the commands' own settings.
 #[group(skip)]
 pub struct Settings {
     /// Serve /metrics, /healthz, a status page and the pages of roles over HTTP on this address, or "none" [default:
@@ -32,7 +32,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Completes a daemon's options. `default` is the address of HTTP where none is given, if any.
+    /// Completes a daemon's options. `default` is the address for HTTP if none was given.
     pub fn apply(self, default: Option<&str>, options: &mut ServerOptions) {
         options.http_if_free = self.http.is_none();
         options.http = match self.http.as_deref() {
@@ -44,11 +44,11 @@ impl Settings {
     }
 }
 
-/// Runs a daemon until a signal asks it to stop; a second one ends it at once. `announce` says that it is up.
+/// Runs a daemon until a signal asks it to stop; a second one ends it at once. `announce` is called when it is up.
 pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(), Failure> {
     super::block_on(async {
-        // The signals are caught before anybody is told that the daemon is up, so that it can be stopped in good order
-        // from that moment on.
+        // The signals are caught before the daemon is announced, so that it can be stopped in good order from that
+        // moment on.
         let (mut stop, mut at_once) = (nacre_daemon::Signals::catch()?, nacre_daemon::Signals::catch()?);
         let end = async {
             at_once.next().await;
@@ -67,7 +67,7 @@ pub fn run(options: ServerOptions, announce: impl FnOnce(&Daemon)) -> Result<(),
     })
 }
 
-/// An address as a client names it.
+/// Returns an address in the form in which clients name it.
 pub fn uri(address: &Address) -> String {
     match address {
         Address::Tcp(address) => format!("nacre://{address}"),
@@ -75,7 +75,7 @@ pub fn uri(address: &Address) -> String {
     }
 }
 
-/// Has the log written to standard error.
+/// Sends the log to standard error.
 pub fn log_to_stderr(filter: Option<&str>) -> Result<(), Failure> {
     let filter = filter.unwrap_or("info");
     let filter: EnvFilter = filter.parse().map_err(|error| {

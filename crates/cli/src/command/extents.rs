@@ -1,4 +1,4 @@
-//! `nacre extents`: which bytes were written at which version.
+//! `nacre extents`: lists the extents of an object with their versions.
 
 use nacre::ObjectId;
 use serde_json::json;
@@ -41,7 +41,7 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
         let to_the_end = extent.range.end() == nacre::ByteRange::ALL.end();
         table.row([
             extent.range.offset.to_string(),
-            // A hole behind the last byte has no length that would mean anything to a person.
+            // The length of the hole behind the last byte would mean nothing to a person.
             if to_the_end { "-".to_owned() } else { extent.range.len.to_string() },
             extent.version.to_string(),
             output::kind(extent.kind).to_owned(),

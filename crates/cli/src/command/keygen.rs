@@ -1,4 +1,4 @@
-//! `nacre keygen`: a key for a cluster.
+//! `nacre keygen`: creates a key for a cluster.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `nacre keys` and `nacre attr`: the ordered map, and the small one, that go with an object's bytes.
+//! `nacre keys` and `nacre attr`: the two maps of an object, the ordered one and the small one.
 
 use std::io::Read as _;
 
@@ -92,7 +92,7 @@ struct Conditions {
     if_present: bool,
 }
 
-/// Which of the two maps.
+/// The two maps of an object.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Key,
@@ -189,7 +189,7 @@ fn no_such(kind: Kind, object: &Object, name: &Key) -> Failure {
     ))
 }
 
-/// Reads a value from standard input, but not more than the store would take.
+/// Reads a value from standard input, up to the size that the store accepts.
 fn read_value(kind: Kind) -> Result<Vec<u8>, Failure> {
     let limit = match kind {
         Kind::Key => limit::VALUE_BYTES_MAX,
@@ -220,7 +220,7 @@ async fn change(
     let mut transaction = Transaction::new();
     if removal {
         transaction = transaction.guard(Guard::Exists);
-        // Without a condition, what is to be removed must at least be there.
+        // Without a condition, a name to be removed must at least exist.
         if conditions.check().is_none() {
             transaction = transaction.guard(kind.guard(place.name.clone(), Check::Present));
         }
@@ -285,7 +285,7 @@ fn entry(name: &Key, value: &[u8]) -> Value {
     map.into()
 }
 
-/// Entries that are printed as one table.
+/// The number of entries that are printed as one table.
 const PAGE: usize = 1000;
 
 async fn list(
@@ -342,7 +342,7 @@ async fn list(
     Ok(())
 }
 
-/// The beginning of a value, as one line of text.
+/// Returns the beginning of a value, as one line of text.
 fn brief(value: &[u8]) -> String {
     const SHOWN: usize = 60;
     let cut = &value[..value.len().min(SHOWN)];

@@ -30,9 +30,9 @@ pub struct Args {
     staged: bool,
 }
 
-/// Objects that are looked at together, and printed as one table.
+/// The number of objects that are queried together, and printed as one table.
 const PAGE: usize = 1000;
-/// Objects that are asked for their staged forks together.
+/// The number of objects that are queried for their staged forks together.
 const STAGED_PAGE: usize = 64;
 
 /// Runs `nacre ls`.
@@ -147,7 +147,7 @@ async fn staged(
     Ok(())
 }
 
-/// The greatest name that is less than all that begin with `prefix`.
+/// Returns the greatest name that is less than all that begin with `prefix`.
 fn before(prefix: &[u8]) -> Option<ObjectId> {
     let (last, head) = prefix.split_last()?;
     let mut name = head.to_vec();
@@ -155,11 +155,11 @@ fn before(prefix: &[u8]) -> Option<ObjectId> {
         name.push(less);
         name.resize(limit::OBJECT_ID_BYTES_MAX.max(name.len()), 0xff);
     }
-    // A prefix that is too long for a name has nothing before it, and nothing that begins with it either.
+    // A prefix that is too long for a name has no name before it, and none that begins with it either.
     ObjectId::new(Bytes::from(name)).ok()
 }
 
-/// Looks at objects. One that is damaged keeps nobody from seeing the others.
+/// Queries objects. A damaged one does not prevent the others from being shown.
 async fn stats(store: &Store, page: &[ObjectId]) -> Result<Vec<Result<Stat, Error>>, Failure> {
     let mut stats = Vec::with_capacity(page.len());
     for ids in page.chunks(64) {

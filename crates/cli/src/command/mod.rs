@@ -1,4 +1,4 @@
-//! The commands: each file is one, or a pair that belongs together.
+//! The commands: one file for each, or for a pair that belongs together.
 
 pub mod administration;
 pub mod copy;
@@ -24,7 +24,7 @@ use crate::arguments::{Command, Common, Line};
 use crate::failure::Failure;
 use crate::session::Session;
 
-/// Runs what the line says.
+/// Runs the command that the line names.
 pub fn run(line: Line) -> Result<(), Failure> {
     let session = Session::new(&line.common);
     match line.command {
@@ -43,7 +43,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
     }
 }
 
-/// Commands on objects. Each is a handful of requests, which one thread serves best.
+/// Runs a command on objects. Each is a handful of requests, which one thread serves best.
 async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> {
     match command {
         Command::Put(args) => transfer::put(session, args).await,
@@ -74,19 +74,19 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
     }
 }
 
-/// Runs something to its end on this thread.
+/// Runs a future to completion on this thread.
 pub fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Failure::io("start the program's runtime"))?;
     let result = runtime.block_on(future);
-    // A read of standard input that nobody waits for any more must not keep the program from ending.
+    // A read of standard input that is no longer needed must not keep the program from ending.
     runtime.shutdown_background();
     result
 }
 
-/// Runs a study. The environment does not choose its store: a study would burden whatever is kept there.
+/// Runs a study. The environment does not choose its store: a study would put load on a store in use.
 fn bench(common: &Common, study: nacre_bench::Command) -> Result<(), Failure> {
     let common = nacre_bench::Common { store: common.store.clone(), json: common.json };
     nacre_bench::run(study, common).map_err(|error| match error {

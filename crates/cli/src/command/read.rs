@@ -1,4 +1,4 @@
-//! `nacre read`: a range, with its version and extents if asked.
+//! `nacre read`: reads a range, with its version and extents if asked.
 
 use nacre::{Answer, Intent, ObjectId, Read};
 use serde_json::Map;

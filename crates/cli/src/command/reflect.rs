@@ -1,5 +1,5 @@
-//! `nacre reflect`: groups of datagrams. What its members and operators do is in `nacre_reflect::command`; the reflector
-//! itself is a daemon with the one role `reflect`.
+//! `nacre reflect`: groups of datagrams. The commands of members and operators are in `nacre_reflect::command`; the
+//! reflector itself is a daemon with the single role `reflect`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -48,7 +48,7 @@ pub struct Args {
     daemon: daemon::Settings,
 }
 
-/// Runs `nacre reflect`. The environment does not choose its store: a reflector keeps states only where it is told to.
+/// Runs `nacre reflect`. The environment does not choose its store: a reflector keeps states only if it is told where.
 pub fn run(common: &arguments::Common, command: Command) -> Result<(), Failure> {
     let command = match command {
         Command::Serve(args) => return serve(common, *args),
@@ -97,7 +97,7 @@ fn serve(common: &arguments::Common, args: Args) -> Result<(), Failure> {
     }];
     daemon.apply(is_default.then_some(HTTP_DEFAULT), &mut options);
     let json = common.json;
-    // A reflector goes on, even if nobody reads what it says.
+    // A reflector goes on, even if nothing reads its output.
     daemon::run(options, |daemon| drop(announce(json, daemon)))
 }
 
@@ -131,7 +131,7 @@ fn announce(json: bool, daemon: &Daemon) -> std::io::Result<()> {
     output::flush()
 }
 
-/// The addresses and the plane of a daemon's reflector, as JSON; null if it has none.
+/// Returns the addresses and the plane of a daemon's reflector, as JSON; null if it has none.
 pub fn reflecting(daemon: &Daemon) -> Value {
     let about = |reflector: &nacre_reflect::server::Server| {
         json!({

@@ -1,4 +1,4 @@
-//! `nacre remove`: away with files and directories, on all processors.
+//! `nacre remove`: removes files and directories, on all processors.
 
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroUsize;
@@ -37,10 +37,10 @@ pub struct Args {
     threads: Option<NonZeroUsize>,
 }
 
-/// Faults that a person is shown; with --json there are more.
+/// The number of faults that are printed; `--json` gives more.
 const FAULTS_SHOWN: usize = 20;
 
-/// How long is counted what an interrupted removal has left.
+/// The time limit for counting the entries that an interrupted removal has left.
 const COUNTING_MAX: Duration = Duration::from_secs(3);
 
 /// Runs `nacre remove`.
@@ -73,7 +73,7 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
     report(session, &removal, &removed)
 }
 
-/// Counts what there is, and lists it if that is wanted.
+/// Counts the entries to be removed, and lists them if asked to.
 fn count(session: &Session, removal: &Removal, args: &Args) -> Result<Counted, Failure> {
     let control = Control::default();
     let list = |path: &[u8]| {
@@ -85,7 +85,7 @@ fn count(session: &Session, removal: &Removal, args: &Args) -> Result<Counted, F
             }
             false => [path, b"\n"].concat(),
         };
-        // A line that nobody reads any more stops the listing; flushing at the end says so.
+        // A line that is no longer read stops the listing; flushing at the end reports the error.
         if output::raw(&line).is_err() {
             control.stop();
         }
@@ -128,7 +128,7 @@ fn dry_run(session: &Session, counted: &Counted) -> Result<(), Failure> {
     }
 }
 
-/// Asks, on a terminal.
+/// Asks for confirmation on a terminal.
 fn confirmed(args: &Args, counted: &Counted) -> Result<bool, Failure> {
     let names: Vec<String> = args.paths.iter().take(3).map(|path| format!("{path:?}")).collect();
     let more = if args.paths.len() > 3 { ", …" } else { "" };
@@ -182,7 +182,7 @@ fn entries_were(number: u64) -> String {
     if number == 1 { "1 entry was".into() } else { format!("{} entries were", quantity::grouped(number)) }
 }
 
-/// Counts what an interrupted removal has left: how many entries, and whether these are all.
+/// Counts the entries that an interrupted removal has left. Returns their number, and whether these are all.
 fn left(removal: &Removal) -> (u64, bool) {
     let control = Control::default();
     let (done, waiting) = std::sync::mpsc::channel::<()>();
@@ -211,7 +211,7 @@ pub fn complain(faults: &nacre_walk::Faults) {
     }
 }
 
-/// A fault as JSON.
+/// Returns a fault as JSON.
 pub fn fault(fault: &nacre_walk::Fault) -> Value {
     let mut json = Map::new();
     output::put_bytes(&mut json, "path", &fault.path);

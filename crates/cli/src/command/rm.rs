@@ -1,4 +1,4 @@
-//! `nacre rm`: away with objects or forks.
+//! `nacre rm`: removes objects or forks.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub struct Args {
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     let (mut removed, mut failures) = (0, Vec::new());
-    // One object that cannot be removed keeps none of the others.
+    // An object that cannot be removed does not keep the others from being removed.
     for id in &args.objects {
         match remove(&store, id, &args).await {
             Ok(count) => removed += count,
@@ -60,7 +60,7 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     last.map_or(Ok(()), Err)
 }
 
-/// Removes an object, one fork of it, or its staged forks. Returns how many things were removed.
+/// Removes an object, one fork of it, or its staged forks. Returns the number of objects or forks removed.
 async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failure> {
     let object = store.object(id)?;
     if args.staged {

@@ -1,4 +1,4 @@
-//! `nacre serve`: a daemon, of one role or several.
+//! `nacre serve`: runs a daemon of one or several roles.
 
 use std::io;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub enum Role {
     Reflect,
 }
 
-/// What can be set, on the command line and in the file alike.
+/// The settings that both the command line and the file may contain.
 #[derive(clap::Args, Clone, Debug)]
 struct Settings {
     /// The daemon's roles; one process has any of them together
@@ -114,7 +114,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// The same as the daemon understands it.
+    /// Converts the settings to the daemon's options.
     fn options(self, common: &Common) -> Result<ServerOptions, Failure> {
         let has = |role| self.roles.contains(&role);
         let default = ServerOptions::default();
@@ -168,7 +168,7 @@ impl Settings {
     }
 }
 
-/// The place of a store that is to be served: its uri, or a folder.
+/// Returns the uri of a store to be served, given as a uri or as a folder.
 fn store_uri(text: &str, common: &Common) -> Result<Uri, Failure> {
     if !text.is_empty() && !text.contains(':') {
         return Ok(Uri { engine: Engine::Folder(text.into()), options: Default::default() });
@@ -184,7 +184,7 @@ fn store_uri(text: &str, common: &Common) -> Result<Uri, Failure> {
     Ok(uri)
 }
 
-/// The reflector's options. Its tokens are made with the daemon's key, unless it has one of its own.
+/// Returns the reflector's options. Its tokens are made with the daemon's key, unless it has one of its own.
 fn reflect_options(pairs: &[String], common: &Common) -> Result<reflector::ServerOptions, Failure> {
     let mut settings = configuration::reflect_settings(pairs)?;
     settings.key = settings.key.or_else(|| common.key.clone());
@@ -196,11 +196,11 @@ pub fn run(common: &Common, args: Args) -> Result<(), Failure> {
     daemon::log_to_stderr(args.settings.daemon.log.as_deref())?;
     let options = args.settings.options(common)?;
     let (json, open) = (common.json, options.open);
-    // A server goes on, even if nobody reads what it says.
+    // A server goes on, even if nothing reads its output.
     daemon::run(options, |daemon| drop(announce(json, open, daemon)))
 }
 
-/// Says that clients can connect, and where; and if anybody can.
+/// Announces that clients can connect, at which addresses, and whether access is open to everybody.
 fn announce(json: bool, open: bool, daemon: &Daemon) -> io::Result<()> {
     let uris: Vec<String> = daemon.addresses().iter().map(daemon::uri).collect();
     let http = daemon.http_address().map(|address| format!("http://{address}"));

@@ -1,4 +1,4 @@
-//! `nacre completions` and `nacre man`: what a shell and a manual reader want.
+//! `nacre completions` and `nacre man`: completions for shells, and manual pages.
 
 use std::path::{Path, PathBuf};
 

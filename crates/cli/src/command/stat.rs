@@ -1,4 +1,4 @@
-//! `nacre stat`: an object at a glance.
+//! `nacre stat`: a summary of an object.
 
 use nacre::ObjectId;
 use serde_json::json;

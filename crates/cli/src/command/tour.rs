@@ -1,8 +1,8 @@
-//! `nacre tour`: several processes update the same blocks, and it is proven that no update was lost.
+//! `nacre tour`: several processes update the same blocks, with proof that no update was lost.
 //!
-//! Every block holds the number of its updates, in each of its words. A client reads a block, adds one to every word, and
-//! writes it back on the condition that nobody wrote it meanwhile. At the end the blocks must count what the clients
-//! were told that they had done, and no block may be torn.
+//! Every block holds the number of its updates in each of its words. A client reads a block, adds one to every word,
+//! and writes it back on the condition that the block was not written meanwhile. At the end the blocks must count
+//! exactly the updates that were acknowledged to the clients, and no block may be torn.
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::process::{Child, Command, Stdio};
@@ -21,7 +21,7 @@ use crate::{output, quantity};
 
 const BLOCK_BYTES: usize = 4096;
 const WORD_BYTES: usize = 8;
-/// How often clients say how far they are.
+/// The interval between the reports of a client.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Watch several processes update shared blocks, and see that no update is lost
@@ -50,7 +50,7 @@ pub struct ClientArgs {
     args: Args,
 }
 
-/// What one client did so far.
+/// The results of one client so far.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Tally {
     /// Updates that were acknowledged.
@@ -73,7 +73,7 @@ impl std::ops::Add for Tally {
     }
 }
 
-/// What a client says.
+/// A line of a client's output.
 #[derive(Serialize, Deserialize)]
 enum Report {
     SoFar(Tally),
@@ -81,13 +81,13 @@ enum Report {
     Failed(String),
 }
 
-/// Client processes. Dropping it ends those that still run.
+/// The client processes. Dropping it ends those that still run.
 struct Crew(Vec<Child>);
 
 impl Drop for Crew {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // One that has ended already cannot be ended again, which is fine.
+            // Killing a process that has ended already fails, which is fine.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -121,7 +121,7 @@ pub fn run(session: &Session, args: Args) -> Result<(), Failure> {
     conclude(session, tally, elapsed, after - before)
 }
 
-/// Starts the clients. What they say comes out of the channel, with the number of the client.
+/// Starts the clients. Their reports arrive through the channel, with the number of the client.
 fn start(session: &Session, args: &Args) -> Result<(Crew, mpsc::Receiver<(usize, Report)>), Failure> {
     let program = std::env::current_exe().map_err(Failure::io("find the program itself"))?;
     let (sender, receiver) = mpsc::channel();
@@ -145,7 +145,7 @@ fn start(session: &Session, args: &Args) -> Result<(Crew, mpsc::Receiver<(usize,
                 let report = serde_json::from_str(&line).unwrap_or_else(|_| {
                     Report::Failed(format!("it said \"{line}\", which means nothing here"))
                 });
-                // Nobody listens any more if another client failed.
+                // The receiver is gone if another client failed.
                 if sender.send((index, report)).is_err() {
                     break;
                 }
@@ -155,7 +155,7 @@ fn start(session: &Session, args: &Args) -> Result<(Crew, mpsc::Receiver<(usize,
     Ok((crew, receiver))
 }
 
-/// Shows how far the clients are, until all are done.
+/// Shows the progress of the clients until all are done.
 fn follow(
     session: &Session,
     args: &Args,
@@ -209,7 +209,7 @@ fn follow(
     Ok(tallies.into_iter().fold(Tally::default(), |sum, tally| sum + tally))
 }
 
-/// Compares what the clients were told with what the blocks hold.
+/// Compares the updates acknowledged to the clients with those in the blocks.
 fn conclude(session: &Session, tally: Tally, elapsed: Duration, counted: u64) -> Result<(), Failure> {
     let kept = (tally.updates..=tally.updates + tally.unknown).contains(&counted);
     if session.json {
@@ -247,7 +247,7 @@ fn conclude(session: &Session, tally: Tally, elapsed: Duration, counted: u64) ->
     )))
 }
 
-/// The counts of all blocks together. Fails if a block is torn.
+/// Returns the sum of the counts of all blocks. Fails if a block is torn.
 async fn counts(object: &Object, blocks: u64) -> Result<u64, Failure> {
     let mut sum = 0;
     for block in 0..blocks {

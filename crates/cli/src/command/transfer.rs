@@ -81,13 +81,13 @@ pub async fn get(session: &Session, args: GetArgs) -> Result<(), Failure> {
         return copy(&object, range, tokio::io::stdout()).await;
     }
     let shown = args.file.display();
-    // What is no regular file, such as a device or a pipe, can only be written to where it is.
+    // A file that is not regular, such as a device or a pipe, can only be written in place.
     let metadata = std::fs::metadata(&args.file).ok();
     if metadata.as_ref().is_some_and(|metadata| !metadata.is_file()) {
         let file = tokio::fs::OpenOptions::new().write(true).open(&args.file).await;
         return copy(&object, range, file.map_err(Failure::io(format!("write to {shown}")))?).await;
     }
-    // A regular file gets its name when it is complete, so that a failure costs nobody the old one.
+    // A regular file gets its name when it is complete, so that the old one survives a failure.
     let target = std::fs::canonicalize(&args.file).unwrap_or_else(|_| args.file.clone());
     let mut partial = target.clone().into_os_string();
     partial.push(".partial");

@@ -1,4 +1,4 @@
-//! `nacre walk`: file trees counted and listed. What it does is in `nacre_walk::command`.
+//! `nacre walk`: counts and lists file trees. The implementation is in `nacre_walk::command`.
 
 use nacre_walk::command::{self, Args, CommandError};
 

@@ -1,4 +1,4 @@
-//! `nacre write`: bytes at an offset, wholly or not at all, on a condition if one is given.
+//! `nacre write`: writes bytes at an offset, atomically, on a condition if one is given.
 
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub struct Args {
     create: bool,
 }
 
-/// Reads a range such as `4KiB+64KiB`.
+/// Parses a range such as `4KiB+64KiB`.
 fn parse_range(text: &str) -> Result<ByteRange, String> {
     let Some((offset, length)) = text.split_once('+') else {
         return Err("write it as OFFSET+LENGTH, like 0+64KiB".to_owned());
@@ -96,7 +96,7 @@ fn transaction(args: &Args, fork: &Fork, data: Bytes) -> Transaction {
     transaction.write(fork.clone(), args.offset, data)
 }
 
-/// Reads all that is to be written: one transaction's worth at most, because a write is one transaction.
+/// Reads all bytes to be written: at most as many as fit into one transaction, because a write is one transaction.
 fn read_all(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
     let limit = limit::TRANSACTION_BYTES_MAX as u64;
     let mut data = Vec::new();

@@ -1,4 +1,4 @@
-//! Servers for tests, and peers that do not behave.
+//! Servers for tests, and peers that misbehave.
 
 #![allow(dead_code, reason = "every test file uses its own part of it")]
 
@@ -29,17 +29,17 @@ pub fn serve_store(store: Arc<dyn ObjectStore>, limits: ServerLimits, key: Optio
         .unwrap()
 }
 
-/// The service of a store that a server keeps by itself.
+/// Returns the service of a store that a server keeps by itself.
 pub fn alone(store: Arc<dyn ObjectStore>) -> Services {
     Services::new().with(StoreService::alone(store).unwrap())
 }
 
-/// The service of an empty store in memory.
+/// Returns the service of an empty store in memory.
 pub fn memory() -> Services {
     alone(Arc::new(MemoryStore::new()))
 }
 
-/// A server with a key or without, and what becomes of its requests.
+/// Starts a server with a key or without; its requests are counted.
 pub fn serve_counted(key: Option<ClusterKey>) -> (Server, Arc<Requests>) {
     let service = StoreService::alone(Arc::new(MemoryStore::new())).unwrap();
     let requests = service.requests().clone();
@@ -61,7 +61,7 @@ pub fn remote_with(server: &Server, options: RemoteOptions) -> RemoteStore {
     RemoteStore::new(server.addresses(), options).unwrap()
 }
 
-/// A connection without any of the client's manners.
+/// Opens a raw connection, without a client's handshake.
 pub fn raw(server: &Server) -> TcpStream {
     let Address::Tcp(address) = &server.addresses()[0] else { panic!("the server has no TCP address") };
     let stream = TcpStream::connect(address).unwrap();
@@ -69,7 +69,7 @@ pub fn raw(server: &Server) -> TcpStream {
     stream
 }
 
-/// One that has introduced itself, as a client that knows nothing of members: its first request may be any.
+/// Opens a raw connection after the handshake, as a client that knows nothing of members: its first request may be any.
 pub fn introduced(server: &Server) -> TcpStream {
     let mut stream = raw(server);
     stream.write_all(&nacre_rpc::handshake::hello(1, 0)).unwrap();
@@ -79,7 +79,7 @@ pub fn introduced(server: &Server) -> TcpStream {
     stream
 }
 
-/// Answers a client that wants to know the members as the only one does, until it has joined.
+/// Answers a client's joins as the only member would, until it has joined.
 pub fn let_join(stream: &mut TcpStream) -> std::io::Result<()> {
     let membership = Membership::alone([7; 16]);
     loop {
@@ -99,7 +99,7 @@ pub fn let_join(stream: &mut TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Servers that keep a store together, each at a socket in a folder and with a store of its own.
+/// Starts servers that keep a store together, each at a socket in a folder and with a store of its own.
 pub fn serve_together(folder: &Path, names: &[&str], version: u64) -> Vec<Server> {
     let addresses: Vec<Address> = names.iter().map(|name| Address::Unix(folder.join(name))).collect();
     let members = Members::new(version, addresses.iter().map(Address::to_string)).unwrap();
@@ -120,7 +120,7 @@ pub fn bytes_of(put: impl FnOnce(&mut Outbox)) -> BytesMut {
     bytes
 }
 
-/// A request that reads `len` bytes of an object.
+/// Returns a request that reads `len` bytes of an object.
 pub fn read_request(id: u64, object: &str, len: u64) -> BytesMut {
     let transaction = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(0, len));
     request(id, object, &transaction)
@@ -143,7 +143,7 @@ pub fn receive(stream: &mut TcpStream) -> std::io::Result<Frame> {
     Ok(frame)
 }
 
-/// Whether the peer has closed the connection, possibly after some last bytes.
+/// True if the peer has closed the connection, possibly after some last bytes.
 pub fn is_closed(stream: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
@@ -152,7 +152,7 @@ pub fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Waits for a condition that must come true; panics if it does not within a time that no sane machine exceeds.
+/// Waits for a condition that must become true; panics if it does not within a generous time limit.
 pub fn eventually(what: &str, condition: impl Fn() -> bool) {
     let begin = Instant::now();
     while !condition() {

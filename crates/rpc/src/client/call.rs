@@ -1,8 +1,8 @@
-//! Calls: what the futures behind replies are made of.
+//! Calls: requests under way, and the futures of their replies.
 //!
-//! A call is submitted when it is made, not when it is first polled. Where its connection breaks it is submitted
-//! once more if that can do no harm: if the request cannot have reached the server, or changes nothing. Any other
-//! request whose reply was lost ends as [`ErrorKind::Unknown`].
+//! A call is submitted when it is created, not when it is first polled. If its connection breaks, it is submitted again
+//! where that is harmless: if the request cannot have reached the server, or changes nothing. Any other request whose
+//! reply was lost ends as [`ErrorKind::Unknown`].
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -19,58 +19,58 @@ use crate::error::WireError;
 use crate::frame::{Frame, Kind};
 use crate::outbox::Outbox;
 
-/// How often a request is sent at most, where repeating it is safe.
+/// The largest number of times that a request is sent, where repeating it is safe.
 const ATTEMPTS_MAX: u32 = 4;
 
-/// Where a call is.
+/// The progress of a call.
 enum Place {
-    /// Not submitted, for want of room.
+    /// Not submitted yet, for lack of room.
     Outside,
     /// Submitted.
     Under(Ticket),
-    /// Over, with this error before it began.
+    /// Failed before it was submitted.
     Failed(StoreError),
     /// Over.
     Done,
 }
 
-/// A request that may be submitted several times.
+/// A request that can be encoded, and so submitted, more than once.
 pub trait Request {
-    /// Encodes it.
+    /// Encodes the request under this id.
     ///
     /// # Errors
     ///
-    /// Those that the caller is to be given; nothing was written then.
+    /// An error for the caller; nothing was written in that case.
     fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError>;
 
-    /// Whether it changes nothing, so that it may be repeated.
+    /// True if the request changes nothing, so that it may be repeated.
     fn is_read_only(&self) -> bool;
 
-    /// The number of the service that is to learn when nobody waits for the reply any more, or wants the events; it is not
-    /// told if there is none.
+    /// Returns the number of the service to be told when the caller no longer waits for the reply or no longer wants
+    /// the events; `None` if no service is to be told.
     fn cancels(&self) -> Option<u8> {
         None
     }
 
-    /// Whether only the latest part of the reply matters, so that earlier ones may be dropped.
+    /// True if only the latest part of the reply matters, so that earlier ones may be dropped.
     fn wants_latest_part(&self) -> bool {
         false
     }
 }
 
-/// A request under way. Poll it by [`Call::poll_frame`].
+/// A request under way, polled with [`Call::poll_frame`].
 pub struct Call<R: Request> {
     link: Arc<Link>,
     request: R,
     place: Place,
     attempts: u32,
     manner: Manner,
-    /// Parts of the reply that had not been taken when its end was.
+    /// Parts of the reply that had not been taken when its end came.
     parts: VecDeque<Bytes>,
 }
 
 impl<R: Request> Call<R> {
-    /// Submits a request, if there is room for it now; else as soon as the call is polled and there is.
+    /// Submits a request now if there is room for it, otherwise when the call is polled and there is room.
     pub fn start(link: Arc<Link>, request: R) -> Self {
         Self::start_with(link, request, false)
     }
@@ -94,8 +94,8 @@ impl<R: Request> Call<R> {
         Ok(())
     }
 
-    /// The next part of the reply that came ahead of its end, if there is one. Whoever polls the call is woken when one
-    /// comes; parts are kept until they are taken, also after the end.
+    /// Takes the next part of the reply that came ahead of its end, if there is one. The task that polls the call is
+    /// woken when a part arrives; parts are kept until they are taken, even after the end.
     pub fn take_part(&mut self) -> Option<Bytes> {
         match self.place {
             Place::Under(ticket) => self.link.take_part(ticket),
@@ -103,16 +103,16 @@ impl<R: Request> Call<R> {
         }
     }
 
-    /// The end of the reply, once it has come.
+    /// Polls for the end of the reply.
     ///
     /// # Errors
     ///
     /// `Unavailable` if the server could not be reached, `Unknown` if the connection broke while the request may have
-    /// taken effect, and those of encoding the request.
+    /// taken effect, and the errors of encoding the request.
     ///
     /// # Panics
     ///
-    /// If it is called again after it gave the reply.
+    /// If it is called again after it returned the reply.
     pub fn poll_frame(&mut self, waker: &Waker) -> Poll<Result<Frame, StoreError>> {
         loop {
             match std::mem::replace(&mut self.place, Place::Done) {
@@ -146,7 +146,7 @@ impl<R: Request> Call<R> {
                     },
                 },
                 Place::Failed(error) => return Poll::Ready(Err(error)),
-                // Polling a future again after it gave its answer is a bug of the caller, as for any future.
+                // Polling a future again after it completed is a bug of the caller, as for any future.
                 Place::Done => unreachable!("a call was polled after it was over"),
             }
         }
@@ -159,7 +159,7 @@ impl<R: Request> Call<R> {
         }
     }
 
-    /// The error that a loss means for the caller, or `None` if the request is to be submitted again.
+    /// Returns the error that a loss means for the caller, or `None` if the request is to be submitted again.
     fn lost(&self, loss: Loss) -> Option<StoreError> {
         let again = self.attempts < ATTEMPTS_MAX;
         let address = self.link.address();
@@ -185,7 +185,7 @@ impl<R: Request> Call<R> {
         }
     }
 
-    /// The error for a reply that makes no sense.
+    /// Returns the error for a reply that cannot be understood.
     pub fn nonsense(&self, error: WireError) -> StoreError {
         let kind = if self.request.is_read_only() { ErrorKind::Unavailable } else { ErrorKind::Unknown };
         StoreError::new(
@@ -209,7 +209,7 @@ pub struct Subscription<R: Request> {
 }
 
 impl<R: Request> Subscription<R> {
-    /// Sends a request that subscribes, and gives the reply, with the subscription unless the reply is an error.
+    /// Sends a request that subscribes. Returns the reply, and the subscription unless the reply is an error.
     ///
     /// # Errors
     ///
@@ -221,11 +221,11 @@ impl<R: Request> Subscription<R> {
         Ok((frame, subscribed.then_some(Subscription { call })))
     }
 
-    /// The next event; `None` once the service has ended the subscription.
+    /// Returns the next event, or `None` once the subscription has ended.
     ///
     /// # Errors
     ///
-    /// The one with which the service ended it, or that of the connection that broke. After it comes nothing more.
+    /// The error with which the service ended the subscription, or that of the broken connection. `None` follows it.
     pub async fn next(&mut self) -> Option<Result<Event, StoreError>> {
         let Place::Under(ticket) = self.call.place else { return None };
         poll_fn(|context| self.call.link.poll_event(ticket, context.waker())).await

@@ -1,5 +1,5 @@
-//! The driver of a connection: connects when there is something to send, writes what callers encoded, hands them
-//! what comes back, and says what was lost when the connection breaks.
+//! The driver of a connection: connects when there is something to send, writes the encoded requests, delivers the
+//! replies to the callers, and reports what was lost when the connection breaks.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,32 +22,32 @@ use crate::inbox::Inbox;
 use crate::outbox::Outbox;
 use crate::stream::Stream;
 
-/// Memory that a connection keeps for the requests that it sends next.
+/// The largest outbox, in bytes, that a connection keeps for its next requests.
 const KEPT_BYTES_MAX: usize = 1 << 20;
-/// Rounds of reading and writing before other tasks of the runtime get their turn.
+/// The number of rounds of reading and writing before other tasks of the runtime get their turn.
 const ROUNDS_MAX: usize = 8;
 /// The id of pings, which belong to no call.
 const PING_ID: u64 = u64::MAX;
 
-/// Where the drivers of connections run: on the runtime of the caller, or on a thread of their own.
+/// The place where the drivers of connections run: the caller's runtime, or a thread of their own.
 pub struct Host {
     own_thread: bool,
     own: OnceLock<OwnThread>,
 }
 
-/// A thread with a runtime that nothing else uses. It ends when this is dropped.
+/// A thread with a runtime of its own. It ends when this value is dropped.
 struct OwnThread {
     handle: Handle,
     _stop: oneshot::Sender<()>,
 }
 
 impl Host {
-    /// A place for drivers; with `own_thread`, always a thread of their own.
+    /// Creates a place for drivers; with `own_thread`, it is always a separate thread.
     pub fn new(own_thread: bool) -> Self {
         Self { own_thread, own: OnceLock::new() }
     }
 
-    /// Runs a task.
+    /// Spawns a task.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl OwnThread {
     }
 }
 
-/// Tells the callers when the driver is gone, also when its runtime ends under it.
+/// Fails the calls when the driver is gone, including when its runtime ends while it runs.
 struct Driving {
     link: Arc<Link>,
     written: Option<u64>,
@@ -143,7 +143,7 @@ pub(super) async fn drive(link: Arc<Link>) {
     }
 }
 
-/// Connects to the server, and has the greeter make sure that it is the right one.
+/// Connects to the server, and has the greeter check that it is the right one.
 async fn connect(link: &Link) -> Result<Greeting, StoreError> {
     let timeout = link.options.connect_timeout;
     let late = |_| StoreError::new(ErrorKind::Unavailable, "it did not answer in time");
@@ -181,7 +181,7 @@ async fn begin(link: &Link, greeting: &mut Greeting) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Whether a connection is wanted; false when none will be any more.
+/// Polls for the next need of a connection; false once none will be needed any more.
 fn wanted(link: &Link, context: &mut Context<'_>) -> Poll<bool> {
     let mut state = link.state.lock();
     if !state.outbox.is_empty() || state.asking || state.resuming().is_some() && !state.closed {
@@ -202,14 +202,14 @@ struct Connection<'a> {
     early: Vec<Frame>,
     sending: Outbox,
     wakers: Vec<Waker>,
-    /// Lets the tasks that were woken by the last replies submit their next requests before this batch is written.
-    /// On a runtime of one thread they come first anyway.
+    /// Whether to let the tasks that were woken by the last replies submit their next requests before this batch is
+    /// written. On a single-threaded runtime they run first anyway.
     yields: bool,
     yielded: bool,
     tick: Pin<Box<Sleep>>,
     heard: bool,
     pinged: bool,
-    /// Set when the server said goodbye: it gets no more requests on this connection.
+    /// Set when the server said goodbye: no more requests are sent on this connection.
     leaving: bool,
 }
 
@@ -233,14 +233,14 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Runs until the connection breaks, which gives the reason, or is needed no more.
+    /// Runs until the connection breaks, which returns the reason, or is no longer needed.
     async fn run(mut self) -> Option<io::Error> {
         if let Err(error) = self.deliver() {
             return Some(error);
         }
         poll_fn(|context| match self.poll(context) {
             Err(error) => {
-                // Replies that were handed out before the connection broke are as good as any.
+                // Replies that were delivered before the connection broke are valid.
                 self.wakers.drain(..).for_each(Waker::wake);
                 Poll::Ready(Some(error))
             }
@@ -276,7 +276,7 @@ impl<'a> Connection<'a> {
         Ok(Poll::Pending)
     }
 
-    /// Writes what callers have encoded.
+    /// Writes the requests that callers have encoded. Returns whether bytes were written.
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         let mut progress = false;
         loop {
@@ -306,7 +306,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Reads once, and hands on what came.
+    /// Reads once and delivers what arrived. Returns whether bytes were read.
     fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         match self.channel.poll_read(context, &mut self.inbox) {
             Poll::Pending => return Ok(false),
@@ -319,11 +319,11 @@ impl<'a> Connection<'a> {
         Ok(true)
     }
 
-    /// Hands all whole replies that were received to their callers.
+    /// Delivers all complete replies that were received to their callers.
     fn deliver(&mut self) -> io::Result<()> {
         let mut state = self.driving.link.state.lock();
         for frame in self.early.drain(..) {
-            // Events belong to no call that waits.
+            // Events do not end a call, so the return value does not matter here.
             state.deliver(frame, &mut self.wakers).map_err(io::Error::other)?;
         }
         while let Some(frame) = self.inbox.next().map_err(io::Error::other)? {
@@ -351,7 +351,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Gives the server up if it says nothing for too long although it should.
+    /// Fails the connection if the server stays silent for too long while it owes replies.
     fn watch_silence(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         while self.tick.as_mut().poll(context).is_ready() {
             let half = self.driving.link.options.silence_timeout / 2;
@@ -362,7 +362,8 @@ impl<'a> Connection<'a> {
             } else if self.pinged {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "the server has stopped answering"));
             } else {
-                // It counts as written like a request, so a request may count as written too early, never too late.
+                // The ping counts as written like a request, so a request may count as written too early, never too
+                // late.
                 control::put_bare(&mut self.sending, Kind::PING, PING_ID);
                 self.pinged = true;
             }

@@ -1,4 +1,4 @@
-//! Events, as a subscriber gets them.
+//! Events, as a subscriber receives them.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -9,28 +9,28 @@ use nacre_object::StoreError;
 use crate::frame::{Frame, flag};
 use crate::limit::EVENT_OVERHEAD_BYTES;
 
-/// The events of a subscription that wait for their subscriber.
+/// The events of a subscription that its subscriber has not taken yet.
 #[derive(Default)]
 pub(super) struct Events {
     pub(super) queue: VecDeque<Event>,
-    /// The number of the latest one.
+    /// The number of the latest event.
     sequence: u64,
     pub(super) waker: Option<Waker>,
-    /// Set when there will be no more, with the error that is the reason.
+    /// Set when there will be no more events, with the error that is the reason, if there is one.
     pub(super) ended: Option<Option<StoreError>>,
 }
 
-/// What a subscription gives.
+/// An item of a subscription: an event, or a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// An event.
     Pushed(Bytes),
-    /// So many events were dropped here, because the subscriber was too slow.
+    /// The number of events that were dropped here because the subscriber was too slow.
     Missed(u64),
 }
 
 impl Event {
-    /// What it takes of the window.
+    /// Returns the share of the window that it occupies, in bytes.
     pub(super) fn cost(&self) -> usize {
         match self {
             Event::Pushed(payload) => EVENT_OVERHEAD_BYTES + payload.len(),

@@ -1,7 +1,7 @@
 //! One connection to a server, as its callers see it.
 //!
-//! Callers encode their requests straight into the link's outbox, under its lock, and wake the driver if nobody
-//! has yet; the driver takes the whole outbox at once. So the requests of many tasks become one write, and the
+//! Callers encode their requests straight into the link's outbox, under its lock, and wake the driver unless it was
+//! woken already; the driver takes the whole outbox at once. So the requests of many tasks become one write, and the
 //! replies of one read wake many tasks, whatever the runtime.
 //!
 //! Invariants: positions count the bytes of all requests ever encoded on the link. A call whose `start` is at or
@@ -26,12 +26,12 @@ use crate::frame::Kind;
 use crate::outbox::Outbox;
 use crate::stream::Address;
 
-/// Calls that may be under way on one link; further ones wait.
+/// The number of calls that may be under way on one link; further ones wait.
 const CALLS_MAX: usize = 16_384;
-/// Bytes of requests that may wait to be written; further requests wait.
+/// The bytes of requests that may wait to be written; further requests wait.
 const OUTBOX_BYTES_MAX: usize = 16 << 20;
 
-/// One connection to a server, which is made when it is first needed, and again when it broke.
+/// One connection to a server, established when it is first needed and again after it broke.
 pub struct Link {
     pub(super) address: Address,
     pub(super) greeter: Box<dyn Greeter>,
@@ -40,7 +40,7 @@ pub struct Link {
     pub(super) state: Mutex<State>,
 }
 
-/// What came of the attempt to submit a call.
+/// The outcome of an attempt to submit a call.
 pub(super) enum Submitted {
     Yes(Ticket),
     /// There is no room; the waker, if one was given, will be woken when there is.
@@ -48,7 +48,7 @@ pub(super) enum Submitted {
 }
 
 impl Link {
-    /// A link to an address. Nothing is connected yet; `greeter` is told of every connection before it is used.
+    /// Creates a link to an address, without connecting yet; `greeter` is given every connection before it is used.
     pub fn new(
         address: Address,
         greeter: impl Greeter,
@@ -77,12 +77,12 @@ impl Link {
         Arc::new(Link { address, greeter: Box::new(greeter), options, host, state: Mutex::new(state) })
     }
 
-    /// The address of the server.
+    /// Returns the address of the server.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Has the server connected to, though nothing is to be sent. The greeter is told what comes of it.
+    /// Requests a connection even though nothing is to be sent. The greeter is told the outcome.
     pub fn ask(self: &Arc<Link>) {
         let mut state = self.state.lock();
         if let Some((error, until)) = &state.failure
@@ -107,7 +107,7 @@ impl Link {
         }
     }
 
-    /// Encodes a request and sees to it that it is sent.
+    /// Encodes a request and makes sure that it is sent.
     pub(super) fn submit(
         self: &Arc<Link>,
         waker: Option<&Waker>,
@@ -134,7 +134,7 @@ impl Link {
             self.host.spawn(drive::drive(self.clone()))?;
             state.driven = true;
         }
-        // 0 is the id of what belongs to no request.
+        // Id 0 stands for messages that belong to no request.
         let generation = state.generation.wrapping_add(1).max(1);
         state.generation = generation;
         let start = state.base + state.outbox.len() as u64;
@@ -150,7 +150,7 @@ impl Link {
         Ok(Submitted::Yes(Ticket { index: index as u32, generation }))
     }
 
-    /// The reply to a call, if it has come. A call is over once it gave its reply.
+    /// Polls for the reply to a call. A call is over once it has returned its reply.
     pub(super) fn poll_call(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, Loss>> {
         let mut state = self.state.lock();
         // A call stays in its place until this function or `abandon` takes it out.
@@ -174,7 +174,7 @@ impl Link {
         }
     }
 
-    /// The reply to a call that subscribes, if it has come; if it is one, the call goes on as a subscription.
+    /// Polls for the reply to a call that subscribes; if it is not an error, the call goes on as a subscription.
     pub(super) fn poll_subscribed(&self, ticket: Ticket, waker: &Waker) -> Poll<Result<Answer, Loss>> {
         let mut state = self.state.lock();
         let call = &mut state.calls[ticket.index as usize];
@@ -188,7 +188,7 @@ impl Link {
         self.poll_call(ticket, waker)
     }
 
-    /// The next event of a subscription; `None` once it has ended.
+    /// Polls for the next event of a subscription; `None` once it has ended.
     pub(super) fn poll_event(
         &self,
         ticket: Ticket,
@@ -210,18 +210,19 @@ impl Link {
                 events.waker = Some(waker.clone());
                 Poll::Pending
             }
-            // The error is told once.
+            // The error is returned only once.
             Some(error) => Poll::Ready(error.take().map(Err)),
         }
     }
 
-    /// The next part of the reply to a call.
+    /// Takes the next part of the reply to a call.
     pub(super) fn take_part(&self, ticket: Ticket) -> Option<Bytes> {
         let mut state = self.state.lock();
         state.calls.get_mut(ticket.index as usize).and_then(|call| call.parts.pop_front())
     }
 
-    /// Says that nobody waits for a call any more, or wants the events of a subscription.
+    /// Abandons a call whose caller no longer waits for the reply or no longer wants the events, and tells the service
+    /// if it is to be told.
     pub(super) fn abandon(&self, ticket: Ticket) {
         let mut state = self.state.lock();
         let call = &mut state.calls[ticket.index as usize];
@@ -229,7 +230,7 @@ impl Link {
         let mut unread = 0;
         let (over, tell) = match &mut call.stage {
             Stage::Waiting(_) => (false, true),
-            // The server believes that the caller has it.
+            // The server assumes that the caller has received it.
             Stage::Replied(frame) => (true, frame.kind != Kind::ERROR),
             Stage::Subscribed(events) => {
                 unread = events.queue.iter().map(Event::cost).sum();
@@ -261,7 +262,7 @@ impl Link {
         unreachable_server(&self.address, "it is shutting down")
     }
 
-    /// Notes that the server takes no more requests, and gives back those that were not written yet.
+    /// Notes that the server takes no more requests, and fails those that were not written yet.
     pub(super) fn leave(&self, wakers: &mut Vec<Waker>) {
         let error = self.shutting_down();
         let mut state = self.state.lock();
@@ -279,7 +280,7 @@ impl Link {
         wakers.extend(state.waiting.drain(..));
     }
 
-    /// Says that no further calls will come.
+    /// Closes the link to further calls; the driver ends when the last call has its reply.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -291,7 +292,7 @@ impl Link {
     }
 }
 
-/// The error for a server to which the connection broke.
+/// Returns the error for a server whose connection broke.
 pub(super) fn unreachable_server(address: &Address, why: impl std::fmt::Display) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, format!("cannot reach the server at {address}: {why}"))
 }

@@ -1,4 +1,4 @@
-//! The client's side: links to servers, and calls over them.
+//! The client side: links to servers, and calls over them.
 
 mod call;
 mod drive;
@@ -25,27 +25,27 @@ pub use drive::Host;
 pub use event::Event;
 pub use link::Link;
 
-/// The id of the requests by which a connection begins.
+/// The id of the requests that begin a connection.
 const GREETING_ID: u64 = 1;
 
-/// How a link reaches its server.
+/// The settings of a link.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
-    /// The cluster key, for a server that has one.
+    /// The cluster key, for a server that requires one.
     pub key: Option<ClusterKey>,
-    /// The user that a server at a Unix socket runs as; where none is named, it must be this process's own or root.
+    /// The user id that a server at a Unix socket must run as; if `None`, this process's own user or root.
     pub owner: Option<u32>,
-    /// How long connecting and introducing oneself may take, and each answer to a greeting.
+    /// The time limit for connecting together with the handshake, and for each answer to a greeting.
     pub connect_timeout: Duration,
-    /// A server that says nothing at all for so long, although requests are under way, is given up.
+    /// The time after which a server that sends nothing at all, although requests are under way, is given up.
     pub silence_timeout: Duration,
-    /// The pause after the first failed attempt to connect; it doubles with each further one.
+    /// The pause after the first failed attempt to connect; it doubles with each further failure.
     pub backoff_min: Duration,
-    /// The longest such pause.
+    /// The longest pause between attempts to connect.
     pub backoff_max: Duration,
-    /// Whether the session is to outlive its connection: then subscriptions go on over the next one.
+    /// Whether the session outlives its connection, so that subscriptions go on over the next one.
     pub keeps_session: bool,
-    /// How long the server may be out of reach before a session that outlives connections is given up.
+    /// The time for which the server may be out of reach before a session that outlives connections is given up.
     pub session_timeout: Duration,
 }
 
@@ -67,16 +67,16 @@ impl Default for LinkOptions {
 /// The future of a greeting.
 pub type Greeted<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>;
 
-/// What a service has to say on a new connection before requests are sent over it.
+/// The first exchange of a service on a new connection, before requests are sent over it.
 pub trait Greeter: Send + Sync + 'static {
-    /// Greets the server. The connection is given up if this fails.
+    /// Greets the server. The connection is closed if this fails.
     fn greet<'a>(&'a self, greeting: &'a mut Greeting) -> Greeted<'a>;
 
-    /// Learns why there is no connection.
+    /// Handles a failure to connect.
     fn failed(&self, _error: &StoreError) {}
 }
 
-/// A greeter that says nothing.
+/// A greeter that sends nothing.
 impl Greeter for () {
     fn greet<'a>(&'a self, _greeting: &'a mut Greeting) -> Greeted<'a> {
         Box::pin(std::future::ready(Ok(())))
@@ -87,17 +87,17 @@ impl Greeter for () {
 pub struct Greeting {
     channel: Channel,
     inbox: Inbox,
-    /// Events that came between the replies, of a session that was resumed.
+    /// Events of a resumed session that came between the replies.
     early: Vec<Frame>,
     timeout: Duration,
 }
 
 impl Greeting {
-    /// Sends a request, written by `put` with the id that it is given, and gives the reply.
+    /// Sends a request, which `put` writes with the id that it is given, and returns the reply.
     ///
     /// # Errors
     ///
-    /// That of the server, if it answers with one; `Unavailable` if it does not answer, or not in time.
+    /// The server's error if it answers with one; `Unavailable` if it does not answer, or not in time.
     pub async fn ask(&mut self, put: impl FnOnce(&mut Outbox, u64)) -> Result<Frame, StoreError> {
         let late = |_| StoreError::new(ErrorKind::Unavailable, "it did not answer in time");
         tokio::time::timeout(self.timeout, self.exchange(put)).await.map_err(late)?
@@ -126,7 +126,7 @@ impl Greeting {
     }
 }
 
-/// The error for a server that does not keep to the protocol.
+/// Returns the error for a server that violates the protocol.
 pub fn nonsense(why: impl std::fmt::Display) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, format!("it sent something that makes no sense: {why}"))
 }

@@ -1,4 +1,4 @@
-//! What the callers of a link and its driver share: the requests to be sent, and the calls under way.
+//! The state that the callers of a link share with its driver: the requests to be sent and the calls under way.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -17,38 +17,38 @@ use crate::frame::{Frame, Kind, flag};
 use crate::limit::WINDOW_BYTES;
 use crate::outbox::Outbox;
 
-/// What callers and the driver share.
+/// The state that callers share with the driver.
 pub(super) struct State {
     /// Set while a connection is wanted though nothing is to be sent.
     pub(super) asking: bool,
     /// Encoded requests that the driver has not taken yet.
     pub(super) outbox: Outbox,
-    /// The position at which `outbox` begins.
+    /// The position of the first byte of `outbox`.
     pub(super) base: u64,
     pub(super) calls: Slab<Call>,
     pub(super) generation: u32,
     /// Callers that found no room.
     pub(super) waiting: VecDeque<Waker>,
-    /// Whether there is a driver.
+    /// True if there is a driver.
     pub(super) driven: bool,
     pub(super) driver: Option<Waker>,
-    /// Whether the driver was told already that there is something to do.
+    /// True if the driver has been told already that there is something to do.
     pub(super) told: bool,
-    /// Set when the last handle is gone: the driver ends when the last call has its reply.
+    /// Set when the last handle is gone: the driver ends once the last call has its reply.
     pub(super) closed: bool,
-    /// Why the last attempt to connect failed, and until when nobody tries again.
+    /// The error of the last failed attempt to connect, and the time before which no new attempt is made.
     pub(super) failure: Option<(StoreError, Instant)>,
     pub(super) failures: u32,
     /// Set while the server takes no more requests on the connection, but still answers earlier ones.
     pub(super) leaving: bool,
-    /// Bytes of events that were consumed and of which the server has not been told.
+    /// The bytes of events that were consumed but not yet reported to the server.
     pub(super) consumed: usize,
     /// The session that the next connection is to resume.
     pub(super) session: Option<SessionKey>,
-    /// Since when it has had no connection.
+    /// The time at which the session lost its connection.
     pub(super) broken: Option<Instant>,
-    /// What is to be cancelled when the session is resumed, by service and id: calls whose replies may have been lost, and
-    /// the latest ones that were cancelled after their replies had come.
+    /// The calls to be cancelled when the session is resumed, by service and id: those whose replies may have been
+    /// lost, and the latest ones that were cancelled after their replies had come.
     pub(super) cancels: VecDeque<(u8, u64)>,
 }
 
@@ -56,22 +56,22 @@ pub(super) struct Call {
     pub(super) generation: u32,
     pub(super) start: u64,
     pub(super) stage: Stage,
-    /// What is to be done when nobody waits any more.
+    /// The kind of call, which decides what happens when its caller is gone.
     pub(super) manner: Manner,
-    /// Parts of the reply, ahead of its end.
+    /// Parts of the reply that came ahead of its end.
     pub(super) parts: VecDeque<Bytes>,
     /// The reply that confirmed a subscription, until its caller has taken it.
     pub(super) reply: Option<Frame>,
 }
 
-/// What kind of call it is.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Manner {
-    /// The service that learns when nobody waits for the reply any more.
+    /// The service to be told when the caller no longer waits for the reply.
     pub(super) cancels: Option<u8>,
-    /// Whether events follow the reply.
+    /// True if events follow the reply.
     pub(super) subscribes: bool,
-    /// Whether only the latest part of the reply matters.
+    /// True if only the latest part of the reply matters.
     pub(super) latest: bool,
 }
 
@@ -84,33 +84,33 @@ impl Call {
 pub(super) enum Stage {
     /// The reply has not come.
     Waiting(Option<Waker>),
-    /// Nobody waits for the reply any more.
+    /// The caller no longer waits for the reply.
     Abandoned,
     /// The reply has come.
     Replied(Frame),
     /// The reply will not come.
     Lost(Loss),
-    /// Events come.
+    /// The call is a subscription, whose events arrive.
     Subscribed(Box<Events>),
 }
 
-/// The end of a reply, and the parts of it that were not taken before.
+/// The end of a reply, and the parts of it that had not been taken before.
 pub(super) type Answer = (Frame, VecDeque<Bytes>);
 
-/// Cancellations that are remembered for a session that may have to be resumed.
+/// The number of cancellations remembered for a session that may have to be resumed.
 const CANCELS_MAX: usize = 16_384;
 
-/// Why there will be no reply.
+/// The reason why there will be no reply.
 pub(super) enum Loss {
     /// The server could not be reached. The request was not sent.
     Unreachable(StoreError),
     /// The connection broke before the request was sent.
     Unsent,
-    /// The connection broke when the request may have been sent.
+    /// The connection broke at a time when the request may have been sent.
     Broken(String),
 }
 
-/// Which call of a link.
+/// The handle of a call: its slot on the link and the generation of that slot.
 #[derive(Clone, Copy)]
 pub(super) struct Ticket {
     pub(super) index: u32,
@@ -124,13 +124,13 @@ impl Ticket {
 }
 
 impl State {
-    /// Gives the driver that is to be woken because there is something to send.
+    /// Returns the waker of the driver if it is to be woken because there is something to send.
     pub(super) fn tell(&mut self) -> Option<Waker> {
         if std::mem::replace(&mut self.told, true) { None } else { self.driver.take() }
     }
 
-    /// Notes that bytes of events were consumed, and tells the server from time to time. Gives the driver that is to be
-    /// woken then.
+    /// Notes that bytes of events were consumed, and reports them to the server once they reach a quarter of the
+    /// window. Returns the waker of the driver if it is to be woken for that.
     pub(super) fn consume(&mut self, bytes: usize) -> Option<Waker> {
         self.consumed += bytes;
         if self.consumed < WINDOW_BYTES / 4 {
@@ -148,8 +148,8 @@ impl State {
         self.cancels.push_back((service, id));
     }
 
-    /// When the next connection is to be made for a session that has subscriptions, but none now; `None` if there is
-    /// no such session.
+    /// Returns when to connect again for a session that has subscriptions but no connection; `None` if there is no such
+    /// session.
     pub(super) fn resuming(&self) -> Option<Instant> {
         let subscribed = |call: &Call| match &call.stage {
             Stage::Subscribed(events) => events.ended.is_none(),
@@ -179,19 +179,19 @@ impl State {
     pub(super) fn end_subscriptions(&mut self, error: &StoreError, wakers: &mut Vec<Waker>) {
         for (_, call) in &mut self.calls {
             if let Stage::Subscribed(events) = &mut call.stage {
-                // What came before is as good as any.
+                // Events that came before the end are still delivered.
                 events.ended.get_or_insert_with(|| Some(error.clone()));
                 wakers.extend(events.waker.take());
             }
         }
     }
 
-    /// Whether no call waits for its reply.
+    /// True if no call waits for its reply.
     pub(super) fn is_quiet(&self) -> bool {
         !self.calls.iter().any(|(_, call)| call.is_open())
     }
 
-    /// Registers the driver for the next request.
+    /// Registers the driver's waker for the next request.
     pub(super) fn listen(&mut self, waker: &Waker) {
         self.told = false;
         match &self.driver {
@@ -208,13 +208,13 @@ impl State {
         wakers.extend(self.waiting.drain(..));
     }
 
-    /// Gives a reply or an event to its caller. False if it is a reply that belongs to no call.
+    /// Delivers a reply or an event to its caller. Returns false for a reply that belongs to no call.
     pub(super) fn deliver(&mut self, frame: Frame, wakers: &mut Vec<Waker>) -> Result<bool, WireError> {
         let (index, generation) = (frame.id as u32 as usize, (frame.id >> 32) as u32);
         let event = matches!(frame.kind, Kind::EVENT | Kind::END);
         let call = self.calls.get_mut(index).filter(|call| call.generation == generation);
         let Some(call) = call else {
-            // Who has unsubscribed may still be sent events.
+            // Events may still arrive after the caller has unsubscribed.
             if frame.kind == Kind::EVENT {
                 let (_, payload) = control::get_event(&frame)?;
                 let _ = self.consume(Event::Pushed(payload).cost());
@@ -283,7 +283,7 @@ impl State {
             }
             Stage::Abandoned => {
                 let (_, payload) = control::get_event(frame)?;
-                // The driver is at work and looks for what is to be sent when it has read.
+                // The driver is running, and looks for something to send after it has read.
                 let _ = self.consume(Event::Pushed(payload).cost());
             }
             Stage::Waiting(_) | Stage::Replied(_) | Stage::Lost(_) => {}
@@ -291,8 +291,8 @@ impl State {
         Ok(())
     }
 
-    /// Ends all calls that wait, because the connection broke when `written` was the position of the last byte
-    /// that the socket had taken; or, without it, because there was no connection.
+    /// Ends all calls that wait after the connection broke. `written` is the position of the last byte that the socket
+    /// had taken; `None` if there was no connection.
     pub(super) fn lose(
         &mut self,
         written: Option<u64>,

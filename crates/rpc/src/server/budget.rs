@@ -1,12 +1,14 @@
 //! The account of the memory that all connections of a server may hold together.
 //!
-//! What a request may take is reserved before work on it starts: its reply, as large as it may become. What connections
-//! hold already (received, waiting, unsent) is counted as it comes and goes. A request that does not fit waits.
+//! The memory for a request's reply, at its largest, is reserved before work on the request starts. The memory that
+//! connections hold already (received, waiting, unsent) is counted as it comes and goes. A request that does not fit
+//! waits.
 //!
-//! Small requests may go somewhat beyond the limit, and those of a connection that has nothing else under way a little
-//! further still, and so may a large one while nothing at all is under way, so that work goes on however many peers hold on to what they have. For the same reason a connection that
-//! holds nothing may always be read from once, and of those that have received part of a request, one at a time may go on to its end:
-//! else they might all wait for each other.
+//! Small requests may exceed the limit somewhat, and those of a connection that has nothing else under way a little
+//! further still; so may a large one while nothing at all is under way. Thus work goes on however much memory the peers
+//! keep occupied. For the same reason a connection that holds nothing may always be read from once, and of the
+//! connections that have received part of a request, one at a time may receive the rest: otherwise they might all wait
+//! for each other.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
@@ -15,18 +17,19 @@ use parking_lot::Mutex;
 
 use crate::server::stats::Stats;
 
-/// What a small request takes at most, in bytes.
+/// The largest reservation of a small request, in bytes.
 const SMALL_BYTES_MAX: usize = 128 << 10;
-/// The account is drawn on in such steps, so that most requests cost no access to it.
+/// The step in which the account is drawn on, in bytes, so that most requests cost no access to it.
 const STEP_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: usize,
-    /// Whether there may be anybody in `waiting`.
+    /// True if `waiting` may be non-empty.
     any_waiting: AtomicBool,
     waiting: Mutex<Vec<Waker>>,
-    /// The connection that may receive the rest of a request though the account is empty; 0 for none.
+    /// The number of the connection that may receive the rest of a request although the account is exhausted; 0 for
+    /// none.
     privileged: AtomicU64,
 }
 
@@ -40,8 +43,8 @@ impl Budget {
         self.limit
     }
 
-    /// Draws on the account for a connection that has drawn `held` bytes and is to hold `wanted`, `bytes` of them for a new
-    /// request. Gives what it has drawn then, or `None` if there is not so much.
+    /// Draws on the account for a connection that has drawn `held` bytes and is to hold `wanted`, `bytes` of them for a
+    /// new request. Returns the new total that it has drawn, or `None` if the account does not have as much.
     pub(crate) fn draw(
         &self,
         stats: &Stats,
@@ -56,7 +59,8 @@ impl Budget {
         let ceiling = match bytes {
             ..=SMALL_BYTES_MAX if alone => self.limit + self.limit / 4,
             ..=SMALL_BYTES_MAX => self.limit + self.limit / 8,
-            // What idle connections hold will not be given back, so it must not keep a request that would fit waiting for ever.
+            // Idle connections do not give back what they hold, so it must not block a request that would otherwise fit
+            // for ever.
             _ if alone && stats.in_flight.get() == 0 => self.limit.saturating_mul(2),
             _ => self.limit,
         };
@@ -65,7 +69,8 @@ impl Budget {
             .find(|drawn| stats.held_bytes.try_add((drawn - held) as u64, ceiling as u64))
     }
 
-    /// Has `waker` woken when something is given back. What was given back before has woken nobody: look again.
+    /// Wakes `waker` when memory is given back. Memory given back before this call wakes nothing, so the caller must
+    /// check again.
     pub(crate) fn wait(&self, waker: &Waker) {
         let mut waiting = self.waiting.lock();
         if !waiting.iter().any(|other| other.will_wake(waker)) {
@@ -74,7 +79,8 @@ impl Budget {
         self.any_waiting.store(true, Ordering::SeqCst);
     }
 
-    /// Whether connection `number`, which has part of a request, may receive more of it; if not, `waker` is woken when it may.
+    /// Returns whether connection `number`, which has received part of a request, may receive more of it; if not,
+    /// `waker` is woken when it may.
     pub(crate) fn may_grow(&self, stats: &Stats, number: u64, waker: &Waker) -> bool {
         if (stats.held_bytes.get() as usize) < self.limit {
             return true;
@@ -89,7 +95,7 @@ impl Budget {
         }
     }
 
-    /// Notes that connection `number` has no part of a request any more, or is gone.
+    /// Notes that connection `number` no longer has part of a request, or is gone.
     pub(crate) fn step_back(&self, number: u64) {
         let is_it = self.privileged.load(Ordering::Relaxed) == number;
         if is_it && self.privileged.compare_exchange(number, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
@@ -97,7 +103,7 @@ impl Budget {
         }
     }
 
-    /// Notes that a connection holds `now` bytes and no longer `was`.
+    /// Notes that the memory of a connection has changed from `was` to `now` bytes.
     pub(crate) fn hold(&self, stats: &Stats, was: usize, now: usize) {
         stats.held_bytes.change(was, now);
         if now < was
@@ -123,7 +129,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// An account of 16 MiB of which others have drawn `drawn` bytes, with `in_flight` requests.
+    /// Returns an account of 16 MiB from which `drawn` bytes are drawn, with `in_flight` requests.
     fn account(drawn: usize, in_flight: usize) -> (Budget, Stats) {
         let stats = Stats::default();
         stats.held_bytes.change(0, drawn);

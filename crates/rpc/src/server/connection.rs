@@ -1,11 +1,11 @@
 //! One connection of a server.
 //!
-//! A connection reads large batches, takes out every whole frame, hands each request to its service, and writes the
-//! replies of the whole batch at once. Replies that are there at once cost no allocation and no task switch.
+//! A connection reads large batches, takes out every complete frame, hands each request to its service, and writes the
+//! replies of the whole batch at once. Replies that are ready at once cost no allocation and no task switch.
 //!
 //! Invariants: a connection stops reading while it has as many requests in flight, or as many bytes of replies
-//! unwritten, as its limits allow; so a peer that does not read its replies is soon not read from either. A peer
-//! that leaves a frame half sent, or replies unread, for too long is disconnected, so what it holds is given back.
+//! unwritten, as its limits allow; so a peer that does not read its replies is soon not read from either. A peer that
+//! leaves a frame half sent, or replies unread, for too long is disconnected, which frees the memory that it holds.
 
 mod resumption;
 
@@ -37,13 +37,13 @@ use crate::server::service::{Fate, Handler, Incoming, Peer, Room, unsupported};
 use crate::server::sessions::Session;
 use crate::server::stats::Tally;
 
-/// Buffers of a connection that is idle are given back if they are larger than this.
+/// The largest buffer, in bytes, that an idle connection keeps.
 const IDLE_BYTES: usize = 4 << 10;
-/// Rounds of reading and writing before other connections of the thread get their turn.
+/// The number of rounds of reading and writing before other connections of the thread get their turn.
 const ROUNDS_MAX: usize = 8;
-/// How long a server that stops waits for a peer to read its last replies.
+/// The time that a stopping server waits for a peer to read its last replies.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it then waits for the peer to close the connection.
+/// The time that it then waits for the peer to close the connection.
 const LINGER: Duration = Duration::from_millis(500);
 
 pub(crate) struct Connection {
@@ -52,37 +52,37 @@ pub(crate) struct Connection {
     inbox: Inbox,
     outbox: Outbox,
     peer: Peer,
-    /// The session, if it is one that outlives the connection.
+    /// The session, if it outlives the connection.
     session: Option<Arc<Session>>,
-    /// The session that the peer wants to resume, and the id of the request by which it does.
+    /// The session that the peer wants to resume, and the id of its request.
     resuming: Option<(Arc<Session>, u64)>,
-    /// The services, each with what it keeps for this connection; empty until the first is needed.
+    /// The services' handlers for this connection; empty until the first is needed.
     handlers: Vec<Box<dyn Handler>>,
     /// Parts of replies that are sent ahead of their ends, and events.
     mailbox: Arc<Mailbox>,
-    /// The deadlines of requests whose replies are being made, with the service and the id.
+    /// The deadlines of requests under way, with the index of the handler and the id of the request.
     deadlines: BTreeSet<(Instant, usize, u64)>,
     deadline_timer: Option<Pin<Box<Sleep>>>,
-    /// Requests whose replies are being made, and the bytes of these requests.
+    /// The number of requests under way; `pending_bytes` is their size.
     pending: usize,
     pending_bytes: usize,
-    /// What is reserved for those replies.
+    /// The bytes reserved for their replies.
     reserved: usize,
     /// A request that waits for room for its reply.
     blocked: Option<Blocked>,
-    /// Whether the connection was not read from for want of memory.
+    /// True if the connection was not read from for lack of memory.
     starved: bool,
     /// The number of the connection.
     number: u64,
-    /// What the budget and the counters were told last.
+    /// The values last reported to the budget and the counters.
     held_bytes: usize,
     in_flight: usize,
     tally: Tally,
-    /// When the frames at hand were read.
+    /// The time at which the current frames were read.
     read_at: Instant,
-    /// Set when the server stops: what was accepted is finished, everything else is refused.
+    /// Set when the server stops: accepted requests are finished, all others are refused.
     draining: bool,
-    /// Set when the peer will send no more, or sent what is not the protocol.
+    /// Set when the peer will send no more, or has violated the protocol.
     ended: bool,
     stall: Stall,
 }
@@ -95,7 +95,7 @@ struct Blocked {
     deadline: Option<Instant>,
 }
 
-/// Watches over a peer that owes something.
+/// The timer that disconnects a peer which makes no progress.
 #[derive(Default)]
 struct Stall {
     timer: Option<Pin<Box<Sleep>>>,
@@ -148,8 +148,8 @@ impl Connection {
             self.pending -= handler.pending();
             handler.refuse(&closed(), &self.mailbox, &mut self.outbox);
         }
-        // What was accepted is finished, and its replies are sent. Refusing what still comes in, instead of closing,
-        // keeps the system from discarding replies under way.
+        // Accepted requests are finished and their replies sent. Further requests are refused rather than the
+        // connection closed, which keeps the system from discarding replies under way.
         if let Some(result) = poll_fn(|context| self.poll_until(context, Self::is_answered)).await {
             return result;
         }
@@ -157,11 +157,11 @@ impl Connection {
         if let Ok(Some(result)) = tokio::time::timeout(FLUSH_TIMEOUT, flushed).await {
             return result;
         }
-        // The peer knows by now, and closes the connection as soon as it has read everything.
+        // The peer has been told, and closes the connection as soon as it has read everything.
         tokio::time::timeout(LINGER, poll_fn(|context| self.poll(context))).await.unwrap_or(Ok(()))
     }
 
-    /// Polls until the connection ends, which gives how, or until a condition holds.
+    /// Polls until the connection ends, which returns its result, or until a condition holds.
     fn poll_until(
         &mut self,
         context: &mut Context<'_>,
@@ -196,7 +196,7 @@ impl Connection {
         self.handlers.iter_mut().for_each(|handler| handler.settle());
     }
 
-    /// Bytes that are received, waiting, or unsent.
+    /// Returns the bytes that are received, waiting or unsent.
     fn buffers(&self) -> usize {
         let blocked = self.blocked.as_ref().map_or(0, |blocked| blocked.body.len());
         self.inbox.held_bytes()
@@ -207,7 +207,7 @@ impl Connection {
             + blocked
     }
 
-    /// Tells the server what the connection holds.
+    /// Reports the memory and the requests of this connection to the server.
     fn account(&mut self) {
         let held = self.buffers() + self.reserved;
         self.shared.stats.in_flight.change(self.in_flight, self.pending);
@@ -239,9 +239,9 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Ends a connection whose peer owes something for too long.
+    /// Ends the connection if its peer makes no progress for too long.
     fn watch(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A peer that waits for the server's memory owes nothing.
+        // A peer that waits for the server's memory is not at fault.
         let waits = self.starved || self.blocked.is_some() || self.resuming.is_some();
         let owes = !self.outbox.is_empty() || !self.channel.is_flushed() || self.inbox.is_partial() && !waits;
         let half = self.shared.limits.stall_timeout / 2;
@@ -269,7 +269,7 @@ impl Connection {
         }
     }
 
-    /// Encodes the replies that were finished meanwhile.
+    /// Encodes the replies that have been finished in the meantime. Returns whether there was progress.
     fn collect(&mut self, context: &mut Context<'_>) -> bool {
         let mut progress = self.expire(context);
         for (index, handler) in self.handlers.iter_mut().enumerate() {
@@ -289,7 +289,7 @@ impl Connection {
         progress | self.mailbox.collect(context.waker(), &mut self.outbox)
     }
 
-    /// Cancels the requests whose deadlines have passed.
+    /// Cancels the requests whose deadlines have passed. Returns whether there were any.
     fn expire(&mut self, context: &mut Context<'_>) -> bool {
         let mut progress = false;
         while let Some(&(deadline, index, id)) = self.deadlines.first() {
@@ -317,9 +317,9 @@ impl Connection {
         progress
     }
 
-    /// Writes as much as the socket takes.
+    /// Writes as much as the socket takes. Returns whether bytes were written.
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
-        // Who has a reply finds it counted.
+        // A request is counted before its reply is visible to the peer.
         self.settle();
         let mut sent = 0;
         if let Poll::Ready(result) = self.channel.poll_write(context, &mut self.outbox, &mut sent) {
@@ -329,7 +329,7 @@ impl Connection {
         Ok(sent > 0)
     }
 
-    /// Whether the limits of this connection allow one more request.
+    /// True if the limits of this connection allow one more request.
     fn may_accept(&self) -> bool {
         let limits = &self.shared.limits;
         self.resuming.is_none()
@@ -340,7 +340,7 @@ impl Connection {
             && self.handlers.iter().all(|handler| handler.may_accept())
     }
 
-    /// Reads once, and accepts all whole frames.
+    /// Reads once, and accepts all complete frames. Returns whether there was progress.
     fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         self.read_at = Instant::now();
         let mut progress = self.accept();
@@ -349,7 +349,7 @@ impl Connection {
             match self.channel.poll_read(context, &mut self.inbox) {
                 Poll::Pending => {}
                 Poll::Ready(Err(error)) => return Err(error),
-                // Whoever closes its end is gone, and waits for nothing any more.
+                // A peer that closes its end is gone and waits for no replies.
                 Poll::Ready(Ok(0)) if self.mailbox.is_modern() => {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
@@ -379,7 +379,7 @@ impl Connection {
         may
     }
 
-    /// Hands all whole frames that were received to their services, as far as the limits allow.
+    /// Hands all complete frames that were received to their services, as far as the limits allow.
     fn accept(&mut self) -> bool {
         let mut progress = false;
         let mut answered = 0;
@@ -394,7 +394,7 @@ impl Connection {
                 }
                 Ok(Some(frame)) => answered += u64::from(self.execute(frame)),
                 Err(error) => {
-                    // The stream cannot be understood from here on.
+                    // The stream cannot be decoded from here on.
                     control::put_error(&mut self.outbox, 0, &error.into());
                     self.ended = true;
                 }
@@ -407,8 +407,8 @@ impl Connection {
         progress
     }
 
-    /// Refuses a request that is being received if it is larger than all connections together may hold, and forgets it. False
-    /// if there is none.
+    /// Refuses and skips the request being received if it is larger than all connections together may hold. Returns
+    /// false if there is no such request.
     fn refuse_too_large(&mut self) -> bool {
         let limit = self.shared.budget.limit();
         let Some((id, frame_bytes)) = self.inbox.announced().filter(|(_, bytes)| *bytes > limit) else {
@@ -434,7 +434,7 @@ impl Connection {
         self.blocked.is_none()
     }
 
-    /// Executes a request. True if it was answered at once.
+    /// Executes a request. Returns true if it was answered at once.
     fn execute(&mut self, frame: Frame) -> bool {
         let Frame { kind, flags, id, mut body } = frame;
         if kind.service == CONTROL && self.control(kind, id, &body) {
@@ -464,7 +464,7 @@ impl Connection {
         self.hand_over(index, kind, id, body, deadline)
     }
 
-    /// Hands a request to its service. True if it was answered at once.
+    /// Hands a request to its service. Returns true if it was answered at once.
     fn hand_over(
         &mut self,
         index: usize,
@@ -505,7 +505,7 @@ impl Connection {
         }
     }
 
-    /// Handles a message of the connection itself. False if it is none.
+    /// Handles a message of the connection itself. Returns false if it is not one.
     fn control(&mut self, kind: Kind, id: u64, body: &Bytes) -> bool {
         if kind == Kind::PING {
             control::put_bare(&mut self.outbox, Kind::PONG, id);
@@ -538,7 +538,7 @@ impl Connection {
         if let Some(deadline) = finished.deadline {
             self.deadlines.remove(&(deadline, index, id));
         }
-        // Its id is free again when it has been answered.
+        // Its id may be reused once it has been answered.
         if !ended {
             let error = StoreError::new(ErrorKind::Closed, "the request was cancelled");
             control::put_error(&mut self.outbox, id, &error);

@@ -1,8 +1,8 @@
-//! What a server has to say besides the ends of replies: parts of replies, and events.
+//! The messages that a server sends besides the ends of replies: parts of replies, and events.
 //!
-//! Both come from wherever they are made, and wait here until the connection takes them. A mailbox is bounded: what
-//! does not fit of the events is dropped, and their subscriber is told how many it has missed, so that a slow client
-//! costs others nothing. Events of a subscription begin when the reply that confirms it has been written.
+//! Both may be produced on any thread, and wait here until the connection takes them. A mailbox is bounded: events that
+//! do not fit are dropped, and their subscriber is told how many it has missed, so that a slow client costs others
+//! nothing. Events of a subscription begin when the reply that confirms it has been written.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,39 +21,39 @@ use crate::outbox::Outbox;
 use crate::server::ServerLimits;
 use crate::server::stats::Stats;
 
-/// Bytes of an outbox above which no events are added to it, and no parts of replies.
+/// The bytes of an outbox above which no events and no parts of replies are added to it.
 const OUTBOX_BYTES_MAX: usize = 256 << 10;
-/// Subscriptions of one connection.
+/// The number of subscriptions that one connection may have.
 const SUBSCRIPTIONS_MAX: usize = 65_536;
 
-/// What waits to be sent over one connection.
+/// The events and parts of replies that wait to be sent over one connection.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    /// Bytes of events that may wait, and of the parts of one reply.
+    /// The limit for the bytes of waiting events, and for those of the parts of one reply.
     limit: usize,
-    /// Whether the peer speaks a version that has flags, events and their window.
+    /// True if the peer speaks a version that has flags, events and their window.
     modern: bool,
-    /// The server's account, on which events draw while they wait, and its limit.
+    /// The server's account, on which events draw while they wait; its limit is `account_bytes`.
     stats: Arc<Stats>,
     account_bytes: usize,
     state: Mutex<State>,
-    /// Whether any request ever had parts or made a subscription: most connections see none.
+    /// True if any request ever had parts or made a subscription, which is not so for most connections.
     used: AtomicBool,
     waker: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Requests whose replies have not ended, and the parts of theirs that wait.
+    /// The waiting parts of replies that have not ended, by the id of the request.
     parts: HashMap<u64, Waiting>,
     subscriptions: HashMap<u64, Subscribed>,
     events: VecDeque<Event>,
     event_bytes: usize,
-    /// Subscriptions whose latest events were dropped.
+    /// The ids of subscriptions whose latest events were dropped.
     gaps: VecDeque<u64>,
-    /// Subscriptions that the service has ended.
+    /// The ids of subscriptions that the service has ended.
     ended: VecDeque<(u64, Option<StoreError>)>,
-    /// Bytes of events that the peer has not said that it has consumed.
+    /// The bytes of events that were sent and not acknowledged by the peer as consumed.
     unconsumed: usize,
     closed: bool,
 }
@@ -62,7 +62,7 @@ struct State {
 struct Waiting {
     parts: VecDeque<(Kind, Bytes)>,
     bytes: usize,
-    /// Who waits for room.
+    /// The waker of the sender that waits for room.
     sender: Option<Waker>,
 }
 
@@ -70,11 +70,11 @@ struct Waiting {
 struct Subscribed {
     /// The number of the latest event.
     sequence: u64,
-    /// Whether the latest event was dropped.
+    /// True if the latest event was dropped.
     gap: bool,
-    /// Whether the reply that confirms the subscription was written.
+    /// True if the reply that confirms the subscription was written.
     confirmed: bool,
-    /// Whether the service has ended it.
+    /// True if the service has ended the subscription.
     ended: bool,
 }
 
@@ -106,7 +106,7 @@ impl Mailbox {
         self.used.load(Ordering::Acquire)
     }
 
-    /// A handle for parts of the reply to a request.
+    /// Returns a handle that sends parts of the reply to a request.
     pub(crate) fn open(self: &Arc<Self>, id: u64, kind: Kind) -> Parts {
         self.state.lock().parts.entry(id).or_default();
         self.used.store(true, Ordering::Release);
@@ -133,8 +133,8 @@ impl Mailbox {
         Ok(Publisher { mailbox: self.clone(), id })
     }
 
-    /// Notes that the reply to a request was written, or is about to be: writes the parts that still wait before it, and
-    /// lets the events come after it.
+    /// Notes that the reply to a request was written, or is about to be: writes the parts that still wait before it,
+    /// and allows its events from now on.
     pub(crate) fn replied(&self, id: u64, outbox: &mut Outbox) {
         if !self.is_used() {
             return;
@@ -155,7 +155,7 @@ impl Mailbox {
         }
     }
 
-    /// Ends a subscription for its subscriber. False if there is none.
+    /// Ends a subscription on behalf of its subscriber. Returns false if there is none.
     pub(crate) fn unsubscribe(&self, id: u64, outbox: &mut Outbox) -> bool {
         if !self.is_used() {
             return false;
@@ -167,7 +167,7 @@ impl Mailbox {
         there
     }
 
-    /// Forgets a request that nobody waits for any more: its parts, and the subscription that it may have made.
+    /// Removes an abandoned request: its parts, and the subscription that it may have made.
     pub(crate) fn abandon(&self, id: u64) {
         if !self.is_used() {
             return;
@@ -189,7 +189,7 @@ impl Mailbox {
         self.waker.wake();
     }
 
-    /// Prepares for the next connection of the session: parts of replies are over, events wait.
+    /// Prepares for the session's next connection: parts of replies are dropped, events keep waiting.
     pub(crate) fn detached(&self) {
         if !self.is_used() {
             return;
@@ -198,7 +198,7 @@ impl Mailbox {
         parts.into_values().filter_map(|waiting| waiting.sender).for_each(Waker::wake);
     }
 
-    /// Begins again over a new connection. What was under way over the old one may be lost, so every subscription is told
+    /// Starts over on a new connection. Events in transit over the old one may be lost, so every subscription is sent
     /// the number of its latest event.
     pub(crate) fn resumed(&self) {
         if !self.is_used() {
@@ -216,7 +216,7 @@ impl Mailbox {
         }
     }
 
-    /// Ends everything: nothing that is sent from now on will be taken.
+    /// Ends everything: nothing is accepted from now on.
     pub(crate) fn close(&self) {
         if !self.is_used() {
             return;
@@ -230,7 +230,7 @@ impl Mailbox {
         senders.into_iter().for_each(Waker::wake);
     }
 
-    /// Bytes of parts that wait. Events are in the account already.
+    /// Returns the bytes of waiting parts. Events are in the account already.
     pub(crate) fn held_bytes(&self) -> usize {
         if !self.is_used() {
             return 0;
@@ -239,8 +239,8 @@ impl Mailbox {
         state.parts.values().map(|waiting| waiting.bytes).sum::<usize>()
     }
 
-    /// Writes what waits, as far as outbox and window have room, and has `waker` woken when there is more. True if
-    /// anything was written.
+    /// Writes what waits, as far as outbox and window have room, and has `waker` woken when there is more. Returns true
+    /// if anything was written.
     pub(crate) fn collect(&self, waker: &Waker, outbox: &mut Outbox) -> bool {
         if !self.is_used() {
             return false;
@@ -270,14 +270,14 @@ impl Mailbox {
         for (kind, body) in parts.drain(..) {
             let open = outbox.begin_with(kind, flags, id);
             outbox.payload(&body);
-            // A part that is too long is one that nobody sees.
+            // A part that is too long is dropped.
             let _ = outbox.end(open);
         }
     }
 }
 
 impl State {
-    /// Forgets a subscription and its events. False if there is none.
+    /// Removes a subscription and its events. Returns false if there is none.
     fn forget(&mut self, id: u64, stats: &Stats) -> bool {
         if self.subscriptions.remove(&id).is_none() {
             return false;
@@ -298,7 +298,7 @@ impl State {
     }
 
     fn put_events(&mut self, outbox: &mut Outbox, stats: &Stats) {
-        // Events of subscriptions that are not confirmed yet go back to where they stood.
+        // Events of subscriptions that are not confirmed yet return to their positions.
         let mut early = Vec::new();
         let mut stopped = false;
         while let Some(event) = self.events.front() {
@@ -323,7 +323,7 @@ impl State {
         if stopped {
             return;
         }
-        // A gap that no later event shows is told by itself.
+        // A gap that no later event reveals is sent on its own.
         while self.unconsumed + EVENT_OVERHEAD_BYTES <= WINDOW_BYTES
             && let Some(id) = self.gaps.pop_front()
         {
@@ -345,7 +345,7 @@ impl State {
     }
 }
 
-/// What an event takes of a mailbox and of the window.
+/// Returns the share of a mailbox and of the window that an event occupies, in bytes.
 fn cost(payload: &Bytes) -> usize {
     payload.len() + EVENT_OVERHEAD_BYTES
 }
@@ -356,7 +356,7 @@ impl Drop for Mailbox {
     }
 }
 
-/// Where parts of a reply are sent, ahead of its end.
+/// A sender for parts of a reply, ahead of its end.
 #[derive(Clone, Debug)]
 pub struct Parts {
     mailbox: Arc<Mailbox>,
@@ -365,7 +365,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Sends a part in place of those that have not been sent yet. Does nothing once the reply has ended.
+    /// Sends a part in place of those that are still unsent. Does nothing once the reply has ended.
     pub fn replace(&self, body: Bytes) {
         if let Some(waiting) = self.mailbox.state.lock().parts.get_mut(&self.id) {
             waiting.parts.clear();
@@ -375,11 +375,11 @@ impl Parts {
         self.mailbox.waker.wake();
     }
 
-    /// Sends a part behind those before, as soon as there is room for it.
+    /// Sends a part after the earlier ones, as soon as there is room for it.
     ///
     /// # Errors
     ///
-    /// `Closed` if the reply has ended, or nobody waits for it any more.
+    /// `Closed` if the reply has ended, or its caller no longer waits for it.
     pub async fn send(&self, body: Bytes) -> Result<(), StoreError> {
         std::future::poll_fn(|context| self.poll_room(context)).await?;
         if let Some(waiting) = self.mailbox.state.lock().parts.get_mut(&self.id) {
@@ -403,7 +403,7 @@ impl Parts {
     }
 }
 
-/// Where the events of a subscription are pushed. The subscription ends when this is dropped.
+/// The sender for the events of a subscription, which ends when this value is dropped.
 #[derive(Debug)]
 pub struct Publisher {
     mailbox: Arc<Mailbox>,
@@ -411,13 +411,13 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// The subscription's id, which is that of the request that made it.
+    /// Returns the subscription's id, which is that of the request that made it.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Pushes an event. Where the subscriber is too slow for it, it is dropped, and the subscriber will learn that it
-    /// missed something. Never waits. False if the subscription has ended.
+    /// Pushes an event without ever waiting. If the subscriber is too slow, the event is dropped, and the subscriber is
+    /// told that it missed events. Returns false if the subscription has ended.
     pub fn push(&self, payload: Bytes) -> bool {
         let mut state = self.mailbox.state.lock();
         let bytes = cost(&payload);
@@ -439,7 +439,7 @@ impl Publisher {
         true
     }
 
-    /// Whether the subscriber still wants events.
+    /// True if the subscriber still wants events.
     pub fn is_open(&self) -> bool {
         self.mailbox.state.lock().subscriptions.contains_key(&self.id)
     }

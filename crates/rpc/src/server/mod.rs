@@ -1,7 +1,7 @@
-//! Serves services over TCP and Unix sockets.
+//! The server, which offers services over TCP and Unix sockets.
 //!
-//! A server runs a few threads of its own, each with a runtime that nothing else uses; a connection stays on the
-//! thread that it was given when it was accepted, so that serving a request never crosses threads.
+//! A server runs a few threads of its own, each with a runtime of its own; a connection stays on the thread that it was
+//! assigned when it was accepted, so that serving a request never crosses threads.
 
 mod budget;
 mod connection;
@@ -34,31 +34,31 @@ pub use mailbox::{Parts, Publisher};
 pub use service::{Handled, Incoming, Peer, Service, Services};
 pub use stats::{Counter, LATENCY_BUCKETS, Stats, latency_bound};
 
-/// How much connections may hold, and for how long.
+/// The limits of connections in memory, number and time.
 #[derive(Clone, Debug)]
 pub struct ServerLimits {
-    /// Requests of one connection that wait for their replies to be made.
+    /// The number of requests of one connection that may wait for their replies.
     pub requests_max: usize,
-    /// Bytes of those requests.
+    /// The bytes of those requests.
     pub request_bytes_max: usize,
-    /// Bytes of replies that wait for one peer to read them.
+    /// The bytes of replies that may wait for one peer to read them.
     pub reply_bytes_max: usize,
-    /// Bytes of events, and of parts of one reply, that wait for one peer to read them. Further events are dropped, and
-    /// the peer learns that it has missed some.
+    /// The bytes of events, and of parts of one reply, that may wait for one peer to read them. Further events are
+    /// dropped, and the peer is told that it has missed some.
     pub mailbox_bytes_max: usize,
-    /// Bytes that all connections together may hold: received, waiting for a reply to be made, or waiting to be sent.
+    /// The bytes that all connections together may hold: received, waiting for a reply, or waiting to be sent.
     pub held_bytes_max: usize,
-    /// Connections; fewer where the system allows the process fewer open files.
+    /// The number of connections; lower if the system allows the process fewer open files.
     pub connections_max: usize,
-    /// Further connections whose peers have not introduced themselves yet, or not proven that they have the key.
+    /// The number of further connections that have not completed the handshake yet.
     pub unproven_max: usize,
-    /// A peer that leaves a request half sent, or replies unread, for so long is disconnected.
+    /// The time after which a peer that leaves a request half sent, or replies unread, is disconnected.
     pub stall_timeout: Duration,
-    /// How long a peer may take to introduce itself.
+    /// The time that a peer has for the handshake.
     pub handshake_timeout: Duration,
-    /// Sessions that outlive their connections, those with a connection included.
+    /// The number of sessions that outlive their connections, including those that have a connection.
     pub sessions_max: usize,
-    /// How long a session waits for its client to come back.
+    /// The time for which a session waits for its client to come back.
     pub session_timeout: Duration,
 }
 
@@ -80,27 +80,27 @@ impl Default for ServerLimits {
     }
 }
 
-/// How to serve.
+/// The configuration of a server.
 #[derive(Clone, Default)]
 pub struct ServeOptions {
-    /// Addresses to listen on. Port 0 means any port that is free.
+    /// The addresses to listen on. Port 0 stands for any free port.
     pub listen: Vec<Address>,
-    /// Threads; 0 means one for each processor, and at most four.
+    /// The number of threads; 0 means one for each processor, and at most four.
     pub threads: usize,
-    /// The cluster key. Without one, only Unix sockets may be listened on, unless `open` is set; with one, every client
-    /// must prove that it has it.
+    /// The cluster key. Without one, the server listens only on Unix sockets, unless `open` is set; with one, every
+    /// client must prove that it has it.
     pub key: Option<ClusterKey>,
-    /// Whether anybody may do anything who can reach the TCP addresses, for want of a key.
+    /// Whether TCP addresses may be served without a key, which gives full access to anybody who can reach them.
     pub open: bool,
-    /// Who may use the Unix sockets.
+    /// The access to the Unix sockets.
     pub socket: SocketAccess,
-    /// How much connections may hold, and for how long.
+    /// The limits of connections in memory, number and time.
     pub limits: ServerLimits,
-    /// The services that clients may ask for.
+    /// The services that are offered.
     pub services: Services,
 }
 
-/// What all connections of a server share.
+/// The state that all connections of a server share.
 pub(crate) struct Shared {
     services: Services,
     key: Option<ClusterKey>,
@@ -118,7 +118,7 @@ pub struct Server {
     stats: Arc<Stats>,
     stop: watch::Sender<bool>,
     threads: Vec<JoinHandle<()>>,
-    /// Dropped last, so that the sockets are there for as long as somebody listens.
+    /// Dropped last, so that the socket files exist for as long as the server listens.
     sockets: Vec<SocketFile>,
 }
 
@@ -128,12 +128,12 @@ enum Listener {
 }
 
 impl Server {
-    /// Starts to serve. When this returns, clients can connect.
+    /// Starts a server. Clients can connect as soon as this returns.
     ///
     /// # Errors
     ///
-    /// `Denied` if a TCP address is to be listened on without a key and without `open`, `Busy` if somebody else listens
-    /// there, `Io` if listening or starting threads fails.
+    /// `Denied` if a TCP address is to be listened on without a key and without `open`, `Busy` if the address is in
+    /// use, `Io` if listening or starting threads fails.
     pub fn start(options: ServeOptions) -> Result<Server, StoreError> {
         let (mut listeners, mut addresses, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
         for address in &options.listen {
@@ -186,27 +186,27 @@ impl Server {
         Ok(Server { addresses, shared, stats, stop, threads, sockets })
     }
 
-    /// The addresses that it listens on, with the ports that were found for those given as 0.
+    /// Returns the addresses listened on, with the actual ports in place of 0.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// What it counts.
+    /// Returns the counters of the server.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.stats
     }
 
-    /// Sessions that outlive their connections, those with a connection included.
+    /// Returns the number of sessions that outlive their connections, including those that have a connection.
     pub fn sessions(&self) -> usize {
         self.shared.sessions.len()
     }
 
-    /// Stops: accepts nothing more, finishes what was accepted, writes the replies, closes the connections. Blocks
-    /// until that is done.
+    /// Stops the server: accepts nothing more, finishes accepted requests, writes their replies and closes the
+    /// connections. Blocks until that is done.
     pub fn stop(mut self) {
         self.stop.send_replace(true);
         for thread in self.threads.drain(..) {
-            // A thread that panicked has printed why; the others are waited for all the same.
+            // A thread that panicked has printed the reason; the others are still joined.
             let _ = thread.join();
         }
         self.sockets.clear();
@@ -234,14 +234,14 @@ fn listen(address: &Address, access: SocketAccess) -> io::Result<(Listener, Addr
     }
 }
 
-/// Open files that a server leaves to everything but its connections.
+/// The number of open files that a server leaves to other purposes than connections.
 const OTHER_FILES: usize = 256;
 
-/// Asks the system for as many open files as it allows, and limits the connections to what there are.
+/// Raises the limit of open files as far as the system allows, and limits the connections to what is available.
 fn fit_descriptors(limits: &mut ServerLimits) {
     let now = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: now.maximum, maximum: now.maximum };
-    // Where that is refused there are as many as before.
+    // If this is refused, the limit stays as it is.
     let _ = setrlimit(Resource::Nofile, raised);
     let Some(files) = getrlimit(Resource::Nofile).current else { return };
     let files = usize::try_from(files).unwrap_or(usize::MAX);
@@ -255,14 +255,14 @@ fn fit_descriptors(limits: &mut ServerLimits) {
     (limits.connections_max, limits.unproven_max) = (connections, unproven);
 }
 
-/// How many connections there may be, and how many unproven ones beside them, with so many open files.
+/// Returns the number of connections, and of unproven ones besides, that fit into so many open files.
 fn shares(files: usize, connections_max: usize, unproven_max: usize) -> (usize, usize) {
     let room = files.saturating_sub(OTHER_FILES.min(files / 4)).max(2);
     let unproven = unproven_max.min((room / 4).max(1));
     (connections_max.min(room - unproven), unproven)
 }
 
-/// The error for a TCP address that nothing protects.
+/// Returns the error for a TCP address that nothing protects.
 fn unprotected(address: &Address) -> StoreError {
     let who = match address.is_local() {
         true => "every user of this machine",
@@ -277,7 +277,7 @@ fn unprotected(address: &Address) -> StoreError {
 
 type Acceptors = (Vec<Listener>, Vec<mpsc::UnboundedSender<Accepted>>);
 
-/// What a thread of the server does: the first one also accepts connections for all.
+/// Runs a thread of the server; the first one also accepts connections for all.
 async fn work(
     shared: Arc<Shared>,
     acceptors: Option<Acceptors>,
@@ -348,7 +348,7 @@ async fn accept(
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                // Usually too many open files: closing some takes time, and spinning does not help.
+                // Usually there are too many open files: closing some takes time, and a busy loop does not help.
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -364,7 +364,7 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
     let stats = &shared.stats;
     stats.accepted.add(1);
     stats.unproven.change(0, 1);
-    // Whoever has not proven the key takes no place of those who have.
+    // Unproven peers must not take the places of those that have proven the key.
     let full = stats.connections.get() >= shared.limits.connections_max as u64
         || stats.unproven.get() > shared.limits.unproven_max as u64;
     let shut = match () {

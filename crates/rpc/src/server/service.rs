@@ -1,4 +1,4 @@
-//! Services: what a server does for its clients, and how it is registered.
+//! Services, and their registration with a server.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -19,48 +19,48 @@ use crate::server::budget::Budget;
 use crate::server::mailbox::{Mailbox, Parts, Publisher};
 use crate::server::stats::Stats;
 
-/// The server's side of a service.
+/// The server side of a service.
 ///
-/// Requests of one connection are handed over in the order in which they came; replies may be given in any order. A
+/// Requests of one connection are handed over in the order in which they arrived; replies may be given in any order. A
 /// handler encodes its replies straight into the connection's outbox, so one that answers at once costs no allocation.
 pub trait Service: Send + Sync + 'static {
-    /// What the service keeps for each connection, or for each session that outlives connections.
+    /// The state that the service keeps for each connection, or for each session that outlives connections.
     type Connection: Send + 'static;
-    /// A reply that is still being made. Dropped if nobody waits for it any more.
+    /// A reply that is still being made. Dropped when its caller no longer waits for it.
     type Pending: Future<Output: Send> + Send + Unpin + 'static;
 
-    /// The service's number on the wire, from 1 on.
+    /// Returns the service's number in the protocol, at least 1.
     fn number(&self) -> u8;
 
-    /// The messages of the connection itself (service 0) that this service answers.
+    /// Returns the codes of the connection's own messages (service 0) that this service answers.
     fn control_codes(&self) -> &'static [u8] {
         &[]
     }
 
-    /// Whether clients of a version of the protocol can be served.
+    /// Returns whether clients of a version of the protocol can be served.
     fn serves_version(&self, _version: u16) -> bool {
         true
     }
 
-    /// Requests of one connection that may wait for their replies.
+    /// Returns the number of requests of one connection that may wait for their replies.
     fn requests_max(&self) -> usize {
         usize::MAX
     }
 
-    /// Whether a server that stops waits for requests under way, instead of refusing them.
+    /// Returns whether a stopping server waits for requests under way instead of refusing them.
     fn is_awaited(&self) -> bool {
         true
     }
 
-    /// Whether a request of a connection is handled only after the reply to the one before was made.
+    /// Returns whether requests of a connection are handled one at a time, each after the reply to the one before.
     fn is_ordered(&self) -> bool {
         false
     }
 
-    /// Begins to serve a connection, or a session that will outlive it.
+    /// Begins to serve a connection, or a session that outlives it.
     fn open(&self, peer: &Peer) -> Self::Connection;
 
-    /// Handles a request: writes the reply to `outbox`, or gives the future that will make it.
+    /// Handles a request: writes the reply to `outbox`, or returns the future that makes it.
     fn handle(
         &self,
         connection: &mut Self::Connection,
@@ -68,7 +68,7 @@ pub trait Service: Send + Sync + 'static {
         outbox: &mut Outbox,
     ) -> Handled<Self::Pending>;
 
-    /// Writes the reply to request `id`, which a future has made.
+    /// Writes the reply to request `id` from the output of its future.
     fn finish(
         &self,
         connection: &mut Self::Connection,
@@ -77,78 +77,79 @@ pub trait Service: Send + Sync + 'static {
         outbox: &mut Outbox,
     );
 
-    /// Learns that nobody waits for the reply to request `id` any more, or wants the events of the subscription that it
-    /// made: its caller has lost interest, or its deadline has passed. The future that was making the reply has been
-    /// dropped. If the reply was made before, the caller has not taken it: what it granted is to be taken back.
+    /// Handles the loss of interest in request `id`, or in the events of the subscription that it made: its caller has
+    /// cancelled it, or its deadline has passed. The future that was making the reply has been dropped. If the reply
+    /// was made before, the caller has not taken it, so what it granted must be revoked.
     fn cancelled(&self, _connection: &mut Self::Connection, _id: u64) {}
 
-    /// Learns that the connection of a session broke, or was given up. Its requests have been cancelled; its subscriptions
-    /// go on, and the session waits for its client. Without a session that outlives connections, what is kept is
-    /// dropped at once.
+    /// Handles the loss of a session's connection. The requests have been cancelled; the subscriptions go on, and the
+    /// session waits for its client. It is not called without a session that outlives connections: then the
+    /// connection's state is dropped at once.
     fn broken(&self, _connection: &mut Self::Connection) {}
 
-    /// Learns that the client of a session is back, over another connection.
+    /// Handles the return of a session's client, over another connection.
     fn resumed(&self, _connection: &mut Self::Connection) {}
 
-    /// Learns that the connection, or the session of several, has ended: what was kept for it is about to be dropped.
+    /// Handles the end of a connection or session, whose state is about to be dropped.
     fn ended(&self, _connection: &mut Self::Connection) {}
 
-    /// Adds up what was counted for a connection. Called once for each batch, before its replies are sent.
+    /// Adds up the counts of a connection. Called once for each batch, before its replies are sent.
     fn settle(&self, _connection: &mut Self::Connection) {}
 }
 
-/// Who is at the other end of a connection.
+/// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// The version of the protocol that it speaks.
+    /// The version of the protocol that the peer speaks.
     pub version: u16,
 }
 
-/// A request as it came in.
+/// A request as received.
 pub struct Incoming<'a> {
-    /// The message.
+    /// The kind of the message.
     pub kind: Kind,
-    /// The id of the request, by which the reply is known.
+    /// The id of the request, which its reply carries.
     pub id: u64,
     /// The body, a slice of the receive buffer.
     pub body: Bytes,
-    /// When nobody needs the reply any more.
+    /// The time from which on the reply is not needed any more.
     pub deadline: Option<Instant>,
     pub(crate) mailbox: &'a Arc<Mailbox>,
     pub(crate) room: Option<&'a Room<'a>>,
 }
 
-/// What a connection draws on the server's account for one request.
+/// The part of the server's account that a connection draws on for one request.
 pub(crate) struct Room<'a> {
     pub(crate) budget: &'a Budget,
     pub(crate) stats: &'a Stats,
-    /// What the connection holds and has reserved without the request.
+    /// The bytes that the connection holds and has reserved without the request.
     pub(crate) base: usize,
-    /// What it has drawn.
+    /// The bytes that the connection has drawn.
     pub(crate) drawn: Cell<usize>,
-    /// What is reserved for the request.
+    /// The bytes reserved for the request.
     pub(crate) reserved: Cell<usize>,
-    /// Whether nothing else is under way.
+    /// True if nothing else is under way on the connection.
     pub(crate) alone: bool,
 }
 
 impl Incoming<'_> {
-    /// The error for a message that the service does not know.
+    /// Returns the error for a message that the service does not know.
     pub fn unsupported(&self) -> StoreError {
         unsupported(self.kind)
     }
 
-    /// A handle by which parts of the reply, messages of kind `kind`, are sent ahead of its end.
+    /// Returns a handle that sends parts of the reply, messages of kind `kind`, ahead of its end.
     pub fn parts(&self, kind: Kind) -> Parts {
         self.mailbox.open(self.id, kind)
     }
 
-    /// Reserves memory for what the reply may take, before work on it starts; given back when the reply was made. False if there
-    /// is not so much now: the service then answers [`Handled::NoRoom`], and is given the request again when there may be.
+    /// Reserves memory for the reply before work on it starts; it is released when the reply has been made. Returns
+    /// false if there is not enough at present: the service then returns [`Handled::NoRoom`], and is handed the request
+    /// again when there may be.
     ///
     /// # Errors
     ///
-    /// `Invalid` if it is more than all connections together may hold.
+    /// `Invalid` if `bytes` is more than all connections together may hold.
     pub fn reserve(&self, bytes: usize) -> Result<bool, StoreError> {
         let Some(room) = self.room else { return Ok(true) };
         let limit = room.budget.limit();
@@ -170,24 +171,24 @@ impl Incoming<'_> {
         }
     }
 
-    /// Bytes that all connections together may hold.
+    /// Returns the number of bytes that all connections together may hold.
     pub fn account_bytes(&self) -> usize {
         self.room.map_or(usize::MAX, |room| room.budget.limit())
     }
 
-    /// Makes the request a subscription: events that are pushed from now on are sent once its reply was, until the
-    /// subscriber loses interest or the publisher is dropped.
+    /// Makes the request a subscription: events pushed from now on are sent after its reply, until the subscriber
+    /// cancels or the publisher is dropped.
     ///
     /// # Errors
     ///
     /// `Unsupported` if the peer speaks a version of the protocol without events, `Busy` if the connection has as many
-    /// subscriptions as it may, `Invalid` if it has one of the request's id.
+    /// subscriptions as it may, `Invalid` if it already has one with the request's id.
     pub fn subscribe(&self) -> Result<Publisher, StoreError> {
         self.mailbox.subscribe(self.id)
     }
 }
 
-/// What became of a request that was handed to its service.
+/// The outcome of handing a request to its service.
 #[derive(Debug)]
 pub enum Handled<P> {
     /// The reply was written.
@@ -196,7 +197,7 @@ pub enum Handled<P> {
     Uncounted,
     /// The reply is being made.
     Later(P),
-    /// There is no room for the reply. The body of the request, which is handed over again when there may be.
+    /// There is no room for the reply. Holds the body of the request, which is handed over again when there may be.
     NoRoom(Bytes),
 }
 
@@ -207,16 +208,16 @@ pub struct Services {
 }
 
 impl Services {
-    /// No services.
+    /// Creates an empty set of services.
     pub fn new() -> Services {
         Services::default()
     }
 
-    /// These and one more.
+    /// Adds a service.
     ///
     /// # Panics
     ///
-    /// If there is one of that number already, or the number is that of the connection itself.
+    /// If a service with that number is present already, or the number is that of the connection itself.
     pub fn with<S: Service>(mut self, service: S) -> Services {
         let number = service.number();
         assert!(number != CONTROL, "service 0 is the connection itself");
@@ -228,17 +229,17 @@ impl Services {
         self
     }
 
-    /// Whether all services serve clients of a version.
+    /// Returns whether all services serve clients of a version.
     pub(crate) fn serve_version(&self, version: u16) -> bool {
         self.services.iter().all(|service| service.serves_version(version))
     }
 
-    /// The index of the service of a number.
+    /// Returns the index of the service with a number.
     pub(crate) fn find_number(&self, number: u8) -> Option<usize> {
         self.services.iter().position(|service| service.number() == number)
     }
 
-    /// The index of the service that a message is for.
+    /// Returns the index of the service that a message is for.
     pub(crate) fn find(&self, kind: Kind) -> Option<usize> {
         self.services.iter().position(|service| match kind.service {
             CONTROL => service.control_codes().contains(&kind.code),
@@ -251,7 +252,7 @@ impl Services {
     }
 }
 
-/// A service, whatever its types are.
+/// A service with its types erased.
 trait Registered: Send + Sync {
     fn number(&self) -> u8;
     fn control_codes(&self) -> &'static [u8];
@@ -282,7 +283,7 @@ impl<S: Service> Registered for Shelf<S> {
     }
 }
 
-/// What became of a request, as the connection needs to know it.
+/// The outcome of a request, as the connection needs it.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Fate {
     Answered,
@@ -291,32 +292,32 @@ pub(crate) enum Fate {
     NoRoom(Bytes),
 }
 
-/// A request that is over.
+/// A request whose reply has been made, or that was cancelled.
 pub(crate) struct Finished {
     pub(crate) id: u64,
     pub(crate) request_bytes: usize,
-    /// What was reserved for its reply.
+    /// The bytes reserved for its reply.
     pub(crate) reserved: usize,
     pub(crate) began: Instant,
     pub(crate) deadline: Option<Instant>,
 }
 
-/// A service at work for one connection.
+/// The handler of one service for one connection.
 pub(crate) trait Handler: Send {
     fn handle(&mut self, request: Incoming<'_>, began: Instant, outbox: &mut Outbox) -> Fate;
-    /// Writes the reply of a request that has been finished meanwhile.
+    /// Writes the reply of a request that has been finished in the meantime.
     fn poll_finished(
         &mut self,
         context: &mut Context<'_>,
         mailbox: &Arc<Mailbox>,
         outbox: &mut Outbox,
     ) -> Option<Finished>;
-    /// Drops a request, if its reply has not been made, and tells the service; with a deadline, only if it has this one.
-    /// No reply is written.
+    /// Drops a request whose reply has not been made, and tells the service; with a deadline, only if the request has
+    /// that one. Writes no reply.
     fn cancel(&mut self, id: u64, deadline: Option<Instant>, mailbox: &Mailbox) -> Option<Finished>;
-    /// Requests whose replies are being made.
+    /// Returns the number of requests whose replies are being made.
     fn pending(&self) -> usize;
-    /// Whether one more request may be handed over.
+    /// Returns whether one more request may be handed over.
     fn may_accept(&self) -> bool;
     fn is_awaited(&self) -> bool;
     /// Refuses all requests whose replies are being made.
@@ -333,7 +334,7 @@ struct Serving<S: Service> {
     ordered: bool,
     connection: S::Connection,
     pending: FuturesUnordered<InFlight<S::Pending>>,
-    /// Requests that wait for the one before them.
+    /// Requests that wait for the one before them to finish.
     queue: VecDeque<Queued>,
 }
 
@@ -344,13 +345,13 @@ struct InFlight<P> {
     reserved: usize,
     began: Instant,
     deadline: Option<Instant>,
-    /// `None` once it was cancelled.
+    /// The future of the reply; `None` once it was cancelled.
     reply: Option<P>,
-    /// Wakes the set that it is in.
+    /// Wakes the set that contains it.
     waker: Option<Waker>,
 }
 
-/// A request that waits for the one before it.
+/// A request that waits for the one before it to finish.
 struct Queued {
     kind: Kind,
     id: u64,
@@ -414,7 +415,7 @@ impl<S: Service> Handler for Serving<S> {
             if self.pending.is_empty() {
                 let Queued { kind, id, body, deadline, began } = self.queue.pop_front()?;
                 let request_bytes = body.len();
-                // What waited in line has no room of its own: the line is short.
+                // A queued request has no reservation of its own: the queue is short.
                 let request = Incoming { kind, id, body, deadline, mailbox, room: None };
                 let mut rest = std::mem::take(&mut self.queue);
                 let fate = self.handle(request, began, outbox);
@@ -430,7 +431,7 @@ impl<S: Service> Handler for Serving<S> {
                     self.service.finish(&mut self.connection, finished.id, output, outbox);
                     return Some(finished);
                 }
-                // What was cancelled is not in flight any more; there may be another one.
+                // The request was cancelled and is no longer in flight; there may be another one.
                 Poll::Ready(Some(None)) => {}
                 Poll::Ready(None) if !self.queue.is_empty() => {}
                 _ => return None,
@@ -520,7 +521,7 @@ impl<S: Service> Drop for Serving<S> {
     }
 }
 
-/// The error for a message that no service knows.
+/// Returns the error for a message that no service knows.
 pub(crate) fn unsupported(kind: Kind) -> StoreError {
     let text = format!("message {} of service {} is unknown to this server", kind.code, kind.service);
     StoreError::new(ErrorKind::Unsupported, text)

@@ -1,8 +1,9 @@
-//! Sessions: what a client has at the server beyond one connection.
+//! Sessions: the state that a client has at the server beyond one connection.
 //!
-//! A session is known by a random id, and resumed by whoever has its token. While it has a connection, that owns what the
-//! services keep; when the connection breaks it all waits here for the next one, for a limited time. A connection that the
-//! server takes for a living one, though its client has already come back, is ended for the new one.
+//! A session is identified by a random id, and resumed with its token. While it has a connection, the connection owns
+//! the state of the services; when the connection breaks, that state waits here for the next one, for a limited time. A
+//! connection that the server still believes to be alive, although its client has come back on another, is ended in
+//! favour of the new one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::control::{SESSION_ID_BYTES, SessionKey};
 use crate::server::mailbox::Mailbox;
 use crate::server::service::Handler;
 
-/// What the services keep for a session.
+/// The state that the services keep for a session.
 pub(crate) struct Kept {
     pub(crate) handlers: Vec<Box<dyn Handler>>,
     pub(crate) mailbox: Arc<Mailbox>,
@@ -36,13 +37,14 @@ pub(crate) struct Session {
 
 #[derive(Default)]
 struct State {
-    /// What the services keep, while there is no connection.
+    /// The state of the services, while there is no connection.
     kept: Option<Kept>,
-    /// Grows with each connection, so that an old one cannot be taken for the present one.
+    /// The number of the connection, which grows with each one, so that an old one cannot be taken for the present one.
     connection: u64,
-    /// Whether the present connection is to make room for another one.
+    /// True if the present connection is to make room for another one.
     wanted: bool,
-    /// Wakes the present connection when it is to make room, or the next one when there is room.
+    /// The waker of the present connection, for when it is to make room; `next` is that of the connection that waits
+    /// for it.
     owner: Option<Waker>,
     next: Option<Waker>,
     ended: bool,
@@ -53,12 +55,12 @@ impl Sessions {
         Sessions { max, table: Mutex::default() }
     }
 
-    /// How many there are.
+    /// Returns the number of sessions.
     pub(crate) fn len(&self) -> usize {
         self.table.lock().len()
     }
 
-    /// Begins a session, which the calling connection owns. `None` if there are as many as may be.
+    /// Begins a session, owned by the calling connection. Returns `None` if the limit of sessions is reached.
     pub(crate) fn begin(&self) -> Result<Option<Arc<Session>>, StoreError> {
         let random = || -> Result<[u8; SESSION_ID_BYTES], StoreError> {
             let mut bytes = [0; SESSION_ID_BYTES];
@@ -77,16 +79,16 @@ impl Sessions {
         Ok(Some(session))
     }
 
-    /// The session of a key, if it is there and the token is right.
+    /// Returns the session of a key, if it exists and the token is right.
     pub(crate) fn find(&self, key: &SessionKey) -> Option<Arc<Session>> {
         let session = self.table.lock().get(&key.id).cloned()?;
-        // The time that this takes does not depend on where the tokens differ.
+        // The comparison takes the same time wherever the tokens differ.
         let pairs = session.key.token.iter().zip(&key.token);
         let differing = pairs.fold(0, |differing, (one, other)| differing | (one ^ other));
         (differing == 0).then_some(session)
     }
 
-    /// Ends a session that has had no connection since that of number `connection`.
+    /// Ends a session that has had no connection since the one numbered `connection`.
     pub(crate) fn expire(&self, session: &Session, connection: u64) {
         let mut state = session.state.lock();
         if state.connection != connection || state.kept.is_none() {
@@ -97,7 +99,7 @@ impl Sessions {
         let next = state.next.take();
         let kept = state.kept.take();
         drop(state);
-        // The services learn outside of the lock.
+        // The services are told outside of the lock.
         if let Some(kept) = kept {
             kept.mailbox.close();
         }
@@ -106,7 +108,7 @@ impl Sessions {
         }
     }
 
-    /// Ends a session whose connection is still there.
+    /// Ends a session that still has its connection.
     pub(crate) fn end(&self, session: &Session) {
         self.table.lock().remove(&session.key.id);
         let mut state = session.state.lock();
@@ -124,7 +126,8 @@ impl Session {
         self.key
     }
 
-    /// Takes the session over for a new connection, as soon as the old one has let go of it. `None` if it has ended.
+    /// Takes the session over for a new connection as soon as the old one has released it. Returns `None` if it has
+    /// ended.
     pub(crate) fn poll_resume(&self, context: &mut Context<'_>) -> Poll<Option<Kept>> {
         let mut state = self.state.lock();
         if state.ended {
@@ -146,7 +149,7 @@ impl Session {
         let owner = state.owner.take();
         drop(state);
         for waker in owner.into_iter().chain(waiting_before) {
-            // Of several that want it, each looks again.
+            // Of several connections that want it, each checks again.
             if !waker.will_wake(context.waker()) {
                 waker.wake();
             }
@@ -154,7 +157,8 @@ impl Session {
         Poll::Pending
     }
 
-    /// Whether the connection that owns the session is to make room for another one; its task is woken when it is.
+    /// Returns whether the connection that owns the session is to make room for another one; its task is woken when it
+    /// is.
     pub(crate) fn is_wanted(&self, context: &mut Context<'_>) -> bool {
         let mut state = self.state.lock();
         if !state.wanted && !state.owner.as_ref().is_some_and(|owner| owner.will_wake(context.waker())) {
@@ -163,7 +167,7 @@ impl Session {
         state.wanted
     }
 
-    /// Keeps what the services have, because the connection broke. Gives the connection's number.
+    /// Stores the state of the services after the connection broke. Returns the connection's number.
     pub(crate) fn detach(&self, kept: Kept) -> u64 {
         let mut state = self.state.lock();
         state.kept = Some(kept);

@@ -1,15 +1,15 @@
-//! What a server counts.
+//! The counters of a server.
 //!
-//! Sessions count for themselves and add up once per batch, so that counting costs next to nothing.
+//! Connections count for themselves and add up once per batch, so that counting costs next to nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Buckets of the latency histogram: the first is up to 1 µs, each further one up to twice as long, the last has no
-/// end.
+/// The number of buckets of the latency histogram: the first is up to 1 µs, each further one up to twice as long, the
+/// last has no bound.
 pub const LATENCY_BUCKETS: usize = 26;
 
-/// The upper bound of a bucket, in seconds.
+/// Returns the upper bound of a bucket, in seconds.
 pub fn latency_bound(bucket: usize) -> f64 {
     if bucket + 1 >= LATENCY_BUCKETS { f64::INFINITY } else { (1u64 << bucket) as f64 / 1e6 }
 }
@@ -19,18 +19,18 @@ fn bucket_of(time: Duration) -> usize {
     ((u64::BITS - (us - 1).leading_zeros()) as usize).min(LATENCY_BUCKETS - 1)
 }
 
-/// Counters of a server. Read them with [`Counter::get`].
+/// The counters of a server, read with [`Counter::get`].
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Open connections whose peers have introduced themselves.
+    /// Open connections that have completed the handshake.
     pub connections: Counter,
-    /// Open connections whose peers have not proven yet that they may be served.
+    /// Open connections that have not completed the handshake yet.
     pub unproven: Counter,
     /// Connections accepted since the start.
     pub accepted: Counter,
     /// Connections that did not pass the handshake.
     pub rejected: Counter,
-    /// Requests that wait for their replies to be made.
+    /// Requests that wait for their replies.
     pub in_flight: Counter,
     /// Bytes of memory that connections hold: received, waiting for a reply, or waiting to be sent.
     pub held_bytes: Counter,
@@ -47,7 +47,7 @@ pub struct Stats {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// The number.
+    /// Returns the number.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -59,13 +59,13 @@ impl Counter {
         }
     }
 
-    /// Adds to it, unless it would be more than `max` then. True if it was added.
+    /// Adds to it, unless the sum would exceed `max`. Returns true if it was added.
     pub(crate) fn try_add(&self, count: u64, max: u64) -> bool {
         let add = |now: u64| now.checked_add(count).filter(|sum| *sum <= max);
         self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok()
     }
 
-    /// Adds what is now, and takes away what was.
+    /// Adds the difference between `now` and `was`.
     pub(crate) fn change(&self, was: usize, now: usize) {
         if now != was {
             self.0.fetch_add((now as u64).wrapping_sub(was as u64), Ordering::Relaxed);
@@ -74,19 +74,19 @@ impl Counter {
 }
 
 impl Stats {
-    /// Requests in each bucket of the latency histogram: the time from when a request was read until its reply was
-    /// ready.
+    /// Returns the number of requests in each bucket of the latency histogram: the time from when a request was read
+    /// until its reply was ready.
     pub fn latency(&self) -> [u64; LATENCY_BUCKETS] {
         std::array::from_fn(|bucket| self.latency[bucket].get())
     }
 
-    /// The latencies of all requests together, in seconds.
+    /// Returns the sum of the latencies of all requests, in seconds.
     pub fn latency_sum(&self) -> f64 {
         self.latency_us.get() as f64 / 1e6
     }
 }
 
-/// What one session counted since it last added up.
+/// The counts of one connection since they were last added up.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) received_bytes: u64,
@@ -106,7 +106,7 @@ impl Tally {
         }
     }
 
-    /// Adds up.
+    /// Adds the counts to the server's counters and resets them.
     pub(crate) fn settle(&mut self, stats: &Stats) {
         stats.received_bytes.add(std::mem::take(&mut self.received_bytes));
         stats.sent_bytes.add(std::mem::take(&mut self.sent_bytes));

@@ -1,7 +1,7 @@
 //! A toy service, and clients of it.
 //!
-//! The toy has a lock that connections wait for, watchers that everybody can tell something, replies in parts, and
-//! replies that never come.
+//! The toy has a lock that connections wait for, watchers to which every client can send messages, replies in parts,
+//! and replies that never come.
 
 #![allow(dead_code, reason = "every test file uses its own part of it")]
 
@@ -28,15 +28,15 @@ pub const OK: Kind = Kind::new(TOY, 1);
 /// Waits for the lock.
 pub const LOCK: Kind = Kind::new(TOY, 2);
 pub const UNLOCK: Kind = Kind::new(TOY, 3);
-/// Gives what `LOCK` has come to: whether somebody holds the lock, and how many wait for it.
+/// Returns the state of the lock: whether it is held, and how many requests wait for it.
 pub const HOLDER: Kind = Kind::new(TOY, 4);
-/// Subscribes to what is told.
+/// Subscribes to the messages of `TELL`.
 pub const WATCH: Kind = Kind::new(TOY, 5);
-/// Tells all watchers something; gives how many there are.
+/// Sends a message to all watchers; returns how many there are.
 pub const TELL: Kind = Kind::new(TOY, 6);
-/// Gives the numbers below the one in the body, one in each part.
+/// Returns the numbers below the one in the body, one in each part.
 pub const COUNT: Kind = Kind::new(TOY, 7);
-/// Never gives a reply.
+/// Never replies.
 pub const NEVER: Kind = Kind::new(TOY, 8);
 /// Ends all watches.
 pub const HUSH: Kind = Kind::new(TOY, 9);
@@ -46,9 +46,9 @@ pub struct Toy {
     connections: AtomicU64,
     lock: Mutex<Lock>,
     watchers: Mutex<Vec<Publisher>>,
-    /// Requests that were cancelled.
+    /// The number of requests that were cancelled.
     pub cancelled: AtomicU64,
-    /// How often sessions, or connections without one, began, broke, were resumed and ended.
+    /// The numbers of sessions, or connections without one, that began, broke, were resumed and ended.
     pub began: AtomicU64,
     pub broke: AtomicU64,
     pub resumed: AtomicU64,
@@ -57,13 +57,13 @@ pub struct Toy {
 
 #[derive(Default)]
 struct Lock {
-    /// The connection and the request that have it.
+    /// The connection and the request that hold the lock.
     holder: Option<(u64, u64)>,
     waiting: VecDeque<(u64, u64, oneshot::Sender<()>)>,
 }
 
 impl Lock {
-    /// Gives the lock to the next one that still waits.
+    /// Passes the lock to the next request that still waits.
     fn pass(&mut self) {
         self.holder = None;
         while let Some((connection, id, granted)) = self.waiting.pop_front() {
@@ -88,7 +88,7 @@ pub struct ToyConnection {
     number: u64,
 }
 
-/// Whoever is gone holds nothing.
+/// A connection that is gone holds nothing.
 impl Drop for ToyConnection {
     fn drop(&mut self) {
         self.toy.lock.lock().release(self.number, None);
@@ -212,7 +212,7 @@ pub fn serve_with(services: Services, limits: ServerLimits, key: Option<ClusterK
         .unwrap()
 }
 
-/// A toy behind TCP and a key.
+/// Starts a server of the toy behind TCP and a key.
 pub fn serve() -> (Server, Arc<Toy>, ClusterKey) {
     let (toy, key) = (Arc::new(Toy::default()), ClusterKey::generate().unwrap());
     let services = Services::new().with(ToyService(toy.clone()));
@@ -270,7 +270,7 @@ pub async fn watch(link: &Arc<Link>) -> Subscription<Ask> {
     subscription.unwrap()
 }
 
-/// Waits for a condition that must come true; panics if it does not within a time that no sane machine exceeds.
+/// Waits for a condition that must become true; panics if it does not within a generous time limit.
 pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let begin = Instant::now();
     while !condition().await {

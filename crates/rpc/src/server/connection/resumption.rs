@@ -1,4 +1,4 @@
-//! How a connection comes by a session, and lets go of it.
+//! Attaching sessions to a connection and detaching them.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use crate::frame::Kind;
 use crate::server::sessions::{Kept, Session};
 
 impl Connection {
-    /// Begins a session, or the resumption of one.
+    /// Begins a session, or starts to resume one.
     pub(super) fn begin(&mut self, id: u64, beginning: &Beginning) {
         if !self.handlers.is_empty() || self.session.is_some() || self.draining {
             let text = "a session begins before anything else";
@@ -20,7 +20,7 @@ impl Connection {
         if !beginning.session.is_none()
             && let Some(session) = self.shared.sessions.find(&beginning.session)
         {
-            // Nothing else is handled until it is there.
+            // Nothing else is handled until the session has been taken over.
             self.resuming = Some((session, id));
             return;
         }
@@ -43,7 +43,8 @@ impl Connection {
         control::put_beginning(&mut self.outbox, Kind::BEGUN, id, &beginning);
     }
 
-    /// Takes over the session that the peer wants to resume, as soon as its old connection has let go of it.
+    /// Takes over the session that the peer wants to resume, as soon as its old connection has released it. Returns
+    /// whether it was taken over, or a new one begun.
     pub(super) fn resume(&mut self, context: &mut Context<'_>) -> bool {
         let Some((session, id)) = &self.resuming else { return false };
         let Poll::Ready(kept) = session.poll_resume(context) else { return false };
@@ -61,7 +62,7 @@ impl Connection {
         true
     }
 
-    /// Lets go of the session, which waits for the next connection for a while.
+    /// Releases the session, which waits for its next connection for a limited time.
     pub(super) fn detach(&mut self, session: Arc<Session>) {
         for handler in &mut self.handlers {
             handler.cancel_all(&self.mailbox);
