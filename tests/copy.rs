@@ -622,7 +622,7 @@ fn killed_at_any_moment_it_goes_on() {
         assert_same(&source, &target);
         assert_eq!(unfinished(&target), [] as [PathBuf; 0]);
         fs::remove_dir_all(&target).unwrap();
-        if killed >= 20 && resumed > 0 {
+        if killed >= 10 && resumed > 0 {
             break;
         }
     }
