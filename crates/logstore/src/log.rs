@@ -33,11 +33,11 @@ const MARK_AFTER: Duration = Duration::from_millis(20);
 /// The writer of the batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Committer {
-    /// A thread, which calls [`Log::run`].
+    /// A thread, which calls `Log::run`.
     Thread,
     /// The caller that appends, at once: for memory, where there is nothing to wait for.
     Appender,
-    /// The caller of [`Log::commit`]: for tests that decide when.
+    /// The caller of `Log::commit`: for tests that decide when.
     Caller,
 }
 
