@@ -341,10 +341,7 @@ impl Engine {
         let (position, _) = self.log.position();
         let Some(segment) = self.table.get(position.segment) else { return false };
         let written = position.offset.saturating_sub(SEGMENT_HEAD_BYTES);
-        // One that was made for a large record takes a large reserve for as long as it is there: any garbage will do.
-        let is_oversized = segment.capacity > u64::from(self.options.segment_bytes);
-        let least = if is_oversized { 1 } else { segment.capacity / 16 };
-        if written.saturating_sub(segment.live_bytes()) < least {
+        if written.saturating_sub(segment.live_bytes()) < segment.capacity / 16 {
             return false;
         }
         let mut pool = self.space.pool.lock();
