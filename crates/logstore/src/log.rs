@@ -235,6 +235,11 @@ impl Log {
         self.tail.lock().ready.replace(segment)
     }
 
+    /// Takes back the segment to continue in, if its capacity is greater than `capacity` bytes.
+    pub fn take_ready_larger_than(&self, capacity: u64) -> Option<Arc<Segment>> {
+        self.tail.lock().ready.take_if(|ready| ready.capacity > capacity)
+    }
+
     /// Returns whether a record of `record_bytes` would find room that it may take.
     pub fn has_room(&self, record_bytes: u64, purpose: Purpose) -> bool {
         self.tail.lock().has_room(record_bytes, purpose)

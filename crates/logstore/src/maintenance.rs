@@ -155,6 +155,9 @@ struct Turn {
     pauses: u32,
     /// The number of snapshots taken because they would be shorter.
     snapshots: usize,
+    /// True if an oversized segment was left. The log may continue in another such one, so a second time would be one
+    /// too many: the turn must end.
+    left_oversized: bool,
 }
 
 /// The result of a step that did not fail.
@@ -253,7 +256,7 @@ impl Engine {
 
     fn turn_begins(&self) -> Turn {
         let newest = self.space.pool.lock().next_segment;
-        Turn { is_ahead: false, newest, cleaned_all: false, pauses: 0, snapshots: 0 }
+        Turn { is_ahead: false, newest, cleaned_all: false, pauses: 0, snapshots: 0, left_oversized: false }
     }
 
     /// Locks the work; returns `None` if the turn is ahead of need and another thread has the lock.
@@ -309,8 +312,17 @@ impl Engine {
                 Err(error) => tracing::warn!("{error}"),
             }
         }
+        // A large record's segment, if the record was refused or never came, must not take the room of all others. Work
+        // ahead of need leaves it to the writer that it was made for.
+        let is_large = SEGMENT_HEAD_BYTES + wanted.record_bytes > self.segment_bytes();
+        if !is_large && !turn.is_ahead && self.remove_oversized_ready() {
+            return Ok(Step::Again);
+        }
         if self.leave_garbage(turn) {
             return Ok(Step::Again);
+        }
+        if is_large {
+            self.remove_oversized_ready();
         }
         // Nothing can be cleaned, so the cleaner needs no room: it is better used for less.
         if wanted.purpose == Purpose::Shrink
@@ -336,18 +348,23 @@ impl Engine {
         })
     }
 
-    /// Makes the log continue in the next segment if much of the current one is garbage, so that it can be cleaned.
+    /// Makes the log continue in the next segment if much of the current one is garbage, so that it can be cleaned, or
+    /// if the current one was made for a large record and holds less than others do: the reserve grows with the largest
+    /// segment, and on a small volume an empty one of that size could take all the room that there is.
     fn leave_garbage(&self, turn: &mut Turn) -> bool {
         let (position, _) = self.log.position();
         let Some(segment) = self.table.get(position.segment) else { return false };
-        let written = position.offset.saturating_sub(SEGMENT_HEAD_BYTES);
-        if written.saturating_sub(segment.live_bytes()) < segment.capacity / 16 {
+        let segment_bytes = self.segment_bytes();
+        let live_bytes = segment.live_bytes();
+        let garbage_bytes = position.offset.saturating_sub(SEGMENT_HEAD_BYTES + live_bytes);
+        let is_oversized = segment.capacity > segment_bytes;
+        let is_needless = is_oversized && live_bytes <= segment_bytes / 4 * 3 && !turn.left_oversized;
+        if garbage_bytes < segment.capacity / 16 && !is_needless {
             return false;
         }
+        turn.left_oversized |= is_oversized;
         let mut pool = self.space.pool.lock();
-        if !self.log.has_ready()
-            && self.add_segment(&mut pool, u64::from(self.options.segment_bytes)).is_err()
-        {
+        if !self.log.has_ready() && self.add_segment(&mut pool, segment_bytes).is_err() {
             return false;
         }
         if !self.log.leave_segment() {

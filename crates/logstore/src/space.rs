@@ -223,7 +223,8 @@ impl Engine {
         }
     }
 
-    fn segment_bytes(&self) -> u64 {
+    /// Returns the bytes of a segment that was not made for a large record.
+    pub(crate) fn segment_bytes(&self) -> u64 {
         u64::from(self.options.segment_bytes)
     }
 
@@ -446,6 +447,15 @@ impl Engine {
         }
         self.settle_reserve(pool);
         Ok(())
+    }
+
+    /// Removes the segment to continue in if it was made for a large record; returns whether it was.
+    pub(crate) fn remove_oversized_ready(&self) -> bool {
+        let mut pool = self.space.pool.lock();
+        let Some(segment) = self.log.take_ready_larger_than(self.segment_bytes()) else { return false };
+        self.table.remove(segment.id);
+        self.discard(&mut pool, segment);
+        true
     }
 
     fn add_spare(&self, pool: &mut Pool) -> Result<(), StoreError> {

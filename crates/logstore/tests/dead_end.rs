@@ -351,3 +351,35 @@ fn a_scrub_takes_no_memory_for_the_index() {
     let grown = memory_bytes("VmHWM:").saturating_sub(before);
     assert!(grown < 16 << 20, "the scrub took {grown} bytes");
 }
+
+/// Writes and removes an object that a small disk may refuse, with a few small ones before it, and checks that a small
+/// object has room afterwards.
+fn check_room_beside_a_large_record(capacity: u64, large: usize, kept: u32) {
+    let disk = Arc::new(SimDisk::new(1, sized(capacity)));
+    let store = open(&disk);
+    let what = |step: &str, error: StoreError| {
+        panic!("{large} bytes on a disk of {capacity}, {kept} kept, {step}: {error}: {:?}", store.info())
+    };
+    let _ = write(&store, "large", 0, vec![1; large]);
+    let count = fill(&store, 8000);
+    remove(&store, "large").unwrap_or_else(|error| what("a removal", error));
+    for number in kept.min(count)..count {
+        remove(&store, &format!("object-{number}")).unwrap_or_else(|error| what("a removal", error));
+    }
+    let _ = write(&store, "large", 0, vec![1; large]);
+    remove(&store, "large").unwrap_or_else(|error| what("the last removal", error));
+    write(&store, "small", 0, vec![1; 4000]).unwrap_or_else(|error| what("a small write", error));
+    store.check_counts();
+    store.check_files();
+}
+
+#[test]
+fn a_large_record_leaves_room_for_small_ones_when_it_is_gone_or_refused() {
+    for capacity in (10..20).map(|tenths| tenths * 80_000) {
+        for large in (1..16).map(|count| count * 40_000) {
+            for kept in [0, 1, 3] {
+                check_room_beside_a_large_record(capacity, large, kept);
+            }
+        }
+    }
+}
