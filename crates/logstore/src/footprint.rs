@@ -90,6 +90,7 @@ impl Footprint {
                 _ => 0,
             })
             .sum();
+        // Those count an object of their own only where it is new: see below.
         let removes = effects.iter().all(|effect| {
             matches!(
                 effect,
@@ -97,6 +98,8 @@ impl Footprint {
                     | Effect::RemoveFork { .. }
                     | Effect::RemoveKey { .. }
                     | Effect::RemoveAttribute { .. }
+                    | Effect::RaiseFence { .. }
+                    | Effect::FenceSession { .. }
             )
         });
         let object = if removes { 0 } else { Self::of_object(object).snapshot_bytes };
@@ -105,8 +108,8 @@ impl Footprint {
 }
 
 impl Footprint {
-    /// Bytes by which a transaction can make snapshots longer by what it removes: a removed object that never was leaves a
-    /// tombstone, a removed fork that never held anything a hole. Without these in the account, removals alone could make the
+    /// Bytes by which a transaction can make snapshots longer by what it removes or fences off: an object that never was
+    /// leaves a tombstone, a removed fork that never held anything a hole. Without these in the account, removals alone could make the
     /// index longer than its files, and then nothing could ever be freed. `node` is the object as it stands before.
     pub fn removal_growth_bytes(object: &ObjectId, effects: &[Effect], node: &Node) -> u64 {
         let is_empty = |fork: &Fork| node.forks.get(fork).is_some_and(|fork| fork.map.is_empty());
