@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use nacre_object::{Fork, Key, ObjectId};
 
 use crate::extent_map::ExtentMap;
+use crate::fences::FencedSessions;
 use crate::node::Node;
 use crate::record::Effect;
 use crate::sync::{AtomicI64, AtomicU64};
@@ -17,6 +18,10 @@ pub const EXTENT_BYTES_MAX: i64 = 42;
 const OBJECT_BYTES_MAX: i64 = 40;
 const FORK_BYTES_MAX: i64 = 28;
 const PAIR_BYTES_MAX: i64 = 8;
+/// The maximum bytes of a number, such as the version of a key or a fenced session.
+const NUMBER_BYTES_MAX: i64 = 10;
+/// The maximum bytes around an object's fenced sessions: the kind of the item, and their number.
+const FENCES_BYTES_MAX: i64 = 3;
 
 /// The footprint of a part of the index. A difference of two is negative where something went away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +35,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Returns the footprint of an object without its forks, keys and attributes.
+    /// Returns the footprint of an object without its forks, keys, attributes and fenced sessions.
     pub fn of_object(id: &ObjectId) -> Self {
         Self { snapshot_bytes: id.as_bytes().len() as i64 + OBJECT_BYTES_MAX, ..Self::default() }
     }
@@ -45,9 +50,24 @@ impl Footprint {
         }
     }
 
-    /// Returns the footprint of a key and its value, or of an attribute.
-    pub fn of_pair(key: &Key, value: &[u8]) -> Self {
-        let snapshot_bytes = (key.as_bytes().len() + value.len()) as i64 + PAIR_BYTES_MAX;
+    /// Returns the footprint of a key with its value and its version.
+    pub fn of_key(key: &Key, value: &[u8]) -> Self {
+        let version = Self { snapshot_bytes: NUMBER_BYTES_MAX, ..Self::default() };
+        Self::of_attribute(key, value) + version
+    }
+
+    /// Returns the footprint of an attribute and its value.
+    pub fn of_attribute(name: &Key, value: &[u8]) -> Self {
+        let snapshot_bytes = (name.as_bytes().len() + value.len()) as i64 + PAIR_BYTES_MAX;
+        Self { snapshot_bytes, ..Self::default() }
+    }
+
+    /// Returns the footprint of an object's fenced sessions; its fence is a part of the object's own.
+    pub fn of_fences(fences: &FencedSessions) -> Self {
+        let snapshot_bytes = match fences.sessions().len() as i64 {
+            0 => 0,
+            count => FENCES_BYTES_MAX + count * NUMBER_BYTES_MAX,
+        };
         Self { snapshot_bytes, ..Self::default() }
     }
 
@@ -64,12 +84,13 @@ impl Footprint {
                 Effect::Truncate { fork, .. } => fork_bytes(fork, 1),
                 // The fork may be new; what it holds was there before.
                 Effect::ReplaceFork { fork, .. } => fork_bytes(fork, 0),
-                Effect::SetKey { key, value } | Effect::SetAttribute { name: key, value } => {
-                    Self::of_pair(key, value).snapshot_bytes
-                }
+                Effect::SetKey { key, value } => Self::of_key(key, value).snapshot_bytes,
+                Effect::SetAttribute { name, value } => Self::of_attribute(name, value).snapshot_bytes,
+                Effect::FenceSession { .. } => FENCES_BYTES_MAX + NUMBER_BYTES_MAX,
                 _ => 0,
             })
             .sum();
+        // Those count an object of their own only where it is new: see below.
         let removes = effects.iter().all(|effect| {
             matches!(
                 effect,
@@ -77,6 +98,8 @@ impl Footprint {
                     | Effect::RemoveFork { .. }
                     | Effect::RemoveKey { .. }
                     | Effect::RemoveAttribute { .. }
+                    | Effect::RaiseFence { .. }
+                    | Effect::FenceSession { .. }
             )
         });
         let object = if removes { 0 } else { Self::of_object(object).snapshot_bytes };
@@ -85,8 +108,8 @@ impl Footprint {
 }
 
 impl Footprint {
-    /// Bytes by which a transaction can make snapshots longer by what it removes: a removed object that never was leaves a
-    /// tombstone, a removed fork that never held anything a hole. Without these in the account, removals alone could make the
+    /// Bytes by which a transaction can make snapshots longer by what it removes or fences off: an object that never was
+    /// leaves a tombstone, a removed fork that never held anything a hole. Without these in the account, removals alone could make the
     /// index longer than its files, and then nothing could ever be freed. `node` is the object as it stands before.
     pub fn removal_growth_bytes(object: &ObjectId, effects: &[Effect], node: &Node) -> u64 {
         let is_empty = |fork: &Fork| node.forks.get(fork).is_some_and(|fork| fork.map.is_empty());

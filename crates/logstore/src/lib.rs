@@ -28,6 +28,7 @@ mod codec;
 pub mod disk;
 mod engine;
 mod extent_map;
+mod fences;
 mod footprint;
 #[cfg(feature = "sim")]
 pub mod fuzz;

@@ -11,10 +11,11 @@ use nacre_object::limit::{
 };
 use nacre_object::{
     Answer, ByteRange, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
-    ObjectId, RangeRead, Read, Stat, StoreError, coalesce,
+    ObjectId, RangeRead, Read, Stat, StoreError, Versioned, VersionedKeyPage, coalesce,
 };
 
 use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
+use crate::fences::FencedSessions;
 use crate::footprint::Footprint;
 use crate::record::Effect;
 
@@ -27,8 +28,8 @@ pub struct Node {
     pub version: u64,
     /// The version of the last removal of the whole object: every byte that has no entry is a hole of this version.
     pub floor: u64,
-    /// The greatest fencing token seen.
-    pub fence: u64,
+    /// The sessions that are fenced.
+    pub fences: FencedSessions,
     /// The batch that has its newest change, for which every reply about the object must wait.
     pub gate: u64,
     /// True if forks of it replaced each other, so that records in the log may refer to them by earlier names.
@@ -36,7 +37,7 @@ pub struct Node {
     /// Its forks, including those that were removed and have holes left.
     pub forks: BTreeMap<Fork, ForkNode>,
     /// Its keys.
-    pub keys: BTreeMap<Key, Bytes>,
+    pub keys: BTreeMap<Key, Versioned>,
     /// Its attributes.
     pub attributes: BTreeMap<Key, Bytes>,
 }
@@ -178,7 +179,7 @@ impl Node {
                 }
             }
             Guard::Key { key, check } => {
-                let value = self.keys.get(key);
+                let value = self.keys.get(key).map(|found| &found.value);
                 let holds = check.holds(value.map(Bytes::as_ref));
                 (!holds).then(|| (Found::Value(value.cloned()), None))
             }
@@ -187,7 +188,13 @@ impl Node {
                 let holds = check.holds(value.map(Bytes::as_ref));
                 (!holds).then(|| (Found::Value(value.cloned()), None))
             }
-            Guard::Fence { token } => (self.fence > *token).then_some((Found::Fence(self.fence), None)),
+            Guard::KeyVersion { key, version } => {
+                let found = self.keys.get(key).map_or(0, |found| found.version);
+                (found != *version).then_some((Found::KeyVersion(found), None))
+            }
+            Guard::Fence { token } => {
+                self.fences.is_fenced(*token).then(|| (Found::Fence(self.fences.least()), None))
+            }
         }
     }
 
@@ -205,13 +212,16 @@ impl Node {
             Read::Stat => (Answer::Stat(self.stat()), None),
             Read::Forks { after, limit } => (Answer::Forks(self.forks_page(after.as_ref(), *limit)), None),
             Read::Key { key } => {
-                let value = self.keys.get(key).cloned();
+                let value = self.keys.get(key).map(|found| found.value.clone());
                 *budget = budget.saturating_sub(value.as_ref().map_or(0, Bytes::len));
                 (Answer::Value(value), None)
             }
             Read::Keys { range, limit, values } => {
                 let limit = (*limit as usize).min(PAGE_ENTRIES_MAX);
-                (Answer::Keys(key_page(&self.keys, range, limit, *values, budget)), None)
+                let entry = |key: &Key, found: &Versioned| (key.clone(), given(&found.value, *values));
+                let (entries, more) =
+                    key_page(&self.keys, range, limit, budget, entry, |entry| entry.1.len());
+                (Answer::Keys(KeyPage { entries, more }), None)
             }
             Read::Attribute { name } => {
                 let value = self.attributes.get(name).cloned();
@@ -219,9 +229,29 @@ impl Node {
                 (Answer::Value(value), None)
             }
             Read::Attributes => {
-                let page = key_page(&self.attributes, &KeyRange::all(), ATTRIBUTES_MAX, true, budget);
-                (Answer::Keys(page), None)
+                let (all, entry) =
+                    (KeyRange::all(), |name: &Key, value: &Bytes| (name.clone(), value.clone()));
+                let page =
+                    key_page(&self.attributes, &all, ATTRIBUTES_MAX, budget, entry, |entry| entry.1.len());
+                let (entries, more) = page;
+                (Answer::Keys(KeyPage { entries, more }), None)
             }
+            Read::VersionedKey { key } => {
+                let found = self.keys.get(key).cloned();
+                *budget = budget.saturating_sub(found.as_ref().map_or(0, |found| found.value.len()));
+                (Answer::VersionedValue(found), None)
+            }
+            Read::VersionedKeys { range, limit, values } => {
+                let limit = (*limit as usize).min(PAGE_ENTRIES_MAX);
+                let entry = |key: &Key, found: &Versioned| {
+                    let value = given(&found.value, *values);
+                    (key.clone(), Versioned { value, version: found.version })
+                };
+                let value_bytes = |entry: &(Key, Versioned)| entry.1.value.len();
+                let (entries, more) = key_page(&self.keys, range, limit, budget, entry, value_bytes);
+                (Answer::VersionedKeys(VersionedKeyPage { entries, more }), None)
+            }
+            Read::Fences => (Answer::Fences(self.fences.read()), None),
         }
     }
 
@@ -230,7 +260,7 @@ impl Node {
         Stat {
             exists: self.exists,
             version: self.version,
-            fence: self.fence,
+            fence: self.fences.least(),
             forks: forks.clone().count() as u64,
             bytes: forks.fold(0, |sum, fork| sum.saturating_add(fork.size)),
             keys: self.keys.len() as u64,
@@ -334,15 +364,21 @@ impl Node {
                     }
                 }
                 Effect::ReplaceFork { fork, from } => self.replace_fork(fork, from, version, &mut live),
-                Effect::SetKey { key, value } => set(&mut self.keys, key, value),
+                Effect::SetKey { key, value } => {
+                    let value = Bytes::copy_from_slice(value);
+                    set(&mut self.keys, key, Versioned { value, version });
+                }
                 Effect::RemoveKey { key } => {
                     self.keys.remove(key);
                 }
-                Effect::SetAttribute { name, value } => set(&mut self.attributes, name, value),
+                Effect::SetAttribute { name, value } => {
+                    set(&mut self.attributes, name, Bytes::copy_from_slice(value));
+                }
                 Effect::RemoveAttribute { name } => {
                     self.attributes.remove(name);
                 }
-                Effect::RaiseFence { token } => self.fence = self.fence.max(*token),
+                Effect::RaiseFence { token } => self.fences.raise(*token),
+                Effect::FenceSession { session } => self.fences.fence(*session),
                 Effect::Remove => {
                     self.release_all(&mut live);
                     self.exists = false;
@@ -361,10 +397,11 @@ impl Node {
     /// Returns the footprint of the parts of the object that an effect can change.
     fn footprint_of(&self, effect: &Effect) -> Footprint {
         let fork = |name: &Fork| self.forks.get(name).map(|fork| Footprint::of_fork(name, &fork.map));
-        let pair =
-            |map: &BTreeMap<Key, Bytes>, key: &Key| map.get(key).map(|value| Footprint::of_pair(key, value));
         let found = match effect {
-            Effect::Create | Effect::RaiseFence { .. } => None,
+            Effect::Create => None,
+            Effect::RaiseFence { .. } | Effect::FenceSession { .. } => {
+                Some(Footprint::of_fences(&self.fences))
+            }
             Effect::Chunk { fork: name, .. }
             | Effect::Zero { fork: name, .. }
             | Effect::Truncate { fork: name, .. }
@@ -372,30 +409,35 @@ impl Node {
             Effect::ReplaceFork { fork: name, from } => {
                 Some(fork(name).unwrap_or_default() + fork(from).unwrap_or_default())
             }
-            Effect::SetKey { key, .. } | Effect::RemoveKey { key } => pair(&self.keys, key),
+            Effect::SetKey { key, .. } | Effect::RemoveKey { key } => {
+                self.keys.get(key).map(|found| Footprint::of_key(key, &found.value))
+            }
             Effect::SetAttribute { name, .. } | Effect::RemoveAttribute { name } => {
-                pair(&self.attributes, name)
+                self.attributes.get(name).map(|value| Footprint::of_attribute(name, value))
             }
             Effect::Remove => Some(self.contents_footprint()),
         };
         found.unwrap_or_default()
     }
 
-    /// Returns the footprint of the object's contents, without the object itself.
+    /// Returns the footprint of what a removal of the object takes.
     fn contents_footprint(&self) -> Footprint {
         let mut sum = Footprint::default();
         for (name, fork) in &self.forks {
             sum += Footprint::of_fork(name, &fork.map);
         }
-        for (key, value) in self.keys.iter().chain(&self.attributes) {
-            sum += Footprint::of_pair(key, value);
+        for (key, found) in &self.keys {
+            sum += Footprint::of_key(key, &found.value);
+        }
+        for (name, value) in &self.attributes {
+            sum += Footprint::of_attribute(name, value);
         }
         sum
     }
 
     /// Returns the object's footprint.
     pub fn footprint(&self, id: &ObjectId) -> Footprint {
-        Footprint::of_object(id) + self.contents_footprint()
+        Footprint::of_object(id) + Footprint::of_fences(&self.fences) + self.contents_footprint()
     }
 
     /// Moves the map of one fork to another as it is: its entries keep the versions that they were written at, by which
@@ -445,9 +487,8 @@ fn hole(start: u64, end: u64, version: u64) -> Extent {
     Extent { range: ByteRange::new(start, end - start), version, kind: ExtentKind::Hole }
 }
 
-/// Sets a value. Both are copied, because the caller's may be slices of a large buffer.
-fn set(map: &mut BTreeMap<Key, Bytes>, key: &Key, value: &Bytes) {
-    let value = Bytes::copy_from_slice(value);
+/// Sets a value. The name is copied, as the caller has copied the value: both may have been slices of a large buffer.
+fn set<V>(map: &mut BTreeMap<Key, V>, key: &Key, value: V) {
     match map.get_mut(key) {
         Some(old) => *old = value,
         None => {
@@ -458,32 +499,38 @@ fn set(map: &mut BTreeMap<Key, Bytes>, key: &Key, value: &Bytes) {
     }
 }
 
-fn key_page(
-    map: &BTreeMap<Key, Bytes>,
+/// Returns a value if values are to be given, else nothing.
+fn given(value: &Bytes, values: bool) -> Bytes {
+    if values { value.clone() } else { Bytes::new() }
+}
+
+/// Returns a page of entries, which `entry` makes of a key and what is kept of it, and whether there are more.
+fn key_page<V, E>(
+    map: &BTreeMap<Key, V>,
     range: &KeyRange,
     limit: usize,
-    values: bool,
     budget: &mut usize,
-) -> KeyPage {
+    entry: impl Fn(&Key, &V) -> E,
+    value_bytes: impl Fn(&E) -> usize,
+) -> (Vec<E>, bool) {
     use std::ops::Bound::{Excluded, Included, Unbounded};
     let from = match &range.after {
         Some(after) if after >= &range.prefix => Excluded(after.as_ref()),
         _ => Included(range.prefix.as_ref()),
     };
-    let mut page = KeyPage::default();
-    for (key, value) in map.range::<[u8], _>((from, Unbounded)) {
+    let mut entries = Vec::new();
+    for (key, found) in map.range::<[u8], _>((from, Unbounded)) {
         if !range.contains(key.as_bytes()) {
             // The keys that begin with the prefix stand together, and `before` only ends them sooner.
             break;
         }
-        let value = if values { value.clone() } else { Bytes::new() };
-        let bytes = key.as_bytes().len() + value.len();
-        if page.entries.len() == limit || bytes > *budget {
-            page.more = true;
-            break;
+        let entry = entry(key, found);
+        let bytes = key.as_bytes().len() + value_bytes(&entry);
+        if entries.len() == limit || bytes > *budget {
+            return (entries, true);
         }
         *budget -= bytes;
-        page.entries.push((key.clone(), value));
+        entries.push(entry);
     }
-    page
+    (entries, false)
 }

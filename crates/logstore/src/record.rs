@@ -95,6 +95,11 @@ pub enum Effect {
         /// The fencing token.
         token: u64,
     },
+    /// A session is fenced. See [`Write::FenceSession`].
+    FenceSession {
+        /// The number of the session.
+        session: u64,
+    },
     /// The object is removed. See [`Write::Remove`].
     Remove,
 }
@@ -199,6 +204,7 @@ impl Effect {
                 Write::SetAttribute { name, value } => Effect::SetAttribute { name, value },
                 Write::RemoveAttribute { name } => Effect::RemoveAttribute { name },
                 Write::RaiseFence { token } => Effect::RaiseFence { token },
+                Write::FenceSession { session } => Effect::FenceSession { session },
                 Write::Remove => Effect::Remove,
             });
         }
@@ -218,6 +224,7 @@ impl Effect {
             | Self::RemoveKey { .. }
             | Self::RemoveAttribute { .. }
             | Self::RaiseFence { .. }
+            | Self::FenceSession { .. }
             | Self::Remove => true,
             Self::Create | Self::Chunk { .. } | Self::SetKey { .. } | Self::SetAttribute { .. } => false,
         }
@@ -262,6 +269,8 @@ const EFFECT_RAISE_FENCE: u8 = 11;
 const EFFECT_REMOVE: u8 = 12;
 /// A replacement of a fork; since format 2.
 const EFFECT_REPLACE_FORK: u8 = 13;
+/// A fence of one session; since format 3.
+const EFFECT_FENCE_SESSION: u8 = 14;
 
 /// Encodes a transaction's body, with room in front of it for the fixed part of the head.
 ///
@@ -330,6 +339,10 @@ pub fn encode_transaction(object: &ObjectId, effects: &[Effect]) -> Vec<u8> {
             Effect::RaiseFence { token } => {
                 out.push(EFFECT_RAISE_FENCE);
                 put_varint(&mut out, *token);
+            }
+            Effect::FenceSession { session } => {
+                out.push(EFFECT_FENCE_SESSION);
+                put_varint(&mut out, *session);
             }
             Effect::Remove => out.push(EFFECT_REMOVE),
         }
@@ -602,6 +615,7 @@ fn decode_effect(reader: &mut Reader, previous: Option<&Effect>) -> Option<Effec
         EFFECT_SET_ATTRIBUTE => Effect::SetAttribute { name: key(reader)?, value: reader.bytes()? },
         EFFECT_REMOVE_ATTRIBUTE => Effect::RemoveAttribute { name: key(reader)? },
         EFFECT_RAISE_FENCE => Effect::RaiseFence { token: reader.varint()? },
+        EFFECT_FENCE_SESSION => Effect::FenceSession { session: reader.varint()? },
         EFFECT_REMOVE => Effect::Remove,
         _ => return None,
     })

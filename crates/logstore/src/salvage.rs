@@ -319,12 +319,12 @@ impl Engine {
         self.shard(object).lock().contains_key(object)
     }
 
-    /// Removes what is known of an object except its version and its fence.
+    /// Removes what is known of an object except its version and its fences.
     fn bury(&self, object: &ObjectId) {
         let mut shard = self.shard(object).lock();
         if let Some(node) = shard.get_mut(object) {
-            let (version, fence) = (node.version, node.fence);
-            **node = Node { version, fence, floor: version, ..Node::default() };
+            let (version, fences) = (node.version, std::mem::take(&mut node.fences));
+            **node = Node { version, fences, floor: version, ..Node::default() };
         }
     }
 

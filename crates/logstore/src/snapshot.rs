@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use nacre_object::{ByteRange, ErrorKind, Fork, Key, ObjectId, StoreError};
+use nacre_object::limit::FENCED_SESSIONS_MAX;
+use nacre_object::{ByteRange, ErrorKind, Fork, Key, ObjectId, StoreError, Versioned};
 
 use crate::binding::FrameBinding;
 use crate::cleaner::CleanerState;
@@ -21,6 +22,7 @@ use crate::codec::{Reader, crc32c, put_bytes, put_varint};
 use crate::disk::{Disk, DiskFile};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Entry, Place};
+use crate::fences::FencedSessions;
 use crate::log::Position;
 use crate::node::{ForkNode, Node};
 use crate::record::CHUNK_BYTES_MAX;
@@ -54,6 +56,11 @@ const ITEM_HOLE: u8 = 6;
 const ITEM_SEGMENT: u8 = 7;
 /// The base of a fork, behind the fork; since format 2.
 const ITEM_BASE: u8 = 8;
+/// A key with its version; since format 3. Keys without one, of older formats, count as set when the object was last
+/// written.
+const ITEM_VERSIONED_KEY: u8 = 9;
+/// The fenced sessions of the object, behind it; since format 3.
+const ITEM_FENCED_SESSIONS: u8 = 10;
 
 /// Returns the name of a snapshot's file.
 pub fn snapshot_name(number: u64) -> String {
@@ -149,13 +156,33 @@ impl Frames {
             out.push(u8::from(node.exists));
             put_varint(out, node.version);
             put_varint(out, node.floor);
-            put_varint(out, node.fence);
+            put_varint(out, node.fences.least());
         });
-        for (name, value) in &node.attributes {
-            self.pair(ITEM_ATTRIBUTE, name, value);
+        if !node.fences.sessions().is_empty() {
+            self.item(|out| {
+                out.push(ITEM_FENCED_SESSIONS);
+                put_varint(out, node.fences.sessions().len() as u64);
+                let mut before = node.fences.least();
+                for session in node.fences.sessions() {
+                    put_varint(out, session - before);
+                    before = *session;
+                }
+            });
         }
-        for (key, value) in &node.keys {
-            self.pair(ITEM_KEY, key, value);
+        for (name, value) in &node.attributes {
+            self.item(|out| {
+                out.push(ITEM_ATTRIBUTE);
+                put_bytes(out, name.as_bytes());
+                put_bytes(out, value);
+            });
+        }
+        for (key, found) in &node.keys {
+            self.item(|out| {
+                out.push(ITEM_VERSIONED_KEY);
+                put_bytes(out, key.as_bytes());
+                put_bytes(out, &found.value);
+                put_varint(out, found.version);
+            });
         }
         for (name, fork) in &node.forks {
             self.item(|out| {
@@ -174,14 +201,6 @@ impl Frames {
                 self.item(|out| put_entry(out, entry));
             }
         }
-    }
-
-    fn pair(&mut self, kind: u8, key: &Key, value: &[u8]) {
-        self.item(|out| {
-            out.push(kind);
-            put_bytes(out, key.as_bytes());
-            put_bytes(out, value);
-        });
     }
 }
 
@@ -605,7 +624,7 @@ impl Loader {
                     exists: reader.u8()? != 0,
                     version: reader.varint()?,
                     floor: reader.varint()?,
-                    fence: reader.varint()?,
+                    fences: FencedSessions::below(reader.varint()?),
                     ..Node::default()
                 };
                 self.objects.push((id, node));
@@ -622,10 +641,18 @@ impl Loader {
                 self.entries.base = reader.varint()?;
                 self.objects.last_mut()?.1.replaced = true;
             }
-            ITEM_KEY => {
+            kind @ (ITEM_KEY | ITEM_VERSIONED_KEY) => {
                 let key = Key::new(own(reader.bytes()?)).ok()?;
                 let value = own(reader.bytes()?);
-                self.objects.last_mut()?.1.keys.insert(key, value);
+                let node = &mut self.objects.last_mut()?.1;
+                let version = if kind == ITEM_KEY { node.version } else { reader.varint()? };
+                node.keys.insert(key, Versioned { value, version });
+            }
+            ITEM_FENCED_SESSIONS => {
+                let count = usize::try_from(reader.varint()?).ok()?;
+                let node = &mut self.objects.last_mut()?.1;
+                let gaps = (0..count.min(FENCED_SESSIONS_MAX + 1)).map(|_| reader.varint());
+                node.fences = FencedSessions::from_gaps(node.fences.least(), gaps)?;
             }
             ITEM_ATTRIBUTE => {
                 let name = Key::new(own(reader.bytes()?)).ok()?;

@@ -94,6 +94,32 @@ fn removals_of_absent_objects_leave_room_to_empty_a_full_store() {
 }
 
 #[test]
+fn sessions_are_fenced_in_a_full_store_as_long_as_its_index_has_room_and_leave_room_to_empty_it() {
+    let disk = Arc::new(SimDisk::new(1, sized(4 << 20)));
+    let store = open(&disk);
+    let count = fill(&store, 8000);
+    fill_up(&disk);
+    let fence = |name: &str, session: u64| {
+        let fence = Transaction::new().change(Write::FenceSession { session: (1 << 60) + session });
+        apply(&store, name, fence)
+    };
+    // A single session takes some of the index's last room.
+    let fenced = repeat(1024 * count, |number| {
+        fence(&format!("object-{}", number % count), u64::from(number / count))
+    });
+    assert!(fenced > 100 && fenced < 1024 * count, "{fenced} sessions of {count} objects");
+    // All that are older than one take none, so that whoever still writes can be shut out of any object.
+    for number in 0..count {
+        let raise = Transaction::new().change(Write::RaiseFence { token: 1 << 59 });
+        apply(&store, &format!("object-{number}"), raise).unwrap();
+    }
+    let image = Arc::new(disk.after_kill(Faults::default()));
+    fill_up(&image);
+    check_it_empties(&store, count);
+    check_it_empties(&open(&image), count);
+}
+
+#[test]
 fn removals_of_empty_forks_leave_room_to_empty_a_full_store() {
     let disk = Arc::new(SimDisk::new(1, sized(4 << 20)));
     let store = open(&disk);

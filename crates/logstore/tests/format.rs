@@ -3,6 +3,7 @@
 //! `NACRE_GOLDEN=write cargo test -p nacre-logstore --test format` writes the files of the newest version again, which
 //! only a new version of the format may do.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,10 +13,13 @@ use nacre_logstore::record::{self, Binding, Body, Effect, Found, Moved, Stamp};
 use nacre_logstore::sim::{Faults, SimDisk};
 use nacre_logstore::snapshot::decode_snapshot;
 use nacre_logstore::{Committer, FORMAT_VERSION, LogStore, Options};
-use nacre_object::testkit::block_on;
-use nacre_object::testkit::conformance::compare;
+use nacre_object::testkit::conformance::{compare, compare_copies};
 use nacre_object::testkit::history::{Generator, Shape};
-use nacre_object::{ByteRange, ErrorKind, Fork, Key, ObjectId, ObjectStore, Write};
+use nacre_object::testkit::{ObjectState, block_on};
+use nacre_object::{
+    Answer, ByteRange, ErrorKind, Fork, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, Transaction,
+    Write,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -39,24 +43,37 @@ fn copy_of(folder: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// The percentage of replacements of forks in the history of the golden store that has them.
+/// Returns the shape of the history that a golden store holds: what there was when its format was the newest.
+fn shape(format: u32, replace_percent: u32) -> Shape {
+    let is_recent = format >= 3;
+    Shape {
+        replace_percent,
+        version_guards: is_recent,
+        key_versions_and_sessions: is_recent,
+        ..Shape::default()
+    }
+}
+
+/// The percentage of replacements of forks in the histories of the golden stores that have them.
 const REPLACE_PERCENT: u32 = 15;
+
+/// Returns the golden stores: their folders, and the shapes of their histories.
+fn golden_stores() -> Vec<(PathBuf, Shape)> {
+    vec![
+        (golden(1), shape(1, 0)),
+        (golden(2), shape(2, 0)),
+        (golden_with_replacements(), shape(2, REPLACE_PERCENT)),
+        (golden(3), shape(3, REPLACE_PERCENT)),
+    ]
+}
 
 fn options() -> Options {
     Options { segment_bytes: 64 << 10, committer: Committer::Caller, ..Options::default() }
 }
 
-/// Runs the history that the golden store holds: half of it in a snapshot, half in the log only.
-fn history(each: impl FnMut(usize, nacre_object::testkit::history::Step)) -> Generator {
-    history_with(0, each)
-}
-
-fn history_with(
-    replace_percent: u32,
-    mut each: impl FnMut(usize, nacre_object::testkit::history::Step),
-) -> Generator {
-    let mut generator =
-        Generator::new(1, Shape { replace_percent, version_guards: false, ..Shape::default() });
+/// Runs the history that a golden store holds: half of it in a snapshot, half in the log only.
+fn history(shape: Shape, mut each: impl FnMut(usize, nacre_object::testkit::history::Step)) -> Generator {
+    let mut generator = Generator::new(1, shape);
     for number in 0..80 {
         let step = generator.step();
         each(number, step);
@@ -64,10 +81,10 @@ fn history_with(
     generator
 }
 
-fn write_golden(folder: &Path, replace_percent: u32) {
+fn write_golden(folder: &Path, shape: Shape) {
     let _ = std::fs::remove_dir_all(folder);
     let store = LogStore::open(folder, options()).unwrap();
-    history_with(replace_percent, |number, step| {
+    history(shape, |number, step| {
         let reply = store.apply(&step.object, step.transaction);
         store.turn().unwrap();
         assert_eq!(block_on(reply).is_ok(), step.expected.is_ok());
@@ -77,16 +94,21 @@ fn write_golden(folder: &Path, replace_percent: u32) {
     });
     // Without closing it, which would write the index down: the log is to be replayed.
     std::mem::forget(store);
+    // What is in reserve has no meaning.
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name().to_string_lossy().starts_with("reserve-") {
+            std::fs::remove_file(entry.path()).unwrap();
+        }
+    }
 }
 
 #[test]
 fn stores_of_all_formats_open_and_hold_what_they_held() {
     if std::env::var("NACRE_GOLDEN").is_ok_and(|value| value == "write") {
-        write_golden(&golden(FORMAT_VERSION), 0);
-        write_golden(&golden_with_replacements(), REPLACE_PERCENT);
+        write_golden(&golden(FORMAT_VERSION), shape(FORMAT_VERSION, REPLACE_PERCENT));
     }
-    let stores = [(golden(1), 0), (golden(2), 0), (golden_with_replacements(), REPLACE_PERCENT)];
-    for (folder, replace_percent) in stores {
+    for (folder, shape) in golden_stores() {
         let copy = copy_of(&folder);
         let store = LogStore::open(copy.path(), options()).unwrap();
         let opened = store.opened();
@@ -94,16 +116,67 @@ fn stores_of_all_formats_open_and_hold_what_they_held() {
             opened.replayed_records > 10 && opened.healed_records == 0 && opened.torn_records == 0,
             "{opened:?}"
         );
-        let generator = history_with(replace_percent, |_, _| {});
-        compare(&store, generator.model(), generator.objects()).unwrap();
+        let is_recent = shape.key_versions_and_sessions;
+        let generator = history(shape, |_, _| {});
+        compare_copies(&store, generator.model(), generator.objects()).unwrap();
+        if is_recent {
+            compare(&store, generator.model(), generator.objects()).unwrap();
+            let objects: Vec<&ObjectState> = generator.model().objects().map(|(_, state)| state).collect();
+            assert!(objects.iter().any(|state| !state.fences().sessions.is_empty()), "sessions are fenced");
+            let differ =
+                |state: &ObjectState| state.keys().keys().any(|key| state.key_version(key) < state.version());
+            assert!(objects.iter().copied().any(differ), "keys are older than their objects");
+        }
         assert_eq!(store.scrub(|_| {}).unwrap().findings, []);
     }
 }
 
+/// Returns the versions of an object's keys, by their names.
+fn key_versions(store: &LogStore, object: &ObjectId) -> BTreeMap<Key, u64> {
+    let read = Read::VersionedKeys { range: KeyRange::all(), limit: u32::MAX, values: false };
+    let outcome = block_on(store.apply(object, Transaction::new().read(read))).unwrap();
+    let Outcome::Done(done) = outcome else { panic!("nothing was guarded") };
+    let [Answer::VersionedKeys(page)] = &done.answers[..] else { panic!("{:?}", done.answers) };
+    page.entries.iter().map(|(key, found)| (key.clone(), found.version)).collect()
+}
+
 #[test]
-fn a_store_of_the_first_format_goes_on_in_the_newest() {
-    let first = copy_of(&golden(1));
-    let mut generator = history(|_, _| {});
+fn keys_of_older_formats_are_as_old_as_their_object_was_and_keep_that_version() {
+    let mut later = 0;
+    for (folder, shape) in golden_stores().into_iter().take(3) {
+        let copy = copy_of(&folder);
+        let generator = history(shape, |_, _| {});
+        let mut found = BTreeMap::new();
+        for opening in 0..3 {
+            let store = LogStore::open(copy.path(), options()).unwrap();
+            for (object, state) in generator.model().objects() {
+                let versions = key_versions(&store, object);
+                assert!(versions.keys().eq(state.keys().keys()), "no key is lost or made up");
+                for (key, version) in &versions {
+                    // A key from the snapshot is not older than it was, and not newer than its object.
+                    let true_version = state.key_version(key);
+                    assert!((true_version..=state.version()).contains(version), "{object} {key:?}");
+                    later += u32::from(*version > true_version);
+                }
+                let before = found.entry(object.clone()).or_insert_with(|| versions.clone());
+                assert_eq!(*before, versions, "opening {opening} changes no version");
+            }
+            store.close().unwrap();
+        }
+    }
+    assert!(later > 0, "the snapshots of older formats do not tell the versions of keys");
+}
+
+#[test]
+fn stores_of_older_formats_go_on_in_the_newest() {
+    for (format, segment) in [(1, "segment-0000000001"), (2, "segment-0000000001")] {
+        goes_on_in_the_newest(format, segment);
+    }
+}
+
+fn goes_on_in_the_newest(older: u32, older_segment: &str) {
+    let first = copy_of(&golden(older));
+    let mut generator = history(shape(older, 0), |_, _| {});
     let store = LogStore::open(first.path(), options()).unwrap();
     assert!(store.opened().replayed_records > 0, "{:?}", store.opened());
     for _ in 0..30 {
@@ -112,29 +185,29 @@ fn a_store_of_the_first_format_goes_on_in_the_newest() {
         store.turn().unwrap();
         assert_eq!(block_on(reply).is_ok(), step.expected.is_ok());
     }
-    // The process is killed. What it left is a segment of the first format, one of the newest, and snapshots of that.
+    // The process is killed. What it left is a segment of the older format, one of the newest, and snapshots of that.
     let second = copy_of(first.path());
     std::mem::forget(store);
     let store = LogStore::open(second.path(), options()).unwrap();
     assert!(store.opened().replayed_records > 0, "{:?}", store.opened());
-    compare(&store, generator.model(), generator.objects()).unwrap();
+    compare_copies(&store, generator.model(), generator.objects()).unwrap();
     assert_eq!(store.scrub(|_| {}).unwrap().findings, []);
     let format = |name: &str| {
         let bytes = std::fs::read(second.path().join(name)).unwrap();
         u32::from_le_bytes(*bytes[8..].first_chunk().unwrap())
     };
     assert_eq!(format("nacre-store"), FORMAT_VERSION);
-    assert_eq!(format("segment-0000000001"), 1);
+    assert_eq!(format(older_segment), older);
     let names =
         std::fs::read_dir(second.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string());
     let mut segments: Vec<String> = names.map(Result::unwrap).collect();
-    segments.retain(|name| name.starts_with("segment-") && name != "segment-0000000001");
+    segments.retain(|name| name.starts_with("segment-") && name != older_segment);
     assert!(segments.iter().any(|name| format(name) == FORMAT_VERSION), "{segments:?}");
     // What the cleaner moves out of the older segments is as it was.
     store.compact().unwrap();
     drop(store);
     let store = LogStore::open(second.path(), options()).unwrap();
-    compare(&store, generator.model(), generator.objects()).unwrap();
+    compare_copies(&store, generator.model(), generator.objects()).unwrap();
 }
 
 #[test]
@@ -143,7 +216,7 @@ fn a_store_of_a_newer_format_is_refused_with_a_sentence() {
     drop(LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap());
     let mut superblock = disk.bytes("nacre-store").unwrap();
     for copy in superblock.chunks_exact_mut(64) {
-        copy[8] = 3;
+        copy[8] = 4;
         let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &copy[..60]) as u32;
         copy[60..].copy_from_slice(&crc.to_le_bytes());
     }
@@ -152,7 +225,7 @@ fn a_store_of_a_newer_format_is_refused_with_a_sentence() {
     assert_eq!(error.kind, ErrorKind::Unsupported);
     assert_eq!(
         error.message,
-        "nacre-store is of format 3, and this program knows formats up to 2; use a newer program"
+        "nacre-store is of format 4, and this program knows formats up to 3; use a newer program"
     );
 }
 
@@ -265,6 +338,22 @@ fn heads_of_replacements_and_of_moves_with_sources_are_pinned() {
     }
 }
 
+/// Pins the head that only format 3 has.
+#[test]
+fn heads_of_fences_of_sessions_are_pinned() {
+    let object = ObjectId::try_from("o").unwrap();
+    let fence = Write::FenceSession { session: 300 };
+    let (effects, _) = Effect::from_writes(vec![fence], record::CHUNK_BYTES_MAX);
+    let mut head = record::encode_transaction(&object, &effects);
+    record::put_version(&mut head, 6);
+    let head = sealed(head, 3, 0);
+    assert_eq!(hex(&head), include_str!("golden/fence-session-3.hex").trim(), "the encoding changed");
+    let Some(Found::Head(decoded)) = record::decode(&head, Binding::new(3, STORE, 7), 4096) else {
+        panic!("the head is sound")
+    };
+    assert_eq!(decoded.body, Body::Transaction { object, version: 6, effects });
+}
+
 #[test]
 fn a_head_is_sound_in_its_own_store_and_place_only() {
     let object = ObjectId::try_from("o").unwrap();
@@ -284,9 +373,14 @@ fn a_head_is_sound_in_its_own_store_and_place_only() {
 fn decoders_survive_anything() {
     let mut rng = SmallRng::seed_from_u64(3);
     for format in 1..=FORMAT_VERSION {
-        let file = |name: &str| Bytes::from(std::fs::read(golden(format).join(name)).unwrap());
+        let file = |kind: &str| {
+            let mut files: Vec<PathBuf> =
+                std::fs::read_dir(golden(format)).unwrap().map(|entry| entry.unwrap().path()).collect();
+            files.retain(|path| path.file_name().unwrap().to_string_lossy().starts_with(kind));
+            Bytes::from(std::fs::read(files.iter().max().unwrap()).unwrap())
+        };
         let store: [u8; 16] = *file("nacre-store")[12..].first_chunk().unwrap();
-        let (snapshot, segment) = (file("snapshot-0000000001"), file("segment-0000000001"));
+        let (snapshot, segment) = (file("snapshot-"), file("segment-"));
         assert!(decode_snapshot(snapshot.clone(), &store).is_ok());
         for _ in 0..20_000 {
             let mut bytes = snapshot.to_vec();

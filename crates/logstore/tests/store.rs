@@ -11,8 +11,8 @@ use nacre_object::testkit::block_on;
 use nacre_object::testkit::conformance::compare;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::{
-    Answer, ByteRange, Done, ErrorKind, Fork, Guard, Key, ObjectId, ObjectStore, Outcome, Read, StoreError,
-    Transaction, Write,
+    Answer, ByteRange, Done, ErrorKind, Fences, Fork, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome,
+    Read, StoreError, Transaction, Write,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -96,6 +96,51 @@ fn a_removed_object_keeps_its_version_and_its_fence_across_openings() {
     let fenced = Transaction::new().guard(Guard::Fence { token: 8 });
     assert!(matches!(block_on(store.apply(&id, fenced)).unwrap(), Outcome::Refused(_)));
     assert_eq!(write(&store, "phoenix", 0, "again"), 4);
+}
+
+#[test]
+fn versions_of_keys_and_fenced_sessions_stay_across_openings() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = object("o");
+    let set =
+        |name: &str| Write::SetKey { key: Key::try_from(name).unwrap(), value: name.to_string().into() };
+    let reads = || {
+        let keys = Read::VersionedKeys { range: KeyRange::all(), limit: 10, values: true };
+        Transaction::new().read(keys).read(Read::Fences).read(Read::Stat)
+    };
+    let sessions: Vec<u64> = (0..1100).map(|number| 5 + 3 * number).chain([u64::MAX]).collect();
+    let expected = {
+        let store = LogStore::open(folder.path(), Options::default()).unwrap();
+        done(block_on(store.apply(&id, Transaction::new().change(set("a")).change(set("b")))));
+        done(block_on(store.apply(&id, Transaction::new().change(set("b")))));
+        let fences = sessions.iter().map(|session| Write::FenceSession { session: *session });
+        let fence = Transaction { writes: fences.collect(), ..Transaction::new() };
+        done(block_on(store.apply(&id, fence)));
+        let answers = done(block_on(store.apply(&id, reads()))).answers;
+        let [Answer::VersionedKeys(keys), Answer::Fences(fences), _] = &answers[..] else { panic!() };
+        let versions: Vec<u64> = keys.entries.iter().map(|(_, found)| found.version).collect();
+        assert_eq!(versions, [1, 2]);
+        // 1,101 sessions were fenced, so that the lowest 77 are below the fence by now.
+        assert_eq!((fences.fence, fences.sessions.len()), (5 + 3 * 76 + 1, 1024));
+        assert_eq!(fences.sessions[..], sessions[77..]);
+        store.check_counts();
+        answers
+    };
+    // From a snapshot that was taken when the store was closed, with more in the log, and from the log alone.
+    for opening in 0..3 {
+        let store = LogStore::open(folder.path(), Options::default()).unwrap();
+        assert_eq!(done(block_on(store.apply(&id, reads()))).answers, expected, "opening {opening}");
+        store.check_counts();
+    }
+    let store = LogStore::open(folder.path(), Options::default()).unwrap();
+    done(block_on(store.apply(&id, Transaction::new().change(Write::RaiseFence { token: 4000 }))));
+    done(block_on(store.apply(&id, Transaction::new().change(Write::Remove))));
+    store.check_counts();
+    drop(store);
+    let store = LogStore::open(folder.path(), Options::default()).unwrap();
+    let answers = done(block_on(store.apply(&id, Transaction::new().read(Read::Fences)))).answers;
+    assert_eq!(answers, [Answer::Fences(Fences { fence: 4000, sessions: vec![u64::MAX] })]);
+    store.check_counts();
 }
 
 /// Makes a store with some history in it, on a simulated disk, with what it must hold.

@@ -22,6 +22,15 @@
 //! - removing a fork leaves a hole over the whole of it;
 //! - removing the object leaves a hole over every byte of every fork (its *floor*), and an object made again goes
 //!   on above every version it ever had.
+//!
+//! A key carries the version of the transaction that last set it, which is gone with the key.
+//!
+//! # Fences
+//!
+//! A client that acts for a session (of a lock service, say) guards its transactions by the session's number, so that
+//! whoever takes over from it can shut it out although its requests may still be under way: [`Guard::Fence`],
+//! [`Write::FenceSession`] for one session, [`Write::RaiseFence`] for all that are older than one. Fences outlive the
+//! removal of the object.
 
 #![forbid(unsafe_code)]
 
@@ -41,6 +50,9 @@ mod transaction;
 pub use error::{ErrorKind, StoreError};
 pub use extent::{ByteRange, Extent, ExtentKind, coalesce};
 pub use id::{Fork, Key, ObjectId};
-pub use outcome::{Answer, Done, ForkPage, Found, KeyPage, Outcome, RangeRead, Refusal, Stat};
+pub use outcome::{
+    Answer, Done, Fences, ForkPage, Found, KeyPage, Outcome, RangeRead, Refusal, Stat, Versioned,
+    VersionedKeyPage,
+};
 pub use store::{Limits, ObjectStore, Reply};
 pub use transaction::{Check, Guard, Intent, KeyRange, Read, Transaction, Write};

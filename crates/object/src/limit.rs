@@ -29,6 +29,8 @@ pub const REFUSAL_BYTES_MAX: usize = 1 << 20;
 pub const EXTENTS_PER_READ_MAX: usize = 4096;
 /// The maximum number of entries in one page of keys, forks or objects.
 pub const PAGE_ENTRIES_MAX: usize = 1024;
+/// The maximum number of fenced sessions that an object keeps beside its fence.
+pub const FENCED_SESSIONS_MAX: usize = 1024;
 /// The offset one past the last byte that a fork can hold: offsets and sizes are at most 2^63 - 1.
 pub const OFFSET_MAX: u64 = i64::MAX as u64;
 /// The greatest version that a write may propose. It leaves half of the sequence to the object itself, so that no

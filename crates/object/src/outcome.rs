@@ -48,8 +48,11 @@ pub enum Found {
     Region(RangeRead),
     /// For `Key` and `Attribute`: the value, or `None` if there is none.
     Value(Option<Bytes>),
-    /// For `Fence`: the object's fence.
+    /// For `Fence`: the object's fence, the least number of a session that passes unless it is fenced by itself. The
+    /// caller's own session is, if its token is not below this.
     Fence(u64),
+    /// For `KeyVersion`: the version of the transaction that last set the key, or 0 if there is no such key.
+    KeyVersion(u64),
 }
 
 /// The answer to one read.
@@ -65,6 +68,12 @@ pub enum Answer {
     Value(Option<Bytes>),
     /// The answer to `Keys` and `Attributes`.
     Keys(KeyPage),
+    /// The answer to `VersionedKey`: the value and its version, or `None` if there is none.
+    VersionedValue(Option<Versioned>),
+    /// The answer to `VersionedKeys`.
+    VersionedKeys(VersionedKeyPage),
+    /// The answer to `Fences`.
+    Fences(Fences),
 }
 
 /// A range of a fork, as it stood.
@@ -90,7 +99,7 @@ pub struct Stat {
     pub exists: bool,
     /// The version of the last transaction that wrote it, removed or not; 0 if it never existed.
     pub version: u64,
-    /// The greatest fencing token that it has seen.
+    /// Its fence: the least number of a session that passes, unless it is fenced by itself.
     pub fence: u64,
     /// The number of its forks.
     pub forks: u64,
@@ -119,4 +128,39 @@ pub struct KeyPage {
     /// True if there are more, after the last of these. It may be true of an empty page, if earlier reads of the same
     /// transaction filled the reply.
     pub more: bool,
+}
+
+/// The value of a key, and its version.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Versioned {
+    /// The value; empty where values were not asked for.
+    pub value: Bytes,
+    /// The version of the transaction that last set the key; at least 1.
+    pub version: u64,
+}
+
+/// A page of an object's keys with their versions, in ascending order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VersionedKeyPage {
+    /// Keys, with values and versions.
+    pub entries: Vec<(Key, Versioned)>,
+    /// True if there are more, as in [`KeyPage::more`].
+    pub more: bool,
+}
+
+/// The sessions that an object shuts out by [`Guard::Fence`](crate::Guard::Fence).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fences {
+    /// The least number of a session that passes: all lower ones are fenced.
+    pub fence: u64,
+    /// The sessions above it that are fenced too, in ascending order; at most
+    /// [`FENCED_SESSIONS_MAX`](crate::limit::FENCED_SESSIONS_MAX).
+    pub sessions: Vec<u64>,
+}
+
+impl Fences {
+    /// Returns whether a session is fenced.
+    pub fn is_fenced(&self, session: u64) -> bool {
+        session < self.fence || self.sessions.binary_search(&session).is_ok()
+    }
 }

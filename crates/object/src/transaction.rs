@@ -76,9 +76,21 @@ pub enum Guard {
         /// The version.
         version: u64,
     },
-    /// The object has seen no fencing token greater than `token`.
+    /// The key was last set by the transaction of this version, and is still there; 0: there is no such key. Versions are
+    /// never given twice, so a key that was removed and set again has another one, whatever its value.
+    KeyVersion {
+        /// The key.
+        key: Key,
+        /// The version that the caller read, or 0.
+        version: u64,
+    },
+    /// The session of number `token` is not fenced: `token` is not below the object's fence
+    /// ([`Write::RaiseFence`]), and is not one of its fenced sessions ([`Write::FenceSession`]).
+    ///
+    /// Sessions are numbered in ascending order by whoever grants them. A refusal shows the fence
+    /// ([`Found::Fence`](crate::Found::Fence)); if the token is not below it, its own session is fenced.
     Fence {
-        /// The caller's token.
+        /// The number of the caller's session.
         token: u64,
     },
 }
@@ -195,6 +207,22 @@ pub enum Read {
     },
     /// All attributes with their values.
     Attributes,
+    /// The value of one key, with the version of the transaction that set it.
+    VersionedKey {
+        /// The key.
+        key: Key,
+    },
+    /// Keys as in [`Read::Keys`], with the versions of the transactions that set them.
+    VersionedKeys {
+        /// The range of keys.
+        range: KeyRange,
+        /// The maximum number of keys; greater values count as [`PAGE_ENTRIES_MAX`].
+        limit: u32,
+        /// True if the values are to be given too.
+        values: bool,
+    },
+    /// The object's fence and its fenced sessions.
+    Fences,
 }
 
 /// A range of keys: those that meet all three conditions.
@@ -292,12 +320,21 @@ pub enum Write {
         /// Its name.
         name: Key,
     },
-    /// Raises the object's fence to `token`, unless it is as high already.
+    /// Raises the object's fence to `token`, unless it is as high already: sessions of lower numbers are fenced.
     RaiseFence {
-        /// The fencing token.
+        /// The least number of a session that passes from now on.
         token: u64,
     },
-    /// Removes the object: forks, keys and attributes. Its version and its fence stay.
+    /// Fences one session, and no other one.
+    ///
+    /// An object keeps at most [`FENCED_SESSIONS_MAX`] fenced sessions beside its fence. One more raises the fence above
+    /// the lowest of them, which is the session that began first. No fenced session is ever let in by that, but one that
+    /// began before the lowest of them and is not fenced itself is shut out with it, and has to be granted a new number.
+    FenceSession {
+        /// The number of the session.
+        session: u64,
+    },
+    /// Removes the object: forks, keys and attributes. Its version, its fence and its fenced sessions stay.
     Remove,
 }
 
@@ -369,7 +406,11 @@ impl Guard {
     /// Checks the guard, and returns its payload in bytes.
     fn validate(&self) -> Result<usize, StoreError> {
         match self {
-            Guard::Exists | Guard::Absent | Guard::Version { .. } | Guard::Fence { .. } => Ok(0),
+            Guard::Exists
+            | Guard::Absent
+            | Guard::Version { .. }
+            | Guard::KeyVersion { .. }
+            | Guard::Fence { .. } => Ok(0),
             Guard::Region { range, .. } => range.validate().map(|()| 0),
             Guard::Proposal { range, version, .. } => {
                 range.validate()?;
@@ -393,6 +434,7 @@ impl Write {
             | Write::RemoveKey { .. }
             | Write::RemoveAttribute { .. }
             | Write::RaiseFence { .. }
+            | Write::FenceSession { .. }
             | Write::Remove => Ok(0),
             Write::Extents { extents, .. } => {
                 let mut bytes = 0;

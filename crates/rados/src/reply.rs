@@ -44,6 +44,7 @@ pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<
                     Err(error) => return Some(Err(error)),
                 },
                 Guard::Fence { .. } => Found::Fence(header.fence),
+                Guard::KeyVersion { .. } => return None,
             };
             Reply::Refused(Refusal { guard: index, found, version: header.version })
         }
@@ -181,6 +182,7 @@ impl Decoder {
             },
             Read::Keys { values, .. } => return self.key_page(*values),
             Read::Attributes => return self.key_page(true),
+            Read::VersionedKey { .. } | Read::VersionedKeys { .. } | Read::Fences => return None,
         }))
     }
 

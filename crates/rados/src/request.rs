@@ -130,6 +130,8 @@ impl Encoder {
                 self.u8(5);
                 self.u64(*token);
             }
+            // Refused before a transaction is encoded.
+            Guard::KeyVersion { .. } => self.u8(u8::MAX),
         }
     }
 
@@ -162,6 +164,8 @@ impl Encoder {
                 self.key_page(b'k', range, (*limit as usize).min(PAGE_ENTRIES_MAX), *values);
             }
             Read::Attributes => self.key_page(b'a', &KeyRange::all(), PAGE_ENTRIES_MAX, true),
+            // Refused before a transaction is encoded.
+            Read::VersionedKey { .. } | Read::VersionedKeys { .. } | Read::Fences => self.u8(u8::MAX),
         }
     }
 
@@ -225,6 +229,8 @@ impl Encoder {
                 self.u8(7);
                 self.u64(*token);
             }
+            // Refused before a transaction is encoded.
+            Write::FenceSession { .. } => self.u8(u8::MAX),
             Write::Remove => self.u8(8),
         }
     }

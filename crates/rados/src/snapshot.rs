@@ -15,7 +15,7 @@ use nacre_object::{
     ObjectId, Outcome, RangeRead, Read, Refusal, StoreError, Transaction,
 };
 
-use crate::error::{Attempt, errno, failed};
+use crate::error::{Attempt, errno, failed, unsupported};
 use crate::name::{extent_key, extent_prefix, keyed, unescaped};
 use crate::native::{self, HEADER};
 use crate::record::{ForkRecord, Header, Placed, decode_value};
@@ -97,6 +97,7 @@ impl Snapshot<'_> {
             Guard::Version { version } => {
                 (self.header.version != *version).then_some(Found::Object { exists })
             }
+            Guard::KeyVersion { .. } => return Err(unsupported().into()),
             Guard::Fence { token } => (self.header.fence > *token).then_some(Found::Fence(self.header.fence)),
             Guard::Key { key, check } => self.unless_passed(b'k', key, check).await?,
             Guard::Attribute { name, check } => self.unless_passed(b'a', name, check).await?,
@@ -137,6 +138,9 @@ impl Snapshot<'_> {
             }
             Read::Attributes => {
                 Answer::Keys(self.keys(b'a', &KeyRange::all(), u32::MAX, true, first, budget).await?)
+            }
+            Read::VersionedKey { .. } | Read::VersionedKeys { .. } | Read::Fences => {
+                return Err(unsupported().into());
             }
         })
     }

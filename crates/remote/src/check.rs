@@ -108,7 +108,11 @@ fn outcome_footprint(outcome: &Outcome) -> usize {
                 Answer::Range(read) => range(read),
                 Answer::Forks(page) => page.entries.capacity() * size_of::<(nacre_object::Fork, u64)>(),
                 Answer::Keys(page) => page.entries.capacity() * size_of::<(nacre_object::Key, Bytes)>(),
-                Answer::Stat(_) | Answer::Value(_) => 0,
+                Answer::VersionedKeys(page) => {
+                    page.entries.capacity() * size_of::<(nacre_object::Key, nacre_object::Versioned)>()
+                }
+                Answer::Fences(fences) => fences.sessions.capacity() * size_of::<u64>(),
+                Answer::Stat(_) | Answer::Value(_) | Answer::VersionedValue(_) => 0,
             });
             done.answers.capacity() * size_of::<Answer>() + answers.sum::<usize>()
         }

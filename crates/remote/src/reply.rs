@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use nacre_object::limit::{
-    ATTRIBUTES_MAX, EXTENTS_PER_READ_MAX, OPERATIONS_MAX, PAGE_ENTRIES_MAX, REPLY_BYTES_MAX, VALUE_BYTES_MAX,
+    ATTRIBUTES_MAX, EXTENTS_PER_READ_MAX, FENCED_SESSIONS_MAX, OPERATIONS_MAX, PAGE_ENTRIES_MAX,
+    REPLY_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use nacre_object::{
-    Answer, ByteRange, Done, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Key, KeyPage, ObjectId,
-    Outcome, RangeRead, Read, Refusal, Stat, StoreError, Transaction,
+    Answer, ByteRange, Done, ErrorKind, Extent, ExtentKind, Fences, Fork, ForkPage, Found, Key, KeyPage,
+    ObjectId, Outcome, RangeRead, Read, Refusal, Stat, StoreError, Transaction, Versioned, VersionedKeyPage,
 };
 use nacre_rpc::limit::BODY_BYTES_MAX;
 use nacre_rpc::{Cursor, Frame, Kind, Outbox, WireError, control};
@@ -16,6 +17,11 @@ use crate::request::{get_object, put_object};
 
 /// The bytes of an extent in a reply.
 const EXTENT_BYTES: usize = 25;
+/// The bytes around a key and its value in a reply, without and with its version.
+const KEY_BYTES: usize = 6;
+const VERSIONED_KEY_BYTES: usize = 14;
+/// The bytes of a fenced session in a reply.
+const SESSION_BYTES: usize = 8;
 
 /// The number of reads whose answers always fit into a frame together: 16 MiB of data, and this many times 4096 extents
 /// or 1024 names of forks, are less than 32 MiB.
@@ -28,11 +34,15 @@ mod code {
     pub(super) const ANSWER_FORKS: u8 = 3;
     pub(super) const ANSWER_VALUE: u8 = 4;
     pub(super) const ANSWER_KEYS: u8 = 5;
+    pub(super) const ANSWER_VERSIONED_VALUE: u8 = 6;
+    pub(super) const ANSWER_VERSIONED_KEYS: u8 = 7;
+    pub(super) const ANSWER_FENCES: u8 = 8;
 
     pub(super) const FOUND_OBJECT: u8 = 1;
     pub(super) const FOUND_REGION: u8 = 2;
     pub(super) const FOUND_VALUE: u8 = 3;
     pub(super) const FOUND_FENCE: u8 = 4;
+    pub(super) const FOUND_KEY_VERSION: u8 = 5;
 
     pub(super) const EXTENT_DATA: u8 = 0;
     pub(super) const EXTENT_HOLE: u8 = 1;
@@ -45,13 +55,18 @@ pub fn check_room(transaction: &Transaction) -> Result<(), StoreError> {
         return Ok(());
     }
     let extents = |range: &ByteRange| range.len.min(EXTENTS_PER_READ_MAX as u64) as usize * EXTENT_BYTES;
+    let keys = |limit: &u32, bytes: usize| (*limit as usize).min(PAGE_ENTRIES_MAX) * bytes + 64;
     let bytes: usize = transaction
         .reads
         .iter()
         .map(|read| match read {
             Read::Range { range, .. } | Read::Extents { range, .. } => extents(range) + 64,
             Read::Forks { .. } => PAGE_ENTRIES_MAX * 264,
-            _ => 64,
+            Read::Keys { limit, .. } => keys(limit, KEY_BYTES),
+            Read::VersionedKeys { limit, .. } => keys(limit, VERSIONED_KEY_BYTES),
+            Read::Attributes => ATTRIBUTES_MAX * KEY_BYTES + 64,
+            Read::Fences => FENCED_SESSIONS_MAX * SESSION_BYTES + 64,
+            Read::Stat | Read::Key { .. } | Read::Attribute { .. } | Read::VersionedKey { .. } => 64,
         })
         .sum();
     let bytes = bytes + REPLY_BYTES_MAX + VALUE_BYTES_MAX;
@@ -197,6 +212,33 @@ fn put_answer(outbox: &mut Outbox, answer: &Answer) {
                 outbox.payload(value);
             }
         }
+        Answer::VersionedValue(found) => {
+            outbox.u8(code::ANSWER_VERSIONED_VALUE);
+            put_value(outbox, found.as_ref().map(|found| &found.value));
+            if let Some(found) = found {
+                outbox.u64(found.version);
+            }
+        }
+        Answer::VersionedKeys(page) => {
+            outbox.u8(code::ANSWER_VERSIONED_KEYS);
+            outbox.u8(page.more as u8);
+            outbox.u16(page.entries.len() as u16);
+            for (key, found) in &page.entries {
+                outbox.u64(found.version);
+                outbox.u16(key.as_bytes().len() as u16);
+                outbox.u32(found.value.len() as u32);
+                outbox.slice(key.as_bytes());
+                outbox.payload(&found.value);
+            }
+        }
+        Answer::Fences(fences) => {
+            outbox.u8(code::ANSWER_FENCES);
+            outbox.u64(fences.fence);
+            outbox.u16(fences.sessions.len() as u16);
+            for session in &fences.sessions {
+                outbox.u64(*session);
+            }
+        }
     }
 }
 
@@ -235,6 +277,37 @@ fn get_answer(cursor: &mut Cursor<'_>) -> Result<Answer, WireError> {
             }
             Answer::Keys(KeyPage { entries, more })
         }
+        code::ANSWER_VERSIONED_VALUE => Answer::VersionedValue(match get_value(cursor)? {
+            None => None,
+            Some(value) => Some(Versioned { value, version: cursor.u64()? }),
+        }),
+        code::ANSWER_VERSIONED_KEYS => {
+            let more = get_flag(cursor)?;
+            let count = cursor.u16()? as usize;
+            let count = cursor.count(count, PAGE_ENTRIES_MAX, VERSIONED_KEY_BYTES + 1)?;
+            let mut entries = Vec::with_capacity(count);
+            for _ in 0..count {
+                let version = cursor.u64()?;
+                let (key, value) = (cursor.u16()? as usize, cursor.u32()? as usize);
+                let key = Key::new(cursor.bytes(key)?)?;
+                entries.push((key, Versioned { value: cursor.bytes(value)?, version }));
+            }
+            Answer::VersionedKeys(VersionedKeyPage { entries, more })
+        }
+        code::ANSWER_FENCES => {
+            let fence = cursor.u64()?;
+            let count = cursor.u16()? as usize;
+            let count = cursor.count(count, FENCED_SESSIONS_MAX, SESSION_BYTES)?;
+            let mut sessions = Vec::with_capacity(count);
+            for _ in 0..count {
+                let session = cursor.u64()?;
+                if session < fence || sessions.last().is_some_and(|last| *last >= session) {
+                    return Err(WireError::Malformed("fenced sessions are not in order"));
+                }
+                sessions.push(session);
+            }
+            Answer::Fences(Fences { fence, sessions })
+        }
         _ => return Err(WireError::Malformed("unknown answer")),
     })
 }
@@ -257,6 +330,10 @@ fn put_found(outbox: &mut Outbox, found: &Found) {
             outbox.u8(code::FOUND_FENCE);
             outbox.u64(*token);
         }
+        Found::KeyVersion(version) => {
+            outbox.u8(code::FOUND_KEY_VERSION);
+            outbox.u64(*version);
+        }
     }
 }
 
@@ -266,6 +343,7 @@ fn get_found(cursor: &mut Cursor<'_>) -> Result<Found, WireError> {
         code::FOUND_REGION => Found::Region(get_range(cursor)?),
         code::FOUND_VALUE => Found::Value(get_value(cursor)?),
         code::FOUND_FENCE => Found::Fence(cursor.u64()?),
+        code::FOUND_KEY_VERSION => Found::KeyVersion(cursor.u64()?),
         _ => return Err(WireError::Malformed("unknown find")),
     })
 }

@@ -28,6 +28,7 @@ mod code {
     pub(super) const GUARD_ATTRIBUTE: u8 = 6;
     pub(super) const GUARD_FENCE: u8 = 7;
     pub(super) const GUARD_VERSION: u8 = 8;
+    pub(super) const GUARD_KEY_VERSION: u8 = 9;
 
     pub(super) const CHECK_PRESENT: u8 = 0;
     pub(super) const CHECK_ABSENT: u8 = 1;
@@ -46,11 +47,14 @@ mod code {
     pub(super) const READ_KEYS: u8 = 6;
     pub(super) const READ_ATTRIBUTE: u8 = 7;
     pub(super) const READ_ATTRIBUTES: u8 = 8;
+    pub(super) const READ_VERSIONED_KEY: u8 = 9;
+    pub(super) const READ_VERSIONED_KEYS: u8 = 10;
+    pub(super) const READ_FENCES: u8 = 11;
 
     pub(super) const INTENT_LOOK: u8 = 0;
     pub(super) const INTENT_UPDATE: u8 = 1;
 
-    /// The bits of the argument of `READ_KEYS`.
+    /// The bits of the argument of `READ_KEYS` and `READ_VERSIONED_KEYS`.
     pub(super) const KEYS_VALUES: u8 = 1;
     pub(super) const KEYS_AFTER: u8 = 2;
     pub(super) const KEYS_BEFORE: u8 = 4;
@@ -67,6 +71,7 @@ mod code {
     pub(super) const WRITE_RAISE_FENCE: u8 = 10;
     pub(super) const WRITE_REMOVE: u8 = 11;
     pub(super) const WRITE_REPLACE_FORK: u8 = 12;
+    pub(super) const WRITE_FENCE_SESSION: u8 = 13;
 }
 
 /// Writes a request to apply a transaction, which must have passed [`Transaction::validate`]. Returns the length of its
@@ -78,7 +83,7 @@ pub fn put_apply(
     transaction: &Transaction,
 ) -> Result<usize, StoreError> {
     for read in &transaction.reads {
-        if let Read::Keys { range, .. } = read {
+        if let Read::Keys { range, .. } | Read::VersionedKeys { range, .. } = read {
             let bounds = [range.after.as_ref(), range.before.as_ref(), Some(&range.prefix)];
             if bounds.into_iter().flatten().any(|bound| bound.len() > KEY_BYTES_MAX) {
                 return Err(WireError::Malformed("a bound of a range of keys is longer than any key").into());
@@ -213,6 +218,10 @@ fn put_guard(outbox: &mut Outbox, guard: &Guard) {
             put_operation(outbox, code::GUARD_VERSION, 0, &[]);
             outbox.u64(*version);
         }
+        Guard::KeyVersion { key, version } => {
+            put_operation(outbox, code::GUARD_KEY_VERSION, 0, key.as_bytes());
+            outbox.u64(*version);
+        }
         Guard::Fence { token } => {
             put_operation(outbox, code::GUARD_FENCE, 0, &[]);
             outbox.u64(*token);
@@ -279,7 +288,7 @@ fn get_guard(cursor: &mut Cursor<'_>) -> Result<Guard, WireError> {
         code::GUARD_ATTRIBUTE => {
             return Ok(Guard::Attribute { name: Key::new(name)?, check: get_check(cursor, argument)? });
         }
-        code::GUARD_REGION | code::GUARD_PROPOSAL => plain(argument)?,
+        code::GUARD_REGION | code::GUARD_PROPOSAL | code::GUARD_KEY_VERSION => plain(argument)?,
         _ => bare(argument, &name)?,
     }
     Ok(match operation {
@@ -293,6 +302,7 @@ fn get_guard(cursor: &mut Cursor<'_>) -> Result<Guard, WireError> {
         }
         code::GUARD_FENCE => Guard::Fence { token: cursor.u64()? },
         code::GUARD_VERSION => Guard::Version { version: cursor.u64()? },
+        code::GUARD_KEY_VERSION => Guard::KeyVersion { key: Key::new(name)?, version: cursor.u64()? },
         _ => return Err(WireError::Malformed("unknown guard")),
     })
 }
@@ -318,26 +328,33 @@ fn put_read(outbox: &mut Outbox, read: &Read) {
             outbox.u32(*limit);
         }
         Read::Key { key } => put_operation(outbox, code::READ_KEY, 0, key.as_bytes()),
-        Read::Keys { range, limit, values } => {
-            let mut bits = 0;
-            if *values {
-                bits |= code::KEYS_VALUES;
-            }
-            if range.after.is_some() {
-                bits |= code::KEYS_AFTER;
-            }
-            if range.before.is_some() {
-                bits |= code::KEYS_BEFORE;
-            }
-            put_operation(outbox, code::READ_KEYS, bits, &range.prefix);
-            outbox.u32(*limit);
-            for bound in [&range.after, &range.before].into_iter().flatten() {
-                outbox.u16(bound.len() as u16);
-                outbox.slice(bound);
-            }
-        }
+        Read::Keys { range, limit, values } => put_keys(outbox, code::READ_KEYS, range, *limit, *values),
         Read::Attribute { name } => put_operation(outbox, code::READ_ATTRIBUTE, 0, name.as_bytes()),
         Read::Attributes => put_operation(outbox, code::READ_ATTRIBUTES, 0, &[]),
+        Read::VersionedKey { key } => put_operation(outbox, code::READ_VERSIONED_KEY, 0, key.as_bytes()),
+        Read::VersionedKeys { range, limit, values } => {
+            put_keys(outbox, code::READ_VERSIONED_KEYS, range, *limit, *values);
+        }
+        Read::Fences => put_operation(outbox, code::READ_FENCES, 0, &[]),
+    }
+}
+
+fn put_keys(outbox: &mut Outbox, operation: u8, range: &KeyRange, limit: u32, values: bool) {
+    let mut bits = 0;
+    if values {
+        bits |= code::KEYS_VALUES;
+    }
+    if range.after.is_some() {
+        bits |= code::KEYS_AFTER;
+    }
+    if range.before.is_some() {
+        bits |= code::KEYS_BEFORE;
+    }
+    put_operation(outbox, operation, bits, &range.prefix);
+    outbox.u32(limit);
+    for bound in [&range.after, &range.before].into_iter().flatten() {
+        outbox.u16(bound.len() as u16);
+        outbox.slice(bound);
     }
 }
 
@@ -375,7 +392,7 @@ fn get_read(cursor: &mut Cursor<'_>) -> Result<Read, WireError> {
             plain(argument)?;
             Read::Key { key: Key::new(name)? }
         }
-        code::READ_KEYS => {
+        code::READ_KEYS | code::READ_VERSIONED_KEYS => {
             if argument & !(code::KEYS_VALUES | code::KEYS_AFTER | code::KEYS_BEFORE) != 0 {
                 return Err(WireError::Malformed("unknown argument of an operation"));
             }
@@ -390,7 +407,11 @@ fn get_read(cursor: &mut Cursor<'_>) -> Result<Read, WireError> {
             let after = bound(code::KEYS_AFTER)?;
             let before = bound(code::KEYS_BEFORE)?;
             let values = argument & code::KEYS_VALUES != 0;
-            Read::Keys { range: KeyRange { after, before, prefix: name }, limit, values }
+            let range = KeyRange { after, before, prefix: name };
+            match operation {
+                code::READ_KEYS => Read::Keys { range, limit, values },
+                _ => Read::VersionedKeys { range, limit, values },
+            }
         }
         code::READ_ATTRIBUTE => {
             plain(argument)?;
@@ -399,6 +420,14 @@ fn get_read(cursor: &mut Cursor<'_>) -> Result<Read, WireError> {
         code::READ_ATTRIBUTES => {
             bare(argument, &name)?;
             Read::Attributes
+        }
+        code::READ_VERSIONED_KEY => {
+            plain(argument)?;
+            Read::VersionedKey { key: Key::new(name)? }
+        }
+        code::READ_FENCES => {
+            bare(argument, &name)?;
+            Read::Fences
         }
         _ => return Err(WireError::Malformed("unknown read")),
     })
@@ -449,6 +478,10 @@ fn put_write(outbox: &mut Outbox, write: &Write) {
             put_operation(outbox, code::WRITE_RAISE_FENCE, 0, &[]);
             outbox.u64(*token);
         }
+        Write::FenceSession { session } => {
+            put_operation(outbox, code::WRITE_FENCE_SESSION, 0, &[]);
+            outbox.u64(*session);
+        }
         Write::Remove => put_operation(outbox, code::WRITE_REMOVE, 0, &[]),
     }
 }
@@ -483,6 +516,10 @@ fn get_write(cursor: &mut Cursor<'_>, extents_so_far: &mut usize) -> Result<Writ
         code::WRITE_RAISE_FENCE => {
             bare(argument, &name)?;
             Write::RaiseFence { token: cursor.u64()? }
+        }
+        code::WRITE_FENCE_SESSION => {
+            bare(argument, &name)?;
+            Write::FenceSession { session: cursor.u64()? }
         }
         code::WRITE_REMOVE => {
             bare(argument, &name)?;

@@ -1,8 +1,8 @@
 //! The memory that the reply to a transaction may take, estimated before the reply is made.
 
 use nacre_object::limit::{
-    ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX, EXTENTS_PER_READ_MAX, FORK_NAME_BYTES_MAX, KEY_BYTES_MAX,
-    PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX, REPLY_BYTES_MAX, VALUE_BYTES_MAX,
+    ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX, EXTENTS_PER_READ_MAX, FENCED_SESSIONS_MAX, FORK_NAME_BYTES_MAX,
+    KEY_BYTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX, REPLY_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use nacre_object::{ByteRange, Extent, Guard, Read, Transaction};
 
@@ -28,8 +28,9 @@ pub(crate) fn reply_bytes(transaction: &Transaction, account_bytes: usize) -> us
             Read::Forks { limit, .. } => {
                 rest += (*limit as usize).min(PAGE_ENTRIES_MAX) * (FORK_NAME_BYTES_MAX + 64);
             }
-            Read::Key { .. } => unknown += VALUE_BYTES_MAX,
-            Read::Keys { limit, values, .. } => {
+            Read::Fences => rest += FENCED_SESSIONS_MAX * size_of::<u64>(),
+            Read::Key { .. } | Read::VersionedKey { .. } => unknown += VALUE_BYTES_MAX,
+            Read::Keys { limit, values, .. } | Read::VersionedKeys { limit, values, .. } => {
                 let value = if *values { VALUE_BYTES_MAX } else { 0 };
                 unknown += (*limit as usize).min(PAGE_ENTRIES_MAX) * (KEY_BYTES_MAX + value);
             }

@@ -131,17 +131,55 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
     ]
 }
 
+/// Returns messages with what was added to the object service in version 3 of the protocol, with their names.
+fn later_samples() -> Vec<(&'static str, BytesMut)> {
+    let key = Key::new("k").unwrap();
+    let object: ObjectId = "object".parse().unwrap();
+    let value = Bytes::from_static(b"value");
+    let range = KeyRange { after: Some("a".into()), before: Some("z".into()), prefix: "p".into() };
+    let transaction = Transaction {
+        guards: vec![Guard::KeyVersion { key: key.clone(), version: 7 }],
+        reads: vec![
+            Read::VersionedKey { key: key.clone() },
+            Read::VersionedKeys { range: KeyRange::prefix("p"), limit: 7, values: false },
+            Read::VersionedKeys { range, limit: 8, values: true },
+            Read::Fences,
+        ],
+        writes: vec![Write::FenceSession { session: 9 }],
+    };
+    let versioned = Versioned { value, version: 0x1122 };
+    let answers = vec![
+        Answer::VersionedValue(None),
+        Answer::VersionedValue(Some(versioned.clone())),
+        Answer::VersionedKeys(VersionedKeyPage { entries: vec![(key, versioned)], more: true }),
+        Answer::Fences(Fences { fence: 3, sessions: vec![3, 0x0400] }),
+    ];
+    let done = Outcome::Done(Done { version: 77, existed: true, answers });
+    let found = Found::KeyVersion(0x3344);
+    let refused = Outcome::Refused(Refusal { guard: 2, found, version: 3 });
+    vec![
+        ("apply", bytes_of(|out| assert!(request::put_apply(out, 1, &object, &transaction).is_ok()))),
+        ("done", bytes_of(|out| assert!(reply::put_outcome(out, 2, &done).is_ok()))),
+        ("refused_key_version", bytes_of(|out| assert!(reply::put_outcome(out, 3, &refused).is_ok()))),
+    ]
+}
+
 /// The bytes of every message are pinned: a change to them breaks older peers, and requires a new version.
 #[test]
 fn the_bytes_are_those_of_the_golden_vectors() {
-    let golden = include_str!("golden/version_1.txt");
-    let found: String = samples().iter().map(|(name, bytes)| format!("{name} {}\n", hex(bytes))).collect();
-    assert!(found == golden, "the bytes have changed; they are now\n{found}");
+    let golden = [
+        (samples(), include_str!("golden/version_1.txt")),
+        (later_samples(), include_str!("golden/version_3.txt")),
+    ];
+    for (samples, golden) in golden {
+        let found: String = samples.iter().map(|(name, bytes)| format!("{name} {}\n", hex(bytes))).collect();
+        assert!(found == golden, "the bytes have changed; they are now\n{found}");
+    }
 }
 
 #[test]
 fn every_sample_survives_a_round_trip() {
-    for (name, bytes) in samples().iter().skip(1) {
+    for (name, bytes) in samples().iter().skip(1).chain(&later_samples()) {
         assert_eq!(check::decode_all(bytes), 1, "{name}");
     }
 }
@@ -185,7 +223,7 @@ impl Maker {
     fn guard(&mut self) -> Guard {
         let (fork, range, version) =
             (self.fork(), self.range(), self.0.random_range(0..=limit::PROPOSAL_MAX));
-        match self.0.random_range(0..8) {
+        match self.0.random_range(0..9) {
             0 => Guard::Exists,
             1 => Guard::Absent,
             2 => Guard::Region { fork, range, version },
@@ -193,13 +231,14 @@ impl Maker {
             4 => Guard::Key { key: self.key(), check: self.check() },
             5 => Guard::Attribute { name: self.key(), check: self.check() },
             6 => Guard::Version { version: self.0.random() },
+            7 => Guard::KeyVersion { key: self.key(), version: self.0.random() },
             _ => Guard::Fence { token: self.0.random() },
         }
     }
 
     fn read(&mut self) -> Read {
         let (fork, range, limit) = (self.fork(), self.range(), self.0.random());
-        match self.0.random_range(0..8) {
+        match self.0.random_range(0..11) {
             0 => Read::Range {
                 fork,
                 range,
@@ -209,23 +248,27 @@ impl Maker {
             2 => Read::Stat,
             3 => Read::Forks { after: self.0.random_bool(0.5).then_some(fork), limit },
             4 => Read::Key { key: self.key() },
-            5 => {
-                let (after, before) = (self.blob(0, 1024), self.blob(0, 1024));
-                let range = KeyRange {
-                    after: self.0.random_bool(0.5).then_some(after),
-                    before: self.0.random_bool(0.5).then_some(before),
-                    prefix: self.blob(0, 1024),
-                };
-                Read::Keys { range, limit, values: self.0.random() }
-            }
+            5 => Read::Keys { range: self.key_range(), limit, values: self.0.random() },
             6 => Read::Attribute { name: self.key() },
+            7 => Read::VersionedKey { key: self.key() },
+            8 => Read::VersionedKeys { range: self.key_range(), limit, values: self.0.random() },
+            9 => Read::Fences,
             _ => Read::Attributes,
+        }
+    }
+
+    fn key_range(&mut self) -> KeyRange {
+        let (after, before) = (self.blob(0, 1024), self.blob(0, 1024));
+        KeyRange {
+            after: self.0.random_bool(0.5).then_some(after),
+            before: self.0.random_bool(0.5).then_some(before),
+            prefix: self.blob(0, 1024),
         }
     }
 
     fn write(&mut self) -> Write {
         let fork = self.fork();
-        match self.0.random_range(0..12) {
+        match self.0.random_range(0..13) {
             0 => Write::Create,
             1 => {
                 let count = self.0.random_range(0..5);
@@ -240,6 +283,7 @@ impl Maker {
             7 => Write::SetAttribute { name: self.key(), value: self.blob(0, 20_000) },
             8 => Write::RemoveAttribute { name: self.key() },
             9 => Write::RaiseFence { token: self.0.random() },
+            11 => Write::FenceSession { session: self.0.random() },
             10 => {
                 let from = Fork::new([fork.as_bytes(), b"x"].concat()).unwrap_or_default();
                 Write::ReplaceFork { fork, from }
@@ -275,9 +319,13 @@ impl Maker {
         self.0.random_bool(0.5).then_some(value)
     }
 
+    fn versioned(&mut self) -> Versioned {
+        Versioned { value: self.blob(0, 20_000), version: self.0.random() }
+    }
+
     fn answer(&mut self) -> Answer {
         let (count, more) = (self.0.random_range(0..4), self.0.random());
-        match self.0.random_range(0..5) {
+        match self.0.random_range(0..8) {
             0 => Answer::Range(self.range_read()),
             1 => Answer::Stat(Stat { exists: more, version: self.0.random(), ..Default::default() }),
             2 => {
@@ -285,6 +333,21 @@ impl Maker {
                 Answer::Forks(ForkPage { entries, more })
             }
             3 => Answer::Value(self.value()),
+            4 => {
+                let version = self.0.random();
+                Answer::VersionedValue(self.value().map(|value| Versioned { value, version }))
+            }
+            5 => {
+                let entries = (0..count).map(|_| (self.key(), self.versioned())).collect();
+                Answer::VersionedKeys(VersionedKeyPage { entries, more })
+            }
+            6 => {
+                let fence = self.0.random_range(0..1 << 60);
+                let count = if self.0.random_bool(0.05) { limit::FENCED_SESSIONS_MAX } else { count };
+                let sessions: std::collections::BTreeSet<u64> =
+                    (0..count).map(|_| self.0.random_range(fence..=u64::MAX)).collect();
+                Answer::Fences(Fences { fence, sessions: sessions.into_iter().collect() })
+            }
             _ => {
                 let entries = (0..count).map(|_| (self.key(), self.blob(0, 20_000))).collect();
                 Answer::Keys(KeyPage { entries, more })
@@ -294,11 +357,12 @@ impl Maker {
 
     fn outcome(&mut self) -> Outcome {
         let version = self.0.random();
-        let found = match self.0.random_range(0..8) {
+        let found = match self.0.random_range(0..10) {
             0 => Found::Object { exists: self.0.random() },
             1 => Found::Region(self.range_read()),
             2 => Found::Value(self.value()),
             3 => Found::Fence(self.0.random()),
+            4 => Found::KeyVersion(self.0.random()),
             _ => {
                 let answers = (0..self.0.random_range(0..5)).map(|_| self.answer()).collect();
                 return Outcome::Done(Done { version, existed: self.0.random(), answers });
@@ -368,7 +432,7 @@ proptest! {
 /// encoding, and nothing panics or takes much memory. This is a short run of what the fuzzer does.
 #[test]
 fn frames_that_were_tampered_with_do_no_harm() {
-    let samples = samples();
+    let samples = [samples(), later_samples()].concat();
     for seed in 0..300_000u64 {
         let mut maker = Maker(SmallRng::seed_from_u64(seed));
         let mut bytes = match seed % 4 {
@@ -419,4 +483,19 @@ fn a_transaction_that_writes_is_refused_if_its_answers_might_not_fit() {
     assert!(reply::check_room(&reads(32).change(Write::Create)).is_ok());
     let error = reply::check_room(&reads(4000).change(Write::Create)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Invalid);
+    // Short keys and values take more in a frame than they count in a reply, most of all with their versions.
+    let (range, limit) = (KeyRange::all(), u32::MAX);
+    let of = |read: Read, count| Transaction { reads: vec![read; count], ..Transaction::new() };
+    for (read, most) in [
+        (Read::Keys { range: range.clone(), limit, values: true }, 2600),
+        (Read::VersionedKeys { range: range.clone(), limit, values: true }, 1100),
+        (Read::Fences, 2000),
+    ] {
+        assert!(reply::check_room(&of(read.clone(), 4000)).is_ok());
+        let error = reply::check_room(&of(read.clone(), most).change(Write::Create)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert!(reply::check_room(&of(read, most / 2).change(Write::Create)).is_ok());
+    }
+    let few = Read::VersionedKeys { range, limit: 10, values: true };
+    assert!(reply::check_room(&of(few, 4000).change(Write::Create)).is_ok());
 }

@@ -20,7 +20,9 @@ mod bytes;
 mod concurrency;
 mod connections;
 mod differential;
+mod fences;
 mod guards;
+mod key_versions;
 mod keys;
 mod large;
 mod limits;
@@ -32,7 +34,7 @@ mod versions;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-pub use differential::{compare, probes};
+pub use differential::{compare, compare_copies, probes};
 pub(super) use trial::brief;
 pub use trial::{Connections, Failure, Trial};
 
@@ -45,8 +47,10 @@ pub type Case = (&'static str, fn(&Trial<'_>) -> Result<(), Failure>);
 pub const CASES: &[&[Case]] = &[
     versions::CASES,
     guards::CASES,
+    fences::CASES,
     bytes::CASES,
     keys::CASES,
+    key_versions::CASES,
     limits::CASES,
     large::CASES,
     replace::CASES,

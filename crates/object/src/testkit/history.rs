@@ -60,6 +60,9 @@ pub struct Shape {
     /// True if there are guards on objects' versions. Without them, histories are those that seeds gave before there
     /// were any.
     pub version_guards: bool,
+    /// True if keys are guarded by their versions and read with them, and sessions are fenced. Without that, histories
+    /// are those that seeds gave before there was any of it.
+    pub key_versions_and_sessions: bool,
 }
 
 impl Default for Shape {
@@ -82,6 +85,7 @@ impl Default for Shape {
             remove_percent: 3,
             replace_percent: 5,
             version_guards: true,
+            key_versions_and_sessions: true,
         }
     }
 }
@@ -252,6 +256,9 @@ impl Generator {
 
     fn guard(&mut self, object: &ObjectId, state: &ObjectState) -> Guard {
         let miss = self.percent(self.shape.miss_percent);
+        if self.shape.key_versions_and_sessions && self.percent(12) {
+            return self.recent_guard(state, miss);
+        }
         match self.rng.random_range(0..if self.shape.version_guards { 17 } else { 16 }) {
             0 if state.exists() != miss => Guard::Exists,
             0 => Guard::Absent,
@@ -294,6 +301,22 @@ impl Generator {
         }
     }
 
+    /// Makes a guard on the version of a key or on a session.
+    fn recent_guard(&mut self, state: &ObjectState, miss: bool) -> Guard {
+        if self.percent(60) {
+            let key = self.key(self.shape.keys);
+            let version = state.key_version(&key);
+            let other = if self.percent(50) { version + 1 } else { version.saturating_sub(1) };
+            return Guard::KeyVersion { key, version: if miss { other } else { version } };
+        }
+        let fences = state.fences();
+        let mut token = fences.fence + self.rng.random_range(0..8);
+        if miss && !fences.sessions.is_empty() {
+            token = fences.sessions[self.rng.random_range(0..fences.sessions.len())];
+        }
+        Guard::Fence { token }
+    }
+
     /// Returns the region version as far as the generator knows it: that of the object, where other clients write to it
     /// too.
     fn region_version(&self, object: &ObjectId, state: &ObjectState, fork: &Fork, range: ByteRange) -> u64 {
@@ -323,6 +346,13 @@ impl Generator {
 
     fn read(&mut self, state: &ObjectState) -> Read {
         let limit = self.rng.random_range(0..6);
+        if self.shape.key_versions_and_sessions && self.percent(15) {
+            return match self.rng.random_range(0..3) {
+                0 => Read::VersionedKey { key: self.key(self.shape.keys) },
+                1 => Read::VersionedKeys { range: self.key_range(), limit, values: self.percent(50) },
+                _ => Read::Fences,
+            };
+        }
         match self.rng.random_range(0..16) {
             0..=5 => {
                 let fork = self.fork();
@@ -339,25 +369,30 @@ impl Generator {
             9 => Read::Stat,
             10 => Read::Forks { after: if self.percent(50) { None } else { Some(self.fork()) }, limit },
             11 => Read::Key { key: self.key(self.shape.keys) },
-            12 | 13 => {
-                let mut range = KeyRange::all();
-                if self.percent(30) {
-                    range.prefix = Bytes::from_static(b"k/");
-                }
-                if self.percent(30) {
-                    range.after = Some(self.key(self.shape.keys).to_bytes());
-                }
-                if self.percent(30) {
-                    range.before = Some(self.key(self.shape.keys).to_bytes());
-                }
-                Read::Keys { range, limit, values: self.percent(50) }
-            }
+            12 | 13 => Read::Keys { range: self.key_range(), limit, values: self.percent(50) },
             14 => Read::Attribute { name: self.key(self.shape.attributes) },
             _ => Read::Attributes,
         }
     }
 
+    fn key_range(&mut self) -> KeyRange {
+        let mut range = KeyRange::all();
+        if self.percent(30) {
+            range.prefix = Bytes::from_static(b"k/");
+        }
+        if self.percent(30) {
+            range.after = Some(self.key(self.shape.keys).to_bytes());
+        }
+        if self.percent(30) {
+            range.before = Some(self.key(self.shape.keys).to_bytes());
+        }
+        range
+    }
+
     fn write(&mut self) -> Write {
+        if self.shape.key_versions_and_sessions && self.percent(4) {
+            return Write::FenceSession { session: self.rng.random_range(0..24) };
+        }
         if self.percent(self.shape.remove_percent) {
             return Write::Remove;
         }

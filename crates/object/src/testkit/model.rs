@@ -1,9 +1,10 @@
 //! The reference model: the definition of a store's behaviour, written to be read and to be right, not to be fast.
 //!
 //! Invariants: the pieces of a fork do not overlap and none is empty; no piece is newer than its object's version
-//! or older than its floor; an object that does not exist has no forks, keys or attributes.
+//! or older than its floor; an object that does not exist has no forks, keys or attributes; no fenced session is below
+//! the fence.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use bytes::Bytes;
@@ -68,8 +69,12 @@ pub struct ObjectState {
     /// The version of the last removal; no byte of the object is older.
     floor: u64,
     fence: u64,
+    /// The fenced sessions that are not below the fence.
+    fenced: BTreeSet<u64>,
     forks: BTreeMap<Fork, ForkState>,
     keys: BTreeMap<Key, Bytes>,
+    /// The version of each key.
+    key_versions: BTreeMap<Key, u64>,
     attributes: BTreeMap<Key, Bytes>,
 }
 
@@ -103,9 +108,19 @@ impl ObjectState {
         self.version
     }
 
-    /// Returns the greatest fencing token that the object has seen.
+    /// Returns the least number of a session that passes, unless it is fenced by itself.
     pub fn fence(&self) -> u64 {
         self.fence
+    }
+
+    /// Returns the object's fence and its fenced sessions.
+    pub fn fences(&self) -> Fences {
+        Fences { fence: self.fence, sessions: self.fenced.iter().copied().collect() }
+    }
+
+    /// Returns the version of a key; 0 if there is no such key.
+    pub fn key_version(&self, key: &Key) -> u64 {
+        self.key_versions.get(key).copied().unwrap_or(0)
     }
 
     /// Returns the region version of a range.
@@ -187,7 +202,13 @@ impl ObjectState {
                 let value = self.attributes.get(name).cloned();
                 (check.holds(value.as_deref()), Found::Value(value))
             }
-            Guard::Fence { token } => (self.fence <= *token, Found::Fence(self.fence)),
+            Guard::KeyVersion { key, version } => {
+                let found = self.key_version(key);
+                (found == *version, Found::KeyVersion(found))
+            }
+            Guard::Fence { token } => {
+                (self.fence <= *token && !self.fenced.contains(token), Found::Fence(self.fence))
+            }
         };
         (!holds).then_some(found)
     }
@@ -212,6 +233,22 @@ impl ObjectState {
                 Read::Attributes => {
                     Answer::Keys(key_page(self.attributes.iter(), u32::MAX, true, first, &mut budget))
                 }
+                Read::VersionedKey { key } => {
+                    let value = charge(self.keys.get(key), &mut budget);
+                    let versioned = |value| Versioned { value, version: self.key_version(key) };
+                    Answer::VersionedValue(value.map(versioned))
+                }
+                Read::VersionedKeys { range, limit, values } => {
+                    let keys = self.keys.iter().filter(|(key, _)| range.contains(key.as_bytes()));
+                    let page = key_page(keys, *limit, *values, first, &mut budget);
+                    let versioned = |(key, value)| {
+                        let version = self.key_version(&key);
+                        (key, Versioned { value, version })
+                    };
+                    let entries = page.entries.into_iter().map(versioned).collect();
+                    Answer::VersionedKeys(VersionedKeyPage { entries, more: page.more })
+                }
+                Read::Fences => Answer::Fences(self.fences()),
             });
         }
         answers
@@ -366,9 +403,11 @@ impl ObjectState {
             }
             Write::SetKey { key, value } => {
                 self.keys.insert(key.clone(), value.clone());
+                self.key_versions.insert(key.clone(), stamp);
             }
             Write::RemoveKey { key } => {
                 self.keys.remove(key);
+                self.key_versions.remove(key);
             }
             Write::SetAttribute { name, value } => {
                 self.attributes.insert(name.clone(), value.clone());
@@ -376,11 +415,30 @@ impl ObjectState {
             Write::RemoveAttribute { name } => {
                 self.attributes.remove(name);
             }
-            Write::RaiseFence { token } => self.fence = self.fence.max(*token),
+            Write::RaiseFence { token } => self.raise_fence(*token),
+            Write::FenceSession { session } => {
+                if *session >= self.fence {
+                    self.fenced.insert(*session);
+                }
+                if self.fenced.len() > FENCED_SESSIONS_MAX
+                    && let Some(lowest) = self.fenced.first()
+                {
+                    // It is below others, so that there is a number above it.
+                    self.raise_fence(lowest + 1);
+                }
+            }
             Write::Remove => {
-                *self = Self { version: stamp, floor: stamp, fence: self.fence, ..Self::default() };
+                let fenced = std::mem::take(&mut self.fenced);
+                *self = Self { version: stamp, floor: stamp, fence: self.fence, fenced, ..Self::default() };
             }
         }
+    }
+}
+
+impl ObjectState {
+    fn raise_fence(&mut self, least: u64) {
+        self.fence = self.fence.max(least);
+        self.fenced.retain(|session| *session >= self.fence);
     }
 }
 

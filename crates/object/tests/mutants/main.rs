@@ -1,7 +1,9 @@
 //! Stores that break one rule each and must not pass the conformance suite, which is worth something only if it fails.
 
 mod answers;
+mod fences;
 mod guards;
+mod key_versions;
 mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,7 +112,7 @@ fn reads(change: impl Fn(&mut Read) + Send + Sync + 'static) -> Box<dyn ObjectSt
 }
 
 /// A guard that always holds.
-const HOLDS: Guard = Guard::Fence { token: u64::MAX };
+const HOLDS: Guard = Guard::Region { fork: Fork::DEFAULT, range: ByteRange::new(0, 0), version: u64::MAX };
 
 /// Returns the cases, of those whose names begin with `prefix`, that a store fails; only the first unless `all`.
 fn failures(store: &dyn ObjectStore, prefix: &str, all: bool) -> Vec<&'static str> {

@@ -49,11 +49,27 @@ fn histories(t: &Trial<'_>, count: u64, transactions: usize, shape: Shape) -> Re
     Ok(())
 }
 
-/// Compares every byte, extent, key and attribute of objects with the model's: a failure says what differs.
+/// Compares every byte, extent, key and attribute of objects with the model's, their versions, and fences: a failure
+/// says what differs.
 pub fn compare(store: &dyn ObjectStore, model: &Model, objects: &[ObjectId]) -> Result<(), Failure> {
+    compare_by(store, model, objects, |_| true)
+}
+
+/// Compares as [`compare`] does, but for the versions of keys, which copies of an object do not keep.
+pub fn compare_copies(store: &dyn ObjectStore, model: &Model, objects: &[ObjectId]) -> Result<(), Failure> {
+    let shows_versions = |read: &Read| matches!(read, Read::VersionedKeys { .. });
+    compare_by(store, model, objects, |probe| !probe.reads.iter().any(shows_versions))
+}
+
+fn compare_by(
+    store: &dyn ObjectStore,
+    model: &Model,
+    objects: &[ObjectId],
+    is_meant: impl Fn(&Transaction) -> bool,
+) -> Result<(), Failure> {
     for object in objects {
         let mut state = model.object(object).cloned().unwrap_or_default();
-        for probe in probes(&state) {
+        for probe in probes(&state).into_iter().filter(&is_meant) {
             let expected = state.apply(&probe);
             let found = block_on(store.apply(object, probe.clone()));
             if found != expected {
@@ -67,7 +83,19 @@ pub fn compare(store: &dyn ObjectStore, model: &Model, objects: &[ObjectId]) -> 
 
 /// Returns transactions of reads that together show everything of an object in a state, and that it has nothing else.
 pub fn probes(state: &ObjectState) -> Vec<Transaction> {
-    let mut probes = vec![Transaction::new().read(Read::Stat)];
+    let mut probes = vec![Transaction::new().read(Read::Stat).read(Read::Fences)];
+    let mut after = None;
+    loop {
+        // The greatest page without values is never cut for its length.
+        let range = KeyRange { after: after.take(), ..KeyRange::all() };
+        let names = state.keys().keys().filter(|key| range.contains(key.as_bytes()));
+        after = names.take(PAGE_ENTRIES_MAX).nth(PAGE_ENTRIES_MAX - 1).map(Key::to_bytes);
+        let limit = PAGE_ENTRIES_MAX as u32;
+        probes.push(Transaction::new().read(Read::VersionedKeys { range, limit, values: false }));
+        if after.is_none() {
+            break;
+        }
+    }
     let mut after = None;
     for (index, key) in state.keys().keys().enumerate() {
         // A page of 8 values of the greatest size is never cut.

@@ -41,7 +41,8 @@ fn first_failing(t: &Trial<'_>) -> Result<(), Failure> {
     let a = t.object("a");
     let set = tx().write(D, 0, "data").change(Write::SetKey { key: key("k"), value: "1".into() });
     let set = set.change(Write::SetAttribute { name: key("k"), value: "2".into() });
-    t.done(&a, set.change(Write::RaiseFence { token: 5 }))?;
+    let set = set.change(Write::RaiseFence { token: 5 }).change(Write::FenceSession { session: 8 });
+    t.done(&a, set)?;
     let holding = [
         Guard::Exists,
         Guard::Region { fork: D, range: span(0, 4), version: 1 },
@@ -49,6 +50,8 @@ fn first_failing(t: &Trial<'_>) -> Result<(), Failure> {
         Guard::Key { key: key("k"), check: Check::Equal("1".into()) },
         Guard::Attribute { name: key("k"), check: Check::Equal("2".into()) },
         Guard::Version { version: 1 },
+        Guard::KeyVersion { key: key("k"), version: 1 },
+        Guard::KeyVersion { key: key("none"), version: 0 },
         Guard::Fence { token: 5 },
     ];
     let region =
@@ -65,7 +68,11 @@ fn first_failing(t: &Trial<'_>) -> Result<(), Failure> {
         (Guard::Key { key: key("none"), check: Check::Present }, Found::Value(None)),
         (Guard::Version { version: 0 }, Found::Object { exists: true }),
         (Guard::Version { version: 2 }, Found::Object { exists: true }),
+        (Guard::KeyVersion { key: key("k"), version: 0 }, Found::KeyVersion(1)),
+        (Guard::KeyVersion { key: key("k"), version: 2 }, Found::KeyVersion(1)),
+        (Guard::KeyVersion { key: key("none"), version: 1 }, Found::KeyVersion(0)),
         (Guard::Fence { token: 4 }, Found::Fence(5)),
+        (Guard::Fence { token: 8 }, Found::Fence(5)),
     ];
     for (guard, found) in &failing {
         for at in 0..=holding.len() {
@@ -100,6 +107,7 @@ fn nothing_applied(t: &Trial<'_>) -> Result<(), Failure> {
         Write::RemoveKey { key: key("k") },
         Write::SetAttribute { name: key("a"), value: "lost".into() },
         Write::RaiseFence { token: 7 },
+        Write::FenceSession { session: 9 },
         Write::Remove,
     ];
     t.refused(&a, Transaction { writes, ..tx().if_version(D, span(0, 4), 0) })?;
@@ -110,6 +118,7 @@ fn nothing_applied(t: &Trial<'_>) -> Result<(), Failure> {
     same!(read, kept, "not the bytes, nor their extents");
     same!(t.range(&a, &fork("f"), span(0, 100))?, RangeRead::default(), "in no fork");
     same!(t.key(&a, "k")?, Some("v".into()), "nor keys");
+    same!(t.fences(&a)?, Fences::default(), "nor fences");
     Ok(())
 }
 

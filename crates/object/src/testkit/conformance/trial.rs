@@ -227,6 +227,22 @@ impl<'a> Trial<'a> {
         }
     }
 
+    /// Reads a key's value and version.
+    pub fn versioned_key(&self, object: &ObjectId, name: &str) -> Result<Option<Versioned>, Failure> {
+        match self.answer(object, Read::VersionedKey { key: key(name) })? {
+            Answer::VersionedValue(found) => Ok(found),
+            other => Err(Failure(format!("{other:?} answers a read of a key and its version"))),
+        }
+    }
+
+    /// Reads the object's fence and its fenced sessions.
+    pub fn fences(&self, object: &ObjectId) -> Result<Fences, Failure> {
+        match self.answer(object, Read::Fences)? {
+            Answer::Fences(fences) => Ok(fences),
+            other => Err(Failure(format!("{other:?} answers a read of fences"))),
+        }
+    }
+
     /// Reads a page of keys.
     pub fn keys(
         &self,
