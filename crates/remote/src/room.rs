@@ -6,9 +6,6 @@ use nacre_object::limit::{
 };
 use nacre_object::{ByteRange, Extent, Guard, Read, Transaction};
 
-/// The assumed bytes of data per extent: an object whose extents are shorter on average takes more than is reserved for
-/// reading it. (A reservation for extents of one byte each would be thirty times the data.)
-const EXTENT_DATA_BYTES: u64 = 16;
 /// The bytes that an answer takes besides its contents.
 const ANSWER_BYTES: usize = 128;
 
@@ -52,7 +49,7 @@ pub(crate) fn reply_bytes(transaction: &Transaction, account_bytes: usize) -> us
     (data.min(REPLY_BYTES_MAX) + rest).max(found) + ANSWER_BYTES
 }
 
+/// Returns the most memory that the extents of a range take: each of its bytes may be one of its own.
 fn extents(range: &ByteRange) -> usize {
-    let count = (range.len / EXTENT_DATA_BYTES + 1).min(EXTENTS_PER_READ_MAX as u64) as usize;
-    count * size_of::<Extent>()
+    range.len.min(EXTENTS_PER_READ_MAX as u64) as usize * size_of::<Extent>()
 }

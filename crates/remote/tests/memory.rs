@@ -30,7 +30,8 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some("serve") {
         return serve();
     }
-    let cases: [(&str, fn()); 3] = [
+    let cases: [(&str, fn()); 4] = [
+        ("small reads of many extents whose replies nobody reads", extents),
         ("reads whose replies nobody reads", reads),
         ("stale conditional writes whose refusals nobody reads", refusals),
         ("one small request for a huge reply", huge_reply),
@@ -173,6 +174,29 @@ fn reads() {
         }
     }
     check("100 reads of 16 MiB", served.growth(before, &deaf[..1]));
+}
+
+/// Sends 4,096 reads of 4 KiB over each of two connections, of an object in which every byte is an extent.
+fn extents() {
+    let served = Served::start();
+    // Neighbours are of different versions.
+    for parity in [0, 1] {
+        let extents = (0..2048u64).map(|n| (n * 2 + parity, bytes::Bytes::from_static(b"x"))).collect();
+        served
+            .apply(Transaction::new().change(nacre_object::Write::Extents { fork: Fork::DEFAULT, extents }));
+    }
+    let read = Transaction::new().read_range(Fork::DEFAULT, ByteRange::new(0, 4095));
+    let Outcome::Done(done) = served.apply(read.clone()) else { panic!("not refused") };
+    let nacre_object::Answer::Range(range) = &done.answers[0] else { panic!("a range") };
+    assert_eq!(range.extents.len(), 4095);
+    let before = served.settle();
+    let mut deaf: Vec<TcpStream> = (0..2).map(|_| served.introduced()).collect();
+    for id in 1..=4096 {
+        for stream in &mut deaf {
+            stream.write_all(&request(id, "o", &read)).unwrap();
+        }
+    }
+    check("8,192 reads of 4,095 extents", served.growth(before, &deaf[..1]));
 }
 
 /// Sends 1,024 conditional writes that are refused, each with a region of a mebibyte.

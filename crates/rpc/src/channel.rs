@@ -21,18 +21,19 @@ impl Channel {
         Self { stream, seal }
     }
 
-    /// Reads once as soon as there is something to read. Returns how many bytes arrived; 0 means the end of the stream.
+    /// Reads once, at most `bytes_max` bytes, as soon as there is something to read. Returns how many bytes arrived; 0 means the end of the stream.
     pub(crate) fn poll_read(
         &mut self,
         context: &mut Context<'_>,
         inbox: &mut Inbox,
+        bytes_max: usize,
     ) -> Poll<io::Result<usize>> {
         loop {
             std::task::ready!(self.stream.poll_read_ready(context))?;
             let read = match &mut self.seal {
-                None => inbox.read(&self.stream),
+                None => inbox.read(&self.stream, bytes_max),
                 Some(seal) => {
-                    let read = self.stream.try_read_buf(seal.receive());
+                    let read = self.stream.try_read_buf(seal.receive(), bytes_max);
                     if read.is_ok() {
                         inbox.fill(|buffer| seal.open(buffer))?;
                     }
@@ -97,6 +98,36 @@ impl Channel {
     /// True if everything that left the outbox has been written.
     pub(crate) fn is_flushed(&self) -> bool {
         self.seal.as_ref().is_none_or(|seal| seal.unwritten().is_empty())
+    }
+
+    /// Returns whether there is something to read; if not, the task is woken when there is.
+    ///
+    /// # Errors
+    ///
+    /// `UnexpectedEof` if the peer has closed the connection.
+    pub(crate) fn has_input(&self, context: &mut Context<'_>) -> io::Result<bool> {
+        while let Poll::Ready(ready) = self.stream.poll_read_ready(context) {
+            ready?;
+            match self.stream.try_peek() {
+                Ok(false) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(true) => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// True if part of a sealed record was received and the rest was not.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.seal.as_ref().is_some_and(|seal| seal.is_partial())
+    }
+
+    /// Releases the memory that an idle connection does not need.
+    pub(crate) fn release(&mut self) {
+        if let Some(seal) = &mut self.seal {
+            seal.release();
+        }
     }
 
     /// Returns the bytes of memory held by the seal.

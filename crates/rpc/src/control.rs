@@ -6,7 +6,7 @@ use nacre_object::{ErrorKind, StoreError};
 use crate::cursor::Cursor;
 use crate::error::WireError;
 use crate::frame::{Frame, Kind};
-use crate::limit::ERROR_TEXT_BYTES_MAX;
+use crate::limit::{ERROR_TEXT_BYTES_MAX, EVENT_OVERHEAD_BYTES, READ_BYTES};
 use crate::outbox::Outbox;
 
 /// Writes a message without a body.
@@ -82,15 +82,15 @@ pub fn get_cancel(body: &Bytes) -> Result<u8, WireError> {
     Ok(service)
 }
 
-/// Writes a `WINDOW`: so many bytes of events were consumed.
-pub fn put_window(outbox: &mut Outbox, bytes: u32) {
-    let open = outbox.begin(Kind::WINDOW, 0);
+/// Writes a `WINDOW`: so many bytes were consumed, of the parts of the reply to request `id`, or of events if it is 0.
+pub fn put_window(outbox: &mut Outbox, id: u64, bytes: u32) {
+    let open = outbox.begin(Kind::WINDOW, id);
     outbox.u32(bytes);
     // The body is four bytes long.
     let _ = outbox.end(open);
 }
 
-/// Reads from a `WINDOW` how many bytes of events were consumed.
+/// Reads from a `WINDOW` how many bytes were consumed.
 pub fn get_window(body: &Bytes) -> Result<usize, WireError> {
     let mut cursor = Cursor::new(body);
     let bytes = cursor.u32()? as usize;
@@ -128,6 +128,17 @@ pub fn get_event(frame: &Frame) -> Result<(u64, Bytes), WireError> {
 /// Reads the end of a subscription: the error that ended it, if any.
 pub fn get_end(body: &Bytes) -> Result<Option<StoreError>, WireError> {
     if body.is_empty() { Ok(None) } else { get_error(body).map(Some) }
+}
+
+/// Returns the share of a mailbox and of the window that an event or a part of a reply occupies, in bytes.
+pub(crate) fn cost(payload: &Bytes) -> usize {
+    payload.len() + EVENT_OVERHEAD_BYTES
+}
+
+/// Returns bytes that are kept for an unknown time: few of them as a copy, so that they do not keep the whole receive
+/// buffer alive.
+pub(crate) fn detached(bytes: Bytes) -> Bytes {
+    if bytes.len() < READ_BYTES / 4 { Bytes::copy_from_slice(&bytes) } else { bytes }
 }
 
 /// The id of a session, and the secret that resumes it after its connection broke.

@@ -44,7 +44,8 @@ impl Kind {
     pub const EVENT: Kind = Kind::new(CONTROL, 9);
     /// The subscription has ended. Body: empty, or code and text of an error. Version 3.
     pub const END: Kind = Kind::new(CONTROL, 10);
-    /// The number of bytes of events that the client has consumed. No id. Version 3.
+    /// The number of bytes that the client has consumed, of the parts of a reply, or of events if there is no id.
+    /// Version 3.
     pub const WINDOW: Kind = Kind::new(CONTROL, 11);
     /// The beginning of a session: features, and the session to be resumed, if any. Version 3.
     pub const BEGIN: Kind = Kind::new(CONTROL, 12);

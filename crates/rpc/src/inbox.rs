@@ -48,10 +48,10 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Reads once. Returns how many bytes arrived; 0 means the end of the stream.
-    pub(crate) fn read(&mut self, stream: &Stream) -> io::Result<usize> {
+    /// Reads once, at most `bytes_max` bytes. Returns how many arrived; 0 means the end of the stream.
+    pub(crate) fn read(&mut self, stream: &Stream, bytes_max: usize) -> io::Result<usize> {
         self.make_room();
-        stream.try_read_buf(&mut self.buffer)
+        stream.try_read_buf(&mut self.buffer, bytes_max)
     }
 
     /// Appends bytes by other means than a read from the socket.

@@ -11,11 +11,12 @@ pub const HEADER_BYTES: usize = 16;
 /// Largest body of a frame, in bytes. The largest transaction that the model allows takes less: 16 MiB of payload,
 /// and 4096 operations with names of at most three times 1 KiB.
 pub const BODY_BYTES_MAX: usize = 32 << 20;
-/// The bytes of events that a server may send before the client acknowledges consuming them.
+/// The bytes of events, and of the parts of one reply, that a server may send before the client acknowledges consuming
+/// them.
 pub const WINDOW_BYTES: usize = 256 << 10;
-/// The share of the window that an event occupies beyond its payload, in bytes.
+/// The share of the window that an event or a part occupies beyond its payload, in bytes.
 pub const EVENT_OVERHEAD_BYTES: usize = 64;
-/// Longest payload of an event, in bytes.
+/// Longest payload of an event, and of a part of a reply, in bytes.
 pub const EVENT_BYTES_MAX: usize = 64 << 10;
 /// Longest text of an error, in bytes; a longer one is cut.
 pub const ERROR_TEXT_BYTES_MAX: usize = 4096;

@@ -69,6 +69,18 @@ impl Seal {
         Ok(())
     }
 
+    /// True if part of a record was received and the rest was not.
+    pub(crate) fn is_partial(&self) -> bool {
+        !self.received.is_empty()
+    }
+
+    /// Moves part of a record into a buffer of its own size.
+    pub(crate) fn release(&mut self) {
+        if self.received.capacity() > 2 * self.received.len() {
+            self.received = BytesMut::from(&self.received[..]);
+        }
+    }
+
     /// Returns the sealed bytes to be written next; empty if there are none.
     pub(crate) fn unwritten(&self) -> &[u8] {
         &self.sealed[self.written..]

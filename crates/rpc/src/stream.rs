@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use nacre_object::{ErrorKind, StoreError};
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
@@ -159,8 +161,16 @@ impl Stream {
         either!(self, stream => stream.poll_write_ready(context))
     }
 
-    pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut) -> io::Result<usize> {
-        either!(self, stream => stream.try_read_buf(buffer))
+    /// Reads once, at most `bytes_max` bytes.
+    pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut, bytes_max: usize) -> io::Result<usize> {
+        either!(self, stream => stream.try_read_buf(&mut buffer.limit(bytes_max)))
+    }
+
+    /// Returns whether there is anything to read, without reading it; false if the stream has ended.
+    pub(crate) fn try_peek(&self) -> io::Result<bool> {
+        let mut byte = [MaybeUninit::uninit()];
+        either!(self, stream => stream.try_io(Interest::READABLE, || SockRef::from(stream).peek(&mut byte)))
+            .map(|count| count > 0)
     }
 
     pub(crate) fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
@@ -226,7 +236,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
         .with_time(Duration::from_secs(20))
         .with_interval(Duration::from_secs(10))
         .with_retries(4);
-    let socket = socket2::SockRef::from(stream);
+    let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&keepalive)?;
     // Detects also a peer that vanished while bytes to it are unacknowledged.
     #[cfg(target_os = "linux")]

@@ -18,7 +18,9 @@ use rand::{Rng, SeedableRng};
 use support::*;
 
 fn open_server() -> Server {
-    serve_with(Services::new().with(ToyService(Arc::default())), ServerLimits::default(), None)
+    // Sessions that random frames begin end soon.
+    let limits = ServerLimits { session_timeout: Duration::from_millis(100), ..Default::default() };
+    serve_with(Services::new().with(ToyService(Arc::default())), limits, None)
 }
 
 /// Opens a raw connection in a version of the protocol.
@@ -170,7 +172,7 @@ fn samples() -> Vec<(&'static str, BytesMut)> {
         ("gap", bytes_of(|out| control::put_event(out, flag::GAP, 3, 5, &Bytes::new()))),
         ("end", bytes_of(|out| control::put_end(out, 3, None))),
         ("end_error", bytes_of(|out| control::put_end(out, 3, Some(&error)))),
-        ("window", bytes_of(|out| control::put_window(out, 0x0102_0304))),
+        ("window", bytes_of(|out| control::put_window(out, 0, 0x0102_0304))),
         (
             "request_with_deadline",
             bytes_of(|out| {

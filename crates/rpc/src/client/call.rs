@@ -4,7 +4,6 @@
 //! where that is harmless: if the request cannot have reached the server, or changes nothing. Any other request whose
 //! reply was lost ends as [`ErrorKind::Unknown`].
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -14,6 +13,7 @@ use nacre_object::{ErrorKind, StoreError};
 
 use crate::client::event::Event;
 use crate::client::link::{Link, Submitted};
+use crate::client::part::Parts;
 use crate::client::state::{Answer, Loss, Manner, Ticket};
 use crate::error::WireError;
 use crate::frame::{Frame, Kind};
@@ -66,7 +66,7 @@ pub struct Call<R: Request> {
     attempts: u32,
     manner: Manner,
     /// Parts of the reply that had not been taken when its end came.
-    parts: VecDeque<Bytes>,
+    parts: Parts,
 }
 
 impl<R: Request> Call<R> {
@@ -78,7 +78,7 @@ impl<R: Request> Call<R> {
     fn start_with(link: Arc<Link>, request: R, subscribes: bool) -> Self {
         let manner = Manner { cancels: request.cancels(), latest: request.wants_latest_part(), subscribes };
         let mut call =
-            Call { link, request, place: Place::Outside, attempts: 0, manner, parts: VecDeque::new() };
+            Call { link, request, place: Place::Outside, attempts: 0, manner, parts: Parts::default() };
         if let Err(error) = call.submit(None) {
             call.place = Place::Failed(error);
         }
@@ -95,11 +95,12 @@ impl<R: Request> Call<R> {
     }
 
     /// Takes the next part of the reply that came ahead of its end, if there is one. The task that polls the call is
-    /// woken when a part arrives; parts are kept until they are taken, even after the end.
+    /// woken when a part arrives; parts are kept until they are taken, even after the end. While about 256 KiB of them
+    /// are not taken, the server makes no more, and the reply does not end.
     pub fn take_part(&mut self) -> Option<Bytes> {
         match self.place {
             Place::Under(ticket) => self.link.take_part(ticket),
-            _ => self.parts.pop_front(),
+            _ => self.parts.take(),
         }
     }
 

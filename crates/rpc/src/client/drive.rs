@@ -19,6 +19,7 @@ use crate::control::{self, Beginning, SessionKey};
 use crate::frame::{Frame, Kind};
 use crate::handshake;
 use crate::inbox::Inbox;
+use crate::limit::READ_BYTES;
 use crate::outbox::Outbox;
 use crate::stream::Stream;
 
@@ -159,7 +160,8 @@ async fn connect(link: &Link) -> Result<Greeting, StoreError> {
         Ok::<_, StoreError>(Channel::new(stream, seal))
     };
     let channel = tokio::time::timeout(timeout, introduced).await.map_err(late)??;
-    let mut greeting = Greeting { channel, inbox: Inbox::default(), early: Vec::new(), timeout };
+    let mut greeting =
+        Greeting { channel, inbox: Inbox::default(), early: Vec::new(), early_bytes: 0, timeout };
     begin(link, &mut greeting).await?;
     link.greeter.greet(&mut greeting).await?;
     Ok(greeting)
@@ -280,7 +282,7 @@ impl<'a> Connection<'a> {
     fn flush(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         let mut progress = false;
         loop {
-            if self.sending.is_empty() && !self.leaving {
+            if self.sending.is_empty() {
                 self.sending.release(KEPT_BYTES_MAX);
                 let mut state = self.driving.link.state.lock();
                 state.listen(context.waker());
@@ -308,7 +310,7 @@ impl<'a> Connection<'a> {
 
     /// Reads once and delivers what arrived. Returns whether bytes were read.
     fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
-        match self.channel.poll_read(context, &mut self.inbox) {
+        match self.channel.poll_read(context, &mut self.inbox, READ_BYTES) {
             Poll::Pending => return Ok(false),
             Poll::Ready(Err(error)) => return Err(error),
             Poll::Ready(Ok(0)) => return Err(io::Error::other("the server closed the connection")),
@@ -321,6 +323,7 @@ impl<'a> Connection<'a> {
 
     /// Delivers all complete replies that were received to their callers.
     fn deliver(&mut self) -> io::Result<()> {
+        let mut leaves = false;
         let mut state = self.driving.link.state.lock();
         for frame in self.early.drain(..) {
             // Events do not end a call, so the return value does not matter here.
@@ -331,7 +334,7 @@ impl<'a> Connection<'a> {
                 continue;
             }
             if frame.kind == Kind::GOODBYE {
-                self.leaving = true;
+                leaves |= !std::mem::replace(&mut self.leaving, true);
                 continue;
             }
             if frame.id == 0 && frame.kind == Kind::ERROR {
@@ -343,7 +346,7 @@ impl<'a> Connection<'a> {
             }
         }
         drop(state);
-        if self.leaving {
+        if leaves {
             self.driving.link.leave(&mut self.wakers);
         }
         self.wakers.drain(..).for_each(Waker::wake);

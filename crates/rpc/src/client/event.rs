@@ -6,13 +6,19 @@ use std::task::Waker;
 use bytes::Bytes;
 use nacre_object::StoreError;
 
+use crate::control::{cost, detached};
 use crate::frame::{Frame, flag};
-use crate::limit::EVENT_OVERHEAD_BYTES;
+use crate::limit::WINDOW_BYTES;
+
+/// The bytes of events that may wait for a subscriber; further ones are dropped.
+const UNREAD_BYTES_MAX: usize = 2 * WINDOW_BYTES;
 
 /// The events of a subscription that its subscriber has not taken yet.
 #[derive(Default)]
 pub(super) struct Events {
-    pub(super) queue: VecDeque<Event>,
+    queue: VecDeque<Event>,
+    /// The bytes of the queue, as the window counts them.
+    unread: usize,
     /// The number of the latest event.
     sequence: u64,
     pub(super) waker: Option<Waker>,
@@ -33,21 +39,45 @@ impl Event {
     /// Returns the share of the window that it occupies, in bytes.
     pub(super) fn cost(&self) -> usize {
         match self {
-            Event::Pushed(payload) => EVENT_OVERHEAD_BYTES + payload.len(),
+            Event::Pushed(payload) => cost(payload),
             Event::Missed(_) => 0,
         }
     }
 }
 
 impl Events {
-    pub(super) fn push(&mut self, frame: &Frame, sequence: u64, payload: Bytes) {
-        let last = if frame.flags & flag::GAP != 0 { sequence } else { sequence.saturating_sub(1) };
+    /// Adds an event or a gap. Returns the bytes of the window that need no consuming: those of a gap, and of an event
+    /// that is dropped because too much is unread already. The latter happens only after the session was resumed, when
+    /// the server does not know what is unread, or if the server ignores the window.
+    pub(super) fn push(&mut self, frame: &Frame, sequence: u64, payload: Bytes) -> usize {
+        let bytes = cost(&payload);
+        let dropped = frame.flags & flag::GAP != 0 || self.unread + bytes > UNREAD_BYTES_MAX;
+        let last = if dropped { sequence } else { sequence.saturating_sub(1) };
         if last > self.sequence {
-            self.queue.push_back(Event::Missed(last - self.sequence));
+            let missed = last - self.sequence;
+            match self.queue.back_mut() {
+                Some(Event::Missed(before)) => *before += missed,
+                _ => self.queue.push_back(Event::Missed(missed)),
+            }
         }
         self.sequence = sequence;
-        if frame.flags & flag::GAP == 0 {
-            self.queue.push_back(Event::Pushed(payload));
+        if dropped {
+            return bytes;
         }
+        self.unread += bytes;
+        self.queue.push_back(Event::Pushed(detached(payload)));
+        0
+    }
+
+    /// Returns the bytes that are unread, as the window counts them.
+    pub(super) fn unread(&self) -> usize {
+        self.unread
+    }
+
+    /// Takes the next event or gap.
+    pub(super) fn take(&mut self) -> Option<Event> {
+        let event = self.queue.pop_front()?;
+        self.unread -= event.cost();
+        Some(event)
     }
 }

@@ -19,6 +19,7 @@ use slab::Slab;
 
 use crate::client::drive::{self, Host};
 use crate::client::event::Event;
+use crate::client::part::Parts;
 use crate::client::state::{Answer, Call, Loss, Manner, Stage, State, Ticket};
 use crate::client::{Greeter, LinkOptions};
 use crate::control;
@@ -141,7 +142,7 @@ impl Link {
         let index = state.calls.vacant_key();
         encode(&mut state.outbox, u64::from(generation) << 32 | index as u64)?;
         let stage = Stage::Waiting(waker.cloned());
-        state.calls.insert(Call { generation, start, stage, manner, parts: VecDeque::new(), reply: None });
+        state.calls.insert(Call { generation, start, stage, manner, parts: Parts::default(), reply: None });
         let driver = state.tell();
         drop(state);
         if let Some(driver) = driver {
@@ -199,7 +200,7 @@ impl Link {
         let Stage::Subscribed(events) = &mut state.calls[ticket.index as usize].stage else {
             unreachable!("a subscription stays one until it is abandoned")
         };
-        if let Some(event) = events.queue.pop_front() {
+        if let Some(event) = events.take() {
             if let Some(driver) = state.consume(event.cost()) {
                 driver.wake();
             }
@@ -218,7 +219,13 @@ impl Link {
     /// Takes the next part of the reply to a call.
     pub(super) fn take_part(&self, ticket: Ticket) -> Option<Bytes> {
         let mut state = self.state.lock();
-        state.calls.get_mut(ticket.index as usize).and_then(|call| call.parts.pop_front())
+        let part = state.calls.get_mut(ticket.index as usize)?.parts.take();
+        let driver = state.report_parts(ticket);
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        part
     }
 
     /// Abandons a call whose caller no longer waits for the reply or no longer wants the events, and tells the service
@@ -233,7 +240,7 @@ impl Link {
             // The server assumes that the caller has received it.
             Stage::Replied(frame) => (true, frame.kind != Kind::ERROR),
             Stage::Subscribed(events) => {
-                unread = events.queue.iter().map(Event::cost).sum();
+                unread = events.unread();
                 (events.ended.is_some(), events.ended.is_none())
             }
             Stage::Lost(_) | Stage::Abandoned => (true, false),
@@ -252,6 +259,7 @@ impl Link {
             }
             driver = driver.or(state.tell());
         }
+        driver = driver.or(state.report_parts(ticket));
         drop(state);
         if let Some(driver) = driver {
             driver.wake();
@@ -262,7 +270,8 @@ impl Link {
         unreachable_server(&self.address, "it is shutting down")
     }
 
-    /// Notes that the server takes no more requests, and fails those that were not written yet.
+    /// Notes that the server takes no more requests, and fails those that were not written yet. What is encoded from now
+    /// on belongs to earlier requests.
     pub(super) fn leave(&self, wakers: &mut Vec<Waker>) {
         let error = self.shutting_down();
         let mut state = self.state.lock();

@@ -4,6 +4,7 @@ mod call;
 mod drive;
 mod event;
 mod link;
+mod part;
 mod state;
 
 use std::future::poll_fn;
@@ -14,10 +15,11 @@ use std::time::Duration;
 use nacre_object::{ErrorKind, StoreError};
 
 use crate::channel::Channel;
-use crate::control;
+use crate::control::{self, cost};
 use crate::frame::{Frame, Kind};
 use crate::inbox::Inbox;
 use crate::key::ClusterKey;
+use crate::limit::{READ_BYTES, WINDOW_BYTES};
 use crate::outbox::Outbox;
 
 pub use call::{Call, Request, Subscription};
@@ -89,6 +91,7 @@ pub struct Greeting {
     inbox: Inbox,
     /// Events of a resumed session that came between the replies.
     early: Vec<Frame>,
+    early_bytes: usize,
     timeout: Duration,
 }
 
@@ -111,14 +114,23 @@ impl Greeting {
         loop {
             while let Some(frame) = self.inbox.next().map_err(nonsense)? {
                 match frame.kind {
-                    Kind::EVENT | Kind::END => self.early.push(frame),
+                    Kind::EVENT | Kind::END => {
+                        self.early_bytes += cost(&frame.body);
+                        if self.early_bytes > 2 * WINDOW_BYTES {
+                            return Err(nonsense("more events than the window allows"));
+                        }
+                        self.early.push(frame);
+                    }
                     Kind::GOODBYE => return Err(broken(io::Error::other("it is shutting down"))),
                     Kind::ERROR => return Err(control::get_failure(&frame).unwrap_or_else(nonsense)),
                     _ => return Ok(frame),
                 }
             }
             self.inbox.settle();
-            if poll_fn(|context| self.channel.poll_read(context, &mut self.inbox)).await.map_err(broken)? == 0
+            if poll_fn(|context| self.channel.poll_read(context, &mut self.inbox, READ_BYTES))
+                .await
+                .map_err(broken)?
+                == 0
             {
                 return Err(broken(io::Error::other("it closed the connection")));
             }

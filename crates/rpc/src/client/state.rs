@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 use rand::Rng;
 use slab::Slab;
 
 use crate::client::LinkOptions;
 use crate::client::event::{Event, Events};
+use crate::client::part::Parts;
 use crate::control::{self, Beginning, SessionKey};
 use crate::error::WireError;
 use crate::frame::{Frame, Kind, flag};
@@ -59,7 +59,7 @@ pub(super) struct Call {
     /// The kind of call, which decides what happens when its caller is gone.
     pub(super) manner: Manner,
     /// Parts of the reply that came ahead of its end.
-    pub(super) parts: VecDeque<Bytes>,
+    pub(super) parts: Parts,
     /// The reply that confirmed a subscription, until its caller has taken it.
     pub(super) reply: Option<Frame>,
 }
@@ -95,7 +95,7 @@ pub(super) enum Stage {
 }
 
 /// The end of a reply, and the parts of it that had not been taken before.
-pub(super) type Answer = (Frame, VecDeque<Bytes>);
+pub(super) type Answer = (Frame, Parts);
 
 /// The number of cancellations remembered for a session that may have to be resumed.
 const CANCELS_MAX: usize = 16_384;
@@ -137,7 +137,15 @@ impl State {
             return None;
         }
         // A window is far below 4 GiB.
-        control::put_window(&mut self.outbox, std::mem::take(&mut self.consumed) as u32);
+        control::put_window(&mut self.outbox, 0, std::mem::take(&mut self.consumed) as u32);
+        self.tell()
+    }
+
+    /// Reports the parts of a reply that were consumed to the server, if they are many. Returns the waker of the driver
+    /// if it is to be woken for that.
+    pub(super) fn report_parts(&mut self, ticket: Ticket) -> Option<Waker> {
+        let bytes = self.calls.get_mut(ticket.index as usize)?.parts.report()?;
+        control::put_window(&mut self.outbox, ticket.id(), bytes);
         self.tell()
     }
 
@@ -226,13 +234,15 @@ impl State {
             return Ok(true);
         }
         if frame.flags & flag::MORE != 0 {
-            if let Stage::Waiting(waker) = &mut call.stage {
-                wakers.extend(waker.take());
-                if call.manner.latest {
-                    call.parts.clear();
+            match &mut call.stage {
+                Stage::Waiting(waker) => {
+                    wakers.extend(waker.take());
+                    call.parts.push(frame.body, call.manner.latest)?;
                 }
-                call.parts.push_back(frame.body);
+                _ => call.parts.skip(&frame.body),
             }
+            // The driver is running, and looks for something to send after it has read.
+            let _ = self.report_parts(Ticket { index: index as u32, generation });
             return Ok(true);
         }
         let subscribed = call.manner.subscribes && frame.kind != Kind::ERROR;
@@ -274,8 +284,9 @@ impl State {
             }
             Stage::Subscribed(events) => {
                 let (sequence, payload) = control::get_event(frame)?;
-                events.push(frame, sequence, payload);
+                let skipped = events.push(frame, sequence, payload);
                 wakers.extend(events.waker.take());
+                let _ = self.consume(skipped);
             }
             Stage::Abandoned if frame.kind == Kind::END => {
                 self.calls.remove(index);

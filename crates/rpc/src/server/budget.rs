@@ -6,25 +6,31 @@
 //!
 //! Small requests may exceed the limit somewhat, and those of a connection that has nothing else under way a little
 //! further still; so may a large one while nothing at all is under way. Thus work goes on however much memory the peers
-//! keep occupied. For the same reason a connection that holds nothing may always be read from once, and of the
+//! keep occupied. What may last (sessions, subscriptions, events and parts of replies that wait for their readers) takes
+//! half of the account at most, so that it cannot keep requests out. For the same reason a connection that holds nothing may always be read from once, and of the
 //! connections that have received part of a request, one at a time may receive the rest: otherwise they might all wait
 //! for each other.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 
 use parking_lot::Mutex;
 
-use crate::server::stats::Stats;
+use crate::server::stats::{Counter, Stats};
 
-/// The largest reservation of a small request, in bytes.
-const SMALL_BYTES_MAX: usize = 128 << 10;
+/// The largest reservation of a small request, in bytes: that of a read of some ten kilobytes with as many extents as
+/// a reply may list.
+const SMALL_BYTES_MAX: usize = 192 << 10;
 /// The step in which the account is drawn on, in bytes, so that most requests cost no access to it.
 const STEP_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: usize,
+    stats: Arc<Stats>,
+    /// The bytes of what may last.
+    lasting: Counter,
     /// True if `waiting` may be non-empty.
     any_waiting: AtomicBool,
     waiting: Mutex<Vec<Waker>>,
@@ -34,9 +40,10 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, stats: Arc<Stats>) -> Self {
         let (any_waiting, privileged) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { limit, any_waiting, waiting: Mutex::new(Vec::new()), privileged }
+        let lasting = Counter::default();
+        Self { limit, stats, lasting, any_waiting, waiting: Mutex::new(Vec::new()), privileged }
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -45,14 +52,8 @@ impl Budget {
 
     /// Draws on the account for a connection that has drawn `held` bytes and is to hold `wanted`, `bytes` of them for a
     /// new request. Returns the new total that it has drawn, or `None` if the account does not have as much.
-    pub(crate) fn draw(
-        &self,
-        stats: &Stats,
-        held: usize,
-        wanted: usize,
-        bytes: usize,
-        alone: bool,
-    ) -> Option<usize> {
+    pub(crate) fn draw(&self, held: usize, wanted: usize, bytes: usize, alone: bool) -> Option<usize> {
+        let stats = &self.stats;
         if wanted <= held {
             return Some(held);
         }
@@ -79,16 +80,56 @@ impl Budget {
         self.any_waiting.store(true, Ordering::SeqCst);
     }
 
-    /// Returns whether connection `number`, which has received part of a request, may receive more of it; if not,
-    /// `waker` is woken when it may.
-    pub(crate) fn may_grow(&self, stats: &Stats, number: u64, waker: &Waker) -> bool {
-        if (stats.held_bytes.get() as usize) < self.limit {
+    /// Returns whether the account is not exhausted; if it is, `waker` is woken when memory is given back.
+    pub(crate) fn has_room(&self, waker: &Waker) -> bool {
+        if self.is_below() {
             return true;
         }
         self.wait(waker);
-        if (stats.held_bytes.get() as usize) < self.limit {
-            return true;
+        self.is_below()
+    }
+
+    fn is_below(&self) -> bool {
+        (self.stats.held_bytes.get() as usize) < self.limit
+    }
+
+    /// Takes memory for something that may last. Returns false if its share of the account is exhausted.
+    pub(crate) fn keep(&self, bytes: usize) -> bool {
+        if !self.lasting.try_add(bytes as u64, (self.limit / 2) as u64) {
+            return false;
         }
+        let kept = self.stats.held_bytes.try_add(bytes as u64, self.limit as u64);
+        if !kept {
+            self.lasting.change(bytes, 0);
+        }
+        kept
+    }
+
+    /// Takes memory for something that may last, however much there is.
+    pub(crate) fn keep_anyhow(&self, bytes: usize) {
+        self.lasting.change(0, bytes);
+        self.stats.held_bytes.change(0, bytes);
+    }
+
+    /// Gives memory of something that might have lasted back.
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.lasting.change(bytes, 0);
+        self.hold(bytes, 0);
+    }
+
+    /// Returns whether anybody waits for memory.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.any_waiting.load(Ordering::SeqCst)
+    }
+
+    /// Returns whether connection `number` may receive the rest of its request although the account is exhausted.
+    pub(crate) fn is_privileged(&self, number: u64) -> bool {
+        self.privileged.load(Ordering::SeqCst) == number
+    }
+
+    /// Lets connection `number`, which has received part of a request, receive the rest although the account is
+    /// exhausted, unless another one does. Returns whether it may.
+    pub(crate) fn may_grow(&self, number: u64) -> bool {
         match self.privileged.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => true,
             Err(privileged) => privileged == number,
@@ -104,12 +145,9 @@ impl Budget {
     }
 
     /// Notes that the memory of a connection has changed from `was` to `now` bytes.
-    pub(crate) fn hold(&self, stats: &Stats, was: usize, now: usize) {
-        stats.held_bytes.change(was, now);
-        if now < was
-            && self.any_waiting.load(Ordering::SeqCst)
-            && (stats.held_bytes.get() as usize) < self.limit
-        {
+    pub(crate) fn hold(&self, was: usize, now: usize) {
+        self.stats.held_bytes.change(was, now);
+        if now < was && self.any_waiting.load(Ordering::SeqCst) && self.is_below() {
             self.wake();
         }
     }
@@ -130,50 +168,69 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     /// Returns an account of 16 MiB from which `drawn` bytes are drawn, with `in_flight` requests.
-    fn account(drawn: usize, in_flight: usize) -> (Budget, Stats) {
-        let stats = Stats::default();
+    fn account(drawn: usize, in_flight: usize) -> (Budget, Arc<Stats>) {
+        let stats = Arc::new(Stats::default());
         stats.held_bytes.change(0, drawn);
         stats.in_flight.change(0, in_flight);
-        (Budget::new(16 * MIB), stats)
+        (Budget::new(16 * MIB, stats.clone()), stats)
     }
 
     #[test]
     fn what_does_not_fit_waits_unless_nothing_else_would_ever_be_given_back() {
         let (budget, stats) = account(10 * MIB, 1);
-        assert_eq!(budget.draw(&stats, 0, 7 * MIB, 7 * MIB, true), None);
-        assert_eq!(budget.draw(&stats, 0, 6 * MIB, 6 * MIB, true), Some(6 * MIB));
+        assert_eq!(budget.draw(0, 7 * MIB, 7 * MIB, true), None);
+        assert_eq!(budget.draw(0, 6 * MIB, 6 * MIB, true), Some(6 * MIB));
         assert_eq!(stats.held_bytes.get() as usize, 16 * MIB);
         // Small ones go on, up to a point.
-        assert!(budget.draw(&stats, 0, 100_000, 100_000, false).is_some());
-        assert!(budget.draw(&stats, 0, 3 * MIB, 100_000, false).is_none());
-        assert!(budget.draw(&stats, 0, 3 * MIB, 100_000, true).is_some());
-        assert!(budget.draw(&stats, 0, 3 * MIB, 100_000, true).is_none());
+        assert!(budget.draw(0, 100_000, 100_000, false).is_some());
+        assert!(budget.draw(0, 3 * MIB, 100_000, false).is_none());
+        assert!(budget.draw(0, 3 * MIB, 100_000, true).is_some());
+        assert!(budget.draw(0, 3 * MIB, 100_000, true).is_none());
 
-        let (budget, stats) = account(10 * MIB, 0);
-        assert_eq!(budget.draw(&stats, 0, 16 * MIB, 16 * MIB, false), None);
-        assert_eq!(budget.draw(&stats, 0, 16 * MIB, 16 * MIB, true), Some(16 * MIB));
-        assert_eq!(budget.draw(&stats, 0, 16 * MIB, 16 * MIB, true), None);
+        let (budget, _) = account(10 * MIB, 0);
+        assert_eq!(budget.draw(0, 16 * MIB, 16 * MIB, false), None);
+        assert_eq!(budget.draw(0, 16 * MIB, 16 * MIB, true), Some(16 * MIB));
+        assert_eq!(budget.draw(0, 16 * MIB, 16 * MIB, true), None);
     }
 
     #[test]
     fn a_connection_draws_in_steps_and_exactly_where_there_is_no_more() {
-        let (budget, stats) = account(0, 1);
-        assert_eq!(budget.draw(&stats, 0, 1, 1, false), Some(STEP_BYTES));
-        assert_eq!(budget.draw(&stats, STEP_BYTES, STEP_BYTES, 9, false), Some(STEP_BYTES));
-        let (budget, stats) = account(18 * MIB - 10, 1);
-        assert_eq!(budget.draw(&stats, 0, 10, 10, false), Some(10));
+        let (budget, _) = account(0, 1);
+        assert_eq!(budget.draw(0, 1, 1, false), Some(STEP_BYTES));
+        assert_eq!(budget.draw(STEP_BYTES, STEP_BYTES, 9, false), Some(STEP_BYTES));
+        let (budget, _) = account(18 * MIB - 10, 1);
+        assert_eq!(budget.draw(0, 10, 10, false), Some(10));
+    }
+
+    #[test]
+    fn what_may_last_takes_half_of_the_account_at_most() {
+        let (budget, stats) = account(0, 0);
+        assert!(budget.keep(8 * MIB) && !budget.keep(1));
+        assert!(budget.draw(0, 8 * MIB, 8 * MIB, false).is_some(), "the other half is for requests");
+        budget.give_back(MIB);
+        assert!(budget.keep(MIB));
+        budget.give_back(8 * MIB);
+        assert_eq!(stats.held_bytes.get() as usize, 8 * MIB);
+        let (budget, stats) = account(16 * MIB, 0);
+        assert!(!budget.keep(1), "requests have taken everything");
+        budget.keep_anyhow(9);
+        budget.give_back(9);
+        assert_eq!(stats.held_bytes.get() as usize, 16 * MIB);
     }
 
     #[test]
     fn one_connection_at_a_time_may_receive_the_rest_of_its_request() {
-        let (budget, stats) = account(16 * MIB, 1);
+        let (budget, _) = account(16 * MIB, 1);
         let waker = noop_waker();
-        assert!(budget.may_grow(&stats, 1, &waker));
-        assert!(!budget.may_grow(&stats, 2, &waker));
-        assert!(budget.may_grow(&stats, 1, &waker));
+        assert!(!budget.is_awaited() && !budget.has_room(&waker) && budget.is_awaited());
+        assert!(budget.may_grow(1) && budget.is_privileged(1));
+        assert!(!budget.may_grow(2));
+        assert!(budget.may_grow(1));
         budget.step_back(2);
-        assert!(!budget.may_grow(&stats, 2, &waker));
+        assert!(!budget.may_grow(2));
         budget.step_back(1);
-        assert!(budget.may_grow(&stats, 2, &waker));
+        assert!(budget.may_grow(2));
+        budget.hold(9 * MIB, 8 * MIB);
+        assert!(budget.has_room(&waker) && !budget.is_awaited());
     }
 }

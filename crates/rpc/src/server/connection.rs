@@ -8,6 +8,9 @@
 //! leaves a frame half sent, or replies unread, for too long is disconnected, which frees the memory that it holds.
 
 mod resumption;
+mod stall;
+
+use stall::Stall;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -29,7 +32,7 @@ use crate::control;
 use crate::error::WireError;
 use crate::frame::{CONTROL, Frame, Kind, flag};
 use crate::inbox::Inbox;
-use crate::limit::PROTOCOL_VERSION_EVENTS;
+use crate::limit::{PROTOCOL_VERSION_EVENTS, READ_BYTES};
 use crate::outbox::Outbox;
 use crate::server::Shared;
 use crate::server::mailbox::Mailbox;
@@ -39,6 +42,10 @@ use crate::server::stats::Tally;
 
 /// The largest buffer, in bytes, that an idle connection keeps.
 const IDLE_BYTES: usize = 4 << 10;
+/// The place of the handler for the deadline of a request that waits for room.
+const BLOCKED: usize = usize::MAX;
+/// The bytes that a connection without a request under way may receive while all memory is taken.
+const SCANT_BYTES: usize = 16 << 10;
 /// The number of rounds of reading and writing before other connections of the thread get their turn.
 const ROUNDS_MAX: usize = 8;
 /// The time that a stopping server waits for a peer to read its last replies.
@@ -95,18 +102,11 @@ struct Blocked {
     deadline: Option<Instant>,
 }
 
-/// The timer that disconnects a peer which makes no progress.
-#[derive(Default)]
-struct Stall {
-    timer: Option<Pin<Box<Sleep>>>,
-    moved: bool,
-}
-
 impl Connection {
     pub(crate) fn new(channel: Channel, shared: Arc<Shared>, peer: Peer) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let modern = peer.version >= PROTOCOL_VERSION_EVENTS;
-        let mailbox = Mailbox::new(&shared.limits, shared.stats.clone(), modern);
+        let mailbox = Mailbox::new(shared.limits.mailbox_bytes_max, shared.budget.clone(), modern);
         Self {
             channel,
             shared,
@@ -202,7 +202,6 @@ impl Connection {
         self.inbox.held_bytes()
             + self.outbox.held_bytes()
             + self.channel.held_bytes()
-            + self.mailbox.held_bytes()
             + self.pending_bytes
             + blocked
     }
@@ -212,7 +211,7 @@ impl Connection {
         let held = self.buffers() + self.reserved;
         self.shared.stats.in_flight.change(self.in_flight, self.pending);
         self.in_flight = self.pending;
-        self.shared.budget.hold(&self.shared.stats, self.held_bytes, held);
+        self.shared.budget.hold(self.held_bytes, held);
         self.held_bytes = held;
     }
 
@@ -231,42 +230,13 @@ impl Connection {
             }
             if !progress {
                 self.outbox.release(IDLE_BYTES);
+                self.channel.release();
                 return self.watch(context);
             }
             self.stall.moved = true;
         }
         context.waker().wake_by_ref();
         Poll::Pending
-    }
-
-    /// Ends the connection if its peer makes no progress for too long.
-    fn watch(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // A peer that waits for the server's memory is not at fault.
-        let waits = self.starved || self.blocked.is_some() || self.resuming.is_some();
-        let owes = !self.outbox.is_empty() || !self.channel.is_flushed() || self.inbox.is_partial() && !waits;
-        let half = self.shared.limits.stall_timeout / 2;
-        loop {
-            match &mut self.stall.timer {
-                None if !owes => return Poll::Pending,
-                None => {
-                    self.stall.moved = true;
-                    self.stall.timer = Some(Box::pin(tokio::time::sleep(half)));
-                }
-                Some(timer) => {
-                    if timer.as_mut().poll(context).is_pending() {
-                        return Poll::Pending;
-                    }
-                    if !owes {
-                        self.stall.timer = None;
-                    } else if std::mem::take(&mut self.stall.moved) {
-                        timer.as_mut().reset(tokio::time::Instant::now() + half);
-                    } else {
-                        let why = "the peer neither reads its replies nor goes on with its request";
-                        return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
-                    }
-                }
-            }
-        }
     }
 
     /// Encodes the replies that have been finished in the meantime. Returns whether there was progress.
@@ -304,10 +274,19 @@ impl Connection {
             }
             self.deadlines.pop_first();
             self.deadline_timer = None;
-            if let Some(finished) = self.handlers[index].cancel(id, Some(deadline), &self.mailbox) {
-                self.pending -= 1;
-                self.pending_bytes -= finished.request_bytes;
-                self.reserved -= finished.reserved;
+            let expired = match self.handlers.get_mut(index) {
+                None => self.blocked.take().is_some(),
+                Some(handler) => {
+                    let finished = handler.cancel(id, Some(deadline), &self.mailbox);
+                    if let Some(finished) = &finished {
+                        self.pending -= 1;
+                        self.pending_bytes -= finished.request_bytes;
+                        self.reserved -= finished.reserved;
+                    }
+                    finished.is_some()
+                }
+            };
+            if expired {
                 let text = "the deadline of the request passed before the reply was there";
                 control::put_error(&mut self.outbox, id, &StoreError::new(ErrorKind::Unknown, text));
                 progress = true;
@@ -326,6 +305,7 @@ impl Connection {
             result?;
         }
         self.tally.sent_bytes += sent as u64;
+        self.stall.moved_bytes += sent;
         Ok(sent > 0)
     }
 
@@ -345,8 +325,11 @@ impl Connection {
         self.read_at = Instant::now();
         let mut progress = self.accept();
         self.starved = false;
-        if !self.ended && self.may_accept() && self.may_hold_more(context) {
-            match self.channel.poll_read(context, &mut self.inbox) {
+        if !self.ended
+            && self.may_accept()
+            && let Some(bytes_max) = self.may_read(context)?
+        {
+            match self.channel.poll_read(context, &mut self.inbox, bytes_max) {
                 Poll::Pending => {}
                 Poll::Ready(Err(error)) => return Err(error),
                 // A peer that closes its end is gone and waits for no replies.
@@ -359,6 +342,7 @@ impl Connection {
                 }
                 Poll::Ready(Ok(count)) => {
                     self.tally.received_bytes += count as u64;
+                    self.stall.moved_bytes += count;
                     self.read_at = Instant::now();
                     self.accept();
                     progress = true;
@@ -366,17 +350,37 @@ impl Connection {
             }
         }
         self.inbox.settle();
-        if !self.inbox.is_partial() {
+        if !self.is_partial() {
             self.shared.budget.step_back(self.number);
         }
         Ok(progress)
     }
 
-    fn may_hold_more(&mut self, context: &mut Context<'_>) -> bool {
-        let nothing = self.pending == 0 && self.outbox.is_empty() && !self.inbox.is_partial();
-        let may = nothing || self.shared.budget.may_grow(&self.shared.stats, self.number, context.waker());
+    /// Returns the number of bytes that may be read at once; `None` if there is no memory for any.
+    fn may_read(&mut self, context: &mut Context<'_>) -> io::Result<Option<usize>> {
+        let budget = &self.shared.budget;
+        if budget.has_room(context.waker()) {
+            return Ok(Some(READ_BYTES));
+        }
+        if self.pending == 0 && self.outbox.is_empty() && !self.is_partial() {
+            return Ok(Some(SCANT_BYTES));
+        }
+        // A peer that has sent nothing more must not keep others from going on.
+        let goes_on = self.has_input(context)?;
+        let may = budget.is_privileged(self.number) || goes_on && budget.may_grow(self.number);
         self.starved = !may;
-        may
+        Ok(may.then_some(READ_BYTES))
+    }
+
+    /// Returns whether the peer has sent something more; if not, the task is woken when it has.
+    fn has_input(&self, context: &mut Context<'_>) -> io::Result<bool> {
+        match self.channel.has_input(context) {
+            // A peer of an older version may close its end and still wait for replies.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !self.mailbox.is_modern() => {
+                Ok(true)
+            }
+            known => known,
+        }
     }
 
     /// Hands all complete frames that were received to their services, as far as the limits allow.
@@ -427,7 +431,13 @@ impl Connection {
         let Some(Blocked { kind, id, body, deadline }) = self.blocked.take() else { return false };
         self.shared.budget.wait(context.waker());
         let Some(index) = self.shared.services.find(kind) else { return false };
+        if let Some(deadline) = deadline {
+            self.deadlines.remove(&(deadline, BLOCKED, id));
+        }
         let answered = self.hand_over(index, kind, id, body, deadline);
+        if self.blocked.is_some() {
+            self.deadlines.extend(deadline.map(|deadline| (deadline, BLOCKED, id)));
+        }
         if answered {
             self.tally.latency(self.read_at.elapsed(), 1);
         }
@@ -461,7 +471,13 @@ impl Connection {
         if self.handlers.is_empty() {
             self.handlers = self.shared.services.open(&self.peer);
         }
-        self.hand_over(index, kind, id, body, deadline)
+        let answered = self.hand_over(index, kind, id, body, deadline);
+        if let Some(blocked) = &mut self.blocked {
+            // It may wait for long.
+            blocked.body = control::detached(std::mem::take(&mut blocked.body));
+            self.deadlines.extend(deadline.map(|deadline| (deadline, BLOCKED, id)));
+        }
+        answered
     }
 
     /// Hands a request to its service. Returns true if it was answered at once.
@@ -476,7 +492,6 @@ impl Connection {
         let request_bytes = body.len();
         let room = Room {
             budget: &self.shared.budget,
-            stats: &self.shared.stats,
             base: self.buffers() + self.reserved,
             drawn: Cell::new(self.held_bytes),
             reserved: Cell::new(0),
@@ -517,7 +532,7 @@ impl Connection {
         let done = match kind {
             Kind::BEGIN => control::get_beginning(body).map(|beginning| self.begin(id, &beginning)),
             Kind::CANCEL => control::get_cancel(body).map(|number| self.cancel(number, id)),
-            Kind::WINDOW => control::get_window(body).map(|bytes| self.mailbox.consumed(bytes)),
+            Kind::WINDOW => control::get_window(body).map(|bytes| self.mailbox.consumed(id, bytes)),
             _ => return false,
         };
         if let Err(error) = done {
@@ -561,7 +576,7 @@ impl Drop for Connection {
         if !self.handlers.is_empty() || self.draining {
             self.mailbox.close();
         }
-        self.shared.budget.hold(&self.shared.stats, self.held_bytes, 0);
+        self.shared.budget.hold(self.held_bytes, 0);
         self.shared.stats.in_flight.change(self.in_flight, 0);
     }
 }

@@ -1,41 +1,46 @@
 //! The messages that a server sends besides the ends of replies: parts of replies, and events.
 //!
-//! Both may be produced on any thread, and wait here until the connection takes them. A mailbox is bounded: events that
-//! do not fit are dropped, and their subscriber is told how many it has missed, so that a slow client costs others
-//! nothing. Events of a subscription begin when the reply that confirms it has been written.
+//! Both may be produced on any thread, and wait here until the connection takes them. A mailbox is bounded, and draws on
+//! the server's account: events that do not fit are dropped, and their subscriber is told how many it has missed, so
+//! that a slow client costs others nothing; whoever makes parts of a reply waits. Events of a subscription begin when
+//! the reply that confirms it has been written. Of the events of a connection, and of the parts of each reply, a window
+//! of bytes may be under way that the client has not consumed yet.
+
+mod sender;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use bytes::Bytes;
 use futures::task::AtomicWaker;
 use nacre_object::{ErrorKind, StoreError};
 use parking_lot::Mutex;
 
-use crate::control;
+use crate::control::{self, cost};
 use crate::frame::{Kind, flag};
-use crate::limit::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES, WINDOW_BYTES};
+use crate::limit::{EVENT_OVERHEAD_BYTES, WINDOW_BYTES};
 use crate::outbox::Outbox;
-use crate::server::ServerLimits;
-use crate::server::stats::Stats;
+use crate::server::budget::Budget;
+pub use sender::{Parts, Publisher};
 
 /// The bytes of an outbox above which no events and no parts of replies are added to it.
 const OUTBOX_BYTES_MAX: usize = 256 << 10;
 /// The number of subscriptions that one connection may have.
 const SUBSCRIPTIONS_MAX: usize = 65_536;
+/// The memory of a subscription, here and at its service, in bytes.
+const SUBSCRIPTION_BYTES: usize = 256;
 
 /// The events and parts of replies that wait to be sent over one connection.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    /// The limit for the bytes of waiting events, and for those of the parts of one reply.
+    /// The limit for the bytes of waiting events, and for those of waiting parts.
     limit: usize,
     /// True if the peer speaks a version that has flags, events and their window.
     modern: bool,
-    /// The server's account, on which events draw while they wait; its limit is `account_bytes`.
-    stats: Arc<Stats>,
-    account_bytes: usize,
+    /// The server's account, on which subscriptions draw, and events and parts while they wait.
+    budget: Arc<Budget>,
     state: Mutex<State>,
     /// True if any request ever had parts or made a subscription, which is not so for most connections.
     used: AtomicBool,
@@ -46,6 +51,7 @@ pub(crate) struct Mailbox {
 struct State {
     /// The waiting parts of replies that have not ended, by the id of the request.
     parts: HashMap<u64, Waiting>,
+    part_bytes: usize,
     subscriptions: HashMap<u64, Subscribed>,
     events: VecDeque<Event>,
     event_bytes: usize,
@@ -62,6 +68,8 @@ struct State {
 struct Waiting {
     parts: VecDeque<(Kind, Bytes)>,
     bytes: usize,
+    /// The bytes of parts that were sent and not acknowledged by the peer as consumed.
+    unconsumed: usize,
     /// The waker of the sender that waits for room.
     sender: Option<Waker>,
 }
@@ -72,6 +80,8 @@ struct Subscribed {
     sequence: u64,
     /// True if the latest event was dropped.
     gap: bool,
+    /// True if the subscription is in the list of gaps.
+    listed: bool,
     /// True if the reply that confirms the subscription was written.
     confirmed: bool,
     /// True if the service has ended the subscription.
@@ -86,12 +96,11 @@ struct Event {
 }
 
 impl Mailbox {
-    pub(crate) fn new(limits: &ServerLimits, stats: Arc<Stats>, modern: bool) -> Arc<Mailbox> {
+    pub(crate) fn new(limit: usize, budget: Arc<Budget>, modern: bool) -> Arc<Mailbox> {
         Arc::new(Mailbox {
-            limit: limits.mailbox_bytes_max,
+            limit,
             modern,
-            stats,
-            account_bytes: limits.held_bytes_max,
+            budget,
             state: Mutex::default(),
             used: AtomicBool::new(false),
             waker: AtomicWaker::new(),
@@ -128,6 +137,10 @@ impl Mailbox {
             let text = format!("subscription {id} is there already");
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
+        if !self.budget.keep(SUBSCRIPTION_BYTES) {
+            let text = "the server has no memory for more subscriptions at present";
+            return Err(StoreError::new(ErrorKind::Busy, text));
+        }
         state.subscriptions.insert(id, Subscribed::default());
         self.used.store(true, Ordering::Release);
         Ok(Publisher { mailbox: self.clone(), id })
@@ -141,12 +154,10 @@ impl Mailbox {
         }
         let mut state = self.state.lock();
         if let Some(mut waiting) = state.parts.remove(&id) {
-            self.put_parts(id, &mut waiting.parts, outbox);
-            if let Some(sender) = waiting.sender {
-                drop(state);
-                sender.wake();
-                state = self.state.lock();
-            }
+            // They are few: what is more waits outside.
+            let drained = self.put_parts(id, &mut waiting, outbox, usize::MAX);
+            let senders = state.drained(drained, &self.budget);
+            senders.chain(waiting.sender).for_each(Waker::wake);
         }
         if let Some(subscribed) = state.subscriptions.get_mut(&id) {
             subscribed.confirmed = true;
@@ -160,7 +171,7 @@ impl Mailbox {
         if !self.is_used() {
             return false;
         }
-        let there = self.state.lock().forget(id, &self.stats);
+        let there = self.state.lock().forget(id, &self.budget);
         if there {
             control::put_bare(outbox, Kind::END, id);
         }
@@ -173,18 +184,23 @@ impl Mailbox {
             return;
         }
         let mut state = self.state.lock();
-        state.forget(id, &self.stats);
-        let sender = state.parts.remove(&id).and_then(|waiting| waiting.sender);
-        drop(state);
-        if let Some(sender) = sender {
-            sender.wake();
+        state.forget(id, &self.budget);
+        if let Some(waiting) = state.parts.remove(&id) {
+            let senders = state.drained(waiting.bytes, &self.budget);
+            senders.chain(waiting.sender).for_each(Waker::wake);
         }
     }
 
-    /// Notes that the peer has consumed bytes of events.
-    pub(crate) fn consumed(&self, bytes: usize) {
+    /// Notes that the peer has consumed bytes of the parts of the reply to request `id`, or of events if it is 0.
+    pub(crate) fn consumed(&self, id: u64, bytes: usize) {
         let mut state = self.state.lock();
-        state.unconsumed = state.unconsumed.saturating_sub(bytes);
+        let unconsumed = match id {
+            0 => Some(&mut state.unconsumed),
+            id => state.parts.get_mut(&id).map(|waiting| &mut waiting.unconsumed),
+        };
+        if let Some(unconsumed) = unconsumed {
+            *unconsumed = unconsumed.saturating_sub(bytes);
+        }
         drop(state);
         self.waker.wake();
     }
@@ -194,7 +210,10 @@ impl Mailbox {
         if !self.is_used() {
             return;
         }
-        let parts = std::mem::take(&mut self.state.lock().parts);
+        let mut state = self.state.lock();
+        let parts = std::mem::take(&mut state.parts);
+        self.budget.give_back(std::mem::take(&mut state.part_bytes));
+        drop(state);
         parts.into_values().filter_map(|waiting| waiting.sender).for_each(Waker::wake);
     }
 
@@ -209,8 +228,9 @@ impl Mailbox {
         state.unconsumed = 0;
         state.gaps.clear();
         for (id, subscribed) in &mut state.subscriptions {
+            subscribed.listed = false;
             if subscribed.confirmed && subscribed.sequence > 0 {
-                subscribed.gap = true;
+                (subscribed.gap, subscribed.listed) = (true, true);
                 state.gaps.push_back(*id);
             }
         }
@@ -224,19 +244,15 @@ impl Mailbox {
         let mut state = self.state.lock();
         let senders: Vec<Waker> =
             state.parts.values_mut().filter_map(|waiting| waiting.sender.take()).collect();
-        self.stats.held_bytes.change(state.event_bytes, 0);
+        self.budget.give_back(state.held_bytes());
         *state = State { closed: true, ..State::default() };
         drop(state);
         senders.into_iter().for_each(Waker::wake);
     }
 
-    /// Returns the bytes of waiting parts. Events are in the account already.
-    pub(crate) fn held_bytes(&self) -> usize {
-        if !self.is_used() {
-            return 0;
-        }
-        let state = self.state.lock();
-        state.parts.values().map(|waiting| waiting.bytes).sum::<usize>()
+    /// True if parts of replies wait for their reader.
+    pub(crate) fn holds_parts(&self) -> bool {
+        self.is_used() && self.state.lock().part_bytes > 0
     }
 
     /// Writes what waits, as far as outbox and window have room, and has `waker` woken when there is more. Returns true
@@ -247,38 +263,60 @@ impl Mailbox {
         }
         self.waker.register(waker);
         let before = outbox.len();
-        let mut senders = Vec::new();
         let mut state = self.state.lock();
         let state = &mut *state;
-        for (id, waiting) in &mut state.parts {
-            if outbox.len() >= OUTBOX_BYTES_MAX {
-                break;
+        if state.part_bytes > 0 {
+            let window = if self.modern { WINDOW_BYTES } else { usize::MAX };
+            let mut drained = 0;
+            for (id, waiting) in &mut state.parts {
+                if outbox.len() >= OUTBOX_BYTES_MAX {
+                    break;
+                }
+                drained += self.put_parts(*id, waiting, outbox, window);
             }
-            if !waiting.parts.is_empty() {
-                self.put_parts(*id, &mut waiting.parts, outbox);
-                waiting.bytes = 0;
-            }
-            senders.extend(waiting.sender.take());
+            state.drained(drained, &self.budget).for_each(Waker::wake);
         }
-        state.put_events(outbox, &self.stats);
-        senders.into_iter().for_each(Waker::wake);
+        state.put_events(outbox, &self.budget);
         outbox.len() > before
     }
 
-    fn put_parts(&self, id: u64, parts: &mut VecDeque<(Kind, Bytes)>, outbox: &mut Outbox) {
+    /// Writes the waiting parts of a reply as far as the window has room. Returns the bytes that wait no longer.
+    fn put_parts(&self, id: u64, waiting: &mut Waiting, outbox: &mut Outbox, window: usize) -> usize {
         let flags = if self.modern { flag::MORE } else { 0 };
-        for (kind, body) in parts.drain(..) {
+        let before = waiting.bytes;
+        while let Some((_, body)) = waiting.parts.front() {
+            let bytes = cost(body);
+            if waiting.unconsumed.saturating_add(bytes) > window {
+                break;
+            }
+            let Some((kind, body)) = waiting.parts.pop_front() else { break };
+            waiting.bytes -= bytes;
+            waiting.unconsumed += bytes;
             let open = outbox.begin_with(kind, flags, id);
             outbox.payload(&body);
-            // A part that is too long is dropped.
+            // Parts are limited to far less than a frame can hold.
             let _ = outbox.end(open);
         }
+        before - waiting.bytes
     }
 }
 
 impl State {
+    /// Returns the bytes that are drawn from the account.
+    fn held_bytes(&self) -> usize {
+        self.part_bytes + self.event_bytes + self.subscriptions.len() * SUBSCRIPTION_BYTES
+    }
+
+    /// Notes that bytes of parts wait no longer. Returns the senders that may go on.
+    fn drained(&mut self, bytes: usize, budget: &Budget) -> impl Iterator<Item = Waker> + use<> {
+        self.part_bytes -= bytes;
+        budget.give_back(bytes);
+        let waiting = self.parts.values_mut().filter(|_| bytes > 0);
+        waiting.filter_map(|waiting| waiting.sender.take()).collect::<Vec<_>>().into_iter()
+    }
+
     /// Removes a subscription and its events. Returns false if there is none.
-    fn forget(&mut self, id: u64, stats: &Stats) -> bool {
+    fn forget(&mut self, id: u64, budget: &Budget) -> bool {
         if self.subscriptions.remove(&id).is_none() {
             return false;
         }
@@ -291,16 +329,16 @@ impl State {
             }
             keep
         });
-        stats.held_bytes.change(before, self.event_bytes);
+        budget.give_back(before - self.event_bytes + SUBSCRIPTION_BYTES);
         self.gaps.retain(|gap| *gap != id);
         self.ended.retain(|(ended, _)| *ended != id);
         true
     }
 
-    fn put_events(&mut self, outbox: &mut Outbox, stats: &Stats) {
+    fn put_events(&mut self, outbox: &mut Outbox, budget: &Budget) {
         // Events of subscriptions that are not confirmed yet return to their positions.
         let mut early = Vec::new();
-        let mut stopped = false;
+        let (mut stopped, before) = (false, self.event_bytes);
         while let Some(event) = self.events.front() {
             let confirmed = self.subscriptions.get(&event.id).is_some_and(|subscribed| subscribed.confirmed);
             let bytes = cost(&event.payload);
@@ -315,9 +353,11 @@ impl State {
                 continue;
             }
             self.event_bytes -= bytes;
-            stats.held_bytes.change(bytes, 0);
             self.unconsumed += bytes;
             control::put_event(outbox, 0, event.id, event.sequence, &event.payload);
+        }
+        if before > self.event_bytes {
+            budget.give_back(before - self.event_bytes);
         }
         early.into_iter().rev().for_each(|event| self.events.push_front(event));
         if stopped {
@@ -328,6 +368,7 @@ impl State {
             && let Some(id) = self.gaps.pop_front()
         {
             let Some(subscribed) = self.subscriptions.get_mut(&id) else { continue };
+            subscribed.listed = false;
             if std::mem::take(&mut subscribed.gap) {
                 self.unconsumed += EVENT_OVERHEAD_BYTES;
                 control::put_event(outbox, flag::GAP, id, subscribed.sequence, &Bytes::new());
@@ -338,132 +379,18 @@ impl State {
             if self.subscriptions.get(&id).is_some_and(|subscribed| !subscribed.confirmed) {
                 self.ended.push_back((id, error));
             } else {
-                self.subscriptions.remove(&id);
+                if self.subscriptions.remove(&id).is_some() {
+                    budget.give_back(SUBSCRIPTION_BYTES);
+                }
                 control::put_end(outbox, id, error.as_ref());
             }
         }
     }
 }
 
-/// Returns the share of a mailbox and of the window that an event occupies, in bytes.
-fn cost(payload: &Bytes) -> usize {
-    payload.len() + EVENT_OVERHEAD_BYTES
-}
-
 impl Drop for Mailbox {
     fn drop(&mut self) {
-        self.stats.held_bytes.change(self.state.get_mut().event_bytes, 0);
-    }
-}
-
-/// A sender for parts of a reply, ahead of its end.
-#[derive(Clone, Debug)]
-pub struct Parts {
-    mailbox: Arc<Mailbox>,
-    id: u64,
-    kind: Kind,
-}
-
-impl Parts {
-    /// Sends a part in place of those that are still unsent. Does nothing once the reply has ended.
-    pub fn replace(&self, body: Bytes) {
-        if let Some(waiting) = self.mailbox.state.lock().parts.get_mut(&self.id) {
-            waiting.parts.clear();
-            waiting.bytes = body.len();
-            waiting.parts.push_back((self.kind, body));
-        }
-        self.mailbox.waker.wake();
-    }
-
-    /// Sends a part after the earlier ones, as soon as there is room for it.
-    ///
-    /// # Errors
-    ///
-    /// `Closed` if the reply has ended, or its caller no longer waits for it.
-    pub async fn send(&self, body: Bytes) -> Result<(), StoreError> {
-        std::future::poll_fn(|context| self.poll_room(context)).await?;
-        if let Some(waiting) = self.mailbox.state.lock().parts.get_mut(&self.id) {
-            waiting.bytes += body.len();
-            waiting.parts.push_back((self.kind, body));
-        }
-        self.mailbox.waker.wake();
-        Ok(())
-    }
-
-    fn poll_room(&self, context: &mut Context<'_>) -> Poll<Result<(), StoreError>> {
-        let mut state = self.mailbox.state.lock();
-        let Some(waiting) = state.parts.get_mut(&self.id) else {
-            return Poll::Ready(Err(StoreError::new(ErrorKind::Closed, "the reply has ended")));
-        };
-        if waiting.bytes < self.mailbox.limit {
-            return Poll::Ready(Ok(()));
-        }
-        waiting.sender = Some(context.waker().clone());
-        Poll::Pending
-    }
-}
-
-/// The sender for the events of a subscription, which ends when this value is dropped.
-#[derive(Debug)]
-pub struct Publisher {
-    mailbox: Arc<Mailbox>,
-    id: u64,
-}
-
-impl Publisher {
-    /// Returns the subscription's id, which is that of the request that made it.
-    pub fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Pushes an event without ever waiting. If the subscriber is too slow, the event is dropped, and the subscriber is
-    /// told that it missed events. Returns false if the subscription has ended.
-    pub fn push(&self, payload: Bytes) -> bool {
-        let mut state = self.mailbox.state.lock();
-        let bytes = cost(&payload);
-        let fits = payload.len() <= EVENT_BYTES_MAX && state.event_bytes + bytes <= self.mailbox.limit;
-        let Some(subscribed) = state.subscriptions.get_mut(&self.id) else { return false };
-        let account = (bytes as u64, self.mailbox.account_bytes as u64);
-        let fits = fits && self.mailbox.stats.held_bytes.try_add(account.0, account.1);
-        subscribed.sequence += 1;
-        let sequence = subscribed.sequence;
-        let had_gap = std::mem::replace(&mut subscribed.gap, !fits);
-        if fits {
-            state.event_bytes += bytes;
-            state.events.push_back(Event { id: self.id, sequence, payload });
-        } else if !had_gap && !state.gaps.contains(&self.id) {
-            state.gaps.push_back(self.id);
-        }
-        drop(state);
-        self.mailbox.waker.wake();
-        true
-    }
-
-    /// True if the subscriber still wants events.
-    pub fn is_open(&self) -> bool {
-        self.mailbox.state.lock().subscriptions.contains_key(&self.id)
-    }
-
-    /// Ends the subscription with an error.
-    pub fn fail(self, error: StoreError) {
-        self.end(Some(error));
-    }
-
-    fn end(&self, error: Option<StoreError>) {
-        let mut state = self.mailbox.state.lock();
-        let Some(subscribed) = state.subscriptions.get_mut(&self.id) else { return };
-        if std::mem::replace(&mut subscribed.ended, true) {
-            return;
-        }
-        // Events that were pushed before are still delivered: ends are written last.
-        state.ended.push_back((self.id, error));
-        drop(state);
-        self.mailbox.waker.wake();
-    }
-}
-
-impl Drop for Publisher {
-    fn drop(&mut self) {
-        self.end(None);
+        let held = self.state.get_mut().held_bytes();
+        self.budget.give_back(held);
     }
 }

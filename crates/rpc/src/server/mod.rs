@@ -43,10 +43,11 @@ pub struct ServerLimits {
     pub request_bytes_max: usize,
     /// The bytes of replies that may wait for one peer to read them.
     pub reply_bytes_max: usize,
-    /// The bytes of events, and of parts of one reply, that may wait for one peer to read them. Further events are
-    /// dropped, and the peer is told that it has missed some.
+    /// The bytes of events, and of parts of replies, that may wait for one peer to read them. Further events are
+    /// dropped, and the peer is told that it has missed some; what makes further parts waits.
     pub mailbox_bytes_max: usize,
-    /// The bytes that all connections together may hold: received, waiting for a reply, or waiting to be sent.
+    /// The bytes that all connections together may hold: received, waiting for a reply, or waiting to be sent. Sessions,
+    /// subscriptions, events and parts of replies take half of it at most.
     pub held_bytes_max: usize,
     /// The number of connections; lower if the system allows the process fewer open files.
     pub connections_max: usize,
@@ -54,6 +55,11 @@ pub struct ServerLimits {
     pub unproven_max: usize,
     /// The time after which a peer that leaves a request half sent, or replies unread, is disconnected.
     pub stall_timeout: Duration,
+    /// The slowest pace, in bytes per second, at which a peer may send a request or read its replies while others wait
+    /// for memory.
+    pub pace_bytes_min: usize,
+    /// The time for which it may be slower than that before it is disconnected.
+    pub pace_timeout: Duration,
     /// The time that a peer has for the handshake.
     pub handshake_timeout: Duration,
     /// The number of sessions that outlive their connections, including those that have a connection.
@@ -73,6 +79,8 @@ impl Default for ServerLimits {
             connections_max: 10_000,
             unproven_max: 1000,
             stall_timeout: Duration::from_secs(60),
+            pace_bytes_min: 64 << 10,
+            pace_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(5),
             sessions_max: 20_000,
             session_timeout: Duration::from_secs(30),
@@ -107,7 +115,7 @@ pub(crate) struct Shared {
     socket: SocketAccess,
     limits: ServerLimits,
     stats: Arc<Stats>,
-    budget: Budget,
+    budget: Arc<Budget>,
     sessions: Sessions,
 }
 
@@ -161,12 +169,13 @@ impl Server {
         let mut options = options;
         fit_descriptors(&mut options.limits);
         let stats = Arc::new(Stats::default());
+        let budget = Arc::new(Budget::new(options.limits.held_bytes_max, stats.clone()));
         let shared = Arc::new(Shared {
             services: options.services,
             key: options.key,
             socket: options.socket,
-            budget: Budget::new(options.limits.held_bytes_max),
-            sessions: Sessions::new(options.limits.sessions_max),
+            sessions: Sessions::new(options.limits.sessions_max, budget.clone()),
+            budget,
             limits: options.limits,
             stats: stats.clone(),
         });
@@ -237,6 +246,9 @@ fn listen(address: &Address, access: SocketAccess) -> io::Result<(Listener, Addr
 /// The number of open files that a server leaves to other purposes than connections.
 const OTHER_FILES: usize = 256;
 
+/// The number of connections beyond the limits that are told so at once; further ones are closed without a word.
+const REFUSED_MAX: usize = 64;
+
 /// Raises the limit of open files as far as the system allows, and limits the connections to what is available.
 fn fit_descriptors(limits: &mut ServerLimits) {
     let now = getrlimit(Resource::Nofile);
@@ -287,7 +299,7 @@ async fn work(
     if let Some((listeners, workers)) = acceptors {
         let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         for listener in listeners {
-            tokio::spawn(accept(listener, shared.socket, workers.clone(), next.clone(), stop.clone()));
+            tokio::spawn(accept(listener, shared.clone(), workers.clone(), next.clone(), stop.clone()));
         }
     }
     let mut sessions = tokio::task::JoinSet::new();
@@ -309,7 +321,7 @@ async fn work(
 
 async fn accept(
     listener: Listener,
-    access: SocketAccess,
+    shared: Arc<Shared>,
     workers: Vec<mpsc::UnboundedSender<Accepted>>,
     next: Arc<std::sync::atomic::AtomicUsize>,
     mut stop: watch::Receiver<bool>,
@@ -331,7 +343,7 @@ async fn accept(
                 }
                 Bound::Unix(listener) => {
                     let (stream, _) = listener.accept().await?;
-                    let admitted = stream.peer_cred().is_ok_and(|peer| access.admits(peer.uid()));
+                    let admitted = stream.peer_cred().is_ok_and(|peer| shared.socket.admits(peer.uid()));
                     Ok(Accepted::Unix(stream.into_std()?, admitted))
                 }
             }
@@ -342,9 +354,18 @@ async fn accept(
         };
         match stream {
             Ok(stream) => {
+                shared.stats.accepted.add(1);
+                // Each costs an open file until it has introduced itself, which the other parts of the process need.
+                if shared.stats.unproven.get() >= (shared.limits.unproven_max + REFUSED_MAX) as u64 {
+                    shared.stats.rejected.add(1);
+                    continue;
+                }
+                shared.stats.unproven.change(0, 1);
                 let worker = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % workers.len();
                 // A worker that is gone is stopping, and so is this task.
-                let _ = workers[worker].send(stream);
+                if workers[worker].send(stream).is_err() {
+                    shared.stats.unproven.change(1, 0);
+                }
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
@@ -362,8 +383,6 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
         Accepted::Unix(_, admitted) => ("a Unix socket".to_owned(), *admitted),
     };
     let stats = &shared.stats;
-    stats.accepted.add(1);
-    stats.unproven.change(0, 1);
     // Unproven peers must not take the places of those that have proven the key.
     let full = stats.connections.get() >= shared.limits.connections_max as u64
         || stats.unproven.get() > shared.limits.unproven_max as u64;

@@ -17,7 +17,6 @@ use crate::frame::{CONTROL, Kind};
 use crate::outbox::Outbox;
 use crate::server::budget::Budget;
 use crate::server::mailbox::{Mailbox, Parts, Publisher};
-use crate::server::stats::Stats;
 
 /// The server side of a service.
 ///
@@ -121,7 +120,6 @@ pub struct Incoming<'a> {
 /// The part of the server's account that a connection draws on for one request.
 pub(crate) struct Room<'a> {
     pub(crate) budget: &'a Budget,
-    pub(crate) stats: &'a Stats,
     /// The bytes that the connection holds and has reserved without the request.
     pub(crate) base: usize,
     /// The bytes that the connection has drawn.
@@ -161,7 +159,7 @@ impl Incoming<'_> {
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
         let wanted = room.base + room.reserved.get() + bytes;
-        match room.budget.draw(room.stats, room.drawn.get(), wanted, bytes, room.alone) {
+        match room.budget.draw(room.drawn.get(), wanted, bytes, room.alone) {
             None => Ok(false),
             Some(drawn) => {
                 room.drawn.set(drawn);
@@ -182,7 +180,7 @@ impl Incoming<'_> {
     /// # Errors
     ///
     /// `Unsupported` if the peer speaks a version of the protocol without events, `Busy` if the connection has as many
-    /// subscriptions as it may, `Invalid` if it already has one with the request's id.
+    /// subscriptions as it may or the server has no memory for more, `Invalid` if it already has one with the request's id.
     pub fn subscribe(&self) -> Result<Publisher, StoreError> {
         self.mailbox.subscribe(self.id)
     }
@@ -387,6 +385,7 @@ impl<S: Service> Handler for Serving<S> {
     fn handle(&mut self, request: Incoming<'_>, began: Instant, outbox: &mut Outbox) -> Fate {
         if self.ordered && !(self.pending.is_empty() && self.queue.is_empty()) {
             let Incoming { kind, id, body, deadline, .. } = request;
+            let body = control::detached(body);
             self.queue.push_back(Queued { kind, id, body, deadline, began });
             return Fate::Later;
         }

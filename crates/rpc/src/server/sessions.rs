@@ -12,10 +12,16 @@ use std::task::{Context, Poll, Waker};
 use nacre_object::{ErrorKind, StoreError};
 use parking_lot::Mutex;
 use rand::TryRngCore;
+use tokio::task::AbortHandle;
 
 use crate::control::{SESSION_ID_BYTES, SessionKey};
+use crate::server::budget::Budget;
 use crate::server::mailbox::Mailbox;
 use crate::server::service::Handler;
+
+/// The memory of a session, with the state that services keep for it, in bytes. Its subscriptions and what waits in its
+/// mailbox are counted by themselves.
+const SESSION_BYTES: usize = 2 << 10;
 
 /// The state that the services keep for a session.
 pub(crate) struct Kept {
@@ -26,13 +32,21 @@ pub(crate) struct Kept {
 /// The sessions of a server that outlive their connections.
 pub(crate) struct Sessions {
     max: usize,
+    budget: Arc<Budget>,
     table: Mutex<HashMap<[u8; SESSION_ID_BYTES], Arc<Session>>>,
 }
 
 /// One session.
 pub(crate) struct Session {
     key: SessionKey,
+    budget: Arc<Budget>,
     state: Mutex<State>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.budget.give_back(SESSION_BYTES);
+    }
 }
 
 #[derive(Default)]
@@ -47,12 +61,14 @@ struct State {
     /// for it.
     owner: Option<Waker>,
     next: Option<Waker>,
+    /// The task that ends the session if no connection comes.
+    expiry: Option<AbortHandle>,
     ended: bool,
 }
 
 impl Sessions {
-    pub(crate) fn new(max: usize) -> Sessions {
-        Sessions { max, table: Mutex::default() }
+    pub(crate) fn new(max: usize, budget: Arc<Budget>) -> Sessions {
+        Sessions { max, budget, table: Mutex::default() }
     }
 
     /// Returns the number of sessions.
@@ -60,7 +76,8 @@ impl Sessions {
         self.table.lock().len()
     }
 
-    /// Begins a session, owned by the calling connection. Returns `None` if the limit of sessions is reached.
+    /// Begins a session, owned by the calling connection. Returns `None` if the limit of sessions is reached,
+    /// or there is no memory for one more.
     pub(crate) fn begin(&self) -> Result<Option<Arc<Session>>, StoreError> {
         let random = || -> Result<[u8; SESSION_ID_BYTES], StoreError> {
             let mut bytes = [0; SESSION_ID_BYTES];
@@ -71,10 +88,10 @@ impl Sessions {
         };
         let key = SessionKey { id: random()?, token: random()? };
         let mut table = self.table.lock();
-        if table.len() >= self.max {
+        if table.len() >= self.max || !self.budget.keep(SESSION_BYTES) {
             return Ok(None);
         }
-        let session = Arc::new(Session { key, state: Mutex::default() });
+        let session = Arc::new(Session { key, budget: self.budget.clone(), state: Mutex::default() });
         table.insert(key.id, session.clone());
         Ok(Some(session))
     }
@@ -137,6 +154,9 @@ impl Session {
             state.connection += 1;
             state.wanted = false;
             state.owner = None;
+            if let Some(expiry) = state.expiry.take() {
+                expiry.abort();
+            }
             let other = state.next.take().filter(|next| !next.will_wake(context.waker()));
             drop(state);
             if let Some(other) = other {
@@ -165,6 +185,16 @@ impl Session {
             state.owner = Some(context.waker().clone());
         }
         state.wanted
+    }
+
+    /// Notes the task that ends the session which connection number `connection` has left.
+    pub(crate) fn expires(&self, connection: u64, expiry: AbortHandle) {
+        let mut state = self.state.lock();
+        if state.kept.is_some() && state.connection == connection {
+            state.expiry = Some(expiry);
+        } else {
+            expiry.abort();
+        }
     }
 
     /// Stores the state of the services after the connection broke. Returns the connection's number.

@@ -32,7 +32,7 @@ pub struct Stats {
     pub rejected: Counter,
     /// Requests that wait for their replies.
     pub in_flight: Counter,
-    /// Bytes of memory that connections hold: received, waiting for a reply, or waiting to be sent.
+    /// Bytes of memory that connections and sessions hold: received, waiting for a reply, or waiting to be sent.
     pub held_bytes: Counter,
     /// Bytes received.
     pub received_bytes: Counter,

@@ -150,7 +150,8 @@ impl Service for ToyService {
             }),
             TELL => {
                 let mut watchers = toy.watchers.lock();
-                watchers.retain(|watcher| watcher.push(request.body.clone()));
+                let told = Bytes::copy_from_slice(&request.body);
+                watchers.retain(|watcher| watcher.push(told.clone()));
                 Ok(Bytes::from(vec![watchers.len() as u8]))
             }
             HUSH => {

@@ -71,10 +71,11 @@ impl Connection {
         self.mailbox.detached();
         let kept = Kept { handlers: std::mem::take(&mut self.handlers), mailbox: self.mailbox.clone() };
         let number = session.detach(kept);
-        let shared = self.shared.clone();
-        tokio::spawn(async move {
+        let (shared, expiring) = (self.shared.clone(), session.clone());
+        let expiry = tokio::spawn(async move {
             tokio::time::sleep(shared.limits.session_timeout).await;
-            shared.sessions.expire(&session, number);
+            shared.sessions.expire(&expiring, number);
         });
+        session.expires(number, expiry.abort_handle());
     }
 }

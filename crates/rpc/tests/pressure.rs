@@ -1,0 +1,244 @@
+//! Peers that keep the server's memory occupied: they must not lock out others, and whoever waits is not at fault.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use nacre_rpc::client::{Host, Link, LinkOptions};
+use nacre_rpc::frame::{self, Frame};
+use nacre_rpc::handshake::hello;
+use nacre_rpc::{Address, ClusterKey, Server, ServerLimits, Services};
+use support::*;
+
+const MIB: usize = 1 << 20;
+
+fn open_server(limits: ServerLimits) -> Server {
+    serve_with(Services::new().with(ToyService(Arc::default())), limits, None)
+}
+
+fn raw(server: &Server) -> TcpStream {
+    let Address::Tcp(address) = &server.addresses()[0] else { panic!("a TCP address") };
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
+}
+
+fn introduced(server: &Server) -> TcpStream {
+    let mut stream = raw(server);
+    stream.write_all(&hello(3, 0)).unwrap();
+    stream.read_exact(&mut [0; 16]).unwrap();
+    stream
+}
+
+fn receive(stream: &mut TcpStream) -> Frame {
+    let mut bytes = BytesMut::zeroed(16);
+    stream.read_exact(&mut bytes).unwrap();
+    bytes.resize(frame::frame_bytes(&bytes).unwrap().unwrap(), 0);
+    stream.read_exact(&mut bytes[16..]).unwrap();
+    frame::take(&mut bytes).unwrap().unwrap()
+}
+
+fn is_closed(stream: &mut TcpStream) -> bool {
+    match stream.read(&mut [0]) {
+        Ok(count) => count == 0,
+        Err(error) => !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+    }
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Has peers fill the account with halves of large requests.
+fn fill(server: &Server, account: usize) -> Vec<TcpStream> {
+    let mut halves: Vec<(TcpStream, usize)> = (0..account / MIB)
+        .map(|_| {
+            let mut half = introduced(server);
+            half.write_all(&frame::header(TELL, 1, 4 << 20)).unwrap();
+            half.set_nonblocking(true).unwrap();
+            (half, 0)
+        })
+        .collect();
+    let begin = Instant::now();
+    while server.stats().held_bytes.get() < account as u64 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the account is exhausted");
+        for (half, sent) in halves.iter_mut().filter(|(_, sent)| *sent < 2 * MIB) {
+            // What the server does not read fills the socket at some point.
+            *sent += half.write(&[0; 64 << 10]).unwrap_or(0);
+        }
+    }
+    halves.into_iter().map(|(half, _)| half).collect()
+}
+
+/// Sends a request of 4 MiB and awaits its reply.
+fn ask_much(stream: &mut TcpStream) {
+    stream.write_all(&frame::header(TELL, 7, 4 << 20)).unwrap();
+    stream.write_all(&vec![0; 4 * MIB]).unwrap();
+    assert_eq!((receive(stream).kind, 7), (OK, 7));
+}
+
+#[test]
+fn peers_that_stop_in_the_middle_lock_nobody_out() {
+    let account = 16 * MIB;
+    // A peer without any progress would be borne for ten minutes.
+    let limits = ServerLimits {
+        held_bytes_max: account,
+        stall_timeout: Duration::from_secs(600),
+        pace_timeout: Duration::from_millis(400),
+        ..Default::default()
+    };
+    let server = open_server(limits);
+    let _halves = fill(&server, account);
+    let mut honest: Vec<TcpStream> = (0..3).map(|_| introduced(&server)).collect();
+    honest.iter_mut().for_each(ask_much);
+}
+
+#[test]
+fn peers_that_send_byte_by_byte_lock_nobody_out() {
+    let account = 16 * MIB;
+    let limits = ServerLimits {
+        held_bytes_max: account,
+        stall_timeout: Duration::from_secs(600),
+        pace_timeout: Duration::from_millis(400),
+        ..Default::default()
+    };
+    let server = open_server(limits);
+    let mut halves = fill(&server, account);
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let dripping = std::thread::spawn(move || {
+        while !stopped.load(Ordering::Relaxed) {
+            // Those that were disconnected cannot send any more.
+            halves.retain_mut(|half| match half.write(&[0]) {
+                Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+                Ok(_) => true,
+            });
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    let mut honest = introduced(&server);
+    ask_much(&mut honest);
+    stop.store(true, Ordering::Relaxed);
+    dripping.join().unwrap();
+}
+
+#[test]
+fn whoever_waits_for_memory_is_not_disconnected() {
+    let account = 16 * MIB;
+    let limits = ServerLimits {
+        held_bytes_max: account,
+        stall_timeout: Duration::from_millis(300),
+        pace_timeout: Duration::from_millis(100),
+        ..Default::default()
+    };
+    let server = open_server(limits);
+    // Each of them is fast when it may send, and waits for far longer than a peer may stall.
+    let peers: Vec<_> = (0..24)
+        .map(|_| {
+            let mut stream = introduced(&server);
+            std::thread::spawn(move || {
+                for _ in 0..4 {
+                    ask_much(&mut stream);
+                }
+            })
+        })
+        .collect();
+    for peer in peers {
+        peer.join().unwrap();
+    }
+}
+
+#[test]
+fn connections_that_hold_nothing_receive_little_while_memory_is_exhausted() {
+    let account = 8 * MIB;
+    let server = open_server(ServerLimits { held_bytes_max: account, ..Default::default() });
+    let _halves = fill(&server, account);
+    let before = server.stats().held_bytes.get() as usize;
+    let more: Vec<TcpStream> = (0..200)
+        .map(|_| {
+            let mut half = introduced(&server);
+            half.write_all(&frame::header(TELL, 1, 1 << 20)).unwrap();
+            half.set_nonblocking(true).unwrap();
+            let _ = half.write_all(&vec![0; 200 << 10]);
+            half
+        })
+        .collect();
+    // Small requests are served meanwhile.
+    let mut small = introduced(&server);
+    for _ in 0..200 {
+        small.write_all(&frame::header(HOLDER, 5, 0)).unwrap();
+        assert_eq!(receive(&mut small).kind, OK);
+    }
+    let now = server.stats().held_bytes.get() as usize;
+    assert!(now <= before + 200 * (20 << 10) + 2 * MIB, "{now} bytes are held, {before} before");
+    drop(more);
+}
+
+#[test]
+fn requests_that_the_server_does_not_take_yet_are_no_stall() {
+    let limits =
+        ServerLimits { requests_max: 1, stall_timeout: Duration::from_millis(200), ..Default::default() };
+    let server = open_server(limits);
+    let (mut holder, mut waiting, mut half) = (introduced(&server), introduced(&server), introduced(&server));
+    holder.write_all(&frame::header(LOCK, 1, 0)).unwrap();
+    assert_eq!(receive(&mut holder).id, 1);
+    // The second request is behind the first, which waits for the lock.
+    waiting.write_all(&[frame::header(LOCK, 2, 0), frame::header(HOLDER, 3, 0)].concat()).unwrap();
+    wait_until("it waits", || server.stats().in_flight.get() == 1);
+    half.write_all(&frame::header(TELL, 4, 100)).unwrap();
+    assert!(is_closed(&mut half), "a peer that stalls is disconnected");
+    holder.write_all(&frame::header(UNLOCK, 5, 0)).unwrap();
+    assert_eq!([receive(&mut waiting).id, receive(&mut waiting).id], [2, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_sealed_record_is_not_waited_for_for_ever() {
+    let key = ClusterKey::generate().unwrap();
+    let limits = ServerLimits { stall_timeout: Duration::from_millis(200), ..Default::default() };
+    let server = serve_with(Services::new().with(ToyService(Arc::default())), limits, Some(key.clone()));
+    // The handshake gets through, and 20 bytes of the first record.
+    let relay = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: Address = relay.local_addr().unwrap().to_string().parse().unwrap();
+    let mut target = raw(&server);
+    let relaying = std::thread::spawn(move || {
+        let (mut client, _) = relay.accept().unwrap();
+        let mut bytes = [0; 128];
+        client.read_exact(&mut bytes[..64]).unwrap();
+        target.write_all(&bytes[..64]).unwrap();
+        target.read_exact(&mut bytes[..80]).unwrap();
+        client.write_all(&bytes[..80]).unwrap();
+        client.read_exact(&mut bytes[..38]).unwrap();
+        target.write_all(&bytes[..38]).unwrap();
+        assert!(is_closed(&mut target));
+        let _ = client.shutdown(Shutdown::Both);
+    });
+    let options =
+        LinkOptions { key: Some(key), connect_timeout: Duration::from_secs(60), ..Default::default() };
+    let link = Link::new(address, (), Arc::new(options), Arc::new(Host::new(false)));
+    assert!(ask(&link, HOLDER, "").await.is_err());
+    relaying.join().unwrap();
+    eventually("nothing is held", async || server.stats().held_bytes.get() == 0).await;
+}
+
+#[test]
+fn silent_connections_do_not_use_up_the_open_files() {
+    let limits =
+        ServerLimits { unproven_max: 4, handshake_timeout: Duration::from_secs(600), ..Default::default() };
+    let server = open_server(limits);
+    let silent: Vec<TcpStream> = (0..500).map(|_| raw(&server)).collect();
+    wait_until("all were accepted", || server.stats().accepted.get() == 500);
+    let open = server.stats().unproven.get();
+    assert!((4..=100).contains(&open), "{open} connections are open");
+    drop(silent);
+    wait_until("they are gone", || server.stats().unproven.get() == 0);
+    ask_much(&mut introduced(&server));
+}
