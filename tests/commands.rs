@@ -179,6 +179,16 @@ fn reads_give_versions_and_extents() {
     assert_eq!((&stat["version"], &stat["bytes"], &stat["forks"]), (&json!(2), &json!(5), &forks));
     let text = server.run(["stat", "a"]).text();
     assert!(text.starts_with("object \"a\", version 2, 5 bytes, 0 keys, 0 attributes\n"), "{text}");
+    assert_eq!(stat["fenced_sessions"], json!(0));
+    let object = nacre::open(&server.uri).unwrap().blocking().object("a").unwrap();
+    object.raise_fence(3).unwrap();
+    object.fence_session(5).unwrap();
+    object.fence_session(9).unwrap();
+    let text = server.run(["stat", "a"]).text();
+    let expected = "object \"a\", version 5, 5 bytes, 0 keys, 0 attributes, fence 3, 2 fenced sessions\n";
+    assert!(text.starts_with(expected), "{text}");
+    let stat = server.run(["stat", "a", "--json"]).json();
+    assert_eq!((&stat["fence"], &stat["fenced_sessions"]), (&json!(3), &json!(2)));
     server.run(["stat", "nothing"]).failed(1, &["does not exist"]);
 }
 

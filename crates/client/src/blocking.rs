@@ -7,7 +7,8 @@ use bytes::{Bytes, BytesMut};
 use futures::executor::block_on;
 use nacre_object::stage::Staged;
 use nacre_object::{
-    ByteRange, Fork, Key, KeyRange, ObjectId, Outcome, RangeRead, Stat, StoreError, Transaction,
+    ByteRange, Fences, Fork, Key, KeyRange, ObjectId, Outcome, RangeRead, Stat, StoreError, Transaction,
+    Versioned,
 };
 
 use crate::administration::Report;
@@ -15,6 +16,7 @@ use crate::object::{Extents, Object, Updated, Written};
 use crate::pager::{Keys, Objects};
 use crate::store::Store;
 use crate::transfer::{Download, PIECE_BYTES, Upload, source_error, target_error};
+use crate::versioned::{KeyWritten, VersionedKeys};
 
 /// A [`Store`] whose calls block the calling thread.
 #[derive(Clone, Debug)]
@@ -33,6 +35,9 @@ pub struct BlockingObjects(Objects);
 
 /// An iterator over the keys of an object. See [`Keys`].
 pub struct BlockingKeys(Keys);
+
+/// An iterator over the keys of an object with their versions. See [`VersionedKeys`].
+pub struct BlockingVersionedKeys(VersionedKeys);
 
 impl BlockingStore {
     pub(crate) fn new(store: Store) -> Self {
@@ -79,6 +84,11 @@ impl BlockingStore {
         self.store.close()
     }
 
+    /// Returns a handle that acts for one session. See [`Store::for_session`].
+    pub fn for_session(&self, session: u64) -> BlockingStore {
+        BlockingStore { store: self.store.for_session(session) }
+    }
+
     /// Returns an object of the store. See [`Store::object`].
     pub fn object(&self, id: impl AsRef<[u8]>) -> Result<BlockingObject, StoreError> {
         Ok(BlockingObject { object: self.store.object(id)? })
@@ -116,6 +126,14 @@ impl Iterator for BlockingKeys {
     }
 }
 
+impl Iterator for BlockingVersionedKeys {
+    type Item = Result<(Key, Versioned), StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        block_on(self.0.next()).transpose()
+    }
+}
+
 macro_rules! mirror {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         $(
@@ -146,10 +164,16 @@ impl BlockingObject {
         key(key: impl AsRef<[u8]>) -> Option<Bytes>;
         set_key(key: impl AsRef<[u8]>, value: impl Into<Bytes>) -> u64;
         remove_key(key: impl AsRef<[u8]>) -> u64;
+        versioned_key(key: impl AsRef<[u8]>) -> Option<Versioned>;
+        set_key_if(key: impl AsRef<[u8]>, value: impl Into<Bytes>, version: u64) -> KeyWritten;
+        remove_key_if(key: impl AsRef<[u8]>, version: u64) -> KeyWritten;
         attribute(attribute: impl AsRef<[u8]>) -> Option<Bytes>;
         attributes() -> Vec<(Key, Bytes)>;
         set_attribute(attribute: impl AsRef<[u8]>, value: impl Into<Bytes>) -> u64;
         remove_attribute(attribute: impl AsRef<[u8]>) -> u64;
+        fence_session(session: u64) -> u64;
+        raise_fence(least: u64) -> u64;
+        fences() -> Fences;
     }
 
     /// Returns the object with calls that are awaited.
@@ -174,6 +198,20 @@ impl BlockingObject {
         change: impl FnMut(&[u8]) -> B,
     ) -> Result<Updated, StoreError> {
         block_on(self.object.update(range, change))
+    }
+
+    /// Updates a key. See [`Object::update_key`].
+    pub fn update_key<B: Into<Bytes>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        change: impl FnMut(Option<&[u8]>) -> B,
+    ) -> Result<Updated, StoreError> {
+        block_on(self.object.update_key(key, change))
+    }
+
+    /// Lists the keys of a range with their versions. See [`Object::versioned_keys`].
+    pub fn versioned_keys(&self, range: KeyRange) -> BlockingVersionedKeys {
+        BlockingVersionedKeys(self.object.versioned_keys(range))
     }
 
     /// Lists the keys of a range. See [`Object::keys`].

@@ -52,23 +52,26 @@ mod blocking;
 mod engine;
 mod object;
 mod pager;
+mod session;
 mod store;
 mod transfer;
 mod uri;
+mod versioned;
 
 pub use administration::{Report, repair_folder, scrub_folder};
-pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore};
+pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore, BlockingVersionedKeys};
 pub use nacre_object::copy::Copied;
 pub use nacre_object::stage::{self, Staged};
 pub use nacre_object::{
-    Answer, ByteRange, Check, Done, ErrorKind, Extent, ExtentKind, Fork, Found, Guard, Intent, Key, KeyPage,
-    KeyRange, Limits, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat,
-    StoreError as Error, Transaction, Write, limit,
+    Answer, ByteRange, Check, Done, ErrorKind, Extent, ExtentKind, Fences, Fork, Found, Guard, Intent, Key,
+    KeyPage, KeyRange, Limits, ObjectId, ObjectStore, Outcome, RangeRead, Read, Refusal, Reply, Stat,
+    StoreError as Error, Transaction, Versioned, VersionedKeyPage, Write, limit,
 };
 pub use object::{Extents, Object, Updated, Written};
 pub use pager::{Keys, Objects};
 pub use store::Store;
 pub use uri::{Durability, Engine, Options, Uri};
+pub use versioned::{KeyWritten, VersionedKeys};
 
 /// Opens a store.
 ///

@@ -84,7 +84,11 @@ impl Object {
         error.context(format_args!("cannot {attempted} object \"{}\" of {}", self.id, self.store.name()))
     }
 
-    async fn apply(&self, transaction: Transaction, attempted: &str) -> Result<Outcome, StoreError> {
+    pub(crate) async fn apply(
+        &self,
+        transaction: Transaction,
+        attempted: &str,
+    ) -> Result<Outcome, StoreError> {
         let outcome = self.store.apply(&self.id, transaction).await;
         outcome.map_err(|error| self.context(error, attempted))
     }
@@ -97,7 +101,7 @@ impl Object {
         }
     }
 
-    fn nonsense(&self, attempted: &str) -> StoreError {
+    pub(crate) fn nonsense(&self, attempted: &str) -> StoreError {
         let error = StoreError::new(ErrorKind::Corrupt, "the store's answer does not fit the question");
         self.context(error, attempted)
     }
@@ -403,6 +407,6 @@ impl Object {
 }
 
 /// Checks a name from the caller: a key's, or an attribute's.
-fn name(bytes: impl AsRef<[u8]>) -> Result<Key, StoreError> {
+pub(crate) fn name(bytes: impl AsRef<[u8]>) -> Result<Key, StoreError> {
     Key::new(Bytes::copy_from_slice(bytes.as_ref()))
 }

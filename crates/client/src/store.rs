@@ -16,7 +16,7 @@ use crate::uri::Uri;
 pub struct Store {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) opened: Opened,
-    name: Arc<str>,
+    pub(crate) name: Arc<str>,
 }
 
 impl Store {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nacre::{ErrorKind, KeyRange, Store, Written};
+use nacre::{ErrorKind, Fences, Guard, KeyRange, KeyWritten, Outcome, Store, Transaction, Write, Written};
 use nacre_object::testkit::MemoryStore;
 
 use nacre_remote::StoreService;
@@ -141,4 +141,102 @@ fn errors_say_what_was_attempted_on_what() {
     let object = store.object("o").unwrap();
     let error = object.update(0..4, |_| "12345").unwrap_err();
     assert!(error.to_string().contains("5 new bytes for a range of 4"), "{error}");
+}
+
+#[test]
+fn a_fenced_session_changes_nothing_by_any_call() {
+    on_every_store(async |store| {
+        let (old, new) = (store.for_session(7), store.for_session(8));
+        let (fenced, object) = (old.object("o").unwrap(), new.object("o").unwrap());
+        fenced.write(0, "by 7").await.unwrap();
+        object.fence_session(7).await.unwrap();
+        let before = store.object("o").unwrap().stat().await.unwrap();
+        let denied = |kind: Result<(), nacre::Error>| {
+            let error = kind.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Denied, "{error}");
+            assert!(error.message.contains("session 7 is fenced"), "{error}");
+        };
+        denied(fenced.write(0, "late").await.map(drop));
+        denied(fenced.write_if(0, "late", 0).await.map(drop));
+        denied(fenced.update(0..4, |_| "late").await.map(drop));
+        denied(fenced.truncate(0).await.map(drop));
+        denied(fenced.create().await.map(drop));
+        denied(fenced.remove().await.map(drop));
+        denied(fenced.set_key("k", "late").await.map(drop));
+        denied(fenced.set_key_if("k", "late", 5).await.map(drop));
+        denied(fenced.set_attribute("k", "late").await.map(drop));
+        denied(fenced.fence_session(8).await.map(drop));
+        denied(fenced.put(&b"late"[..]).await.map(drop));
+        denied(fenced.put(&vec![1; 40 << 20][..]).await.map(drop));
+        assert_eq!(store.object("o").unwrap().stat().await.unwrap(), before, "nothing was changed");
+        assert_eq!(fenced.read(0..10).await.unwrap().data, "by 7", "reads are not fenced");
+        assert_eq!(fenced.fences().await.unwrap(), Fences { fence: 0, sessions: vec![7] });
+        // The new session, older ones, and whoever acts for none are not affected.
+        object.write(0, "by 8").await.unwrap();
+        store.for_session(6).object("o").unwrap().write(0, "by 6").await.unwrap();
+        store.object("o").unwrap().write(0, "by any").await.unwrap();
+        object.raise_fence(8).await.unwrap();
+        assert!(store.for_session(6).object("o").unwrap().write(0, "late").await.is_err());
+        // Guards of the caller's own have the places that the caller gave them.
+        let guarded = Transaction::new().guard(Guard::Exists).guard(Guard::Absent).change(Write::Create);
+        let Outcome::Refused(refusal) = new.apply(object.id(), guarded).await.unwrap() else { panic!() };
+        assert_eq!(refusal.guard, 1);
+        object.put(&vec![1; 40 << 20][..]).await.unwrap();
+    });
+}
+
+#[test]
+fn a_key_is_changed_only_at_the_version_that_was_read() {
+    on_every_store(async |store| {
+        let object = store.object("o").unwrap();
+        assert_eq!(object.versioned_key("k").await.unwrap(), None);
+        let KeyWritten::Done { version } = object.set_key_if("k", "a", 0).await.unwrap() else { panic!() };
+        assert_eq!(object.set_key_if("k", "b", 0).await.unwrap(), KeyWritten::Conflict { version });
+        object.set_key("other", "x").await.unwrap();
+        let found = object.versioned_key("k").await.unwrap().unwrap();
+        assert_eq!(
+            (&found.value[..], found.version),
+            (&b"a"[..], version),
+            "others do not change its version"
+        );
+        object.set_key("k", "b").await.unwrap();
+        let now = object.set_key("k", "a").await.unwrap();
+        let conflict = KeyWritten::Conflict { version: now };
+        assert_eq!(
+            object.remove_key_if("k", version).await.unwrap(),
+            conflict,
+            "the value is the old one again"
+        );
+        assert!(matches!(object.remove_key_if("k", now).await.unwrap(), KeyWritten::Done { .. }));
+        assert_eq!(object.set_key_if("k", "c", now).await.unwrap(), KeyWritten::Conflict { version: 0 });
+        let mut keys = object.versioned_keys(KeyRange::all());
+        let (key, found) = keys.next().await.unwrap().unwrap();
+        assert_eq!((key.as_bytes(), &found.value[..], found.version), (&b"other"[..], &b"x"[..], 2));
+        assert_eq!(keys.next().await.unwrap(), None);
+    });
+}
+
+#[test]
+fn concurrent_updates_of_a_key_lose_nothing() {
+    on_every_store(async |store| {
+        let workers = (0..8).map(|_| {
+            let object = store.object("counter").unwrap();
+            tokio::spawn(async move {
+                for _ in 0..25 {
+                    let increment = |old: Option<&[u8]>| {
+                        let old = old.map_or(0, |old| u64::from_le_bytes(old.try_into().unwrap()));
+                        Bytes::copy_from_slice(&(old + 1).to_le_bytes())
+                    };
+                    object.update_key("count", increment).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            })
+        });
+        for worker in workers.collect::<Vec<_>>() {
+            worker.await.unwrap();
+        }
+        let found = store.object("counter").unwrap().versioned_key("count").await.unwrap().unwrap();
+        assert_eq!(found.value[..], 200u64.to_le_bytes());
+        assert_eq!(found.version, 200, "every update took a version, and no other change");
+    });
 }

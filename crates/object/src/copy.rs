@@ -24,7 +24,8 @@
 //! **What is not copied**: staged forks and everything else that has a reserved name ([`crate::stage`]), and what
 //! cannot be seen through the seam, which is the versions of objects that were removed, and of forks other than the
 //! default one that do not exist (any more). Clients must not carry versions that they read in the one store over to
-//! the other for those. Where such a fork is created after a first copy was made, its oldest holes get a newer version
+//! the other for those. Nor are versions of keys: a key of the copy has the version of the transaction that brought it,
+//! which is not greater than the object's. Fences and fenced sessions are copied. Where such a fork is created after a first copy was made, its oldest holes get a newer version
 //! in the copy.
 
 mod look;
@@ -179,7 +180,7 @@ impl Copy<'_> {
         }
         let Some(()) = self.replay(&from, &to, steps).await? else { return Ok(None) };
         match Look::outline(self.destination, self.object, &[]).await? {
-            Some(copy) if copy.stat == from.stat && !copy.marked => Ok(Some(false)),
+            Some(copy) if copy.equals(&from) && !copy.marked => Ok(Some(false)),
             Some(copy) => {
                 let text = format!("the copy is {:?}, the original {:?}", copy.stat, from.stat);
                 Err(StoreError::new(ErrorKind::Corrupt, text))

@@ -36,7 +36,8 @@ fn assert_same(source: &Model, destination: &MemoryStore, exact: bool, context: 
         }
         let look = |state: &ObjectState| {
             let mut state = state.clone();
-            let mut transaction = Transaction::new().read(Read::Stat).read(Read::Attributes);
+            let mut transaction =
+                Transaction::new().read(Read::Stat).read(Read::Attributes).read(Read::Fences);
             transaction = transaction.read(Read::Forks { after: None, limit: 1000 });
             transaction = transaction.read(Read::Keys { range: KeyRange::all(), limit: 1000, values: true });
             let mut outcomes = vec![state.apply(&transaction).unwrap()];
@@ -155,6 +156,84 @@ fn what_does_not_fit_is_left_alone() {
     assert_ne!(*destination.model(), before);
     let model = destination.model().clone();
     compare(&destination, &model, &[id]).unwrap();
+}
+
+/// A store of an earlier version of Nacre, which takes reads of fences for nonsense.
+struct Earlier(MemoryStore);
+
+impl ObjectStore for Earlier {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        if transaction.reads.contains(&Read::Fences) {
+            return Reply::ready(Err(StoreError::new(ErrorKind::Invalid, "malformed message: unknown read")));
+        }
+        let fences = |write: &Write| matches!(write, Write::FenceSession { .. });
+        if transaction.writes.iter().any(fences) {
+            return Reply::ready(Err(StoreError::new(
+                ErrorKind::Invalid,
+                "malformed message: unknown write",
+            )));
+        }
+        self.0.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.0.list(after, limit)
+    }
+}
+
+#[test]
+fn fences_are_copied_however_many_there_are() {
+    let (source, destination) = (MemoryStore::new(), MemoryStore::new());
+    let fences = |store: &MemoryStore, name: &str| store.model().object(&id(name)).unwrap().fences();
+    let fence = |numbers: std::ops::Range<u64>| {
+        let writes = numbers.map(|session| Write::FenceSession { session });
+        Transaction { writes: writes.collect(), ..Transaction::new() }
+    };
+    // As many as an object keeps, and as many keys in the same transaction as it has room for.
+    let full =
+        (0..limit::OPERATIONS_MAX - limit::FENCED_SESSIONS_MAX).fold(fence(10..1034), |full, number| {
+            let key = Key::try_from(format!("k{number}").as_str()).unwrap();
+            full.change(Write::SetKey { key, value: "v".into() })
+        });
+    done(&source, &id("full"), full);
+    // An object that was removed keeps them.
+    done(&source, &id("gone"), fence(7..9).write(Fork::DEFAULT, 0, "x"));
+    done(&source, &id("gone"), Transaction::new().change(Write::Remove));
+    assert_eq!(copy(&source, &destination).unwrap().failed, []);
+    block_on(copy_object(&source, &destination, &id("gone"))).unwrap();
+    for name in ["full", "gone"] {
+        assert_eq!(fences(&destination, name), fences(&source, name), "{name}");
+        assert_alike(&source, &destination, &id(name));
+    }
+    assert_eq!(fences(&destination, "full").sessions.len(), 1024);
+    // Later ones follow, also those that raise the fence.
+    done(&source, &id("full"), fence(2000..2010));
+    done(&source, &id("gone"), fence(5..6).change(Write::RaiseFence { token: 8 }).change(Write::Remove));
+    block_on(copy_object(&source, &destination, &id("full"))).unwrap();
+    block_on(copy_object(&source, &destination, &id("gone"))).unwrap();
+    assert_eq!(fences(&destination, "full"), fences(&source, "full"));
+    assert_eq!(fences(&destination, "full").fence, 20);
+    assert_eq!(fences(&destination, "gone"), Fences { fence: 8, sessions: vec![8] });
+    assert!(!destination.model().object(&id("gone")).unwrap().exists());
+    assert_eq!(copy(&source, &destination).unwrap().unchanged, 1);
+}
+
+#[test]
+fn stores_that_know_no_fences_of_sessions_are_copied_unless_some_are_fenced() {
+    let (earlier, later) = (Earlier(MemoryStore::new()), MemoryStore::new());
+    done(
+        &earlier,
+        &id("a"),
+        Transaction::new().write(Fork::DEFAULT, 0, "data").change(Write::RaiseFence { token: 3 }),
+    );
+    let copied = copy(&earlier, &later).unwrap();
+    assert_eq!((copied.objects, copied.failed), (1, vec![]));
+    assert_alike(&earlier.0, &later, &id("a"));
+    done(&later, &id("b"), Transaction::new().write(Fork::DEFAULT, 0, "more"));
+    done(&later, &id("c"), Transaction::new().change(Write::FenceSession { session: 5 }));
+    let copied = copy(&later, &earlier).unwrap();
+    assert_eq!((copied.objects, copied.failed.len()), (2, 1));
+    assert_eq!(copied.failed[0].0, id("c"));
 }
 
 fn id(name: &str) -> ObjectId {

@@ -39,6 +39,8 @@ pub(super) struct Look {
     pub(super) keys: Option<Vec<(Key, Bytes)>>,
     /// Its attributes, if they were asked for.
     pub(super) attributes: Vec<(Key, Bytes)>,
+    /// Its fenced sessions; `None` if the store knows no such thing.
+    pub(super) fences: Option<Fences>,
     /// The bytes of its forks, by the offset of the first byte.
     bytes: BTreeMap<Fork, BTreeMap<u64, Bytes>>,
 }
@@ -46,6 +48,8 @@ pub(super) struct Look {
 /// The division of the questions.
 #[derive(Default)]
 struct Cut {
+    /// True unless the store knows no fences of single sessions.
+    fences: bool,
     /// All the names of forks, in order.
     names: Vec<Fork>,
     /// The starts of the pages of a fork's extents, in bytes, if there is more than one page.
@@ -84,6 +88,20 @@ impl Look {
     /// Returns the names of the forks that were looked at.
     pub(super) fn names(&self) -> Vec<Fork> {
         self.forks.keys().cloned().collect()
+    }
+
+    /// Returns the sessions that are fenced here and not in another look.
+    pub(super) fn fenced_beside(&self, other: &Look) -> Vec<u64> {
+        let theirs = other.fences.as_ref().map_or(&[][..], |fences| &fences.sessions);
+        let ours = self.fences.iter().flat_map(|fences| &fences.sessions).copied();
+        ours.filter(|session| theirs.binary_search(session).is_err()).collect()
+    }
+
+    /// Returns whether the object has the same stat here as in another look, and the same fenced sessions, as far as
+    /// both stores know any.
+    pub(super) fn equals(&self, other: &Look) -> bool {
+        let fences = self.fences.as_ref().zip(other.fences.as_ref());
+        self.stat == other.stat && fences.is_none_or(|(ours, theirs)| ours == theirs)
     }
 
     /// Returns whether all forks of another look were looked at here.
@@ -141,7 +159,7 @@ impl Look {
         more_forks: &[Fork],
         wanted: &Wanted<'_>,
     ) -> Result<Option<Look>, StoreError> {
-        let mut cut = Cut { keys: Some(Vec::new()), ..Cut::default() };
+        let mut cut = Cut { fences: true, keys: Some(Vec::new()), ..Cut::default() };
         let mut ranges: Vec<(Fork, ByteRange)> = wanted.ranges.to_vec();
         let Some(stat) = cut.names(store, object).await? else { return Ok(None) };
         if wanted.content && ranges.is_empty() && stat.bytes <= HELD_BYTES_MAX && stat.forks <= 64 {
@@ -170,7 +188,8 @@ enum Again {
 }
 
 impl Cut {
-    /// Finds out which forks exist.
+    /// Finds out which forks exist, and whether the store knows fences of sessions: a server of an earlier version of
+    /// Nacre does not.
     async fn names(
         &mut self,
         store: &dyn ObjectStore,
@@ -179,8 +198,20 @@ impl Cut {
         self.names.clear();
         loop {
             let page = Read::Forks { after: self.names.last().cloned(), limit: PAGE_ENTRIES_MAX as u32 };
-            let answers = ask(store, object, &[Read::Stat, page]).await?;
-            let Some([Answer::Stat(stat), Answer::Forks(page)]) = answers.as_deref() else { return Ok(None) };
+            let mut reads = vec![Read::Stat, page];
+            reads.extend(self.fences.then_some(Read::Fences));
+            let answers = match ask(store, object, &reads).await {
+                Err(error)
+                    if self.fences && matches!(error.kind, ErrorKind::Invalid | ErrorKind::Unsupported) =>
+                {
+                    self.fences = false;
+                    continue;
+                }
+                answers => answers?,
+            };
+            let Some([Answer::Stat(stat), Answer::Forks(page), ..]) = answers.as_deref() else {
+                return Ok(None);
+            };
             self.names.extend(page.entries.iter().map(|(fork, _)| fork.clone()));
             if !page.more || page.entries.is_empty() {
                 return Ok(Some(stat.clone()));
@@ -190,6 +221,7 @@ impl Cut {
 
     fn reads(&self, more_forks: &[Fork], content: bool, ranges: &[(Fork, ByteRange)]) -> Vec<Read> {
         let mut reads = vec![Read::Stat];
+        reads.extend(self.fences.then_some(Read::Fences));
         let limit = PAGE_ENTRIES_MAX as u32;
         reads.push(Read::Forks { after: None, limit });
         for page in self.names.chunks_exact(PAGE_ENTRIES_MAX) {
@@ -243,6 +275,7 @@ impl Cut {
             forks: BTreeMap::new(),
             keys: None,
             attributes: Vec::new(),
+            fences: None,
             bytes: BTreeMap::new(),
         };
         let mut sizes: Vec<(Fork, u64)> = Vec::new();
@@ -250,6 +283,7 @@ impl Cut {
         for (read, answer) in reads.iter().zip(answers) {
             match (read, answer) {
                 (_, Answer::Stat(stat)) => look.stat = stat,
+                (_, Answer::Fences(fences)) => look.fences = Some(fences),
                 (_, Answer::Forks(page)) => sizes.extend(page.entries),
                 (Read::Extents { .. }, Answer::Range(found)) if std::mem::take(&mut first_extents) => {
                     look.floor = found.version;

@@ -12,7 +12,7 @@ use crate::*;
 /// The number of pending changes at which the search for more of them stops.
 const WAITING_MAX: usize = 4096;
 
-/// A walk over the keys and then the attributes of both objects.
+/// A walk over the keys and then the attributes of both objects, which fenced sessions precede.
 pub(super) struct Pairs {
     /// True if the destination has nothing.
     fresh: bool,
@@ -21,14 +21,17 @@ pub(super) struct Pairs {
     after: Option<Bytes>,
     keys_done: bool,
     done: bool,
+    /// The changes that were found and not made.
     waiting: VecDeque<Write>,
 }
 
 impl Pairs {
-    pub(super) fn new(from: &Look, fresh: bool) -> Self {
+    /// Creates the walk. Sessions of an object that exists are fenced with its keys; otherwise there are none.
+    pub(super) fn new(from: &Look, fresh: bool, fenced: Vec<u64>) -> Self {
         let done = !from.stat.exists;
         let held = from.keys.clone().map(VecDeque::from);
-        Self { fresh, held, after: None, keys_done: false, done, waiting: VecDeque::new() }
+        let waiting = fenced.into_iter().map(|session| Write::FenceSession { session }).collect();
+        Self { fresh, held, after: None, keys_done: false, done, waiting }
     }
 
     /// Returns the next changes, as many as `operations` and `bytes` leave room for; none when there are none left.

@@ -26,7 +26,10 @@ const GUARDS_MAX: usize = 1000;
 struct State {
     version: u64,
     pairs: Pairs,
+    /// The fence to be raised first; 0 if it is as high.
     fence: u64,
+    /// The sessions to be fenced first.
+    fenced: Vec<u64>,
     mark: Fork,
 }
 
@@ -40,10 +43,14 @@ impl Copy<'_> {
     ) -> Result<Option<()>, StoreError> {
         // What the destination had before a removal will be gone by then.
         let fresh = to.stat.version == 0 || steps.values().any(|step| step.remove);
+        let fenced = from.fenced_beside(to);
+        // Every change makes an object exist, except its removal: there they have to come before it.
+        let (with_keys, first) = if from.stat.exists { (fenced, Vec::new()) } else { (Vec::new(), fenced) };
         let mut state = State {
             version: to.stat.version,
-            pairs: Pairs::new(from, fresh),
+            pairs: Pairs::new(from, fresh, with_keys),
             fence: if from.stat.fence > to.stat.fence { from.stat.fence } else { 0 },
+            fenced: first,
             mark: Fork::try_from(MARK)?,
         };
         let mut marked = to.marked;
@@ -249,6 +256,8 @@ impl Copy<'_> {
             let at = writes.iter().rposition(|write| matches!(write, Write::Remove)).map_or(0, |at| at + 1);
             writes.insert(at, mark);
         }
+        let fenced = std::mem::take(&mut state.fenced).into_iter();
+        writes.splice(0..0, fenced.map(|session| Write::FenceSession { session }));
         if state.fence > 0 {
             writes.insert(0, Write::RaiseFence { token: std::mem::take(&mut state.fence) });
         }

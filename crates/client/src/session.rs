@@ -1,0 +1,111 @@
+//! Handles that act for a session, and the fences that shut sessions out.
+
+use std::sync::Arc;
+
+use nacre_object::{
+    Answer, ErrorKind, Fences, Guard, Limits, ObjectId, ObjectStore, Outcome, Read, Refusal, Reply,
+    StoreError, Transaction, Write,
+};
+
+use crate::{Object, Store};
+
+impl Store {
+    /// Returns a handle on the same store that acts for one session: every change through it is guarded by the
+    /// session's number, and fails as [`ErrorKind::Denied`] where the session is fenced ([`Object::fence_session`],
+    /// [`Object::raise_fence`]). Reads are not. A transaction through it may have one operation less than others.
+    ///
+    /// Sessions are numbered in ascending order by whoever grants them: a lock service, say, when it grants a lock.
+    ///
+    /// ```
+    /// let store = nacre::open("mem:")?.blocking();
+    /// // Whoever had the lock before is session 7. It has not been heard of, and session 8 takes over.
+    /// let before = store.for_session(7).object("results")?;
+    /// let object = store.for_session(8).object("results")?;
+    /// object.fence_session(7)?;
+    /// object.write(0, "from session 8")?;
+    ///
+    /// // What the old one sent, or still sends, does no harm.
+    /// let error = before.write(0, "from session 7").unwrap_err();
+    /// assert_eq!(error.kind, nacre::ErrorKind::Denied);
+    /// assert_eq!(before.read(0..100)?.data, "from session 8");
+    /// # Ok::<(), nacre::Error>(())
+    /// ```
+    pub fn for_session(&self, session: u64) -> Store {
+        let inner = self.objects.clone();
+        Store { objects: Arc::new(ForSession { inner, session }), ..self.clone() }
+    }
+}
+
+impl Object {
+    /// Fences one session: its changes of this object fail from now on, those that are under way too. Others are not
+    /// affected, unless more than 1,024 sessions are fenced: see [`Write::FenceSession`]. Returns the object's new
+    /// version. The object is created if it does not exist.
+    pub async fn fence_session(&self, session: u64) -> Result<u64, StoreError> {
+        let write = Write::FenceSession { session };
+        self.change(Transaction::new().change(write), "fence a session off").await
+    }
+
+    /// Fences all sessions whose numbers are less than `least`. Returns the object's new version. The object is created
+    /// if it does not exist.
+    pub async fn raise_fence(&self, least: u64) -> Result<u64, StoreError> {
+        let write = Write::RaiseFence { token: least };
+        self.change(Transaction::new().change(write), "raise the fence of").await
+    }
+
+    /// Returns the sessions that are fenced.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` or `Unsupported` if the store's server is of an earlier version, which knows no fences of single
+    /// sessions.
+    pub async fn fences(&self) -> Result<Fences, StoreError> {
+        match self.ask(Read::Fences, "read the fences of").await? {
+            Answer::Fences(fences) => Ok(fences),
+            _ => Err(self.nonsense("read the fences of")),
+        }
+    }
+}
+
+/// A store whose changes are guarded by the number of a session.
+struct ForSession {
+    inner: Arc<dyn ObjectStore>,
+    session: u64,
+}
+
+impl ObjectStore for ForSession {
+    fn apply(&self, object: &ObjectId, mut transaction: Transaction) -> Reply<Outcome> {
+        if transaction.writes.is_empty() {
+            return self.inner.apply(object, transaction);
+        }
+        // The first of all guards, so that a session that is fenced learns just that.
+        transaction.guards.insert(0, Guard::Fence { token: self.session });
+        let session = self.session;
+        match self.inner.apply(object, transaction) {
+            Reply::Ready(result) => Reply::Ready(result.map(|result| unguarded(result, session))),
+            reply => Reply::pending(async move { unguarded(reply.await, session) }),
+        }
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.inner.list(after, limit)
+    }
+
+    fn limits(&self) -> Reply<Limits> {
+        self.inner.limits()
+    }
+}
+
+/// Returns the result of a transaction as if it had not been guarded by its session.
+fn unguarded(result: Result<Outcome, StoreError>, session: u64) -> Result<Outcome, StoreError> {
+    match result {
+        Ok(Outcome::Refused(Refusal { guard: 0, .. })) => {
+            let text =
+                format!("session {session} is fenced: another one has taken over; nothing was changed");
+            Err(StoreError::new(ErrorKind::Denied, text))
+        }
+        Ok(Outcome::Refused(refusal)) => {
+            Ok(Outcome::Refused(Refusal { guard: refusal.guard - 1, ..refusal }))
+        }
+        result => result,
+    }
+}

@@ -1,0 +1,127 @@
+//! Keys with their versions: conditional changes of single keys.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use nacre_object::limit::PAGE_ENTRIES_MAX;
+use nacre_object::{
+    Answer, Found, Guard, Key, KeyRange, Outcome, Read, Refusal, StoreError, Transaction, Versioned, Write,
+};
+
+use crate::Object;
+use crate::object::{Updated, name};
+
+/// The result of a conditional change of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyWritten {
+    /// The key is set or removed.
+    Done {
+        /// The object's new version, which is the key's if it was set.
+        version: u64,
+    },
+    /// The key had another version: nothing was changed.
+    Conflict {
+        /// The key's version; 0 if there is no such key.
+        version: u64,
+    },
+}
+
+impl Object {
+    /// Returns the value of a key with its version, or `None` if there is no such key.
+    pub async fn versioned_key(&self, key: impl AsRef<[u8]>) -> Result<Option<Versioned>, StoreError> {
+        match self.ask(Read::VersionedKey { key: name(key)? }, "read a key of").await? {
+            Answer::VersionedValue(found) => Ok(found),
+            _ => Err(self.nonsense("read a key of")),
+        }
+    }
+
+    /// Lists the keys of a range with their values and versions, in ascending order, page by page.
+    pub fn versioned_keys(&self, range: KeyRange) -> VersionedKeys {
+        VersionedKeys { object: self.clone(), range, page: VecDeque::new(), over: false }
+    }
+
+    /// Sets a key on the condition that it is still of a version that was read; 0 if there was no such key.
+    pub async fn set_key_if(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl Into<Bytes>,
+        version: u64,
+    ) -> Result<KeyWritten, StoreError> {
+        let key = name(key)?;
+        let write = Write::SetKey { key: key.clone(), value: value.into() };
+        self.change_key(key, write, version, "set a key of").await
+    }
+
+    /// Removes a key on the condition that it is still of a version that was read.
+    pub async fn remove_key_if(&self, key: impl AsRef<[u8]>, version: u64) -> Result<KeyWritten, StoreError> {
+        let key = name(key)?;
+        self.change_key(key.clone(), Write::RemoveKey { key }, version, "remove a key of").await
+    }
+
+    /// Reads a key, passes its value to `change`, and sets it to the result if no other client changed it meanwhile;
+    /// otherwise starts again, until it succeeds. `change` may be called several times; it gets `None` if there is no
+    /// such key.
+    pub async fn update_key<B: Into<Bytes>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        mut change: impl FnMut(Option<&[u8]>) -> B,
+    ) -> Result<Updated, StoreError> {
+        let mut conflicts = 0;
+        loop {
+            let found = self.versioned_key(&key).await?;
+            let value = change(found.as_ref().map(|found| &found.value[..]));
+            let version = found.map_or(0, |found| found.version);
+            if let KeyWritten::Done { version } = self.set_key_if(&key, value, version).await? {
+                return Ok(Updated { version, conflicts });
+            }
+            conflicts += 1;
+        }
+    }
+
+    async fn change_key(
+        &self,
+        key: Key,
+        write: Write,
+        version: u64,
+        attempted: &str,
+    ) -> Result<KeyWritten, StoreError> {
+        let transaction = Transaction::new().guard(Guard::KeyVersion { key, version }).change(write);
+        match self.apply(transaction, attempted).await? {
+            Outcome::Done(done) => Ok(KeyWritten::Done { version: done.version }),
+            Outcome::Refused(Refusal { found: Found::KeyVersion(version), .. }) => {
+                Ok(KeyWritten::Conflict { version })
+            }
+            Outcome::Refused(_) => Err(self.nonsense(attempted)),
+        }
+    }
+}
+
+/// The keys of an object with their values and versions, in ascending order.
+pub struct VersionedKeys {
+    object: Object,
+    range: KeyRange,
+    page: VecDeque<(Key, Versioned)>,
+    over: bool,
+}
+
+impl VersionedKeys {
+    /// Returns the next key with its value and version, or `None` after the last. Each page shows the object as it stood
+    /// at one moment.
+    pub async fn next(&mut self) -> Result<Option<(Key, Versioned)>, StoreError> {
+        if self.page.is_empty() && !self.over {
+            let range = self.range.clone();
+            let read = Read::VersionedKeys { range, limit: PAGE_ENTRIES_MAX as u32, values: true };
+            match self.object.ask(read, "list the keys of").await? {
+                Answer::VersionedKeys(page) => {
+                    self.over = !page.more || page.entries.is_empty();
+                    self.page = page.entries.into();
+                }
+                _ => return Err(self.object.nonsense("list the keys of")),
+            }
+            if let Some((last, _)) = self.page.back() {
+                self.range.after = Some(last.to_bytes());
+            }
+        }
+        Ok(self.page.pop_front())
+    }
+}
