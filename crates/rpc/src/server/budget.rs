@@ -89,7 +89,8 @@ impl Budget {
         self.is_below()
     }
 
-    fn is_below(&self) -> bool {
+    /// Returns whether the account is not exhausted.
+    pub(crate) fn is_below(&self) -> bool {
         (self.stats.held_bytes.get() as usize) < self.limit
     }
 
@@ -117,9 +118,10 @@ impl Budget {
         self.hold(bytes, 0);
     }
 
-    /// Returns whether anybody waits for memory.
-    pub(crate) fn is_awaited(&self) -> bool {
+    /// Returns whether anybody waits for memory but the one whose waker this is.
+    pub(crate) fn is_awaited(&self, own: &Waker) -> bool {
         self.any_waiting.load(Ordering::SeqCst)
+            && self.waiting.lock().iter().any(|waker| !waker.will_wake(own))
     }
 
     /// Returns whether connection `number` may receive the rest of its request although the account is exhausted.
@@ -166,6 +168,13 @@ mod tests {
     use super::*;
 
     const MIB: usize = 1 << 20;
+
+    /// The task of another connection.
+    struct Other;
+
+    impl futures::task::ArcWake for Other {
+        fn wake_by_ref(_: &Arc<Self>) {}
+    }
 
     /// Returns an account of 16 MiB from which `drawn` bytes are drawn, with `in_flight` requests.
     fn account(drawn: usize, in_flight: usize) -> (Budget, Arc<Stats>) {
@@ -222,7 +231,9 @@ mod tests {
     fn one_connection_at_a_time_may_receive_the_rest_of_its_request() {
         let (budget, _) = account(16 * MIB, 1);
         let waker = noop_waker();
-        assert!(!budget.is_awaited() && !budget.has_room(&waker) && budget.is_awaited());
+        let other = futures::task::waker(Arc::new(Other));
+        assert!(!budget.is_awaited(&other) && !budget.has_room(&waker));
+        assert!(budget.is_awaited(&other) && !budget.is_awaited(&waker));
         assert!(budget.may_grow(1) && budget.is_privileged(1));
         assert!(!budget.may_grow(2));
         assert!(budget.may_grow(1));
@@ -231,6 +242,6 @@ mod tests {
         budget.step_back(1);
         assert!(budget.may_grow(2));
         budget.hold(9 * MIB, 8 * MIB);
-        assert!(budget.has_room(&waker) && !budget.is_awaited());
+        assert!(budget.has_room(&waker) && !budget.is_awaited(&other));
     }
 }

@@ -350,7 +350,8 @@ impl Connection {
             }
         }
         self.inbox.settle();
-        if !self.is_partial() {
+        // Others may go on while it waits for room for a reply.
+        if !self.is_partial() || self.blocked.is_some() {
             self.shared.budget.step_back(self.number);
         }
         Ok(progress)
@@ -359,11 +360,14 @@ impl Connection {
     /// Returns the number of bytes that may be read at once; `None` if there is no memory for any.
     fn may_read(&mut self, context: &mut Context<'_>) -> io::Result<Option<usize>> {
         let budget = &self.shared.budget;
-        if budget.has_room(context.waker()) {
+        if budget.is_below() {
             return Ok(Some(READ_BYTES));
         }
         if self.pending == 0 && self.outbox.is_empty() && !self.is_partial() {
             return Ok(Some(SCANT_BYTES));
+        }
+        if budget.has_room(context.waker()) {
+            return Ok(Some(READ_BYTES));
         }
         // A peer that has sent nothing more must not keep others from going on.
         let goes_on = self.has_input(context)?;

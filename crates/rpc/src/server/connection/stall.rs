@@ -75,7 +75,7 @@ impl Connection {
             let is_slow = std::mem::take(&mut self.stall.moved_bytes) < enough
                 && !std::mem::take(&mut self.stall.paid)
                 && self.held_bytes >= HELD_BYTES_MIN
-                && self.shared.budget.is_awaited();
+                && self.shared.budget.is_awaited(context.waker());
             self.stall.slow = if is_slow { self.stall.slow + passed } else { Duration::ZERO };
             if self.stall.slow >= limits.pace_timeout {
                 let why = "the peer is too slow while others wait for the memory that it holds";
