@@ -56,6 +56,7 @@ fn comparison_of_objects() {
             Write::SetAttribute { name: key.clone(), value: "other".into() },
             Write::Truncate { fork: f.clone(), size: 1 << 40 },
             Write::RaiseFence { token: u64::MAX },
+            Write::FenceSession { session: u64::MAX },
             Write::Remove,
         ];
         for write in writes {

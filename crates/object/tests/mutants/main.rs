@@ -240,6 +240,7 @@ fn wrong_only_under_concurrency() {
     let found: BTreeSet<_> = failures(&*late, "concurrency/", true).into_iter().collect();
     assert!(found.contains("concurrency/no lost update of bytes"), "{found:?}");
     assert!(found.contains("concurrency/no lost update of keys"), "{found:?}");
+    assert!(found.contains("concurrency/no lost update by versions of keys"), "{found:?}");
     assert!(found.contains("concurrency/one creator"), "{found:?}");
 
     let gap = Meeting::default();

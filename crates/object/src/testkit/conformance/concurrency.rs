@@ -15,6 +15,8 @@ use crate::*;
 pub(super) const CASES: &[Case] = &[
     ("concurrency/no lost update of bytes", no_lost_update),
     ("concurrency/no lost update of keys", no_lost_update_of_keys),
+    ("concurrency/no lost update by versions of keys", no_lost_update_by_versions),
+    ("concurrency/fenced sessions write no more", fenced_sessions),
     ("concurrency/one creator", one_creator),
     ("concurrency/versions", versions),
     ("concurrency/atomic", atomic),
@@ -129,6 +131,99 @@ fn no_lost_update_of_keys(t: &Trial<'_>) -> Result<(), Failure> {
     };
     let total = effort.threads as u64 * effort.increments;
     same!(count(value), total, "every acknowledged increment is counted, once");
+    Ok(())
+}
+
+/// Updates of one key of which only the versions tell: its value is the same all the time.
+fn no_lost_update_by_versions(t: &Trial<'_>) -> Result<(), Failure> {
+    let connections = t.connections;
+    let (a, effort) = (t.object("a"), t.effort);
+    let name = key("counter");
+    clients(effort, |number| {
+        let store = connections.of(number as usize);
+        let mut version = 0;
+        let mut left = effort.increments;
+        while left > 0 {
+            let swap = tx().guard(Guard::KeyVersion { key: name.clone(), version });
+            match apply(store, &a, swap.change(Write::SetKey { key: name.clone(), value: "same".into() }))? {
+                Outcome::Done(done) => {
+                    // Nobody writes anything else.
+                    same!(done.version, version + 1, "an update follows the one that it was made from");
+                    (left, version) = (left - 1, done.version);
+                }
+                Outcome::Refused(Refusal { found: Found::KeyVersion(found), .. }) => {
+                    ensure!(found > version, "the key was at {version}, and is at {found} now");
+                    version = found;
+                }
+                Outcome::Refused(refusal) => {
+                    return Err(Failure::new(format!("a lost race shows no version: {refusal:?}")));
+                }
+            }
+        }
+        Ok(())
+    })?;
+    let read = tx().read(Read::VersionedKey { key: name });
+    let Outcome::Done(done) = apply(t.store, &a, read)? else {
+        return Err(Failure::new("a plain read was refused"));
+    };
+    let total = effort.threads as u64 * effort.increments;
+    let found = Versioned { value: "same".into(), version: total };
+    same!(done.answers, [Answer::VersionedValue(Some(found))], "every update took a version, once");
+    Ok(())
+}
+
+/// Sessions write until the next one fences them: whatever was written in a session is older than its fence.
+fn fenced_sessions(t: &Trial<'_>) -> Result<(), Failure> {
+    let connections = t.connections;
+    for round in 0..5 {
+        let a = t.object(&format!("{round}"));
+        let last = t.effort.threads as u64 - 1;
+        let ends = clients(t.effort, |number| {
+            let (store, number) = (connections.of(number as usize), number as u64);
+            let own = || tx().guard(Guard::Fence { token: number });
+            if number == last {
+                // The last one lets each of the others write a little, and fences it.
+                let mut fences = Vec::new();
+                for session in 0..last {
+                    let Outcome::Done(done) =
+                        apply(store, &a, own().change(Write::FenceSession { session }))?
+                    else {
+                        return Err(Failure::new("who is not fenced is refused"));
+                    };
+                    fences.push(done.version);
+                }
+                return Ok((0, fences));
+            }
+            let mut newest = 0;
+            loop {
+                let range = ByteRange::new(number, 1);
+                match apply(store, &a, own().write(D, range.offset, "x"))? {
+                    Outcome::Done(done) => newest = done.version,
+                    Outcome::Refused(refusal) => {
+                        same!(refusal.found, Found::Fence(0), "only single sessions are fenced");
+                        return Ok((newest, Vec::new()));
+                    }
+                }
+            }
+        })?;
+        let fences = ends.iter().flat_map(|(_, fences)| fences.clone()).collect::<Vec<u64>>();
+        for (session, fence) in fences.into_iter().enumerate() {
+            let Outcome::Done(done) = apply(
+                t.store,
+                &a,
+                tx().read(Read::Extents { fork: D, range: ByteRange::new(session as u64, 1) }),
+            )?
+            else {
+                return Err(Failure::new("a plain read was refused"));
+            };
+            let Some(Answer::Range(read)) = done.answers.first() else {
+                return Err(Failure::new("a read of extents is answered by something else"));
+            };
+            ensure!(read.version < fence, "session {session} wrote at {}, fenced at {fence}", read.version);
+            let acknowledged = ends.iter().map(|(newest, _)| *newest).nth(session);
+            same!(Some(read.version), acknowledged, "and all that it was told is there");
+        }
+    }
     Ok(())
 }
 
