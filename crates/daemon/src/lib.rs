@@ -44,7 +44,7 @@ use crate::administration::Administration;
 use crate::kept::{Kept, NoObjects};
 pub use crate::membership::MEMBERS_FILE;
 use crate::metrics::Sources;
-pub use crate::options::{FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, ServerOptions};
+pub use crate::options::{FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, MAILBOX_BYTES_MIN, ServerOptions};
 use crate::shown::StorePart;
 
 /// A running daemon. Dropping it stops it too, but discards any error.
@@ -127,7 +127,7 @@ impl Daemon {
             key,
             open: options.open,
             socket: options.socket_access()?,
-            limits: options.limits(),
+            limits: options.limits()?,
             services,
         };
         Server::start(serve).map(Some)
