@@ -162,7 +162,7 @@ fn locations_are_moved_over_the_daemons_own_connection() {
     ls.args(["ls", "--store", &alone]);
     run_with(ls, b"").failed(1, &["keeps no objects"]);
     let plain = Server::in_memory();
-    reflect(&["move", "harbour", "--to", &there, "--admin", &plain.uri]).failed(1, &["reflect-move"]);
+    reflect(&["move", "harbour", "--to", &there, "--admin", &plain.uri]).failed(1, &["role reflect"]);
     reflect(&["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).failed(2, &["--admin", "--key"]);
 }
 

@@ -133,6 +133,11 @@ impl ForkArgs {
     }
 }
 
+/// Parses a count.
+pub fn count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "it is not a count".to_owned())
+}
+
 /// Parses a count that must not be zero.
 pub fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {

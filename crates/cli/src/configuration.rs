@@ -283,6 +283,10 @@ mod tests {
         ("threads", "2", &["--threads", "2"]),
         ("connections-max", "7", &["--connections-max", "7"]),
         ("held-bytes-max", "\"1MiB\"", &["--held-bytes-max", "1MiB"]),
+        ("mailbox-bytes-max", "\"1MiB\"", &["--mailbox-bytes-max", "1MiB"]),
+        ("unproven-max", "9", &["--unproven-max", "9"]),
+        ("sessions-max", "0", &["--sessions-max", "0"]),
+        ("session-timeout", "\"5min\"", &["--session-timeout", "5min"]),
         ("http", "\"127.0.0.1:0\"", &["--http", "127.0.0.1:0"]),
         ("http-open", "true", &["--http-open"]),
         ("http-host", "[\"a\", \"b\"]", &["--http-host", "a,b"]),
@@ -402,6 +406,10 @@ mod tests {
             ("roles = [\"store\", \"shop\"]", &["line 1", "shop"]),
             ("[reflect]\nplane = \"steam\"", &["line 2", "steam"]),
             ("[x", &["line 1"]),
+            ("session-timeout = \"soon\"", &["line 1", "session-timeout", "soon"]),
+            ("sessions-max = -1", &["line 1", "sessions-max", "-1"]),
+            ("unproven-max = 0", &["line 1", "unproven-max", "at least 1"]),
+            ("mailbox-bytes-max = \"lots\"", &["line 1", "mailbox-bytes-max", "lots"]),
             ("config = \"other\"", &["line 1", "config"]),
         ] {
             let Err(Failure::Usage(sentence)) = read(&["serve"], text, &[]) else { panic!("{text}") };

@@ -1,19 +1,17 @@
-//! The administration of the daemon as a whole: each role answers its own methods.
+//! The administration of the store that a daemon serves. A reflector's is a service of its own.
 
 use bytes::Bytes;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, Reply, StoreError};
-use nacre_reflect::server::Handle;
 use nacre_remote::{Admin, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::kept::Kept;
 
-/// The administration of the roles that the daemon has.
+/// The calls that the daemon answers.
 pub(crate) struct Administration {
     pub(crate) store: Option<Paced<Kept>>,
-    pub(crate) reflector: Option<Handle>,
 }
 
 /// The number of regions to report on.
@@ -104,8 +102,7 @@ fn json(value: &impl Serialize) -> Result<Bytes, StoreError> {
 impl Admin for Administration {
     fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes> {
         let store = self.store.as_ref().and_then(|store| Self::store(store, method, &argument, progress));
-        let answer = store.or_else(|| self.reflector.as_ref()?.call(method, &argument));
-        answer.unwrap_or_else(|| {
+        store.unwrap_or_else(|| {
             let text = format!("no role of this daemon knows a call named \"{method}\"");
             Reply::ready(Err(StoreError::new(ErrorKind::Unsupported, text)))
         })

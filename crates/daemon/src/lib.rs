@@ -34,7 +34,7 @@ use std::time::Instant;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use nacre_reflect::forward::ForwardError;
-use nacre_reflect::server::{Server as Reflector, ServerError as ReflectorError};
+use nacre_reflect::server::{ReflectService, Server as Reflector, ServerError as ReflectorError};
 use nacre_remote::{AdminService, Requests, StoreService};
 use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
 use nacre_status::{ListenError, Listener, Part};
@@ -44,7 +44,7 @@ use crate::administration::Administration;
 use crate::kept::{Kept, NoObjects};
 pub use crate::membership::MEMBERS_FILE;
 use crate::metrics::Sources;
-pub use crate::options::{FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, ServerOptions};
+pub use crate::options::{FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, MAILBOX_BYTES_MIN, ServerOptions};
 use crate::shown::StorePart;
 
 /// A running daemon. Dropping it stops it too, but discards any error.
@@ -109,25 +109,25 @@ impl Daemon {
             return Ok(None);
         }
         let membership = membership::settle(options, &listen, kept)?;
-        let administration = Administration {
-            store: self.store.clone(),
-            reflector: self.reflector.as_ref().map(Reflector::handle),
-        };
+        let administration = Administration { store: self.store.clone() };
         let objects: Arc<dyn ObjectStore> = match &self.store {
             Some(store) => Arc::new(store.clone()),
             None => Arc::new(NoObjects),
         };
         let requests = self.requests.clone();
-        let services = Services::new()
+        let mut services = Services::new()
             .with(StoreService::new(objects, membership, requests.clone()))
             .with(AdminService::new(Arc::new(administration), requests));
+        if let Some(reflector) = &self.reflector {
+            services = services.with(ReflectService::new(reflector.handle()));
+        }
         let serve = ServeOptions {
             listen,
             threads: options.threads,
             key,
             open: options.open,
             socket: options.socket_access()?,
-            limits: options.limits(),
+            limits: options.limits()?,
             services,
         };
         Server::start(serve).map(Some)

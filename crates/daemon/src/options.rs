@@ -7,6 +7,7 @@ use std::time::Duration;
 use nacre::{Durability, Engine, Uri};
 use nacre_object::pace::PaceOptions;
 use nacre_object::{ErrorKind, StoreError};
+use nacre_rpc::limit::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES};
 use nacre_rpc::socket::{self, SOCKET_MODE_DEFAULT};
 use nacre_rpc::{Address, ServerLimits, SocketAccess};
 
@@ -14,6 +15,13 @@ use nacre_rpc::{Address, ServerLimits, SocketAccess};
 pub const HTTP_ADDRESS_DEFAULT: &str = "127.0.0.1:6471";
 /// The default folder of the store.
 pub const FOLDER_DEFAULT: &str = "nacre-data";
+
+/// The smallest account of memory that a server may be given, in bytes.
+const HELD_BYTES_MIN: usize = 1 << 20;
+/// The smallest mailbox that a connection may be given, in bytes: one that the largest event fits into.
+pub const MAILBOX_BYTES_MIN: usize = EVENT_BYTES_MAX + EVENT_OVERHEAD_BYTES;
+/// The longest time for which sessions wait for their clients.
+const SESSION_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The settings of a daemon: those of each role, and the shared ones.
 #[derive(Clone)]
@@ -75,6 +83,14 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// The bytes that all connections together may hold.
     pub held_bytes_max: usize,
+    /// The bytes of events and of parts of replies that may wait for one client, at least [`MAILBOX_BYTES_MIN`].
+    pub mailbox_bytes_max: usize,
+    /// The number of connections that may be open besides `connections_max` before they have passed the handshake.
+    pub unproven_max: usize,
+    /// The number of sessions that outlive their connections; 0 to keep none.
+    pub sessions_max: usize,
+    /// The time for which a session waits for its client to come back.
+    pub session_timeout: Duration,
     /// The time that a peer has for the handshake, in milliseconds.
     pub handshake_timeout_ms: u64,
     /// The time after which a peer that leaves a request half sent, or replies unread, is disconnected, in
@@ -110,6 +126,10 @@ impl Default for ServerOptions {
             threads: 0,
             connections_max: limits.connections_max,
             held_bytes_max: limits.held_bytes_max,
+            mailbox_bytes_max: limits.mailbox_bytes_max,
+            unproven_max: limits.unproven_max,
+            sessions_max: limits.sessions_max,
+            session_timeout: limits.session_timeout,
             handshake_timeout_ms: limits.handshake_timeout.as_millis() as u64,
             stall_timeout_ms: limits.stall_timeout.as_millis() as u64,
         }
@@ -150,20 +170,73 @@ impl ServerOptions {
         PaceOptions { pacing: self.pacing, statistics: self.region_statistics, ..Default::default() }
     }
 
-    pub(crate) fn limits(&self) -> ServerLimits {
-        ServerLimits {
+    /// Returns the limits of connections.
+    pub(crate) fn limits(&self) -> Result<ServerLimits, StoreError> {
+        let invalid = |text: String| Err(StoreError::new(ErrorKind::Invalid, text));
+        let (held, mailbox) = (self.held_bytes_max, self.mailbox_bytes_max);
+        if held < HELD_BYTES_MIN {
+            return invalid(format!(
+                "held-bytes-max is {held} bytes, and a server needs at least {HELD_BYTES_MIN} for the requests of its clients"
+            ));
+        }
+        if mailbox < MAILBOX_BYTES_MIN {
+            return invalid(format!(
+                "mailbox-bytes-max is {mailbox} bytes; at least {MAILBOX_BYTES_MIN} are needed, so that the largest event fits"
+            ));
+        }
+        if mailbox > held {
+            return invalid(format!(
+                "mailbox-bytes-max is {mailbox} bytes, more than the {held} of held-bytes-max, which all connections together \
+                 may hold"
+            ));
+        }
+        if self.connections_max == 0 || self.unproven_max == 0 {
+            return invalid(
+                "connections-max and unproven-max are at least 1: else nobody gets in".to_owned(),
+            );
+        }
+        if self.session_timeout > SESSION_TIMEOUT_MAX {
+            return invalid(format!(
+                "session-timeout is {} s; a session waits for its client for a day at most",
+                self.session_timeout.as_secs()
+            ));
+        }
+        Ok(ServerLimits {
             connections_max: self.connections_max,
-            held_bytes_max: self.held_bytes_max,
+            held_bytes_max: held,
+            mailbox_bytes_max: mailbox,
+            unproven_max: self.unproven_max,
+            sessions_max: self.sessions_max,
+            session_timeout: self.session_timeout,
             handshake_timeout: Duration::from_millis(self.handshake_timeout_ms.max(1)),
             stall_timeout: Duration::from_millis(self.stall_timeout_ms.max(2)),
             ..Default::default()
-        }
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_that_make_no_sense_are_refused_with_a_sentence() {
+        assert!(ServerOptions::default().limits().is_ok());
+        let default = ServerOptions::default;
+        let day = Duration::from_secs(24 * 60 * 60);
+        assert!(ServerOptions { session_timeout: day, sessions_max: 0, ..default() }.limits().is_ok());
+        for (name, wrong) in [
+            ("held-bytes-max", ServerOptions { held_bytes_max: 0, ..default() }),
+            ("mailbox-bytes-max", ServerOptions { mailbox_bytes_max: EVENT_BYTES_MAX, ..default() }),
+            ("held-bytes-max", ServerOptions { mailbox_bytes_max: 2 << 30, ..default() }),
+            ("connections-max", ServerOptions { connections_max: 0, ..default() }),
+            ("unproven-max", ServerOptions { unproven_max: 0, ..default() }),
+            ("session-timeout", ServerOptions { session_timeout: day * 2, ..default() }),
+        ] {
+            let error = wrong.limits().unwrap_err();
+            assert!(error.kind == ErrorKind::Invalid && error.message.contains(name), "{error}");
+        }
+    }
 
     #[test]
     fn the_mode_and_the_group_of_sockets_are_checked() {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use nacre::{Durability, Engine, Uri};
 use nacre_daemon::{Daemon, HTTP_ADDRESS_DEFAULT, ServerOptions};
+use nacre_reflect::command::Time;
 use nacre_reflect::server as reflector;
 use nacre_rpc::Address;
 use serde_json::json;
@@ -106,9 +107,22 @@ struct Settings {
     /// Connections that may be open at once [default: 10000]
     #[arg(long, value_name = "COUNT", value_parser = crate::arguments::at_least_one)]
     connections_max: Option<usize>,
-    /// Memory that all connections together may hold
+    /// Memory that all connections together may hold, at least 1MiB [default: 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     held_bytes_max: Option<u64>,
+    /// Events and parts of replies that may wait for one client, at least 65600 bytes; events beyond it are dropped, and the
+    /// client is told how many [default: 256KiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    mailbox_bytes_max: Option<u64>,
+    /// Connections that may be open beside --connections-max before they have shown the key [default: 1000]
+    #[arg(long, value_name = "COUNT", value_parser = crate::arguments::at_least_one)]
+    unproven_max: Option<usize>,
+    /// Sessions of clients that outlive their connections; 0 for none [default: 20000]
+    #[arg(long, value_name = "COUNT", value_parser = crate::arguments::count)]
+    sessions_max: Option<usize>,
+    /// How long a session waits for its client to come back, such as 30s, a day at most [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    session_timeout: Option<Time>,
     #[command(flatten)]
     daemon: daemon::Settings,
 }
@@ -141,6 +155,7 @@ impl Settings {
         // A server on an address of its own must not collide with the one on the default address.
         let http = self.listen.is_empty().then_some(HTTP_ADDRESS_DEFAULT);
         let segment_bytes = self.segment_bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut options = ServerOptions {
             store,
             reflect,
@@ -160,7 +175,11 @@ impl Settings {
             region_statistics: self.region_statistics,
             threads: self.threads.unwrap_or(default.threads),
             connections_max: self.connections_max.unwrap_or(default.connections_max),
-            held_bytes_max: self.held_bytes_max.map_or(default.held_bytes_max, |bytes| bytes as usize),
+            held_bytes_max: self.held_bytes_max.map_or(default.held_bytes_max, bytes),
+            mailbox_bytes_max: self.mailbox_bytes_max.map_or(default.mailbox_bytes_max, bytes),
+            unproven_max: self.unproven_max.unwrap_or(default.unproven_max),
+            sessions_max: self.sessions_max.unwrap_or(default.sessions_max),
+            session_timeout: self.session_timeout.map_or(default.session_timeout, |time| time.0),
             ..default
         };
         self.daemon.apply(http, &mut options);

@@ -2,14 +2,11 @@
 
 use std::path::PathBuf;
 
-use bytes::Bytes;
 use nacre::{Engine, Uri};
-use nacre_remote::{RemoteOptions, RemoteStore};
 use nacre_rpc::{ClusterKey, socket};
-use serde::Serialize;
-use serde_json::Value;
 
 use super::{CommandError, Common};
+use crate::server::{Relocation, relocate_at};
 
 /// The name of the socket of a daemon that is only a reflector, beside that of the user's own server.
 const SOCKET: &str = "reflect.sock";
@@ -32,13 +29,8 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Calls a method of the daemon, and returns its answer.
-    pub fn call(
-        &self,
-        common: &Common,
-        method: &str,
-        argument: &impl Serialize,
-    ) -> Result<Value, CommandError> {
+    /// Has the daemon change the map of locations. Returns the map's new version.
+    pub fn relocate(&self, common: &Common, change: Relocation) -> Result<u64, CommandError> {
         let text = match &self.admin {
             Some(text) if text.starts_with("unix:") || text.contains("://") => text.clone(),
             Some(text) => format!("nacre://{text}"),
@@ -61,22 +53,8 @@ impl Admin {
         };
         let key = uri.options.key.as_deref().or(common.key.as_deref()).map(ClusterKey::load);
         let key = key.transpose().map_err(failed)?;
-        let options = RemoteOptions { key, owner: uri.options.owner, ..RemoteOptions::default() };
-        let daemon = RemoteStore::new(std::slice::from_ref(address), options).map_err(failed)?;
-        let argument =
-            serde_json::to_vec(argument).map_err(|error| CommandError::Failed(error.to_string()))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(CommandError::io("start the program's runtime"))?;
-        let answer = runtime.block_on(async {
-            // A daemon that keeps a store with others has its own name among them.
-            let address = match &daemon.addresses().await?[..] {
-                [only] => only.clone(),
-                _ => address.clone(),
-            };
-            daemon.call(&address, method, Bytes::from(argument), |_| ()).await
-        });
-        let answer = answer.map_err(failed)?;
-        serde_json::from_slice(&answer)
-            .map_err(|error| CommandError::Failed(format!("the answer of {text} is no JSON: {error}")))
+        runtime.block_on(relocate_at(address, key, uri.options.owner, change)).map_err(failed)
     }
 }

@@ -9,7 +9,7 @@ use super::store::open_store;
 use super::target::{Target, resolve};
 use super::{CommandError, Common, print};
 use crate::location::Place;
-use crate::server::{LocationChange, MOVE_METHOD, location_map, relocate};
+use crate::server::{Relocation, location_map, relocate};
 use crate::wire::Reflectors;
 
 /// Set where a location is, or move it to another group or reflector; its members are told and move
@@ -56,14 +56,15 @@ pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
         change_store(&store, &args.location, to.transpose()?)?;
         return said(&args, &common, place, json!({ "location": args.location }));
     }
-    let change = LocationChange {
+    let reflectors =
+        place.iter().flat_map(|(reflector, _)| [*reflector].into_iter().chain(args.standby.clone()));
+    let change = Relocation {
         location: args.location.clone(),
-        reflector: place.map(|(reflector, _)| reflector),
         group: place.map_or(0, |(_, group)| group),
-        standbys: args.standby.clone(),
+        reflectors: reflectors.collect(),
     };
-    let done = args.admin.call(&common, MOVE_METHOD, &change)?;
-    said(&args, &common, place, done)
+    let version = args.admin.relocate(&common, change)?;
+    said(&args, &common, place, json!({ "location": args.location, "version": version }))
 }
 
 /// Changes the map in the store.

@@ -21,7 +21,7 @@ use std::io;
 use std::path::PathBuf;
 
 pub use admin_client::own_socket_for_server;
-pub use settings::{ACCUMULATED, HTTP_DEFAULT, Settings};
+pub use settings::{ACCUMULATED, HTTP_DEFAULT, Settings, Time};
 pub use target::PORT_DEFAULT;
 
 /// Commands of members of groups and of operators

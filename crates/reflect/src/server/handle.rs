@@ -5,37 +5,17 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use nacre_object::{ErrorKind, Reply, StoreError};
 use nacre_status::{Answer, Metrics, Part, Section, StatusCode, Table};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::administration::{Tasks, Unavailable};
 use super::keep::Locations;
 use super::metrics::Source;
 use super::report::{Detail, GroupReport, Report};
+use super::service::Relocation;
 use crate::table::GroupId;
-
-/// The administration's method that sets the place of a location, or removes it. Its argument is a [`LocationChange`].
-pub const MOVE_METHOD: &str = "reflect-move";
-
-/// A change of the map of locations, as the administration's argument.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LocationChange {
-    /// The location's name.
-    pub location: String,
-    /// The address of the location's reflector; none to remove the location.
-    pub reflector: Option<SocketAddr>,
-    /// The group's id there.
-    #[serde(default)]
-    pub group: u32,
-    /// The reflector's standbys; if empty, those that this reflector was given for all locations.
-    #[serde(default)]
-    pub standbys: Vec<SocketAddr>,
-}
 
 /// A handle on a running reflector. It keeps nothing alive: once the reflector has ended, every answer says so.
 #[derive(Clone)]
@@ -45,32 +25,18 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Answers a call of the administration; `None` if the method is not the reflector's.
+    /// Changes the map of locations, and returns its new version.
     ///
     /// # Errors
-    /// The reply is `Invalid` if the argument is wrong, `Busy` or that of the store if the map cannot be changed.
-    pub fn call(&self, method: &str, argument: &Bytes) -> Option<Reply<Bytes>> {
-        if method != MOVE_METHOD {
-            return None;
-        }
-        let change: LocationChange = match serde_json::from_slice(argument) {
-            Ok(change) => change,
-            Err(error) => {
-                let text = format!("{MOVE_METHOD}: {error}");
-                return Some(Reply::ready(Err(StoreError::new(ErrorKind::Invalid, text))));
-            }
-        };
+    /// The reply is `Invalid` if the map cannot be changed like that, or at present.
+    pub fn relocate(&self, change: Relocation) -> Reply<u64> {
         let locations = self.locations.clone();
-        Some(Reply::pending(async move {
-            let place = change.reflector.map(|reflector| (reflector, change.group, change.standbys));
-            match locations.relocate(&change.location, place).await {
-                Ok(version) => {
-                    let done = json!({ "location": change.location, "version": version });
-                    Ok(Bytes::from(done.to_string()))
-                }
-                Err(why) => Err(StoreError::new(ErrorKind::Invalid, why)),
-            }
-        }))
+        Reply::pending(async move {
+            let mut reflectors = change.reflectors.into_iter();
+            let place = reflectors.next().map(|reflector| (reflector, change.group, reflectors.collect()));
+            let version = locations.relocate(&change.location, place).await;
+            version.map_err(|why| StoreError::new(ErrorKind::Invalid, why))
+        })
     }
 
     async fn report(&self, detail: Detail) -> Result<Report, String> {

@@ -10,6 +10,7 @@ mod handle;
 mod keep;
 mod metrics;
 pub mod report;
+mod service;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, mpsc};
@@ -29,9 +30,13 @@ use crate::forward::{ForwardError, ForwardOptions, Forwarder, Listeners, Now};
 use crate::plane::{self, Kind, PlaneError, PlaneOptions};
 use crate::table::{GroupId, GroupOptions};
 
-pub use self::handle::{Handle, LocationChange, MOVE_METHOD};
+pub use self::handle::Handle;
 pub use self::keep::{LOCATIONS_OBJECT, location_map, relocate};
 pub use self::report::Report;
+pub use self::service::{
+    REFLECT, RELOCATE, RELOCATED, ReflectService, Relocation, get_relocated, get_relocation, put_relocation,
+    relocate_at,
+};
 
 /// Options of a reflector.
 #[derive(Clone)]

@@ -1,0 +1,277 @@
+//! The administration of a reflector, as a service of the daemon's connection: its codec, its server and its client.
+//! `docs/wire.md` has the bytes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use nacre_object::{ErrorKind, Reply, StoreError};
+use nacre_rpc::client::{Call, Host, Link, LinkOptions, Request};
+use nacre_rpc::{
+    Address, ClusterKey, Cursor, Frame, Handled, Incoming, Kind, Outbox, Peer, Service, WireError, control,
+};
+
+use super::handle::Handle;
+use crate::wire::REFLECTORS_MAX;
+
+/// The number of the service.
+pub const REFLECT: u8 = 3;
+/// A change of the map of locations.
+pub const RELOCATE: Kind = Kind::new(REFLECT, 1);
+/// The map was changed. Body: its new version.
+pub const RELOCATED: Kind = Kind::new(REFLECT, 2);
+
+/// The number of changes that one connection may have under way.
+const CHANGES_MAX: usize = 16;
+
+/// A change of the map of locations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relocation {
+    /// The location's name.
+    pub location: String,
+    /// The group's id at its reflectors.
+    pub group: u32,
+    /// The reflector in charge, followed by its standbys; without standbys, those that the reflector was given for all
+    /// locations. Empty to remove the location.
+    pub reflectors: Vec<SocketAddr>,
+}
+
+/// Writes a change.
+///
+/// # Errors
+/// `Invalid` if the name is longer than 255 bytes, or there are more than [`REFLECTORS_MAX`] reflectors; nothing is
+/// written then.
+pub fn put_relocation(outbox: &mut Outbox, id: u64, change: &Relocation) -> Result<(), StoreError> {
+    let invalid = |text: String| Err(StoreError::new(ErrorKind::Invalid, text));
+    let Ok(name_bytes) = u8::try_from(change.location.len()) else {
+        return invalid(format!("the name of a location has {} bytes", change.location.len()));
+    };
+    if change.reflectors.len() > REFLECTORS_MAX {
+        return invalid(format!("{} reflectors are too many for a location", change.reflectors.len()));
+    }
+    let open = outbox.begin(RELOCATE, id);
+    outbox.u8(name_bytes);
+    outbox.slice(change.location.as_bytes());
+    outbox.u32(change.group);
+    outbox.u8(change.reflectors.len() as u8);
+    for reflector in &change.reflectors {
+        match reflector.ip() {
+            IpAddr::V4(ip) => {
+                outbox.u8(4);
+                outbox.slice(&ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                outbox.u8(6);
+                outbox.slice(&ip.octets());
+            }
+        }
+        outbox.u16(reflector.port());
+    }
+    // Its length is bounded by what was checked.
+    let _ = outbox.end(open);
+    Ok(())
+}
+
+/// Reads a change.
+///
+/// # Errors
+/// If the body is malformed.
+pub fn get_relocation(body: &bytes::Bytes) -> Result<Relocation, WireError> {
+    let mut cursor = Cursor::new(body);
+    let name_bytes = cursor.u8()? as usize;
+    let name = cursor.bytes(name_bytes)?;
+    let Ok(location) = String::from_utf8(name.to_vec()) else {
+        return Err(WireError::Malformed("the name of a location is not UTF-8"));
+    };
+    let group = cursor.u32()?;
+    let count = cursor.u8()? as usize;
+    if count > REFLECTORS_MAX {
+        return Err(WireError::Malformed("too many reflectors for a location"));
+    }
+    let mut reflectors = Vec::with_capacity(count);
+    for _ in 0..count {
+        let ip = match cursor.u8()? {
+            4 => IpAddr::V4(Ipv4Addr::from(octets::<4>(&mut cursor)?)),
+            6 => IpAddr::V6(Ipv6Addr::from(octets::<16>(&mut cursor)?)),
+            _ => return Err(WireError::Malformed("unknown kind of address")),
+        };
+        reflectors.push(SocketAddr::new(ip, cursor.u16()?));
+    }
+    cursor.end()?;
+    Ok(Relocation { location, group, reflectors })
+}
+
+fn octets<const COUNT: usize>(cursor: &mut Cursor<'_>) -> Result<[u8; COUNT], WireError> {
+    cursor.bytes(COUNT)?.first_chunk().copied().ok_or(WireError::Truncated)
+}
+
+/// Reads the version of the map from the reply to a change.
+///
+/// # Errors
+/// If the body is malformed.
+pub fn get_relocated(body: &bytes::Bytes) -> Result<u64, WireError> {
+    let mut cursor = Cursor::new(body);
+    let version = cursor.u64()?;
+    cursor.end()?;
+    Ok(version)
+}
+
+/// The administration of a running reflector as a service.
+pub struct ReflectService {
+    handle: Handle,
+}
+
+impl ReflectService {
+    /// Creates the service of a reflector.
+    pub fn new(handle: Handle) -> ReflectService {
+        ReflectService { handle }
+    }
+}
+
+impl Service for ReflectService {
+    type Connection = ();
+    type Pending = Reply<u64>;
+
+    fn number(&self) -> u8 {
+        REFLECT
+    }
+
+    fn requests_max(&self) -> usize {
+        CHANGES_MAX
+    }
+
+    /// A change waits for the store, and can be repeated without harm.
+    fn is_awaited(&self) -> bool {
+        false
+    }
+
+    fn open(&self, _peer: &Peer) {}
+
+    fn handle(&self, connection: &mut (), request: Incoming<'_>, outbox: &mut Outbox) -> Handled<Reply<u64>> {
+        if request.kind != RELOCATE {
+            control::put_error(outbox, request.id, &request.unsupported());
+            return Handled::Uncounted;
+        }
+        match get_relocation(&request.body) {
+            Ok(change) => Handled::Later(self.handle.relocate(change)),
+            Err(error) => {
+                self.finish(connection, request.id, Err(error.into()), outbox);
+                Handled::Answered
+            }
+        }
+    }
+
+    fn finish(&self, _: &mut (), id: u64, version: Result<u64, StoreError>, outbox: &mut Outbox) {
+        match version {
+            Ok(version) => {
+                let open = outbox.begin(RELOCATED, id);
+                outbox.u64(version);
+                // The body is eight bytes long.
+                let _ = outbox.end(open);
+            }
+            Err(error) => control::put_error(outbox, id, &error),
+        }
+    }
+}
+
+impl Request for Relocation {
+    fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
+        put_relocation(outbox, id, self)
+    }
+
+    /// A location may be put to the same place again.
+    fn is_read_only(&self) -> bool {
+        true
+    }
+}
+
+/// Has the daemon at an address change the map of locations. Returns the map's new version. Must be called in a tokio
+/// runtime.
+///
+/// # Errors
+/// `Unavailable` if the daemon cannot be reached, `Denied` if it asks for another key, `Unsupported` if it has no
+/// reflector, otherwise the reason why the map cannot be changed.
+pub async fn relocate_at(
+    address: &Address,
+    key: Option<ClusterKey>,
+    owner: Option<u32>,
+    change: Relocation,
+) -> Result<u64, StoreError> {
+    let options = Arc::new(LinkOptions { key, owner, ..LinkOptions::default() });
+    let link = Link::new(address.clone(), (), options, Arc::new(Host::new(false)));
+    let mut call = Call::start(link.clone(), change);
+    let answer = std::future::poll_fn(|context| call.poll_frame(context.waker())).await;
+    link.close();
+    let Frame { kind, body, .. } = match answer? {
+        frame if frame.kind == Kind::ERROR => {
+            let error = control::get_failure(&frame).unwrap_or_else(|error| call.nonsense(error));
+            return Err(match error.kind {
+                ErrorKind::Unsupported => {
+                    let text = format!("the daemon at {address} does not have the role reflect");
+                    StoreError::new(ErrorKind::Unsupported, text)
+                }
+                _ => error,
+            });
+        }
+        frame => frame,
+    };
+    let version = match kind {
+        RELOCATED => get_relocated(&body),
+        _ => Err(WireError::Malformed("the reply is another message")),
+    };
+    version.map_err(|error| call.nonsense(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::{Bytes, BytesMut};
+
+    use super::*;
+
+    fn change() -> Relocation {
+        Relocation {
+            location: "harbour".to_owned(),
+            group: 5,
+            reflectors: vec!["192.0.2.1:7400".parse().unwrap(), "[2001:db8::1]:7".parse().unwrap()],
+        }
+    }
+
+    fn encoded(change: &Relocation) -> Bytes {
+        let (mut outbox, mut bytes) = (Outbox::default(), BytesMut::new());
+        put_relocation(&mut outbox, 9, change).unwrap();
+        outbox.copy_to(&mut bytes);
+        let frame = nacre_rpc::frame::take(&mut bytes).unwrap().unwrap();
+        assert_eq!((frame.kind, frame.id), (RELOCATE, 9));
+        frame.body
+    }
+
+    /// The bytes are pinned: a change to them breaks older peers, and requires a new message.
+    #[test]
+    fn the_bytes_are_those_of_the_page() {
+        let hex: String = encoded(&change()).iter().map(|byte| format!("{byte:02x}")).collect();
+        let wanted = "07686172626f7572\
+                      05000000\
+                      02\
+                      04c0000201e81c\
+                      0620010db80000000000000000000000010700";
+        assert_eq!(hex, wanted);
+    }
+
+    #[test]
+    fn a_change_is_read_as_it_was_written_and_nothing_else_is() {
+        let removal = Relocation { location: String::new(), group: 0, reflectors: Vec::new() };
+        for change in [change(), removal] {
+            let body = encoded(&change);
+            assert_eq!(get_relocation(&body), Ok(change));
+            for end in 0..body.len() {
+                assert!(get_relocation(&body.slice(..end)).is_err(), "{end}");
+            }
+            let longer = Bytes::from([&body[..], &[0]].concat());
+            assert!(get_relocation(&longer).is_err());
+        }
+        for wrong in [&b"\x01\xff\0\0\0\0\0"[..], b"\x01a\0\0\0\0\x01\x05", b"\x01a\0\0\0\0\xff"] {
+            assert!(get_relocation(&Bytes::copy_from_slice(wrong)).is_err(), "{wrong:?}");
+        }
+        let many = Relocation { reflectors: vec!["192.0.2.1:1".parse().unwrap(); 5], ..change() };
+        assert!(put_relocation(&mut Outbox::default(), 1, &many).is_err());
+    }
+}
