@@ -33,6 +33,8 @@ local token
 local fresh = false
 -- What this call does to the omap: values to set, and keys to remove; and whether everything was removed before.
 local sets, removals, cleared = {}, {}, false
+-- The sessions that are fenced one by one, in ascending order, once they are loaded; and whether they have changed.
+local fenced, fenced_anew = nil, false
 
 local function take(format)
   local value
@@ -99,15 +101,18 @@ local function find(method, name)
   error({ code = math.type(result) == "integer" and result or -5 }, 0)
 end
 
-local HEADER = "<BBI2I4i8i8i8I4I4i8i8I4"
--- Reads the header, in either format. A format that this script does not know begins with its number and ends with
+-- The header as far as all formats have it; format 2 has the token behind it, and format 3 then two fields of its own.
+local HEADER, HEADER_3 = "<BBI2I4i8i8i8I4I4i8i8I4", "<i8I4"
+local HEADER_BYTES = { 64, 80, 92 }
+local FENCED_SESSIONS_MAX = 1024
+-- Reads the header, in any of its formats. A format that this script does not know begins with its number and ends with
 -- its checksum all the same.
 local function load_header()
   local text = find(objclass.getxattr, "nacre")
   if not text then
     fresh = true
     header = { flags = 0, attributes = 0, forks = 0, version = 0, fence = 0, floor = 0, tail = 0, live = 0,
-      size_high = 0, size_low = 0, keys = 0, token = ("\0"):rep(16) }
+      size_high = 0, size_low = 0, keys = 0, unversioned = 0, sessions = 0 }
     header_text = ""
     return
   end
@@ -118,17 +123,25 @@ local function load_header()
   local h, form = {}
   form, h.flags, h.attributes, h.forks, h.version, h.fence, h.floor, h.tail, h.live, h.size_high, h.size_low, h.keys =
     unpack(HEADER, text)
-  if form > 2 then fail(NEWER, pack("<B", form)) end
-  if form < 1 or length ~= (form == 1 and 64 or 80) then corrupt("xattr nacre") end
+  if form > 3 then fail(NEWER, pack("<B", form)) end
+  if length ~= HEADER_BYTES[form] then corrupt("xattr nacre") end
   if form == 1 then h.flags = h.flags & 3 end
+  -- A key that was set before keys had versions was set at the version that the object had then, or before.
+  h.unversioned, h.sessions = h.version, 0
+  if form == 3 then
+    h.unversioned, h.sessions = unpack(HEADER_3, text, 77)
+    if h.unversioned < 0 or h.unversioned > h.version or h.sessions > FENCED_SESSIONS_MAX then
+      corrupt("xattr nacre")
+    end
+  end
   header, header_text = h, text
 end
 
--- The header for the object's attribute: always in format 2, and with the token of this change.
+-- The header for the object's attribute: always in format 3, and with the token of this change.
 local function packed_header()
   local h = header
-  return sealed(pack(HEADER, 2, h.flags, h.attributes, h.forks, h.version, h.fence, h.floor, h.tail, h.live,
-    h.size_high, h.size_low, h.keys) .. token)
+  return sealed(pack(HEADER, 3, h.flags, h.attributes, h.forks, h.version, h.fence, h.floor, h.tail, h.live,
+    h.size_high, h.size_low, h.keys) .. token .. pack(HEADER_3, h.unversioned, h.sessions))
 end
 
 -- The answer to a change, within 32 bytes: what the client cannot foretell of the header and needs at once.
@@ -136,17 +149,37 @@ local function changed()
   return pack("<Bi8I4I4", header.flags, header.version, header.tail, header.live)
 end
 
--- The value of a key or an attribute with what guards it, as it stands before or in the midst of this call. It is
--- checked if the caller relies on its bytes, or if it is short enough for that to cost nothing.
+-- The length of what stands before the value of a key or an attribute. In format 2, which keys alone have, that is a
+-- record by itself, with the version: it can be checked, and made, without a look at the value.
+local function head_bytes(entry)
+  return entry:byte() == 2 and 17 or 5
+end
+
+-- The version of a key: that of the transaction that last set it.
+local function version_of(entry)
+  return entry:byte() == 2 and unpack("<i8", entry, 6) or header.unversioned
+end
+
+local function is_sound(key, entry, relied)
+  local form, length = entry:byte(), #entry
+  if form == 2 then
+    if key:byte() ~= 107 or length < 17 or unpack("<I4", entry, 14) ~= checksum(sub(entry, 1, 13)) then return false end
+    local version = unpack("<i8", entry, 6)
+    if version < 1 or version > header.version then return false end
+  elseif form ~= 1 or length < 5 then
+    return false
+  end
+  return not relied and length >= 4096 or unpack("<I4", entry, 2) == checksum(sub(entry, head_bytes(entry) + 1))
+end
+
+-- The entry of a key or an attribute, as it stands before or in the midst of this call. Its value is checked if the
+-- caller relies on its bytes, or if it is short enough for that to cost nothing.
 local function stored(key, relied)
   if sets[key] then return sets[key] end
   if cleared or removals[key] then return nil end
-  local value = find(objclass.map_get_val, key)
-  if value and (#value < 5 or value:byte() ~= 1
-    or (relied or #value < 4096) and unpack("<I4", value, 2) ~= checksum(sub(value, 6))) then
-    corrupt(key)
-  end
-  return value
+  local entry = find(objclass.map_get_val, key)
+  if entry and not is_sound(key, entry, relied) then corrupt(key) end
+  return entry
 end
 
 -- A page of the omap after a key: its keys in order, and the values. A full page may not be the last; one of fewer
@@ -300,6 +333,84 @@ local function range_answer(fork, from, length, budget)
   return text, bytes
 end
 
+--@ fences
+-- The sessions that are fenced one by one, of the object's fence or above, are in one entry of the omap, which is there
+-- only where the header counts some. Numbers of sessions have 64 bits and no sign.
+local FENCES = "s"
+
+local function load_fences()
+  if fenced then return end
+  local made, count = {}, header.sessions
+  if count > 0 then
+    local entry = find(objclass.map_get_val, FENCES)
+    if not entry or #entry ~= 5 + 8 * count or entry:byte() ~= 1
+      or unpack("<I4", entry, #entry - 3) ~= checksum(sub(entry, 1, #entry - 4)) then
+      corrupt(FENCES)
+    end
+    spend(count)
+    for i = 1, count do
+      local session = unpack("<i8", entry, 8 * i - 6)
+      if i == 1 and math.ult(session, header.fence) or i > 1 and not math.ult(made[i - 1], session) then
+        corrupt(FENCES)
+      end
+      made[i] = session
+    end
+  end
+  fenced = made
+end
+
+-- The first place in the list whose session is not below one.
+local function fence_position(session)
+  spend(10)
+  local low, high = 1, #fenced + 1
+  while low < high do
+    local middle = (low + high) // 2
+    if math.ult(fenced[middle], session) then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+local function is_fenced(session)
+  if math.ult(session, header.fence) then return true end
+  load_fences()
+  return fenced[fence_position(session)] == session
+end
+
+local function packed_fences()
+  load_fences()
+  if #fenced == 0 then return "" end
+  spend(2 * #fenced)
+  local parts = {}
+  for i = 1, #fenced do parts[i] = pack("<i8", fenced[i]) end
+  return sealed("\1" .. concat(parts))
+end
+
+-- Fences all sessions below one.
+local function raise_fence(least)
+  load_fences()
+  if not math.ult(header.fence, least) then return end
+  header.fence = least
+  local count, gone = #fenced, fence_position(least) - 1
+  if gone == 0 then return end
+  spend(count)
+  table.move(fenced, gone + 1, count, 1)
+  for i = count, count - gone + 1, -1 do fenced[i] = nil end
+  header.sessions, fenced_anew = count - gone, true
+end
+
+-- Fences one session. Where that is one more than may be kept, the fence rises above the lowest of them.
+local function fence_session(session)
+  load_fences()
+  if math.ult(session, header.fence) then return end
+  local position = fence_position(session)
+  if fenced[position] == session then return end
+  spend(#fenced - position + 1)
+  table.insert(fenced, position, session)
+  header.sessions, fenced_anew = #fenced, true
+  -- The lowest is below others, so that there is a number above it.
+  if #fenced > FENCED_SESSIONS_MAX then raise_fence(fenced[1] + 1) end
+end
+
 --@ guards
 -- Orders strings bytewise: negative, 0 or positive.
 local function compare(a, b)
@@ -353,11 +464,16 @@ local function check_guards(count)
     elseif tag == 4 then
       local key, check, operand = take("<s2"), take("<B"), take("<s4")
       local value = stored(key, check > 1)
-      if not passes(check, operand, value and sub(value, 6)) then
+      if not passes(check, operand, value and sub(value, head_bytes(value) + 1)) then
         refuse(value and pack("<Bs4", 1, value) or "\0")
       end
     elseif tag == 5 then
-      if math.ult(take("<i8"), header.fence) then refuse("") end
+      if is_fenced(take("<i8")) then refuse("") end
+    elseif tag == 7 then
+      local key, version = take("<s2"), take("<i8")
+      local entry = stored(key)
+      local found = entry and version_of(entry) or 0
+      if found ~= version then refuse(pack("<i8", found)) end
     else
       if take("<i8") ~= header.version then refuse("") end
     end
@@ -371,8 +487,9 @@ local function unescaped_bytes(key)
   return #key - 1 - escapes
 end
 
--- A page of keys or attributes, as far as limit and budget go: each entry is a key and a value as stored.
-local function key_page(after, before, prefix, limit, values, first, budget)
+-- A page of keys or attributes, as far as limit and budget go: each entry is a key and what is stored under it, of
+-- which `shown` tells how much: 0 nothing, 1 all, 2 enough to know its version.
+local function key_page(after, before, prefix, limit, shown, first, budget)
   local entries, more, count, spent = {}, false, 32, 0
   while true do
     local keys, found, last = page(after, prefix, count)
@@ -381,14 +498,21 @@ local function key_page(after, before, prefix, limit, values, first, budget)
       if before and key >= before then
         return entries, false, budget
       end
-      local value = values and found[key]:str() or ""
-      spend(#value >> 8)
-      local bytes = unescaped_bytes(key) + math.max(#value - 5, 0)
+      local value, bytes = "", unescaped_bytes(key)
+      if shown > 0 then
+        value = found[key]:str()
+        spend(#value >> 8)
+        spent = spent + #value
+        if shown == 2 then
+          value = sub(value, 1, head_bytes(value))
+        else
+          bytes = bytes + math.max(#value - head_bytes(value), 0)
+        end
+      end
       if #entries == limit or bytes > budget and not (first and #entries == 0) then
         return entries, true, budget
       end
       budget = math.max(budget - bytes, 0)
-      spent = spent + #value
       entries[#entries + 1] = pack("<s2s4", key, value)
     end
     if last or #keys == 0 then return entries, more, budget end
@@ -431,14 +555,16 @@ local function answer_reads(count)
       answer = pack("<I4B", #entries, more and 1 or 0) .. concat(entries)
     elseif tag == 4 then
       local value = stored(take("<s2"))
-      if value then budget = math.max(budget - (#value - 5), 0) end
+      if value then budget = math.max(budget - (#value - head_bytes(value)), 0) end
       answer = value and pack("<Bs4", 1, value) or "\0"
+    elseif tag == 6 then
+      answer = pack("<s4", packed_fences())
     else
-      local after, bounded, before, prefix, limit, values =
+      local after, bounded, before, prefix, limit, shown =
         take("<s2"), take("<B"), take("<s2"), take("<s2"), take("<I4"), take("<B")
       local entries, more
       entries, more, budget =
-        key_page(after, bounded == 1 and before, prefix, limit, values == 1, index == 1, budget)
+        key_page(after, bounded == 1 and before, prefix, limit, shown, index == 1, budget)
       answer = pack("<I4B", #entries, more and 1 or 0) .. concat(entries)
     end
     -- Single values are not cut, so many of them together may come to more than one answer should hold.
@@ -693,20 +819,30 @@ local function replace_fork(name, from_name)
   save_record(to)
 end
 
--- Sets or removes a key or an attribute, and counts it.
-local function set_value(key, value)
-  local known = stored(key) ~= nil
-  local field = key:byte() == 107 and "keys" or "attributes"
+-- Sets or removes a key or an attribute, and counts it. `sum` is the checksum of the value.
+local function set_value(key, sum, value)
+  local known, is_key = stored(key) ~= nil, key:byte() == 107
+  local field = is_key and "keys" or "attributes"
   if known ~= (value ~= nil) then header[field] = header[field] + (value and 1 or -1) end
+  if value then
+    local head = is_key and sealed(pack("<BI4i8", 2, sum, header.version)) or pack("<BI4", 1, sum)
+    value = head .. value
+  end
   sets[key] = value
   removals[key] = not value or nil
 end
 
 local function remove_object()
+  -- Fences stay.
+  if header.sessions > 0 then
+    load_fences()
+    fenced_anew = true
+  end
   sets, removals, cleared, forks, states, writes, wipe = {}, {}, true, {}, {}, {}, true
   local h = header
   h.floor, h.flags = h.version, h.flags & ~5
   h.attributes, h.forks, h.tail, h.live, h.size_high, h.size_low, h.keys = 0, 0, 0, 0, 0, 0, 0
+  h.unversioned = 0
 end
 
 local function change(count)
@@ -728,22 +864,26 @@ local function change(count)
     elseif tag == 4 then
       remove_fork(take("<s2"))
     elseif tag == 5 then
-      set_value(take("<s2"), take("<s4"))
+      set_value(take("<s2"), take("<I4"), take("<s4"))
     elseif tag == 6 then
-      set_value(take("<s2"), nil)
+      set_value(take("<s2"))
     elseif tag == 7 then
-      local token = take("<i8")
-      if math.ult(header.fence, token) then header.fence = token end
+      raise_fence(take("<i8"))
     elseif tag == 8 then
       remove_object()
     elseif tag == 9 then
       replace_fork(take("<s2"), take("<s2"))
+    elseif tag == 10 then
+      fence_session(take("<i8"))
     end
   end
 end
 
--- Turns the touched forks' lists into values to set and keys to remove.
+-- Turns the touched forks' lists, and the fences, into values to set and keys to remove.
 local function settle()
+  if fenced_anew then
+    if #fenced > 0 then sets[FENCES] = packed_fences() else removals[FENCES] = true end
+  end
   for _, state in ipairs(states) do
     local prefix, kept = prefix_of(state.stem), {}
     spend(32 * #state.list)

@@ -1,7 +1,7 @@
 //! The removal of an object whose header is damaged, so that nothing else can be done with it.
 //!
 //! Versions and fences must never go back, so a header stays: of a removed object, at a version above every one that
-//! the remains of the object show. Keys and attributes carry no versions, and a damaged header may show a version that
+//! the remains of the object show, with the fenced sessions. Older keys and attributes carry no versions, and a damaged header may show a version that
 //! never existed, too high or too low; hence the distance.
 
 use std::ffi::{CStr, CString};
@@ -10,9 +10,10 @@ use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::error::{Attempt, errno, failed, newer};
+use crate::fences;
 use crate::name::object_name;
 use crate::native::HEADER;
-use crate::record::{Author, Header, NoHeader, Placed, Token};
+use crate::record::{Author, ForkRecord, Header, NoHeader, Placed, Token, decode_key_version};
 use crate::store::Inner;
 use crate::sys::{ReadStep, WriteStep, flag};
 
@@ -48,18 +49,34 @@ impl Inner {
         }
         let field = |at: usize| remains.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         let shown = field(8).filter(|version| *version < CREDIBLE_MAX).unwrap_or(0);
-        let version = shown.max(self.greatest_extent_version(object, &name).await?) + DISTANCE;
+        let version = shown.max(self.greatest_version(object, &name).await?) + DISTANCE;
         // A fence that damage raised would shut every writer out for ever.
         let fence = field(16).filter(|fence| *fence < CREDIBLE_MAX).unwrap_or(0);
-        let header =
-            Header { version, floor: version, fence, author: Author::Token(token), ..Header::default() };
-        let record = header.encode();
-        let steps = [
+        let completed = self.pool.read(&name, &[ReadStep::OmapKey(fences::KEY)], 0).await;
+        if completed.code < 0 {
+            return Err(failed(completed.code, Attempt::Read, &self.location, object));
+        }
+        let first = completed.answers.into_iter().next();
+        let pairs = first.map(|answer| answer.into_pairs().0).unwrap_or_default();
+        let sessions = fences::salvage(fence, pairs.first().map(|(_, stored)| stored));
+        let header = Header {
+            version,
+            floor: version,
+            fence,
+            sessions: sessions.len() as u32,
+            author: Author::Token(token),
+            ..Header::default()
+        };
+        let (record, entry) = (header.encode(), fences::encode(&sessions));
+        let mut steps = vec![
             WriteStep::IfXattr(HEADER, &remains),
             WriteStep::AllBytes(&[]),
             WriteStep::ClearOmap,
             WriteStep::SetXattr(HEADER, &record),
         ];
+        if !sessions.is_empty() {
+            steps.push(WriteStep::SetOmap(fences::KEY, &entry));
+        }
         let completed = self.pool.write(&name, &steps, flag::FULL_TRY).await;
         match -completed.code {
             code if code <= 0 => Ok(true),
@@ -72,12 +89,12 @@ impl Inner {
     }
 
     /// Returns the greatest version in the part of the index that can be read.
-    async fn greatest_extent_version(&self, object: &ObjectId, name: &CStr) -> Result<u64, StoreError> {
-        // Decodes every extent that is sound by itself.
+    async fn greatest_version(&self, object: &ObjectId, name: &CStr) -> Result<u64, StoreError> {
+        // Decodes every entry that is sound by itself.
         let any = Header { version: OFFSET_MAX, tail: u32::MAX, ..Header::default() };
         let (mut after, mut greatest) = (CString::default(), 0);
         loop {
-            let step = ReadStep::OmapAfter { after: &after, prefix: c"x", limit: 512 };
+            let step = ReadStep::OmapAfter { after: &after, prefix: c"", limit: 512 };
             let completed = self.pool.read(name, &[step], 0).await;
             if completed.code < 0 {
                 return Err(failed(completed.code, Attempt::Read, &self.location, object));
@@ -85,8 +102,13 @@ impl Inner {
             let first = completed.answers.into_iter().next();
             let (page, more) = first.map(|answer| answer.into_pairs()).unwrap_or_default();
             for (key, value) in &page {
-                let version = Placed::decode(key, value, &any).map_or(0, |extent| extent.version);
-                greatest = greatest.max(Some(version).filter(|version| *version < CREDIBLE_MAX).unwrap_or(0));
+                let version = match key.first() {
+                    Some(b'x') => Placed::decode(key, value, &any).map(|extent| extent.version),
+                    Some(b'f') => ForkRecord::decode(key, value).map(|record| record.base),
+                    Some(b'k') => decode_key_version(value, &any),
+                    _ => None,
+                };
+                greatest = greatest.max(version.filter(|version| *version < CREDIBLE_MAX).unwrap_or(0));
             }
             match page.last() {
                 // Keys hold no zero byte: the conversion cannot fail.

@@ -43,13 +43,6 @@ fn system(code: i32) -> std::io::Error {
 const LUA_SETTINGS: &str = "an administrator has to add \"lua\" to osd_class_load_list and osd_class_default_list \
                             (ceph config set osd …, or ceph.conf) and restart the OSDs";
 
-/// Returns the error for transactions with versions of keys, or with fences of single sessions.
-pub(crate) fn unsupported() -> StoreError {
-    let text = "objects in a Ceph pool have neither versions of keys nor fences of single sessions; use a store of another \
-                kind";
-    StoreError::new(ErrorKind::Unsupported, text)
-}
-
 /// Returns the error for an operation on an object that ended with a negative code.
 pub(crate) fn failed(code: i32, attempt: Attempt, location: &Location, object: &ObjectId) -> StoreError {
     let (pool, timeout_ms) = (&location.pool, location.timeout.as_millis());
@@ -132,7 +125,7 @@ pub(crate) fn pool_gone() -> StoreError {
 /// Returns the error for an object whose header is of a later format. The caller adds the object.
 pub(crate) fn newer(format: u8) -> StoreError {
     let text = format!(
-        "it was written by a newer version of Nacre, in format {format} of which this one knows 1 and 2: use that version"
+        "it was written by a newer version of Nacre, in format {format} of which this one knows 1 to 3: use that version"
     );
     StoreError::new(ErrorKind::Unsupported, text)
 }

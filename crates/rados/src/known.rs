@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use nacre_object::{ByteRange, Fork, ObjectId};
+use nacre_object::{ByteRange, Fences, Fork, ObjectId};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::record::{Author, ForkRecord, Header, Placed, Token};
@@ -32,6 +32,8 @@ pub(crate) struct Known {
     extent_count: usize,
     /// The records of the forks that extents are known of.
     forks: HashMap<Fork, ForkRecord>,
+    /// The fences, if they were read: no native write changes them.
+    fences: Option<Fences>,
     /// The token of the last call that changed the object, if nothing is known of the object since.
     left: Option<Token>,
     /// True if the header was last found as it was known to be: no other client seems to write the object.
@@ -57,6 +59,20 @@ impl Known {
     /// Returns the record of a fork, if it is known.
     pub(crate) fn fork(&self, fork: &Fork) -> Option<&ForkRecord> {
         self.forks.get(fork)
+    }
+
+    /// Returns whether a session is fenced; `None` if that is not known.
+    pub(crate) fn is_fenced(&self, session: u64) -> Option<bool> {
+        let header = self.header.as_ref()?;
+        if session < header.fence || header.sessions == 0 {
+            return Some(session < header.fence);
+        }
+        self.fences.as_ref().map(|fences| fences.is_fenced(session))
+    }
+
+    /// Takes in the fences that an object had when nothing but native writes had followed on what was known then.
+    pub(crate) fn saw_fences(&mut self, fences: Fences) {
+        self.fences = Some(fences);
     }
 
     /// Returns all that a read of a range needs except the bytes, if one extent holds the range: the header, the
@@ -100,6 +116,7 @@ impl Known {
         self.header = header;
         self.extents.clear();
         self.forks.clear();
+        self.fences = None;
         self.extent_count = 0;
         self.generation += 1;
         self.steady = false;

@@ -16,6 +16,7 @@
 
 mod discard;
 mod error;
+mod fences;
 mod known;
 mod limit;
 mod name;

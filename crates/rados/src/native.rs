@@ -85,7 +85,7 @@ pub(crate) fn plan(transaction: &Transaction, known: &Known, token: Token) -> Op
         let holds = match guard {
             Guard::Exists => true,
             Guard::Version { version } => before.version == *version,
-            Guard::Fence { token } => before.fence <= *token,
+            Guard::Fence { token } => known.is_fenced(*token) == Some(false),
             Guard::Region { fork, range, version } => within(fork, range) && extent.version <= *version,
             Guard::Proposal { fork, range, version } => {
                 stamp = stamp.max(*version);
@@ -100,6 +100,17 @@ pub(crate) fn plan(transaction: &Transaction, known: &Known, token: Token) -> Op
     let after = Header { version: stamp, existed: true, author: Author::Token(token), ..before };
     let extent = Placed { version: stamp, ..*extent };
     Some(NativeWrite { fork: fork.clone(), stem, data: data.clone(), before, after, extent })
+}
+
+/// Returns whether a transaction would be a native write if only the sessions were known that the object has fenced.
+/// They are worth a read where nobody else seems to write the object.
+pub(crate) fn wants_fences(transaction: &Transaction, known: &Known) -> bool {
+    let unknown =
+        |guard: &Guard| matches!(guard, Guard::Fence { token } if known.is_fenced(*token).is_none());
+    known.steady
+        && known.header().is_some()
+        && only_extent(transaction).is_some_and(|(fork, offset, _)| known.extent(fork, offset).is_some())
+        && transaction.guards.iter().any(unknown)
 }
 
 /// Returns the region whose content the refusal of a lost native write should show: that of its first guard of a
@@ -156,7 +167,9 @@ pub(crate) fn only_read(transaction: &Transaction) -> Option<&Read> {
     let native = match read {
         Read::Range { range, .. } => (1..=READ_BYTES_MAX).contains(&range.len),
         Read::Extents { range, .. } => range.len > 0,
-        Read::Stat | Read::Key { .. } | Read::Attribute { .. } => true,
+        Read::Stat | Read::Key { .. } | Read::VersionedKey { .. } | Read::Attribute { .. } | Read::Fences => {
+            true
+        }
         _ => false,
     };
     native.then_some(read)

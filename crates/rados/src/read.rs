@@ -8,10 +8,11 @@ use nacre_object::{Answer, ByteRange, ErrorKind, Fork, ObjectId, Outcome, RangeR
 use parking_lot::Mutex;
 
 use crate::error::{Attempt, errno, failed, newer, pool_gone};
+use crate::fences;
 use crate::known::Known;
 use crate::name::{extent_key, extent_prefix, keyed};
 use crate::native::{self, HEADER, Segment};
-use crate::record::{ForkRecord, Header, NoHeader, Placed, decode_value};
+use crate::record::{ForkRecord, Header, NoHeader, Placed, decode_key, decode_value};
 use crate::reply::{self, corrupt};
 use crate::store::Inner;
 use crate::sys::{self, Completed, ReadStep};
@@ -31,8 +32,9 @@ impl Inner {
                 let found = self.read_range(object, name, known, fork, *range, bytes).await?;
                 return Ok(found.map(|(found, header)| native::done(&header, Answer::Range(found))));
             }
-            Read::Key { key } => Some(keyed(Some(b'k'), key.as_bytes())),
+            Read::Key { key } | Read::VersionedKey { key } => Some(keyed(Some(b'k'), key.as_bytes())),
             Read::Attribute { name } => Some(keyed(Some(b'a'), name.as_bytes())),
+            Read::Fences => Some(fences::KEY.to_vec()),
             Read::Stat => None,
             _ => return Ok(None),
         };
@@ -40,16 +42,51 @@ impl Inner {
         steps.extend(key.as_deref().map(ReadStep::OmapKey));
         let completed = self.pool.read(name, &steps, 0).await;
         let (header, mut answers) = self.header(object, completed)?;
-        let answer = match key {
-            None => Answer::Stat(reply::stat(&header)),
-            Some(key) => {
-                let pairs = answers.pop().map(|answer| answer.into_pairs().0).unwrap_or_default();
-                let value =
-                    pairs.first().map(|(_, stored)| decode_value(stored).ok_or_else(|| corrupt(&key)));
-                Answer::Value(value.transpose().map_err(|error| self.context(error, object))?)
+        let Some(key) = key else {
+            return Ok(Some(native::done(&header, Answer::Stat(reply::stat(&header)))));
+        };
+        let pairs = answers.pop().map(|answer| answer.into_pairs().0).unwrap_or_default();
+        let stored = pairs.first().map(|(_, stored)| stored);
+        let unsound = || self.context(corrupt(&key), object);
+        let answer = match read {
+            Read::Fences => Answer::Fences(fences::decode(&header, stored).ok_or_else(unsound)?),
+            Read::VersionedKey { .. } => {
+                let found = stored.map(|stored| decode_key(stored, &header).ok_or_else(unsound));
+                Answer::VersionedValue(found.transpose()?)
+            }
+            _ => {
+                let found = stored.map(|stored| decode_value(key[0], stored, &header).ok_or_else(unsound));
+                Answer::Value(found.transpose()?)
             }
         };
         Ok(Some(native::done(&header, answer)))
+    }
+
+    /// Reads the sessions that an object has fenced, and takes them in if the object is as it was known to be.
+    pub(crate) async fn learn_fences(
+        &self,
+        object: &ObjectId,
+        name: &CStr,
+        known: &Mutex<Known>,
+    ) -> Result<(), StoreError> {
+        let (before, generation) = {
+            let known = known.lock();
+            (known.header().copied(), known.generation)
+        };
+        let completed = self.pool.read(name, &[ReadStep::Xattrs, ReadStep::OmapKey(fences::KEY)], 0).await;
+        let (header, mut answers) = self.header(object, completed)?;
+        if before != Some(header) {
+            return Ok(());
+        }
+        let pairs = answers.pop().map(|answer| answer.into_pairs().0).unwrap_or_default();
+        let found = fences::decode(&header, pairs.first().map(|(_, stored)| stored));
+        let found = found.ok_or_else(|| self.context(corrupt(fences::KEY), object))?;
+        let mut known = known.lock();
+        // What this client has written since, it wrote natively and on what it had known.
+        if known.generation == generation {
+            known.saw_fences(found);
+        }
+        Ok(())
     }
 
     /// Reads a range. The bytes are fetched with the index from the place where they were last, and once more if they

@@ -5,23 +5,29 @@
 //! that this format does not make.
 
 use bytes::Bytes;
-use nacre_object::limit::OFFSET_MAX;
-use nacre_object::{ByteRange, ExtentKind};
+use nacre_object::limit::{FENCED_SESSIONS_MAX, OFFSET_MAX};
+use nacre_object::{ByteRange, ExtentKind, Versioned};
 
-/// The format of the entries of extents, keys and attributes, and of old headers and forks.
-const FORMAT: u8 = 1;
-/// The format of headers and forks as they are written today.
+/// The format of the entries of extents, attributes and fenced sessions, and of the oldest headers, forks and keys.
+pub(crate) const FORMAT: u8 = 1;
+/// The format of forks and keys as they are written today, and of older headers.
 const FORMAT_2: u8 = 2;
-const OLD_HEADER_BYTES: usize = 64;
-const HEADER_BYTES: usize = 80;
+/// The format of headers as they are written today.
+pub(crate) const FORMAT_3: u8 = 3;
+const HEADER_BYTES_1: usize = 64;
+const HEADER_BYTES_2: usize = 80;
+pub(crate) const HEADER_BYTES: usize = 92;
 /// The maximum length of the header in every later format, in bytes: its format number comes first, its checksum last.
 const HEADER_BYTES_MAX: usize = 4096;
 const EXTENT_BYTES: usize = 28;
 const OLD_FORK_BYTES: usize = 13;
 /// A fork's record without its stem.
 const FORK_BYTES: usize = 24;
-/// The length of the prefix of a key's or attribute's value, in bytes.
-pub(crate) const VALUE_PREFIX_BYTES: usize = 5;
+/// The length of what stands before an attribute's value, in bytes, and before that of a key that has no version of its
+/// own.
+const VALUE_HEAD_BYTES: usize = 5;
+/// The length of what stands before a key's value, in bytes: a record by itself.
+const KEY_HEAD_BYTES: usize = 17;
 
 /// The identity of a change of an object among all changes by all clients: random, and never used twice.
 pub(crate) type Token = [u8; 16];
@@ -71,8 +77,10 @@ fn u32_at(body: &[u8], at: usize) -> u32 {
 /// compaction that moved its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Author {
-    /// The token of the change that wrote the header, in format 2.
+    /// The token of the change that wrote the header.
     Token(Token),
+    /// The same in format 2, whose keys have no versions of their own.
+    Unversioned(Token),
     /// The number of compactions, modulo 64, in format 1, which has no token. Two clients that wrote in format 1 could
     /// take each other's state for their own; read from an OSD, it still stands for one state, because no version was
     /// given to two changes.
@@ -109,6 +117,11 @@ pub(crate) struct Header {
     pub(crate) size_high: u64,
     pub(crate) size_low: u64,
     pub(crate) keys: u32,
+    /// The version of keys that carry none of their own: the version that the object had before it was first written in
+    /// format 3. In older formats, where no key carries one, it is the object's version.
+    pub(crate) unversioned: u64,
+    /// The number of sessions that are fenced one by one.
+    pub(crate) sessions: u32,
     pub(crate) author: Author,
 }
 
@@ -125,7 +138,7 @@ impl Header {
     /// Encodes the header in the format that it was read in: an OSD compares these bytes with what it holds.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = [0; HEADER_BYTES - 4];
-        body[0] = FORMAT_2;
+        body[0] = FORMAT_3;
         body[1] = u8::from(self.exists) | u8::from(self.existed) << 1 | u8::from(self.unswept) << 2;
         body[2..4].copy_from_slice(&self.attributes.to_le_bytes());
         body[4..8].copy_from_slice(&self.forks.to_le_bytes());
@@ -139,37 +152,50 @@ impl Header {
         body[56..60].copy_from_slice(&self.keys.to_le_bytes());
         match self.author {
             Author::Token(token) => {
-                body[60..].copy_from_slice(&token);
+                body[60..76].copy_from_slice(&token);
+                body[76..84].copy_from_slice(&self.unversioned.to_le_bytes());
+                body[84..].copy_from_slice(&self.sessions.to_le_bytes());
                 sealed::<HEADER_BYTES>(&body).to_vec()
+            }
+            Author::Unversioned(token) => {
+                body[0] = FORMAT_2;
+                body[60..76].copy_from_slice(&token);
+                sealed::<HEADER_BYTES_2>(&body[..HEADER_BYTES_2 - 4]).to_vec()
             }
             Author::Old { compactions } => {
                 body[0] = FORMAT;
                 body[1] = body[1] & 3 | compactions << 2;
-                sealed::<OLD_HEADER_BYTES>(&body[..OLD_HEADER_BYTES - 4]).to_vec()
+                sealed::<HEADER_BYTES_1>(&body[..HEADER_BYTES_1 - 4]).to_vec()
             }
         }
     }
 
     pub(crate) fn decode(record: &[u8]) -> Result<Self, NoHeader> {
-        let plausible = (OLD_HEADER_BYTES..=HEADER_BYTES_MAX).contains(&record.len());
+        let plausible = (HEADER_BYTES_1..=HEADER_BYTES_MAX).contains(&record.len());
         let (body, sum) = record.split_at_checked(record.len().saturating_sub(4)).unwrap_or_default();
         if !plausible || sum != checksum(body).to_le_bytes() {
             return Err(NoHeader::Damaged);
         }
         let author = match (body[0], record.len()) {
-            (FORMAT, OLD_HEADER_BYTES) => Author::Old { compactions: body[1] >> 2 },
-            // The slice is as long as a token: the length was just compared.
-            (FORMAT_2, HEADER_BYTES) => Author::Token(body[60..].try_into().expect("sixteen bytes")),
-            (format, _) if format > FORMAT_2 => return Err(NoHeader::Newer(format)),
+            (FORMAT, HEADER_BYTES_1) => Author::Old { compactions: body[1] >> 2 },
+            // The slices are as long as a token: the length was just compared.
+            (FORMAT_2, HEADER_BYTES_2) => Author::Unversioned(body[60..].try_into().expect("sixteen bytes")),
+            (FORMAT_3, HEADER_BYTES) => Author::Token(body[60..76].try_into().expect("sixteen bytes")),
+            (format, _) if format > FORMAT_3 => return Err(NoHeader::Newer(format)),
             _ => return Err(NoHeader::Damaged),
+        };
+        let version = u64_at(body, 8);
+        let (unversioned, sessions) = match author {
+            Author::Token(_) => (u64_at(body, 76), u32_at(body, 84)),
+            _ => (version, 0),
         };
         let header = Header {
             exists: body[1] & 1 != 0,
             existed: body[1] & 2 != 0,
-            unswept: body[1] & 4 != 0 && matches!(author, Author::Token(_)),
+            unswept: body[1] & 4 != 0 && !matches!(author, Author::Old { .. }),
             attributes: u16::from_le_bytes([body[2], body[3]]),
             forks: u32_at(body, 4),
-            version: u64_at(body, 8),
+            version,
             fence: u64_at(body, 16),
             floor: u64_at(body, 24),
             tail: u32_at(body, 32),
@@ -177,9 +203,13 @@ impl Header {
             size_high: u64_at(body, 40),
             size_low: u64_at(body, 48),
             keys: u32_at(body, 56),
+            unversioned,
+            sessions,
             author,
         };
-        let plausible = header.version < 1 << 63 && header.floor <= header.version;
+        let plausible = version < 1 << 63
+            && header.floor.max(unversioned) <= version
+            && sessions as usize <= FENCED_SESSIONS_MAX;
         let in_use = body[1] & 0xf8 == 0 || matches!(author, Author::Old { .. });
         (plausible && in_use).then_some(header).ok_or(NoHeader::Damaged)
     }
@@ -315,19 +345,55 @@ impl ForkRecord {
     }
 }
 
-/// Returns the prefix of a value.
-pub(crate) fn value_prefix(value: &[u8]) -> [u8; VALUE_PREFIX_BYTES] {
-    let sum = checksum(value).to_le_bytes();
-    [FORMAT, sum[0], sum[1], sum[2], sum[3]]
+/// Returns the bytes of a key's or attribute's value, after the letter of its entry's key; `None` if they are unsound.
+pub(crate) fn decode_value(letter: u8, stored: &Bytes, header: &Header) -> Option<Bytes> {
+    match letter {
+        b'k' => decode_key(stored, header).map(|found| found.value),
+        _ => decode_attribute(stored),
+    }
 }
 
-/// Returns the bytes of a key's or attribute's value; `None` if they are unsound.
-pub(crate) fn decode_value(stored: &Bytes) -> Option<Bytes> {
-    if stored.len() < VALUE_PREFIX_BYTES {
-        return None;
+/// Returns the bytes of an attribute's value; `None` if they are unsound.
+fn decode_attribute(stored: &Bytes) -> Option<Bytes> {
+    let (head, value) = stored.split_at_checked(VALUE_HEAD_BYTES)?;
+    let sound = head[0] == FORMAT && head[1..] == checksum(value).to_le_bytes();
+    sound.then(|| stored.slice(VALUE_HEAD_BYTES..))
+}
+
+/// Returns a key's value and version; `None` if they are unsound.
+pub(crate) fn decode_key(stored: &Bytes, header: &Header) -> Option<Versioned> {
+    let version = decode_key_version(stored, header)?;
+    if stored[0] == FORMAT {
+        return decode_attribute(stored).map(|value| Versioned { value, version });
     }
-    let value = stored.slice(VALUE_PREFIX_BYTES..);
-    (stored[..VALUE_PREFIX_BYTES] == value_prefix(&value)).then_some(value)
+    let value = stored.slice(KEY_HEAD_BYTES..);
+    (stored[1..5] == checksum(&value).to_le_bytes()).then_some(Versioned { value, version })
+}
+
+/// Returns a key's version from what stands before its value; `None` if that is unsound.
+pub(crate) fn decode_key_version(stored: &[u8], header: &Header) -> Option<u64> {
+    let version = match stored.first()? {
+        &FORMAT => header.unversioned,
+        &FORMAT_2 => {
+            let (body, sum) = stored.get(..KEY_HEAD_BYTES)?.split_at(KEY_HEAD_BYTES - 4);
+            (sum == checksum(body).to_le_bytes()).then(|| u64_at(body, 5))?
+        }
+        _ => return None,
+    };
+    (1..=header.version).contains(&version).then_some(version)
+}
+
+/// Encodes the entry of a key, as the class does.
+#[cfg(test)]
+pub(crate) fn encode_key(value: &[u8], version: u64) -> Bytes {
+    let body = [&[FORMAT_2][..], &checksum(value).to_le_bytes(), &version.to_le_bytes()].concat();
+    [&sealed::<KEY_HEAD_BYTES>(&body)[..], value].concat().into()
+}
+
+/// Encodes the entry of an attribute, as the class does, or that of a key without a version.
+#[cfg(test)]
+pub(crate) fn encode_attribute(value: &[u8]) -> Bytes {
+    [&[FORMAT][..], &checksum(value).to_le_bytes(), value].concat().into()
 }
 
 #[cfg(test)]
@@ -339,6 +405,14 @@ mod tests {
 
     fn header(random: &mut StdRng) -> Header {
         let version = random.random_range(1..1 << 62);
+        let (author, unversioned, sessions) = match random.random_range(0..3) {
+            0 => (Author::Old { compactions: random.random_range(0..64) }, version, 0),
+            1 => (Author::Unversioned(random.random()), version, 0),
+            _ => {
+                let sessions = random.random_range(0..=FENCED_SESSIONS_MAX as u32);
+                (Author::Token(random.random()), random.random_range(0..=version), sessions)
+            }
+        };
         Header {
             exists: random.random(),
             existed: random.random(),
@@ -353,10 +427,9 @@ mod tests {
             size_high: random.random(),
             size_low: random.random(),
             keys: random.random(),
-            author: match random.random() {
-                true => Author::Token(random.random()),
-                false => Author::Old { compactions: random.random_range(0..64) },
-            },
+            unversioned,
+            sessions,
+            author,
         }
     }
 
@@ -418,15 +491,24 @@ mod tests {
             }
 
             let value: Vec<u8> = (0..random.random_range(0..40)).map(|_| random.random()).collect();
-            let stored = Bytes::from([&value_prefix(&value)[..], &value].concat());
-            assert_eq!(decode_value(&stored).as_deref(), Some(&value[..]), "seed {seed}");
+            let stored = encode_attribute(&value);
+            assert_eq!(decode_value(b'a', &stored, &header).as_deref(), Some(&value[..]), "seed {seed}");
             let changed = Bytes::from(mutated(&stored, &mut random));
-            assert!(changed == stored || decode_value(&changed).is_none(), "seed {seed}");
+            assert!(changed == stored || decode_value(b'a', &changed, &header).is_none(), "seed {seed}");
+            let version = random.random_range(1..=header.version);
+            let stored = encode_key(&value, version);
+            let found = Versioned { value: value.into(), version };
+            assert_eq!(decode_key(&stored, &header), Some(found), "seed {seed}");
+            assert_eq!(decode_key_version(&stored[..KEY_HEAD_BYTES], &header), Some(version), "seed {seed}");
+            assert_eq!(decode_key(&stored, &Header { version: version - 1, ..header }), None);
+            let changed = Bytes::from(mutated(&stored, &mut random));
+            assert!(changed == stored || decode_key(&changed, &header).is_none(), "seed {seed}");
 
             let noise: Vec<u8> = (0..random.random_range(0..80)).map(|_| random.random()).collect();
             assert_eq!(Header::decode(&noise), Err(NoHeader::Damaged));
             assert_eq!(Placed::decode(&noise, &noise, &header), None);
             assert_eq!(ForkRecord::decode(b"f", &noise), None);
+            assert_eq!(decode_key(&noise.into(), &header), None);
         }
     }
 
@@ -441,18 +523,24 @@ mod tests {
             live: 10,
             forks: 1,
             size_low: 10,
+            unversioned: 7,
             author: Author::Old { compactions: 0 },
             ..Header::default()
         };
         let golden = "0101000001000000070000000000000000000000000000000000000000000000001000000a000000\
                       00000000000000000a000000000000000000000067cbcbdd";
         assert_eq!(hex(&old.encode()), golden);
-        let header = Header { author: Author::Token(*b"sixteen letters!"), ..old };
+        let header = Header { author: Author::Unversioned(*b"sixteen letters!"), ..old };
         let golden = "0201000001000000070000000000000000000000000000000000000000000000001000000a000000\
                       00000000000000000a00000000000000000000007369787465656e206c65747465727321ecb0af1b";
         assert_eq!(hex(&header.encode()), golden);
-        let later = sealed::<72>(&[&[3][..], &[9; 67]].concat());
-        assert_eq!(Header::decode(&later), Err(NoHeader::Newer(3)));
+        let header =
+            Header { unversioned: 5, sessions: 2, author: Author::Token(*b"sixteen letters!"), ..old };
+        let golden = "0301000001000000070000000000000000000000000000000000000000000000001000000a000000\
+                      00000000000000000a00000000000000000000007369787465656e206c65747465727321050000000000000002000000b949dc9d";
+        assert_eq!(hex(&header.encode()), golden);
+        let later = sealed::<72>(&[&[4][..], &[9; 67]].concat());
+        assert_eq!(Header::decode(&later), Err(NoHeader::Newer(4)));
         let fork = [&[1_u8][..], &10_u64.to_le_bytes()].concat();
         let fork = ForkRecord::decode(b"fname", &sealed::<OLD_FORK_BYTES>(&fork)).unwrap();
         assert_eq!(fork, ForkRecord { size: Some(10), base: 0, stem: "name".into() });
@@ -462,7 +550,12 @@ mod tests {
         let extent = Placed { start: 5, end: 15, version: 7, kind: ExtentKind::Data, place: 16 };
         let hex: String = extent.encode().iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "070000000000000005000000000000001000000001010000c82e784a");
-        assert_eq!(value_prefix(b"value"), [1, 109, 13, 41, 138]);
+        assert_eq!(encode_attribute(b"value")[..5], [1, 109, 13, 41, 138]);
+        let found = |version| Some(Versioned { value: "value".into(), version });
+        assert_eq!(decode_key(&encode_attribute(b"value"), &header), found(5));
+        assert_eq!(decode_key(&encode_key(b"value", 6), &header), found(6));
+        let hex: String = encode_key(b"value", 6).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "026d0d298a060000000000000000ca43db76616c7565");
         assert_eq!(header.bytes(), 10);
         assert_eq!(Header { size_high: 1 << 31, size_low: 7, ..header }.bytes(), (1 << 63) + 7);
         assert_eq!(Header { size_high: 1 << 33, size_low: 7, ..header }.bytes(), u64::MAX);

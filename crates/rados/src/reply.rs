@@ -3,11 +3,12 @@
 use bytes::{Buf, Bytes};
 use nacre_object::{
     Answer, ByteRange, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage, RangeRead,
-    Read, Refusal, Stat, StoreError, Transaction,
+    Read, Refusal, Stat, StoreError, Transaction, Versioned, VersionedKeyPage,
 };
 
+use crate::fences;
 use crate::name::unescaped;
-use crate::record::{ForkRecord, Header, decode_value};
+use crate::record::{ForkRecord, Header, decode_key, decode_key_version, decode_value};
 
 /// A call's output.
 pub(crate) enum Reply {
@@ -39,12 +40,16 @@ pub(crate) fn decode(transaction: &Transaction, output: Bytes) -> Option<Result<
                     Found::Object { exists: header.exists }
                 }
                 Guard::Region { .. } | Guard::Proposal { .. } => Found::Region(text.range()?),
-                Guard::Key { key: name, .. } | Guard::Attribute { name, .. } => match text.value(name)? {
-                    Ok(value) => Found::Value(value),
-                    Err(error) => return Some(Err(error)),
-                },
+                Guard::Key { key: name, .. } | Guard::Attribute { name, .. } => {
+                    let letter =
+                        if matches!(transaction.guards[index], Guard::Key { .. }) { b'k' } else { b'a' };
+                    match text.entry(name, |stored| decode_value(letter, stored, &header))? {
+                        Ok(value) => Found::Value(value),
+                        Err(error) => return Some(Err(error)),
+                    }
+                }
                 Guard::Fence { .. } => Found::Fence(header.fence),
-                Guard::KeyVersion { .. } => return None,
+                Guard::KeyVersion { .. } => Found::KeyVersion(text.u64()?),
             };
             Reply::Refused(Refusal { guard: index, found, version: header.version })
         }
@@ -117,13 +122,18 @@ impl Decoder {
         if text.is_empty() { Some(Header::default()) } else { Header::decode(&text).ok() }
     }
 
-    fn value(&mut self, name: &Key) -> Option<Result<Option<Bytes>, StoreError>> {
+    /// Decodes what is stored under a name, if anything is.
+    fn entry<T>(
+        &mut self,
+        name: &Key,
+        decode: impl FnOnce(&Bytes) -> Option<T>,
+    ) -> Option<Result<Option<T>, StoreError>> {
         if self.u8()? == 0 {
             return Some(Ok(None));
         }
         let length = self.u32()? as usize;
         let stored = self.bytes(length)?;
-        Some(decode_value(&stored).map(Some).ok_or_else(|| corrupt(name.as_bytes())))
+        Some(decode(&stored).map(Some).ok_or_else(|| corrupt(name.as_bytes())))
     }
 
     fn range(&mut self) -> Option<RangeRead> {
@@ -176,36 +186,75 @@ impl Decoder {
                 }
                 Answer::Forks(page)
             }
-            Read::Key { key: name } | Read::Attribute { name } => match self.value(name)? {
-                Ok(value) => Answer::Value(value),
-                Err(error) => return Some(Err(error)),
-            },
-            Read::Keys { values, .. } => return self.key_page(*values),
-            Read::Attributes => return self.key_page(true),
-            Read::VersionedKey { .. } | Read::VersionedKeys { .. } | Read::Fences => return None,
+            Read::Key { key: name } | Read::Attribute { name } => {
+                let letter = if matches!(read, Read::Key { .. }) { b'k' } else { b'a' };
+                let found = self.entry(name, |stored| decode_value(letter, stored, header))?;
+                return Some(found.map(Answer::Value));
+            }
+            Read::VersionedKey { key } => {
+                let found = self.entry(key, |stored| decode_key(stored, header))?;
+                return Some(found.map(Answer::VersionedValue));
+            }
+            Read::Keys { values, .. } => {
+                let found = self.key_page(|stored| value_of(b'k', *values, stored, header))?;
+                return Some(found.map(|(entries, more)| Answer::Keys(KeyPage { entries, more })));
+            }
+            Read::Attributes => {
+                let found = self.key_page(|stored| value_of(b'a', true, stored, header))?;
+                return Some(found.map(|(entries, more)| Answer::Keys(KeyPage { entries, more })));
+            }
+            Read::VersionedKeys { values, .. } => {
+                let found = self.key_page(|stored| versioned_of(*values, stored, header))?;
+                return Some(
+                    found.map(|(entries, more)| Answer::VersionedKeys(VersionedKeyPage { entries, more })),
+                );
+            }
+            Read::Fences => {
+                let length = self.u32()? as usize;
+                let record = Some(self.bytes(length)?).filter(|record| !record.is_empty());
+                let found = fences::decode(header, record.as_ref());
+                return Some(found.map(Answer::Fences).ok_or_else(|| corrupt(fences::KEY)));
+            }
         }))
     }
 
-    fn key_page(&mut self, values: bool) -> Option<Result<Answer, StoreError>> {
+    /// Decodes a page of keys or attributes, each with what `decode` makes of its entry; tells whether there are more.
+    fn key_page<T>(&mut self, decode: impl Fn(&Bytes) -> Option<T>) -> Option<Result<Page<T>, StoreError>> {
         let (count, more) = (self.u32()?, self.u8()? != 0);
-        let mut page = KeyPage { entries: Vec::new(), more };
+        let mut entries = Vec::new();
         for _ in 0..count {
             let length = self.u16()?.into();
             let key = self.bytes(length)?;
             let length = self.u32()? as usize;
             let stored = self.bytes(length)?;
             let name = key.get(1..).and_then(unescaped).and_then(|name| Key::new(name).ok());
-            let value = if values { decode_value(&stored) } else { Some(Bytes::new()) };
-            let Some(entry) = name.zip(value) else { return Some(Err(corrupt(&key))) };
-            page.entries.push(entry);
+            let Some(entry) = name.zip(decode(&stored)) else { return Some(Err(corrupt(&key))) };
+            entries.push(entry);
         }
-        Some(Ok(Answer::Keys(page)))
+        Some(Ok((entries, more)))
     }
+}
+
+/// A page of keys or attributes, and whether there are more.
+pub(crate) type Page<T> = (Vec<(Key, T)>, bool);
+
+/// Returns the value of an entry, or nothing of it where values are not asked for; `None` if it is unsound.
+pub(crate) fn value_of(letter: u8, values: bool, stored: &Bytes, header: &Header) -> Option<Bytes> {
+    if values { decode_value(letter, stored, header) } else { Some(Bytes::new()) }
+}
+
+/// Returns the version of a key's entry, with its value if values are asked for; `None` if it is unsound.
+pub(crate) fn versioned_of(values: bool, stored: &Bytes, header: &Header) -> Option<Versioned> {
+    if values {
+        return decode_key(stored, header);
+    }
+    let version = decode_key_version(stored, header)?;
+    Some(Versioned { value: Bytes::new(), version })
 }
 
 #[cfg(test)]
 mod tests {
-    use nacre_object::KeyRange;
+    use nacre_object::{Fences, KeyRange};
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
@@ -219,6 +268,8 @@ mod tests {
             .read(Read::Forks { after: None, limit: 9 })
             .read(Read::Key { key })
             .read(Read::Keys { range: KeyRange::all(), limit: 9, values: true })
+            .read(Read::VersionedKeys { range: KeyRange::all(), limit: 9, values: false })
+            .read(Read::Fences)
     }
 
     /// Returns an answer of the class to that request.
@@ -231,10 +282,12 @@ mod tests {
             forks: 1,
             size_low: 8,
             keys: 1,
+            unversioned: 1,
+            sessions: 2,
             ..Header::default()
         };
-        let value = [&crate::record::value_prefix(b"red")[..], b"red"].concat();
-        let mut out = vec![2, 80, 0];
+        let value = crate::record::encode_key(b"red", 2);
+        let mut out = vec![2, 92, 0];
         out.extend(header.encode());
         out.extend([3_u64, 8, u64::MAX].iter().flat_map(|number| number.to_le_bytes()));
         out.extend(1_u32.to_le_bytes());
@@ -255,6 +308,15 @@ mod tests {
         out.extend(b"kk");
         out.extend((value.len() as u32).to_le_bytes());
         out.extend(&value);
+        // The same with its version alone, and two fenced sessions.
+        out.extend([1, 0, 0, 0, 0]);
+        out.extend([2, 0]);
+        out.extend(b"kk");
+        out.extend(17_u32.to_le_bytes());
+        out.extend(&value[..17]);
+        let sessions = fences::encode(&[5, 9]);
+        out.extend((sessions.len() as u32).to_le_bytes());
+        out.extend(sessions);
         out
     }
 
@@ -263,10 +325,13 @@ mod tests {
         let Some(Ok(Reply::Answered(answers, header))) = decode(&transaction(), output().into()) else {
             panic!("not an answer");
         };
-        assert_eq!((answers.len(), header.version), (5, 3));
+        assert_eq!((answers.len(), header.version), (7, 3));
         let Answer::Range(range) = &answers[0] else { panic!("not a range") };
         assert_eq!(&range.data[..], b"eight by");
         assert_eq!(answers[3], Answer::Value(Some("red".into())));
+        let Answer::VersionedKeys(page) = &answers[5] else { panic!("not a page of keys with versions") };
+        assert_eq!(page.entries[0].1, Versioned { value: Bytes::new(), version: 2 });
+        assert_eq!(answers[6], Answer::Fences(Fences { fence: 0, sessions: vec![5, 9] }));
     }
 
     #[test]

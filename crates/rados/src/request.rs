@@ -8,7 +8,7 @@ use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{ByteRange, Check, Guard, KeyRange, Read, Transaction, Write};
 
 use crate::name::escape_into;
-use crate::record::{Token, value_prefix};
+use crate::record::{Token, checksum};
 use crate::script::{Section, Sections};
 
 /// Returns the sections of the script that a transaction needs. `expecting` says that the answers to its reads are
@@ -17,6 +17,14 @@ pub(crate) fn sections(transaction: &Transaction, expecting: bool) -> Sections {
     let mut sections = Sections::default().with(Section::Apply);
     let is_range = |read: &Read| matches!(read, Read::Range { .. } | Read::Extents { .. });
     let is_region = |guard: &Guard| matches!(guard, Guard::Region { .. } | Guard::Proposal { .. });
+    let fences = transaction.guards.iter().any(|guard| matches!(guard, Guard::Fence { .. }))
+        || transaction.reads.contains(&Read::Fences)
+        || transaction.writes.iter().any(|write| {
+            matches!(write, Write::RaiseFence { .. } | Write::FenceSession { .. } | Write::Remove)
+        });
+    if fences {
+        sections = sections.with(Section::Fences);
+    }
     if !transaction.guards.is_empty() {
         sections = sections.with(Section::Guards);
     }
@@ -51,6 +59,15 @@ pub(crate) fn encode(transaction: &Transaction, token: &Token, expected: Option<
     out.u32(transaction.writes.len());
     transaction.writes.iter().for_each(|write| out.write(write));
     out.0
+}
+
+/// The part of a key's or attribute's entry that a page of them shows.
+#[derive(Clone, Copy)]
+enum Shown {
+    Nothing = 0,
+    All = 1,
+    /// What stands before the value, and tells the version.
+    Head = 2,
 }
 
 struct Encoder(Vec<u8>);
@@ -130,8 +147,11 @@ impl Encoder {
                 self.u8(5);
                 self.u64(*token);
             }
-            // Refused before a transaction is encoded.
-            Guard::KeyVersion { .. } => self.u8(u8::MAX),
+            Guard::KeyVersion { key, version } => {
+                self.u8(7);
+                self.name(Some(b'k'), key.as_bytes());
+                self.u64(*version);
+            }
         }
     }
 
@@ -152,7 +172,7 @@ impl Encoder {
                 }
                 self.u32((*limit as usize).min(PAGE_ENTRIES_MAX));
             }
-            Read::Key { key } => {
+            Read::Key { key } | Read::VersionedKey { key } => {
                 self.u8(4);
                 self.name(Some(b'k'), key.as_bytes());
             }
@@ -161,23 +181,27 @@ impl Encoder {
                 self.name(Some(b'a'), name.as_bytes());
             }
             Read::Keys { range, limit, values } => {
-                self.key_page(b'k', range, (*limit as usize).min(PAGE_ENTRIES_MAX), *values);
+                let shown = if *values { Shown::All } else { Shown::Nothing };
+                self.key_page(b'k', range, *limit, shown);
             }
-            Read::Attributes => self.key_page(b'a', &KeyRange::all(), PAGE_ENTRIES_MAX, true),
-            // Refused before a transaction is encoded.
-            Read::VersionedKey { .. } | Read::VersionedKeys { .. } | Read::Fences => self.u8(u8::MAX),
+            Read::VersionedKeys { range, limit, values } => {
+                let shown = if *values { Shown::All } else { Shown::Head };
+                self.key_page(b'k', range, *limit, shown);
+            }
+            Read::Attributes => self.key_page(b'a', &KeyRange::all(), u32::MAX, Shown::All),
+            Read::Fences => self.u8(6),
         }
     }
 
-    fn key_page(&mut self, letter: u8, range: &KeyRange, limit: usize, values: bool) {
+    fn key_page(&mut self, letter: u8, range: &KeyRange, limit: u32, shown: Shown) {
         self.u8(5);
         // Names of keys have at least one byte, so that nothing equals the letter alone.
         self.name(Some(letter), range.after.as_deref().map_or(&[][..], clipped));
         self.u8(u8::from(range.before.is_some()));
         self.name(Some(letter), range.before.as_deref().map_or(&[][..], clipped));
         self.name(Some(letter), clipped(&range.prefix));
-        self.u32(limit);
-        self.u8(u8::from(values));
+        self.u32((limit as usize).min(PAGE_ENTRIES_MAX));
+        self.u8(shown as u8);
     }
 
     fn write(&mut self, write: &Write) {
@@ -213,10 +237,8 @@ impl Encoder {
                     Some(if matches!(write, Write::SetKey { .. }) { b'k' } else { b'a' }),
                     name.as_bytes(),
                 );
-                let prefix = value_prefix(value);
-                self.u32(prefix.len() + value.len());
-                self.0.extend(prefix);
-                self.0.extend(&value[..]);
+                self.0.extend(checksum(value).to_le_bytes());
+                self.bytes(value);
             }
             Write::RemoveKey { key: name } | Write::RemoveAttribute { name } => {
                 self.u8(6);
@@ -229,8 +251,10 @@ impl Encoder {
                 self.u8(7);
                 self.u64(*token);
             }
-            // Refused before a transaction is encoded.
-            Write::FenceSession { .. } => self.u8(u8::MAX),
+            Write::FenceSession { session } => {
+                self.u8(10);
+                self.u64(*session);
+            }
             Write::Remove => self.u8(8),
         }
     }

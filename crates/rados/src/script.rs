@@ -19,6 +19,7 @@ pub(crate) enum Section {
     Core,
     Index,
     Range,
+    Fences,
     Guards,
     Reads,
     Skip,
@@ -30,10 +31,11 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    const ALL: [(Section, &'static str); 11] = [
+    const ALL: [(Section, &'static str); 12] = [
         (Section::Core, "core"),
         (Section::Index, "index"),
         (Section::Range, "range"),
+        (Section::Fences, "fences"),
         (Section::Guards, "guards"),
         (Section::Reads, "reads"),
         (Section::Skip, "skip"),

@@ -11,15 +11,16 @@ use nacre_object::limit::{
     EXTENTS_PER_READ_MAX, OFFSET_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX, REPLY_BYTES_MAX,
 };
 use nacre_object::{
-    Answer, ByteRange, Check, Done, ErrorKind, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
-    ObjectId, Outcome, RangeRead, Read, Refusal, StoreError, Transaction,
+    Answer, ByteRange, Check, Done, ErrorKind, Fences, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
+    ObjectId, Outcome, RangeRead, Read, Refusal, StoreError, Transaction, Versioned, VersionedKeyPage,
 };
 
-use crate::error::{Attempt, errno, failed, unsupported};
+use crate::error::{Attempt, errno, failed};
+use crate::fences;
 use crate::name::{extent_key, extent_prefix, keyed, unescaped};
 use crate::native::{self, HEADER};
-use crate::record::{ForkRecord, Header, Placed, decode_value};
-use crate::reply::{self, corrupt};
+use crate::record::{ForkRecord, Header, Placed, decode_key, decode_value};
+use crate::reply::{self, Page, corrupt, value_of, versioned_of};
 use crate::store::Inner;
 use crate::sys::{self, ReadStep};
 
@@ -97,8 +98,13 @@ impl Snapshot<'_> {
             Guard::Version { version } => {
                 (self.header.version != *version).then_some(Found::Object { exists })
             }
-            Guard::KeyVersion { .. } => return Err(unsupported().into()),
-            Guard::Fence { token } => (self.header.fence > *token).then_some(Found::Fence(self.header.fence)),
+            Guard::KeyVersion { key, version } => {
+                let found = self.versioned(key).await?.map_or(0, |found| found.version);
+                (found != *version).then_some(Found::KeyVersion(found))
+            }
+            Guard::Fence { token } => {
+                self.fences().await?.is_fenced(*token).then_some(Found::Fence(self.header.fence))
+            }
             Guard::Key { key, check } => self.unless_passed(b'k', key, check).await?,
             Guard::Attribute { name, check } => self.unless_passed(b'a', name, check).await?,
             Guard::Region { fork, range, version } | Guard::Proposal { fork, range, version } => {
@@ -134,14 +140,30 @@ impl Snapshot<'_> {
                 Answer::Value(value)
             }
             Read::Keys { range, limit, values } => {
-                Answer::Keys(self.keys(b'k', range, *limit, *values, first, budget).await?)
+                let decode = |stored: &Bytes| value_of(b'k', *values, stored, &self.header);
+                let (entries, more) =
+                    self.keys(b'k', range, *limit, decode, Bytes::len, first, budget).await?;
+                Answer::Keys(KeyPage { entries, more })
             }
             Read::Attributes => {
-                Answer::Keys(self.keys(b'a', &KeyRange::all(), u32::MAX, true, first, budget).await?)
+                let (all, decode) =
+                    (KeyRange::all(), |stored: &Bytes| value_of(b'a', true, stored, &self.header));
+                let (entries, more) =
+                    self.keys(b'a', &all, u32::MAX, decode, Bytes::len, first, budget).await?;
+                Answer::Keys(KeyPage { entries, more })
             }
-            Read::VersionedKey { .. } | Read::VersionedKeys { .. } | Read::Fences => {
-                return Err(unsupported().into());
+            Read::VersionedKey { key } => {
+                let found = self.versioned(key).await?;
+                *budget = budget.saturating_sub(found.as_ref().map_or(0, |found| found.value.len()));
+                Answer::VersionedValue(found)
             }
+            Read::VersionedKeys { range, limit, values } => {
+                let decode = |stored: &Bytes| versioned_of(*values, stored, &self.header);
+                let bytes = |found: &Versioned| found.value.len();
+                let (entries, more) = self.keys(b'k', range, *limit, decode, bytes, first, budget).await?;
+                Answer::VersionedKeys(VersionedKeyPage { entries, more })
+            }
+            Read::Fences => Answer::Fences(self.fences().await?),
         })
     }
 
@@ -182,10 +204,12 @@ impl Snapshot<'_> {
                 let sound = match key.first() {
                     Some(b'x') => Placed::decode(key, value, &self.header).is_some(),
                     Some(b'f') => ForkRecord::decode(key, value).is_some(),
-                    Some(b'k' | b'a') => {
-                        key.get(1..).and_then(unescaped).is_some() && decode_value(value).is_some()
+                    Some(letter @ (b'k' | b'a')) => {
+                        key.get(1..).and_then(unescaped).is_some()
+                            && decode_value(*letter, value, &self.header).is_some()
                     }
                     Some(b'g') => true,
+                    Some(b's') => key == fences::KEY && fences::decode(&self.header, Some(value)).is_some(),
                     _ => false,
                 };
                 if !sound {
@@ -197,6 +221,8 @@ impl Snapshot<'_> {
                 _ => break,
             }
         }
+        // That there is an entry of sessions where the header counts some.
+        self.fences().await?;
         if !self.inner.has_bytes_up_to(self, self.header.tail).await? {
             let text = format!("its byte stream is shorter than {} bytes", self.header.tail);
             let error = StoreError::new(ErrorKind::Corrupt, text);
@@ -224,8 +250,24 @@ impl Snapshot<'_> {
         let key = keyed(Some(letter), name.as_bytes());
         match self.entry(&key).await? {
             None => Ok(None),
-            Some(stored) => decode_value(&stored).map(Some).ok_or_else(|| self.corrupt(&key)),
+            Some(stored) => {
+                decode_value(letter, &stored, &self.header).map(Some).ok_or_else(|| self.corrupt(&key))
+            }
         }
+    }
+
+    /// Returns the value of a key, and its version.
+    async fn versioned(&self, name: &Key) -> Result<Option<Versioned>, Stop> {
+        let key = keyed(Some(b'k'), name.as_bytes());
+        match self.entry(&key).await? {
+            None => Ok(None),
+            Some(stored) => decode_key(&stored, &self.header).map(Some).ok_or_else(|| self.corrupt(&key)),
+        }
+    }
+
+    async fn fences(&self) -> Result<Fences, Stop> {
+        let record = if self.header.sessions > 0 { self.entry(fences::KEY).await? } else { None };
+        fences::decode(&self.header, record.as_ref()).ok_or_else(|| self.corrupt(fences::KEY))
     }
 
     /// Reads a range: its bytes up to a budget, or its extents alone.
@@ -325,41 +367,43 @@ impl Snapshot<'_> {
         }
     }
 
-    async fn keys(
+    /// Returns a page of keys or attributes, each with what `decode` makes of its entry, and whether there are more.
+    /// `value_bytes` tells the length of a value that was made, in bytes.
+    #[allow(clippy::too_many_arguments, reason = "they are the parts of one read")]
+    async fn keys<T>(
         &self,
         letter: u8,
         range: &KeyRange,
         limit: u32,
-        values: bool,
+        decode: impl Fn(&Bytes) -> Option<T>,
+        value_bytes: impl Fn(&T) -> usize,
         first: bool,
         budget: &mut usize,
-    ) -> Result<KeyPage, Stop> {
+    ) -> Result<Page<T>, Stop> {
         let limit = (limit as usize).min(PAGE_ENTRIES_MAX);
         let prefix = keyed(Some(letter), &range.prefix);
         // Names of keys have at least one byte, so that nothing equals the letter alone.
         let mut after = keyed(Some(letter), range.after.as_deref().unwrap_or_default());
         let before = range.before.as_ref().map(|before| keyed(Some(letter), before));
-        let mut found = KeyPage { entries: Vec::new(), more: false };
+        let mut entries = Vec::new();
         loop {
             let (page, more) = self.page(&after, &prefix).await?;
             for (key, stored) in &page {
                 if before.as_ref().is_some_and(|before| key[..] >= before[..]) {
-                    return Ok(found);
+                    return Ok((entries, false));
                 }
                 let name = key.get(1..).and_then(unescaped).and_then(|name| Key::new(name).ok());
-                let value = if values { decode_value(stored) } else { Some(Bytes::new()) };
-                let (name, value) = name.zip(value).ok_or_else(|| self.corrupt(key))?;
-                let bytes = name.as_bytes().len() + value.len();
-                if found.entries.len() == limit || bytes > *budget && !(first && found.entries.is_empty()) {
-                    found.more = true;
-                    return Ok(found);
+                let (name, value) = name.zip(decode(stored)).ok_or_else(|| self.corrupt(key))?;
+                let bytes = name.as_bytes().len() + value_bytes(&value);
+                if entries.len() == limit || bytes > *budget && !(first && entries.is_empty()) {
+                    return Ok((entries, true));
                 }
                 *budget = budget.saturating_sub(bytes);
-                found.entries.push((name, value));
+                entries.push((name, value));
             }
             match page.last() {
                 Some((key, _)) if more => after = key.to_vec(),
-                _ => return Ok(found),
+                _ => return Ok((entries, false)),
             }
         }
     }

@@ -13,15 +13,12 @@ use bytes::Bytes;
 use nacre_object::limit::{ATTRIBUTES_MAX, PAGE_ENTRIES_MAX, REFUSAL_BYTES_MAX};
 use nacre_object::pace::{PaceOptions, PaceTotals, Paced, PacerLimits};
 use nacre_object::{
-    Answer, Done, ErrorKind, Guard, Limits, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError,
-    Transaction, Write,
+    Answer, Done, ErrorKind, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction,
 };
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OnceCell, oneshot};
 
-use crate::error::{
-    Attempt, call_failed, errno, failed, newer, no_library, not_opened, pool_gone, unsupported,
-};
+use crate::error::{Attempt, call_failed, errno, failed, newer, no_library, not_opened, pool_gone};
 use crate::known::{Knowledge, Known};
 use crate::limit::object_bytes_max;
 use crate::name::{object_id, object_name};
@@ -177,9 +174,6 @@ impl ObjectStore for Engine {
         if let Err(error) = transaction.validate() {
             return Reply::ready(Err(error));
         }
-        if needs_more(&transaction) {
-            return Reply::ready(Err(unsupported().context(format_args!("object \"{object}\""))));
-        }
         let (engine, object) = (self.clone(), object.clone());
         started(async move { engine.connected().await?.apply(&object, &transaction).await })
     }
@@ -197,16 +191,6 @@ impl ObjectStore for Engine {
             Ok(Limits { fork_bytes_max })
         })
     }
-}
-
-/// Returns whether a transaction needs what this engine does not have: versions of keys, or fences of single sessions.
-fn needs_more(transaction: &Transaction) -> bool {
-    let Transaction { guards, reads, writes } = transaction;
-    guards.iter().any(|guard| matches!(guard, Guard::KeyVersion { .. }))
-        || reads
-            .iter()
-            .any(|read| matches!(read, Read::VersionedKey { .. } | Read::VersionedKeys { .. } | Read::Fences))
-        || writes.iter().any(|write| matches!(write, Write::FenceSession { .. }))
 }
 
 /// Starts a reply, so that its first operation is sent now, and not when the reply is first polled.
@@ -322,6 +306,10 @@ impl Inner {
         known: &Mutex<Known>,
         transaction: &Transaction,
     ) -> Result<Option<Outcome>, StoreError> {
+        let wants_fences = native::wants_fences(transaction, &known.lock());
+        if wants_fences {
+            self.learn_fences(object, name, known).await?;
+        }
         let (write, operation, generation) = {
             // The lock is held until the operation is sent, so that what is foretold and what is sent keep the same
             // order.

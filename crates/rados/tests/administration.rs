@@ -7,8 +7,8 @@ mod cluster;
 use cluster::{Cluster, open, wait_until};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, ByteRange, Check, ErrorKind, Fork, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read,
-    StoreError, Transaction, Write,
+    Answer, ByteRange, Check, ErrorKind, Fences, Fork, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome,
+    Read, StoreError, Transaction, Write,
 };
 use nacre_rados::RadosStore;
 
@@ -81,7 +81,10 @@ fn capabilities_that_are_missing_are_named() {
         .write(Fork::DEFAULT, 0, vec![7; 100_000])
         .write(Fork::try_from("other").unwrap(), 5, "more")
         .change(Write::SetKey { key: key("colour"), value: "red".into() })
-        .change(Write::SetAttribute { name: key("shape"), value: "round".into() });
+        .change(Write::SetAttribute { name: key("shape"), value: "round".into() })
+        .change(Write::RaiseFence { token: 3 })
+        .change(Write::FenceSession { session: 8 })
+        .change(Write::FenceSession { session: 5 });
     apply(&admin, "full", fill).unwrap();
     for offset in 0..40 {
         apply(&admin, "full", Transaction::new().write(Fork::DEFAULT, 50 + 1000 * offset, "piece")).unwrap();
@@ -98,14 +101,28 @@ fn capabilities_that_are_missing_are_named() {
         .read(Read::Key { key: key("colour") })
         .read(Read::Keys { range: KeyRange::all(), limit: 10, values: true })
         .read(Read::Attribute { name: key("shape") })
-        .read(Read::Attributes);
-    let refused = everything.clone().guard(Guard::Region {
-        fork: Fork::DEFAULT,
-        range: ByteRange::new(0, 2000),
-        version: 1,
-    });
-    let seen =
-        [everything, refused].map(|transaction| (apply(&admin, "full", transaction.clone()), transaction));
+        .read(Read::Attributes)
+        .guard(Guard::KeyVersion { key: key("colour"), version: 1 })
+        .guard(Guard::KeyVersion { key: key("none"), version: 0 })
+        .guard(Guard::Fence { token: 4 })
+        .read(Read::VersionedKey { key: key("colour") })
+        .read(Read::VersionedKeys { range: KeyRange::all(), limit: 10, values: true })
+        .read(Read::VersionedKeys { range: KeyRange::prefix("c"), limit: 10, values: false })
+        .read(Read::Fences);
+    let refused = [
+        Guard::Region { fork: Fork::DEFAULT, range: ByteRange::new(0, 2000), version: 1 },
+        Guard::KeyVersion { key: key("colour"), version: 2 },
+        Guard::Fence { token: 8 },
+        Guard::Fence { token: 2 },
+    ]
+    .map(|guard| everything.clone().guard(guard));
+    let seen: Vec<_> = std::iter::once(everything)
+        .chain(refused)
+        .map(|transaction| (apply(&admin, "full", transaction.clone()), transaction))
+        .collect();
+    for (index, (outcome, _)) in seen.iter().enumerate() {
+        assert_eq!(matches!(outcome, Ok(Outcome::Done(_))), index == 0, "{outcome:?}");
+    }
     for (user, caps, may_write, may_read) in [
         ("least", "allow rwx pool=nacre", true, true),
         ("spaced", "allow rwx pool=nacre namespace=caps*", true, true),
@@ -165,7 +182,7 @@ fn damaged_values_are_noticed_and_named() {
     let key = Key::try_from("colour").unwrap();
     let rados = |arguments: &[&str], input: &[u8]| cluster.rados_in(&uri, arguments, input);
     // What is damaged, the key that holds it, and a read that needs it.
-    let cases: [(&str, &str, Read); 4] = [
+    let cases: [(&str, &str, Read); 6] = [
         (
             "extent",
             "x\u{1}\u{1}0000000000000004",
@@ -178,6 +195,8 @@ fn damaged_values_are_noticed_and_named() {
         ),
         ("key", "kcolour", Read::Key { key: key.clone() }),
         ("attribute", "acolour", Read::Attribute { name: key.clone() }),
+        ("versioned", "kcolour", Read::VersionedKey { key: key.clone() }),
+        ("fences", "s", Read::Fences),
     ];
     for (what, omap_key, read) in cases {
         let foreign: &[&[u8]] = &[b"", b"foreign", &[0xff; 28], &[1; 13]];
@@ -186,7 +205,8 @@ fn damaged_values_are_noticed_and_named() {
             let transaction = Transaction::new()
                 .write(Fork::DEFAULT, 0, "text")
                 .change(Write::SetKey { key: key.clone(), value: "red".into() })
-                .change(Write::SetAttribute { name: key.clone(), value: "red".into() });
+                .change(Write::SetAttribute { name: key.clone(), value: "red".into() })
+                .change(Write::FenceSession { session: 7 });
             apply(&natively, &name, transaction).unwrap();
             rados(&["setomapval", &format!("nacre.{name}"), omap_key], value);
             for store in [&natively, &by_calls] {
@@ -199,6 +219,10 @@ fn damaged_values_are_noticed_and_named() {
                 "key" | "attribute" => Transaction::new()
                     .change(Write::RemoveKey { key: key.clone() })
                     .change(Write::RemoveAttribute { name: key.clone() }),
+                "versioned" => Transaction::new()
+                    .guard(Guard::KeyVersion { key: key.clone(), version: 1 })
+                    .change(Write::Create),
+                "fences" => Transaction::new().guard(Guard::Fence { token: 9 }).change(Write::Create),
                 _ => Transaction::new().write(Fork::DEFAULT, 2, "more"),
             };
             assert_says(&apply(&by_calls, &name, guarded).unwrap_err(), ErrorKind::Corrupt, &[&name]);
@@ -207,8 +231,24 @@ fn damaged_values_are_noticed_and_named() {
             assert_eq!(done.version, 1);
         }
     }
+    // Fenced sessions that were lost would all pass again.
+    let name = "lost-fences";
+    apply(&natively, name, Transaction::new().change(Write::FenceSession { session: 7 })).unwrap();
+    rados(&["rmomapkey", &format!("nacre.{name}"), "s"], b"");
+    let guarded = || Transaction::new().guard(Guard::Fence { token: 9 });
+    for store in [&natively, &by_calls] {
+        for transaction in [guarded(), guarded().change(Write::Create), Transaction::new().read(Read::Fences)]
+        {
+            assert_says(&apply(store, name, transaction).unwrap_err(), ErrorKind::Corrupt, &[name, "\"s\""]);
+        }
+    }
+    let report = block_on(natively.scrub(|_, _| {})).unwrap();
+    assert!(report.findings.iter().any(|(object, _)| *object == id(name)));
     // The header: its length, its checksum.
     write(&natively, "header").unwrap();
+    let fences = [3, 9].map(|session| Write::FenceSession { session });
+    let fences = fences.into_iter().fold(Transaction::new(), |fences, fence| fences.change(fence));
+    apply(&natively, "header", fences.change(Write::RaiseFence { token: 5 })).unwrap();
     let mut header = rados(&["getxattr", "nacre.header", "nacre"], b"");
     header[9] ^= 4;
     rados(&["setxattr", "nacre.header", "nacre"], &header);
@@ -241,6 +281,9 @@ fn damaged_values_are_noticed_and_named() {
     for store in [&natively, &by_calls] {
         let Outcome::Done(done) = write(store, "header").unwrap() else { unreachable!("there is no guard") };
         assert!(done.version > 1 << 32, "versions went back to {}", done.version);
+        let fences = apply(store, "header", Transaction::new().read(Read::Fences)).unwrap();
+        let Outcome::Done(done) = fences else { unreachable!("there is no guard") };
+        assert_eq!(done.answers, [Answer::Fences(Fences { fence: 5, sessions: vec![9] })]);
     }
     // The byte stream, cut short by somebody.
     write(&natively, "bytes").unwrap();

@@ -1,11 +1,12 @@
-//! Copies from memory to Ceph, on to a folder's engine, and back to memory: versions, bytes, keys and attributes stay.
+//! Copies from memory to Ceph, on to a folder's engine, and back to memory: versions, bytes, keys, attributes and fences
+//! stay.
 
 mod cluster;
 
 use cluster::Cluster;
 use nacre_logstore::{LogStore, Options};
 use nacre_object::copy::copy_objects;
-use nacre_object::testkit::conformance::compare;
+use nacre_object::testkit::conformance::compare_copies;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::testkit::{MemoryStore, Model, block_on};
 use nacre_object::{ObjectId, ObjectStore};
@@ -35,7 +36,7 @@ fn there_and_back_again() {
             let copied = result.unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));
             let existing = existing(generator.model());
             assert_eq!(copied.objects, existing.len() as u64, "seed {seed}, round {round}");
-            compare(pair[1], generator.model(), &existing)
+            compare_copies(pair[1], generator.model(), &existing)
                 .unwrap_or_else(|failure| panic!("seed {seed}, round {round}: {failure}"));
         }
         let again = block_on(copy_objects(&ceph, &back, |_, _| {})).unwrap();

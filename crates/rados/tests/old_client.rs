@@ -1,7 +1,7 @@
-//! Clients of the first format on the same pool: their requests, byte for byte, must fail and change nothing once a
+//! Clients of older formats on the same pool: their requests, byte for byte, must fail and change nothing once a
 //! client of today has written an object; and objects that they wrote before are read, and continue in today's format.
 //!
-//! `old/extent-1.lua` is the class as those clients send it.
+//! `old/extent-1.lua` and `old/extent-2.lua` are the class as those clients send it.
 
 #![allow(unsafe_code, reason = "the old client's operations are sent by librados itself")]
 
@@ -13,14 +13,16 @@ use std::ptr;
 use cluster::{Cluster, open};
 use nacre_object::testkit::block_on;
 use nacre_object::{
-    Answer, ByteRange, Done, ErrorKind, Fork, Key, ObjectId, ObjectStore, Outcome, Read, Transaction, Write,
+    Answer, ByteRange, Done, ErrorKind, Fork, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome,
+    Read, Transaction, Versioned, VersionedKeyPage, Write,
 };
 use nacre_rados::{Location, RadosStore};
 
 const ECANCELED: c_int = 125;
 
-/// A connection that sends what the old client sent.
+/// A connection that sends what a client of an older format sent.
 struct OldClient {
+    format: u8,
     library: libloading::Library,
     io: *mut c_void,
 }
@@ -44,7 +46,7 @@ fn text(text: &str) -> CString {
 }
 
 impl OldClient {
-    fn connect(uri: &str) -> Self {
+    fn connect(uri: &str, format: u8) -> Self {
         let location = Location::parse(uri).unwrap();
         // SAFETY: librados is an ordinary shared library.
         let library = unsafe { libloading::Library::new("librados.so.2") }.unwrap();
@@ -63,29 +65,57 @@ impl OldClient {
         let created = call!(library, b"rados_ioctx_create\0", (Raw, Text, *mut Raw) -> c_int, cluster, pool.as_ptr(), &mut io);
         assert_eq!(created, 0);
         call!(library, b"rados_ioctx_set_namespace\0", (Raw, Text) -> (), io, namespace.as_ptr());
-        Self { library, io }
+        Self { format, library, io }
     }
 
-    /// Writes bytes at an offset of the default fork by a call of the old class; returns the code.
-    fn call(&self, object: &str, offset: u64, data: &[u8]) -> c_int {
+    /// Writes bytes at an offset of the default fork by a call of the old class; returns the code and the output.
+    fn call(&self, object: &str, offset: u64, data: &[u8]) -> (c_int, Vec<u8>) {
+        let mut change = vec![1, 0, 0];
+        change.extend(1_u32.to_le_bytes());
+        change.extend(offset.to_le_bytes());
+        change.extend((data.len() as u32).to_le_bytes());
+        change.extend(data);
+        self.change(object, &change)
+    }
+
+    /// Sets a key by a call of the old class; returns the code and the output.
+    fn set_key(&self, object: &str, key: &str, value: &str) -> (c_int, Vec<u8>) {
+        let sum = sealed(value.as_bytes().to_vec()).split_off(value.len());
+        let mut change = vec![5];
+        change.extend((key.len() as u16 + 1).to_le_bytes());
+        change.push(b'k');
+        change.extend(key.as_bytes());
+        change.extend((value.len() as u32 + 5).to_le_bytes());
+        change.push(1);
+        change.extend(sum);
+        change.extend(value.as_bytes());
+        self.change(object, &change)
+    }
+
+    /// Makes one change by a call of the old class; returns the code and the output.
+    fn change(&self, object: &str, change: &[u8]) -> (c_int, Vec<u8>) {
         const LOADER: &str = "function run(i,o)local s=i:str()local n=string.unpack('<I4',s)\
             local f=load(s:sub(5,4+n),'=nacre')if not f then o:append('\\6')return -125 end \
             return f(s,5+n,o)end objclass.register(run)";
-        let lines = include_str!("old/extent-1.lua").lines().map(str::trim);
+        let class = match self.format {
+            1 => include_str!("old/extent-1.lua"),
+            _ => include_str!("old/extent-2.lua"),
+        };
+        let lines = class.lines().map(str::trim);
         let mut chunk: String = lines
             .filter(|line| !line.is_empty() && !line.starts_with("--"))
             .map(|line| format!("{line}\n"))
             .collect();
         chunk.push_str("return guarded(apply,...)");
-        let mut request = u64::MAX.to_le_bytes().to_vec();
+        let mut request = Vec::new();
+        if self.format == 2 {
+            request.extend(rand::random::<[u8; 16]>());
+        }
+        request.extend(u64::MAX.to_le_bytes());
         for number in [0_u32, 0, 1] {
             request.extend(number.to_le_bytes());
         }
-        request.extend([1, 0, 0]);
-        request.extend(1_u32.to_le_bytes());
-        request.extend(offset.to_le_bytes());
-        request.extend((data.len() as u32).to_le_bytes());
-        request.extend(data);
+        request.extend(change);
         let input = [&(chunk.len() as u32).to_le_bytes()[..], chunk.as_bytes(), &request].concat();
         let mut body = Vec::new();
         for part in [LOADER.as_bytes(), b"run", &input] {
@@ -95,13 +125,18 @@ impl OldClient {
         let input = [&[1, 1][..], &(body.len() as u32).to_le_bytes(), &body].concat();
         let (object, class, method) =
             (text(&format!("nacre.{object}")), text("lua"), text("eval_bufferlist"));
-        let mut output = [0_u8; 256];
-        call!(
-            self.library, b"rados_exec\0",
-            (Raw, Text, Text, Text, Text, usize, *mut c_char, usize) -> c_int,
-            self.io, object.as_ptr(), class.as_ptr(), method.as_ptr(), input.as_ptr().cast(), input.len(),
-            output.as_mut_ptr().cast(), output.len()
-        )
+        let (mut output, mut length, mut result) = (vec![0_u8; 256], 0_usize, 0);
+        let library = &self.library;
+        let op = call!(library, b"rados_create_read_op\0", () -> Raw,);
+        call!(library, b"rados_read_op_exec_user_buf\0",
+            (Raw, Text, Text, Text, usize, *mut c_char, usize, *mut usize, *mut c_int) -> (),
+            op, class.as_ptr(), method.as_ptr(), input.as_ptr().cast(), input.len(), output.as_mut_ptr().cast(),
+            output.len(), &mut length, &mut result);
+        let code = call!(library, b"rados_read_op_operate\0", (Raw, Raw, Text, c_int) -> c_int,
+            op, self.io, object.as_ptr(), 0);
+        call!(library, b"rados_release_read_op\0", (Raw) -> (), op);
+        output.truncate(length);
+        (code, output)
     }
 
     fn header(&self, object: &str) -> Vec<u8> {
@@ -121,6 +156,9 @@ impl OldClient {
         let version = u64::from_le_bytes(before[8..16].try_into().unwrap()) + 1;
         let mut after = before[..60].to_vec();
         after[8..16].copy_from_slice(&version.to_le_bytes());
+        if self.format == 2 {
+            after.extend(rand::random::<[u8; 16]>());
+        }
         let after = sealed(after);
         let mut extent = version.to_le_bytes().to_vec();
         extent.extend([0; 12]);
@@ -179,40 +217,45 @@ fn write(store: &RadosStore, object: &str, data: &'static str) -> u64 {
     apply(store, object, Transaction::new().write(Fork::DEFAULT, 0, data)).version
 }
 
-/// Returns the header of the first format that is equivalent to one of today's.
-fn in_old_format(header: &[u8]) -> Vec<u8> {
-    let mut body = header[..60].to_vec();
-    body[0] = 1;
+/// Returns the header of an older format that is equivalent to one of today's.
+fn in_old_format(header: &[u8], format: u8) -> Vec<u8> {
+    let mut body = header[..if format == 1 { 60 } else { 76 }].to_vec();
+    body[0] = format;
     sealed(body)
 }
 
 #[test]
-fn clients_of_the_first_format_fail_on_what_is_written_today() {
+fn clients_of_older_formats_fail_on_what_is_written_today() {
     let cluster = Cluster::shared();
-    let uri = cluster.uri("old-fails");
-    let (store, old) = (open(&uri), OldClient::connect(&uri));
-    write(&store, "a", "text");
-    let version = write(&store, "a", "next");
-    let header = old.header("a");
-    assert_eq!((header.len(), header[0]), (80, 2));
-    // A call finds it corrupt; a native write finds no header of its own, whether it foretold it or not.
-    assert_eq!(old.call("a", 0, b"over"), -ECANCELED);
-    assert_eq!(old.call("a", 2, b"over"), -ECANCELED);
-    assert_eq!(old.write_natively("a", &in_old_format(&header), b"over"), -ECANCELED);
-    assert_eq!(old.header("a"), header);
-    assert_eq!(read(&store, "a"), (b"next".to_vec(), version));
+    for format in [1, 2] {
+        let uri = cluster.uri("old-fails");
+        let (store, old) = (open(&uri), OldClient::connect(&uri, format));
+        write(&store, "a", "text");
+        let version = write(&store, "a", "next");
+        let header = old.header("a");
+        assert_eq!((header.len(), header[0]), (92, 3));
+        // A call of the first format finds it corrupt, and one of the second format written by a newer version.
+        let said = [&b"\x04xattr nacre"[..], &[7, 3]][usize::from(format) - 1].to_vec();
+        assert_eq!(old.call("a", 0, b"over"), (-ECANCELED, said.clone()));
+        assert_eq!(old.call("a", 2, b"over"), (-ECANCELED, said.clone()));
+        assert_eq!(old.set_key("a", "k", "v"), (-ECANCELED, said));
+        // A native write finds no header of its own, whether it foretold it or not.
+        assert_eq!(old.write_natively("a", &in_old_format(&header, format), b"over"), -ECANCELED);
+        assert_eq!(old.header("a"), header);
+        assert_eq!(read(&store, "a"), (b"next".to_vec(), version));
+    }
 }
 
 #[test]
-fn what_the_first_format_holds_is_read_and_goes_on_in_todays() {
+fn what_older_formats_hold_is_read_and_goes_on_in_todays() {
     let cluster = Cluster::shared();
-    for how in ["native=on", "native=off"] {
-        let uri = format!("{}&{how}", cluster.uri("old-read"));
-        let (store, old) = (open(&uri), OldClient::connect(&uri));
+    for (format, how) in [(1, "on"), (1, "off"), (2, "on"), (2, "off")] {
+        let uri = format!("{}&native={how}", cluster.uri("old-read"));
+        let (store, old) = (open(&uri), OldClient::connect(&uri, format));
         for (number, name) in ["a", "b", "c"].into_iter().enumerate() {
-            assert_eq!(old.call(name, 0, b"text"), 0);
+            assert_eq!(old.call(name, 0, b"text").0, 0);
             let header = old.header(name);
-            assert_eq!((header.len(), header[0]), (64, 1));
+            assert_eq!((header.len(), header[0]), (48 + 16 * usize::from(format), format));
             assert_eq!(old.write_natively(name, &header, b"next"), 0);
             let foretold = old.header(name);
             for _ in 0..3 {
@@ -234,9 +277,9 @@ fn what_the_first_format_holds_is_read_and_goes_on_in_todays() {
                 }
             }
             let header = old.header(name);
-            assert_eq!((header.len(), header[0]), (80, 2));
+            assert_eq!((header.len(), header[0]), (92, 3));
             assert_eq!(old.write_natively(name, &foretold, b"over"), -ECANCELED);
-            assert_eq!(old.call(name, 0, b"over"), -ECANCELED);
+            assert_eq!(old.call(name, 0, b"over").0, -ECANCELED);
             let expected: &[u8] = [b"more", b"noxt", b"next"][number];
             assert_eq!(read(&store, name).0, expected);
         }
@@ -245,16 +288,81 @@ fn what_the_first_format_holds_is_read_and_goes_on_in_todays() {
     }
 }
 
+/// Tests that a key that an older client set has a version all the same: one that changes at least as often as the key.
+#[test]
+fn keys_of_older_formats_have_the_version_of_their_object() {
+    let cluster = Cluster::shared();
+    let key = |name: &str| Key::try_from(name).unwrap();
+    for (format, how) in [(1, "off"), (2, "on"), (2, "off")] {
+        let uri = format!("{}&native={how}", cluster.uri("old-keys"));
+        let (store, old) = (open(&uri), OldClient::connect(&uri, format));
+        let versions = || {
+            let read = |values| Read::VersionedKeys { range: KeyRange::all(), limit: 9, values };
+            let one = Read::VersionedKey { key: key("first") };
+            let single = apply(&store, "a", Transaction::new().read(one.clone())).answers;
+            let all = Transaction::new().read(one).read(read(true)).read(read(false));
+            let answers = apply(&store, "a", all).answers;
+            assert_eq!(answers[0], single[0]);
+            let [_, Answer::VersionedKeys(whole), Answer::VersionedKeys(brief)] = &answers[..] else {
+                panic!("a key and two pages were asked for")
+            };
+            assert!(whole.entries.iter().all(|(key, found)| found.value == key.as_bytes()));
+            let of = |page: &VersionedKeyPage| -> Vec<u64> {
+                page.entries.iter().map(|(_, found)| found.version).collect()
+            };
+            assert_eq!(of(whole), of(brief));
+            let first = whole.entries.first().map(|(_, found)| found.clone());
+            assert_eq!(answers[0], Answer::VersionedValue(first));
+            of(whole)
+        };
+        let at = |version| Guard::KeyVersion { key: key("first"), version };
+        let refused = |version| {
+            let change = Transaction::new().guard(at(version)).change(Write::Remove);
+            match block_on(store.apply(&ObjectId::try_from("a").unwrap(), change)).unwrap() {
+                Outcome::Refused(refusal) => refusal.found,
+                Outcome::Done(done) => panic!("done at {}", done.version),
+            }
+        };
+        assert_eq!(old.set_key("a", "first", "first").0, 0);
+        assert_eq!(versions(), [1]);
+        // Whatever the older client writes may be the key: nobody can tell.
+        assert_eq!(old.set_key("a", "second", "second").0, 0);
+        assert_eq!(versions(), [2, 2]);
+        assert_eq!(refused(1), Found::KeyVersion(2));
+        // From the first write of today on, they stay what they were, and each key has its own.
+        assert_eq!(
+            apply(&store, "a", Transaction::new().guard(at(2)).write(Fork::DEFAULT, 0, "x")).version,
+            3
+        );
+        assert_eq!(versions(), [2, 2]);
+        let set = |name: &'static str| Write::SetKey { key: key(name), value: name.into() };
+        let guarded = Transaction::new().guard(at(2)).change(set("second")).change(set("third"));
+        assert_eq!(apply(&store, "a", guarded).version, 4);
+        assert_eq!(versions(), [2, 4, 4]);
+        assert_eq!(old.set_key("a", "first", "lies").0, -ECANCELED);
+        apply(&store, "a", Transaction::new().guard(at(2)).change(set("first")));
+        assert_eq!(versions(), [5, 4, 4]);
+        assert_eq!(refused(2), Found::KeyVersion(5));
+        let gone = Transaction::new().change(Write::Remove).change(set("first"));
+        assert_eq!(apply(&store, "a", gone).version, 6);
+        assert_eq!(versions(), [6]);
+        let read = Transaction::new().read(Read::VersionedKey { key: key("first") });
+        let found = Versioned { value: "first".into(), version: 6 };
+        assert_eq!(apply(&store, "a", read).answers, [Answer::VersionedValue(Some(found))]);
+    }
+}
+
 /// Tests that a header of a format that is not known yet is told apart from damage, and does not hinder other objects.
 #[test]
 fn what_a_newer_version_wrote_is_said_to_be_that() {
     let cluster = Cluster::shared();
     let uri = cluster.uri("newer");
-    let (store, by_calls, old) = (open(&uri), open(&format!("{uri}&native=off")), OldClient::connect(&uri));
+    let (store, by_calls, old) =
+        (open(&uri), open(&format!("{uri}&native=off")), OldClient::connect(&uri, 2));
     for name in ["first", "newer", "third"] {
         write(&store, name, "text");
     }
-    let later = sealed([&[3_u8][..], &old.header("newer")[1..76], &[0; 20]].concat());
+    let later = sealed([&[4_u8][..], &old.header("newer")[1..88], &[0; 20]].concat());
     let (object, name) = (text("nacre.newer"), text("nacre"));
     let code = call!(
         old.library, b"rados_setxattr\0", (Raw, Text, Text, Text, usize) -> c_int,
@@ -270,7 +378,7 @@ fn what_a_newer_version_wrote_is_said_to_be_that() {
         ] {
             let error = block_on(store.apply(&id, transaction)).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");
-            assert!(error.message.contains("newer") && error.message.contains("format 3"), "{error}");
+            assert!(error.message.contains("newer") && error.message.contains("format 4"), "{error}");
         }
     }
     assert_eq!(old.header("newer"), later);
