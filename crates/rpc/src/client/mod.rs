@@ -47,6 +47,8 @@ pub struct LinkOptions {
     pub keeps_session: bool,
     /// The time for which the server may be out of reach before a session that outlives connections is given up.
     pub session_timeout: Duration,
+    /// The features that the client offers, one bit each; their meaning is the services'.
+    pub features: u64,
 }
 
 impl Default for LinkOptions {
@@ -60,6 +62,7 @@ impl Default for LinkOptions {
             backoff_max: Duration::from_secs(2),
             keeps_session: false,
             session_timeout: Duration::from_secs(30),
+            features: 0,
         }
     }
 }
@@ -90,9 +93,15 @@ pub struct Greeting {
     /// Events of a resumed session that came between the replies.
     early: Vec<Frame>,
     timeout: Duration,
+    features: u64,
 }
 
 impl Greeting {
+    /// Returns the features that both sides have.
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
     /// Sends a request, which `put` writes with the id that it is given, and returns the reply.
     ///
     /// # Errors
