@@ -75,5 +75,8 @@ fn remote_options(options: &Options) -> Result<RemoteOptions, StoreError> {
     if let Some(time) = options.silence_timeout {
         remote.silence_timeout = time;
     }
+    if let Some(time) = options.repeat_timeout {
+        remote.repeat_timeout = time;
+    }
     Ok(remote)
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use nacre_object::copy::{self, Copied};
-use nacre_object::{ErrorKind, Limits, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_object::{
+    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
+};
 
 use crate::blocking::BlockingStore;
 use crate::engine::Opened;
@@ -145,6 +147,14 @@ impl std::fmt::Debug for Store {
 impl ObjectStore for Store {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         self.objects.apply(object, transaction)
+    }
+
+    fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
+        self.objects.apply_once(object, transaction, once)
+    }
+
+    fn window(&self) -> Option<WindowPosition> {
+        self.objects.window()
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {

@@ -55,6 +55,9 @@ pub struct Options {
     pub connect_timeout: Option<Duration>,
     /// `silence_timeout=TIME`: the longest time that a server may be silent. The default is `30s`.
     pub silence_timeout: Option<Duration>,
+    /// `repeat_timeout=TIME`: the longest time for which a write whose reply was lost is repeated before it ends as
+    /// `Unknown`. The default is `10s`.
+    pub repeat_timeout: Option<Duration>,
 }
 
 /// The point at which writes are on the medium.
@@ -134,11 +137,11 @@ impl Options {
         let applies = match name {
             "durability" | "create" => matches!(engine, Engine::Folder(_)),
             "capacity" => matches!(engine, Engine::Folder(_) | Engine::Memory),
-            "key" | "owner" | "connections" | "connect_timeout" | "silence_timeout" => {
+            "key" | "owner" | "connections" | "connect_timeout" | "silence_timeout" | "repeat_timeout" => {
                 matches!(engine, Engine::Servers(_))
             }
             _ => {
-                let known = "durability, create, capacity, key, owner, connections, connect_timeout and silence_timeout";
+                let known = "durability, create, capacity, key, owner, connections, connect_timeout, silence_timeout and repeat_timeout";
                 return Err(invalid(format!("there is no parameter \"{name}\"; there are {known}")));
             }
         };
@@ -166,6 +169,7 @@ impl Options {
                 _ => return Err(invalid(format!("connections={value} is not a number from 1 to 64"))),
             },
             "connect_timeout" => self.connect_timeout.replace(parse_time(value)?).is_some(),
+            "repeat_timeout" => self.repeat_timeout.replace(parse_time(value)?).is_some(),
             _ => self.silence_timeout.replace(parse_time(value)?).is_some(),
         };
         if given {
@@ -242,6 +246,7 @@ impl fmt::Display for Uri {
             connections,
             connect_timeout,
             silence_timeout,
+            repeat_timeout,
         } = &self.options;
         let parameters = [
             durability.map(|durability| format!("durability={durability}")),
@@ -252,6 +257,7 @@ impl fmt::Display for Uri {
             connections.map(|count| format!("connections={count}")),
             connect_timeout.map(|time| format!("connect_timeout={}ms", time.as_millis())),
             silence_timeout.map(|time| format!("silence_timeout={}ms", time.as_millis())),
+            repeat_timeout.map(|time| format!("repeat_timeout={}ms", time.as_millis())),
         ];
         for (index, parameter) in parameters.into_iter().flatten().enumerate() {
             write!(f, "{}{parameter}", if index == 0 { '?' } else { '&' })?;

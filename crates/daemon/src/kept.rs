@@ -8,7 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use nacre::{Durability, Engine, Store, Uri};
 use nacre_logstore::LogStore;
-use nacre_object::{ErrorKind, Limits, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError, Transaction};
+use nacre_object::{
+    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Reply, StoreError, Transaction,
+    WindowPosition,
+};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use xxhash_rust::xxh3::xxh3_128;
@@ -176,6 +179,20 @@ impl ObjectStore for Kept {
         match self {
             Kept::Log { store, .. } => store.apply(object, transaction),
             Kept::Other(store) => store.apply(object, transaction),
+        }
+    }
+
+    fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
+        match self {
+            Kept::Log { store, .. } => store.apply_once(object, transaction, once),
+            Kept::Other(store) => store.apply_once(object, transaction, once),
+        }
+    }
+
+    fn window(&self) -> Option<WindowPosition> {
+        match self {
+            Kept::Log { store, .. } => store.window(),
+            Kept::Other(store) => store.window(),
         }
     }
 

@@ -425,7 +425,7 @@ impl Engine {
                         chunk_offset += moved.len;
                     }
                 }
-                Body::Mark => {}
+                Body::Tokens { .. } | Body::Mark => {}
             }
         }
         Ok(())

@@ -11,7 +11,7 @@
 //! 3. names that are made durable (`Space::name_failures`); or a shard, one at a time, and inside of that the ordered
 //!    names (`Engine::names`);
 //! 4. the waiters for room (`Maintenance::requests`);
-//! 5. the table of segments, the log's tail: while these are held no other lock is waited for.
+//! 5. the table of segments, the log's tail, the window of writes: while these are held no other lock is waited for.
 //!
 //! The committing thread takes the log's tail alone, so a caller that waits for a batch may hold any of the others but
 //! that.
@@ -24,11 +24,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
 use nacre_object::limit::{PAGE_ENTRIES_MAX, REPLY_BYTES_MAX};
+use nacre_object::once;
+use nacre_object::window::{Recall, Window};
 use nacre_object::{
-    Answer, Done, ErrorKind, Found, Guard, ObjectId, Outcome, Read, Refusal, Reply, StoreError, Transaction,
+    Answer, Done, ErrorKind, Found, Guard, ObjectId, Once, Outcome, Read, Refusal, Reply, StoreError,
+    Transaction, WindowPosition,
 };
 
 use crate::Options;
+use crate::binding::public_identity;
 use crate::codec::crc32c;
 use crate::disk::Disk;
 use crate::extent_map::Place;
@@ -37,7 +41,7 @@ use crate::log::{Committer, Log, Purpose, Refused};
 use crate::maintenance::Maintenance;
 use crate::node::{Node, RangePlan};
 use crate::readers::Readers;
-use crate::record::{self, Effect};
+use crate::record::{self, Effect, Repeatable};
 use crate::segment::{Segment, SegmentTable};
 use crate::space::{Space, Wanted};
 use crate::sync::{Mutex, RwLock};
@@ -68,6 +72,10 @@ pub struct Engine {
     pub(crate) user_bytes: AtomicU64,
     /// The number of replacements of forks. Counted under the lock of the object's shard.
     pub(crate) replacements: AtomicU64,
+    /// The latest writes with tokens. Changed with the lock of the object's shard held.
+    pub(crate) window: Mutex<Window>,
+    /// The id of the window; `None` if the system had no random numbers for it.
+    pub(crate) window_id: Option<[u8; 16]>,
 }
 
 /// A transaction, ready to be judged.
@@ -77,6 +85,7 @@ struct Work {
     reads: Vec<Read>,
     effects: Vec<Effect>,
     payload: Vec<Bytes>,
+    once: Option<Once>,
     /// The record's head as far as it is known in advance.
     head: Vec<u8>,
     head_bytes: usize,
@@ -121,6 +130,7 @@ impl Engine {
     ) -> Self {
         let hasher = foldhash::fast::FixedState::default();
         let space = Space::new(options.capacity_bytes);
+        let window_writes = options.window_writes();
         Self {
             disk,
             options,
@@ -136,6 +146,8 @@ impl Engine {
             hasher,
             user_bytes: AtomicU64::new(0),
             replacements: AtomicU64::new(0),
+            window: Mutex::new(Window::new(window_writes, 0)),
+            window_id: Some(public_identity(&identity)),
         }
     }
 
@@ -146,12 +158,18 @@ impl Engine {
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
-    /// Applies a transaction to one object. See [`nacre_object::ObjectStore::apply`].
-    pub fn apply(self: &Arc<Self>, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+    /// Applies a transaction to one object, at most once if a token is given. See
+    /// [`nacre_object::ObjectStore::apply_once`].
+    pub fn apply(
+        self: &Arc<Self>,
+        object: &ObjectId,
+        transaction: Transaction,
+        once: Option<Once>,
+    ) -> Reply<Outcome> {
         if let Err(error) = transaction.validate() {
             return Reply::ready(Err(error));
         }
-        let mut work = Work::new(object, transaction, self.chunk_bytes());
+        let mut work = Work::new(object, transaction, once, self.chunk_bytes());
         loop {
             match self.attempt(&mut work) {
                 Err(error) => return Reply::ready(Err(error)),
@@ -188,6 +206,11 @@ impl Engine {
             None => absent.insert(Box::<Node>::default()),
         };
         let gate = node.gate;
+        if let Some(outcome) = self.recall(work)? {
+            // Whatever the earlier attempt changed, the object's gate covers it.
+            let decided = Decided { outcome, gate, wrote: true, rolled: false, fetches: Vec::new() };
+            return Ok(Attempt::Decided(decided));
+        }
         let mut fetches = Vec::new();
         if let Some((guard, found, plan)) = node.refusal(&work.guards) {
             fetches.extend(plan.map(|plan| self.fetch(0, plan)));
@@ -213,6 +236,9 @@ impl Engine {
         let version = work.proposal().max(node.version + 1);
         work.head.truncate(work.head_bytes);
         record::put_version(&mut work.head, version);
+        if let Some(once) = &work.once {
+            record::put_repeatable(&mut work.head, &Repeatable { token: once.token, existed });
+        }
         let mut wanted = work.wanted();
         wanted.growth_bytes += Footprint::removal_growth_bytes(&work.object, &work.effects, node);
         let Some(_growth) = self.reserve_growth(&wanted) else { return Ok(Attempt::NeedsRoom(wanted)) };
@@ -230,6 +256,9 @@ impl Engine {
         }
         self.space.index.saw_version(version);
         node.gate = appended.batch;
+        if let Some(once) = &work.once {
+            self.window.lock().insert(appended.tokens, &once.token, version, existed);
+        }
         if existed != node.exists {
             let mut names = self.names.write();
             if node.exists {
@@ -249,6 +278,31 @@ impl Engine {
         let outcome = Outcome::Done(done);
         let (gate, rolled) = (appended.batch, appended.rolled);
         Ok(Attempt::Decided(Decided { outcome, gate, wrote: true, rolled, fetches }))
+    }
+
+    /// Returns the outcome of a repetition of a transaction that took effect before; `None` if the transaction is to be
+    /// judged. Called under the lock of the object's shard, so that nothing changes in between.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the writer has gone on over another connection; `Unknown` if it is not known whether the transaction
+    /// took effect, or what it read is lost.
+    fn recall(&self, work: &Work) -> Result<Option<Outcome>, StoreError> {
+        let Some(once) = &work.once else { return Ok(None) };
+        once.check()?;
+        let Some(since) = once.since else { return Ok(None) };
+        let recalled = self.window.lock().recall(&once.token, since);
+        match recalled {
+            Recall::New => Ok(None),
+            Recall::Unknown => Err(once::not_recalled()),
+            Recall::Applied { version, .. } if !work.reads.is_empty() => Err(once::answers_lost(version)),
+            Recall::Applied { version, existed } => Ok(Some(once::repeated(version, existed))),
+        }
+    }
+
+    /// Returns the position of the window of writes, if the store has one.
+    pub fn window(&self) -> Option<WindowPosition> {
+        self.window_id.map(|window| WindowPosition { window, position: self.log.tokens() })
     }
 
     /// Pins the segments of a plan's pieces. Called under the lock of the object's shard.
@@ -330,7 +384,7 @@ impl Engine {
 }
 
 impl Work {
-    fn new(object: &ObjectId, transaction: Transaction, chunk_bytes: usize) -> Self {
+    fn new(object: &ObjectId, transaction: Transaction, once: Option<Once>, chunk_bytes: usize) -> Self {
         let Transaction { guards, reads, writes } = transaction;
         let (effects, payload) = Effect::from_writes(writes, chunk_bytes);
         let head = if effects.is_empty() { Vec::new() } else { record::encode_transaction(object, &effects) };
@@ -338,7 +392,7 @@ impl Work {
         let growth_bytes = Footprint::growth_bytes(object, &effects);
         let purpose = if effects.iter().all(Effect::shrinks) { Purpose::Shrink } else { Purpose::Write };
         let object = object.clone();
-        Self { object, guards, reads, effects, payload, head, head_bytes, growth_bytes, purpose }
+        Self { object, guards, reads, effects, payload, once, head, head_bytes, growth_bytes, purpose }
     }
 
     /// Returns the room that the transaction needs. Its record is complete except for the head's checksum.

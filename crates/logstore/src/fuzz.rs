@@ -5,12 +5,13 @@ use bytes::Bytes;
 use crate::record::{self, Binding};
 use crate::remains;
 use crate::scan::Scan;
+use crate::segment::FORMAT_VERSION;
 use crate::snapshot;
 
-/// Decodes a body of a record, and walks through the bytes as if they were a segment, in either format.
+/// Decodes a body of a record, and walks through the bytes as if they were a segment, in every format.
 pub fn record(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
-    for format in [1, 2] {
+    for format in 1..=FORMAT_VERSION {
         // The identity begins with the magic number of format 1, so that the fuzzer's corpus serves both.
         let binding = Binding::new(format, b"NREC............", 1);
         let _ = record::decode(&bytes, binding, 0);

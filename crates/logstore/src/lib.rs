@@ -37,6 +37,7 @@ mod log;
 mod maintenance;
 mod node;
 mod readers;
+mod recall;
 pub mod record;
 mod recovery;
 mod remains;
@@ -59,7 +60,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_object::window::WINDOW_WRITES_MAX;
+use nacre_object::{
+    ErrorKind, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
+};
 
 use crate::disk::{Disk, FolderDisk, MemoryDisk};
 use crate::engine::Engine;
@@ -321,6 +325,12 @@ impl LogStore {
         self.owner.engine.wait_for_maintenance();
     }
 
+    /// Looks up a write of which every attempt was made when the window's position was at least `since`. For tests.
+    #[cfg(feature = "sim")]
+    pub fn recall(&self, token: &nacre_object::WriteToken, since: u64) -> nacre_object::window::Recall {
+        self.owner.engine.window.lock().recall(token, since)
+    }
+
     /// Checks the counters of the store's files against the files themselves. For tests; there must be no writers
     /// meanwhile, and no file may have been lost to an I/O error since the store was opened.
     ///
@@ -377,6 +387,9 @@ impl Owner {
             return result.clone();
         }
         let engine = &self.engine;
+        if engine.log.since_snapshot_bytes() > 0 {
+            engine.write_tokens_again();
+        }
         engine.maintenance.close();
         engine.log.close();
         for thread in self.threads.lock().drain(..) {
@@ -409,7 +422,15 @@ impl Drop for Owner {
 
 impl ObjectStore for LogStore {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
-        self.owner.engine.apply(object, transaction)
+        self.owner.engine.apply(object, transaction, None)
+    }
+
+    fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
+        self.owner.engine.apply(object, transaction, Some(once))
+    }
+
+    fn window(&self) -> Option<WindowPosition> {
+        self.owner.engine.window()
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
@@ -422,7 +443,18 @@ const SEGMENT_BYTES_MAX: u32 = 1 << 30;
 /// The maximum size of segments, in bytes, when the options give none.
 const SEGMENT_BYTES_DEFAULT_MAX: u32 = 64 << 20;
 
+/// Bytes of a store's capacity for each write that its window keeps.
+const CAPACITY_BYTES_PER_WRITE: u64 = 16 << 10;
+/// The least number of writes that a window keeps.
+const WINDOW_WRITES_MIN: usize = 1024;
+
 impl Options {
+    /// Returns the number of writes that the store's window keeps: it takes 32 bytes for each.
+    pub(crate) fn window_writes(&self) -> usize {
+        let most = self.capacity_bytes.map_or(u64::MAX, |bytes| bytes / CAPACITY_BYTES_PER_WRITE);
+        usize::try_from(most).unwrap_or(usize::MAX).clamp(WINDOW_WRITES_MIN, WINDOW_WRITES_MAX)
+    }
+
     fn segment_bytes_for(&self, capacity_bytes: u64) -> u32 {
         space::segment_bytes_for(capacity_bytes, SEGMENT_BYTES_MIN, SEGMENT_BYTES_DEFAULT_MAX)
     }

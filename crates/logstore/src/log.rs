@@ -83,6 +83,8 @@ pub struct Log {
     sync_ended: Condvar,
     acked: AtomicU64,
     synced: AtomicU64,
+    /// The number of records with tokens ever appended. Changed with the tail locked.
+    tokens: AtomicU64,
     failure: OnceLock<StoreError>,
     /// Counters, for reports.
     pub counters: Counters,
@@ -152,6 +154,17 @@ pub struct Position {
     pub offset: u64,
 }
 
+/// The place in the log at which a snapshot begins.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotBegun {
+    /// The position of the next record.
+    pub position: Position,
+    /// The number of the next record.
+    pub sequence: u64,
+    /// The number of records with tokens before it.
+    pub tokens: u64,
+}
+
 /// The place of an appended record.
 pub struct Appended {
     /// The segment.
@@ -160,6 +173,8 @@ pub struct Appended {
     pub payload_offset: u32,
     /// The batch to wait for.
     pub batch: u64,
+    /// The number of records with tokens before it.
+    pub tokens: u64,
     /// True if the log continued in a new segment, so that another one has to be made ready.
     pub rolled: bool,
 }
@@ -210,6 +225,7 @@ impl Log {
             sync_ended: Condvar::new(),
             acked: AtomicU64::new(acked),
             synced: AtomicU64::new(sequence - 1),
+            tokens: AtomicU64::new(0),
             failure: OnceLock::new(),
             counters: Counters::default(),
         }
@@ -298,11 +314,21 @@ impl Log {
         self.tail.lock().since_snapshot_bytes
     }
 
-    /// Restarts the count of bytes since the last snapshot; returns the position and the number of the next record.
-    pub fn begin_snapshot(&self) -> (Position, u64) {
+    /// Restarts the count of bytes since the last snapshot; returns the place of the next record.
+    pub fn begin_snapshot(&self) -> SnapshotBegun {
         let mut tail = self.tail.lock();
         tail.since_snapshot_bytes = 0;
-        (tail.position(), tail.sequence)
+        SnapshotBegun { position: tail.position(), sequence: tail.sequence, tokens: self.tokens() }
+    }
+
+    /// Returns the number of records with tokens ever appended.
+    pub fn tokens(&self) -> u64 {
+        self.tokens.load(Ordering::Acquire)
+    }
+
+    /// Sets the number of records with tokens. Called with the tail locked, or before anything is appended.
+    pub fn set_tokens(&self, tokens: u64) {
+        self.tokens.store(tokens, Ordering::Release);
     }
 
     /// Counts what recovery replayed as appended since the last snapshot.
@@ -367,15 +393,23 @@ impl Log {
         record::seal_head(head, payload_bytes, stamp);
         let payload_offset = offset + head.len() as u64;
         tail.offset += record_bytes;
-        tail.since_snapshot_bytes += record_bytes;
+        // Tokens that are written again when a store is closed are no reason for a snapshot.
+        if !record::is_tokens(head) {
+            tail.since_snapshot_bytes += record_bytes;
+        }
         let first = tail.batch.records == 0;
         tail.batch.records += 1;
         tail.batch.sequence = tail.sequence;
         tail.sequence += 1;
+        let tokens = self.tokens();
+        if record::is_repeatable(head) {
+            self.set_tokens(tokens + 1);
+        }
         segment.end.store(tail.offset, Ordering::Relaxed);
         segment.last_batch.store(batch, Ordering::Relaxed);
         let padding = record::aligned(payload_bytes) - payload_bytes;
-        let appended = Appended { segment: segment.id, payload_offset: payload_offset as u32, batch, rolled };
+        let appended =
+            Appended { segment: segment.id, payload_offset: payload_offset as u32, batch, tokens, rolled };
         if self.committer == Committer::Appender {
             drop(tail);
             self.write_at_once(&segment, offset, head, payload, padding)?;

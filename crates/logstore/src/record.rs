@@ -11,7 +11,9 @@
 
 use bytes::Bytes;
 use nacre_object::limit::OFFSET_MAX;
-use nacre_object::{ByteRange, Fork, Key, ObjectId, Write};
+use nacre_object::once::{SEQUENCE_MAX, WRITER_BYTES};
+use nacre_object::window::Written;
+use nacre_object::{ByteRange, Fork, Key, ObjectId, Write, WriteToken};
 
 pub use crate::binding::Binding;
 use crate::codec::{Reader, crc32c, put_bytes, put_varint};
@@ -124,6 +126,15 @@ pub struct Moved {
     pub source: Option<(u32, u32)>,
 }
 
+/// What a record keeps of a transaction so that its repetition can be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeatable {
+    /// The token.
+    pub token: WriteToken,
+    /// True if the object existed before the transaction.
+    pub existed: bool,
+}
+
 /// The contents of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
@@ -135,9 +146,19 @@ pub enum Body {
         version: u64,
         /// The effects, in order.
         effects: Vec<Effect>,
+        /// The token by which a repetition is recognised, if it has one. Never in records before format 3.
+        repeatable: Option<Repeatable>,
     },
     /// Pieces that the cleaner moved.
     Moves(Vec<Moved>),
+    /// The latest transactions with tokens before the record, for a store that is opened after the log before it was
+    /// given up. Not in records before format 3.
+    Tokens {
+        /// The number of transactions with tokens before the first of these.
+        first: u64,
+        /// The transactions, in order.
+        writes: Vec<Written>,
+    },
     /// Nothing but the head's own fields: proof that all records before it were synced.
     Mark,
 }
@@ -169,7 +190,7 @@ impl Body {
                 })
                 .sum(),
             Self::Moves(moves) => moves.iter().map(|moved| moved.len as usize).sum(),
-            Self::Mark => 0,
+            Self::Tokens { .. } | Self::Mark => 0,
         }
     }
 }
@@ -253,6 +274,12 @@ const BODY_MOVES: u8 = 2;
 const BODY_MARK: u8 = 3;
 /// Moves with their sources; since format 2.
 const BODY_MOVES_FROM: u8 = 4;
+/// A transaction with a token; since format 3.
+const BODY_TRANSACTION_ONCE: u8 = 5;
+/// The latest transactions with tokens; since format 3.
+const BODY_TOKENS: u8 = 6;
+/// The maximum bytes of one of them: the writer, and two numbers.
+pub const TOKEN_BYTES_MAX: usize = WRITER_BYTES + 20;
 
 const EFFECT_CREATE: u8 = 1;
 const EFFECT_CHUNK: u8 = 2;
@@ -355,6 +382,19 @@ pub fn put_version(out: &mut Vec<u8>, version: u64) {
     out.extend_from_slice(&version.to_le_bytes());
 }
 
+/// Appends the token to a body that is complete but for it.
+pub fn put_repeatable(out: &mut Vec<u8>, repeatable: &Repeatable) {
+    let Repeatable { token, existed } = repeatable;
+    out[HEAD_BYTES_MIN] = BODY_TRANSACTION_ONCE;
+    out.extend_from_slice(&token.writer);
+    put_varint(out, token.sequence << 1 | u64::from(*existed));
+}
+
+/// Returns whether a head that an `encode` function began has a token.
+pub fn is_repeatable(head: &[u8]) -> bool {
+    head.get(HEAD_BYTES_MIN) == Some(&BODY_TRANSACTION_ONCE)
+}
+
 /// Encodes the body of a record of moves, with room in front of it for the fixed part of the head. Either all of them
 /// say their source, or it is a record of format 1.
 pub fn encode_moves(moves: &[Moved]) -> Vec<u8> {
@@ -375,6 +415,27 @@ pub fn encode_moves(moves: &[Moved]) -> Vec<u8> {
         }
     }
     out
+}
+
+/// Encodes the body of a record of the latest transactions with tokens, with room in front of it for the fixed part of
+/// the head.
+pub fn encode_tokens(first: u64, writes: &[Written]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEAD_BYTES_MIN + 32 + writes.len() * TOKEN_BYTES_MAX);
+    out.resize(HEAD_BYTES_MIN, 0);
+    out.push(BODY_TOKENS);
+    put_varint(&mut out, first);
+    put_varint(&mut out, writes.len() as u64);
+    for Written { token, version, existed } in writes {
+        out.extend_from_slice(&token.writer);
+        put_varint(&mut out, token.sequence << 1 | u64::from(*existed));
+        put_varint(&mut out, *version);
+    }
+    out
+}
+
+/// Returns whether a head that an `encode` function began is of a record of tokens that are written again.
+pub fn is_tokens(head: &[u8]) -> bool {
+    head.get(HEAD_BYTES_MIN) == Some(&BODY_TOKENS)
 }
 
 /// Encodes the body of a mark, with room in front of it for the fixed part of the head.
@@ -517,7 +578,7 @@ pub fn damaged_object(bytes: &[u8]) -> Option<ObjectId> {
     let body = bytes.get(HEAD_BYTES_MIN..(HEAD_BYTES_MIN + (4 << 10)).min(bytes.len()))?;
     let mut reader = Reader::new(Bytes::copy_from_slice(body));
     match reader.u8()? {
-        BODY_TRANSACTION => ObjectId::new(reader.bytes()?).ok(),
+        BODY_TRANSACTION | BODY_TRANSACTION_ONCE => ObjectId::new(reader.bytes()?).ok(),
         _ => None,
     }
 }
@@ -530,7 +591,7 @@ fn decode_body(bytes: Bytes, payload_bytes: usize) -> Option<Body> {
     let mut reader = Reader::new(bytes);
     let mut room = payload_bytes;
     let body = match reader.u8()? {
-        BODY_TRANSACTION => {
+        kind @ (BODY_TRANSACTION | BODY_TRANSACTION_ONCE) => {
             let object = ObjectId::new(reader.bytes()?).ok()?;
             let count = usize::try_from(reader.varint()?).ok()?;
             // Each effect takes at least one byte.
@@ -542,7 +603,12 @@ fn decode_body(bytes: Bytes, payload_bytes: usize) -> Option<Body> {
                 }
                 effects.push(effect);
             }
-            Body::Transaction { object, version: reader.u64()?, effects }
+            let version = reader.u64()?;
+            let repeatable = match kind {
+                BODY_TRANSACTION_ONCE => Some(decode_repeatable(&mut reader)?),
+                _ => None,
+            };
+            Body::Transaction { object, version, effects, repeatable }
         }
         kind @ (BODY_MOVES | BODY_MOVES_FROM) => {
             let count = usize::try_from(reader.varint()?).ok()?;
@@ -563,10 +629,28 @@ fn decode_body(bytes: Bytes, payload_bytes: usize) -> Option<Body> {
             }
             Body::Moves(moves)
         }
+        BODY_TOKENS => {
+            let first = reader.varint()?;
+            let count = usize::try_from(reader.varint()?).ok()?;
+            first.checked_add(count as u64)?;
+            let mut writes = Vec::with_capacity(count.min(reader.remaining() / (WRITER_BYTES + 2)));
+            for _ in 0..count {
+                let Repeatable { token, existed } = decode_repeatable(&mut reader)?;
+                writes.push(Written { token, version: reader.varint()?, existed });
+            }
+            Body::Tokens { first, writes }
+        }
         BODY_MARK => Body::Mark,
         _ => return None,
     };
     (reader.remaining() == 0).then_some(body)
+}
+
+fn decode_repeatable(reader: &mut Reader) -> Option<Repeatable> {
+    let writer: [u8; WRITER_BYTES] = reader.array()?;
+    let number = reader.varint()?;
+    const { assert!(SEQUENCE_MAX == u64::MAX >> 1) };
+    Some(Repeatable { token: WriteToken { writer, sequence: number >> 1 }, existed: number & 1 == 1 })
 }
 
 fn chunk_range(reader: &mut Reader) -> Option<(u64, u32)> {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use nacre_object::window::Window;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::binding::Binding;
@@ -27,16 +28,18 @@ use crate::extent_map::{Chunk, Place};
 use crate::footprint::Footprint;
 use crate::log::{Committer, Log, Position};
 use crate::node::Node;
-use crate::record::{Body, Effect, Moved, Record};
+use crate::record::{Body, Effect, Moved, Record, Repeatable};
 use crate::scan::{Item, Scan};
 use crate::segment::{
     FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, parse_segment_name,
     segment_name,
 };
-use crate::snapshot::{self, KEPT, Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
+use crate::snapshot::{
+    self, KEPT, Snapshot, SnapshotHeader, decode_snapshot, parse_snapshot_name, read_file, snapshot_name,
+};
 use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE};
 use crate::superblock::{self, Superblock};
-use crate::{Opened, Options, unproven};
+use crate::{Opened, Options, recall, unproven};
 
 /// A segment that is replayed.
 struct Part {
@@ -133,10 +136,21 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     if let Some(snapshot) = loaded {
         engine.load(snapshot.segment_ends, snapshot.objects);
     }
+    if let Some(SnapshotHeader { position, sequence, tokens, .. }) = header {
+        engine.log.set_tokens(tokens);
+        *engine.window.lock() =
+            recall::window(&engine.table, position, sequence, tokens, engine.options.window_writes());
+    }
     for (part, item) in replay.items {
         if let Item::Record { at, record, .. } = item {
             engine.replay(replay.parts[part].id, at, record);
         }
+    }
+    if header.is_none() && !damages.is_empty() {
+        // A snapshot that was lost may have counted from where a repair began anew.
+        let tokens = recall::fresh_position(engine.log.tokens());
+        engine.log.set_tokens(tokens);
+        *engine.window.lock() = Window::new(engine.options.window_writes(), tokens);
     }
     for (index, part) in replay.parts.iter().enumerate() {
         if let Some(segment) = engine.table.get(part.id) {
@@ -433,7 +447,7 @@ pub(crate) fn payload_is_sound(bytes: &Bytes, at: usize, record: &Record) -> boo
             _ => true,
         }),
         Body::Moves(moves) => moves.iter().all(|moved| sound(moved.len, moved.crc)),
-        Body::Mark => true,
+        Body::Tokens { .. } | Body::Mark => true,
     }
 }
 
@@ -454,7 +468,12 @@ impl Engine {
     pub(crate) fn replay(&self, segment: u32, at: usize, record: Record) {
         let payload_offset = at as u32 + record.head_bytes;
         match record.body {
-            Body::Transaction { object, version, effects } => {
+            Body::Transaction { object, version, effects, repeatable } => {
+                if let Some(Repeatable { token, existed }) = repeatable {
+                    let position = self.log.tokens();
+                    self.log.set_tokens(position + 1);
+                    self.window.lock().insert(position, &token, version, existed);
+                }
                 let mut shard = self.shard(&object).lock();
                 let node = match shard.get_mut(&object) {
                     Some(node) => node,
@@ -476,6 +495,7 @@ impl Engine {
                     offset += len;
                 }
             }
+            Body::Tokens { first, writes } => self.window.lock().recover(first, &writes),
             Body::Mark => {}
         }
     }
@@ -546,7 +566,9 @@ impl Engine {
 pub fn in_memory(disk: Arc<dyn Disk>, options: Options) -> Engine {
     let options = Options { committer: Committer::Appender, ..options };
     let log = Log::new([0; 16], options.committer, options.durability, None, 1);
-    let engine = Engine::new(disk, options, [0; 16], false, log, SegmentTable::default());
+    let mut engine = Engine::new(disk, options, [0; 16], false, log, SegmentTable::default());
+    // Without random numbers, repetitions are not recognised, and nothing else is lost.
+    engine.window_id = superblock::identity().ok();
     // Nothing is ever replayed: a snapshot is but a position behind which every effect is in the index.
     *engine.maintenance.work.lock() = CleanerState { snapshots_needed: 1, ..CleanerState::default() };
     engine.space.pool.lock().next_segment = 1;

@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::extent_map::Place;
 use crate::log::Log;
 use crate::node::Node;
+use crate::recall;
 use crate::record::{self, Body, Found, Record};
 use crate::recovery::payload_is_sound;
 use crate::remains::salvage_snapshot;
@@ -166,6 +167,8 @@ pub fn rebuild(
     engine.table.insert(Arc::clone(&segment));
     let tail = Some((segment, SEGMENT_HEAD_BYTES));
     engine.log = Arc::new(Log::new(store, options.committer, options.durability, tail, sequence));
+    // Records that are lost may have had tokens, so the window begins anew.
+    engine.log.set_tokens(recall::fresh_position(base.newest.map_or(0, |newest| newest.tokens)));
     for (number, _) in &snapshots {
         let name = snapshot_name(*number);
         if disk.list().is_ok_and(|files| files.iter().any(|(file, _)| *file == name)) {

@@ -23,7 +23,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Entry, Place};
 use crate::fences::FencedSessions;
-use crate::log::Position;
+use crate::log::{Position, SnapshotBegun};
 use crate::node::{ForkNode, Node};
 use crate::record::CHUNK_BYTES_MAX;
 use crate::segment::FORMAT_VERSION;
@@ -89,6 +89,8 @@ pub struct SnapshotHeader {
     pub position: Position,
     /// The number of the first record that is replayed.
     pub sequence: u64,
+    /// The number of transactions with tokens in the log before that record. 0 in snapshots before format 3.
+    pub tokens: u64,
 }
 
 /// A writer that gathers items into frames.
@@ -235,7 +237,8 @@ impl Engine {
     /// Takes a snapshot. Blocks; transactions go on.
     pub(crate) fn snapshot(self: &Arc<Self>, work: &mut CleanerState) -> Result<(), StoreError> {
         let since_bytes = self.log.since_snapshot_bytes();
-        let (position, sequence) = self.log.begin_snapshot();
+        let begun = self.log.begin_snapshot();
+        let position = begun.position;
         let number = work.snapshots.last().map_or(1, |(number, _)| number + 1);
         if self.persistent {
             let name = snapshot_name(number);
@@ -248,7 +251,7 @@ impl Engine {
                 )
             };
             let footprint = self.space.index.footprint();
-            let written = self.write_snapshot(work, position, sequence).map_err(error);
+            let written = self.write_snapshot(work, begun).map_err(error);
             if written.as_ref().is_err_and(|error| error.kind == ErrorKind::OutOfSpace) {
                 self.space.index.underestimated();
             }
@@ -312,8 +315,10 @@ impl Engine {
     /// Writes the index into the file that is in reserve for it; returns the resulting length in bytes. The file keeps
     /// its size for a later snapshot that needs it, unless that is far too large and larger than files are made at the
     /// moment.
-    fn write_snapshot(&self, work: &CleanerState, position: Position, sequence: u64) -> io::Result<u64> {
-        let header = SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence };
+    fn write_snapshot(&self, work: &CleanerState, begun: SnapshotBegun) -> io::Result<u64> {
+        let SnapshotBegun { position, sequence, tokens } = begun;
+        let header =
+            SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence, tokens };
         let file = self.begin_snapshot_file(work)?;
         let write = |frames: &mut Frames| {
             self.extend_file_of_snapshot(&*file, frames.end())?;
@@ -369,6 +374,7 @@ impl SnapshotHeader {
         out.extend_from_slice(&self.position.segment.to_le_bytes());
         out.extend_from_slice(&self.position.offset.to_le_bytes());
         out.extend_from_slice(&self.sequence.to_le_bytes());
+        out.extend_from_slice(&self.tokens.to_le_bytes());
         out
     }
 
@@ -378,7 +384,8 @@ impl SnapshotHeader {
         let store = reader.array()?;
         let position = Position { segment: reader.u32()?, offset: reader.u64()? };
         let sequence = reader.u64()?;
-        Some(Self { store, format, position, sequence })
+        let tokens = if format < 3 { 0 } else { reader.u64()? };
+        Some(Self { store, format, position, sequence, tokens })
     }
 }
 

@@ -120,7 +120,7 @@ fn decode_copy(bytes: &[u8]) -> Option<Superblock> {
 }
 
 /// Returns sixteen random bytes.
-fn identity() -> Result<[u8; 16], StoreError> {
+pub fn identity() -> Result<[u8; 16], StoreError> {
     let mut bytes = [0; 16];
     rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()).map_err(|error| {
         StoreError::new(ErrorKind::Io, format!("the system gives no random bytes: {error}"))

@@ -18,7 +18,11 @@ use nacre_logstore::{Committer, Durability, LogStore, Options};
 use nacre_object::testkit::Model;
 use nacre_object::testkit::conformance::compare;
 use nacre_object::testkit::history::{Generator, Shape};
-use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction, Write};
+use nacre_object::window::Recall;
+use nacre_object::{
+    ErrorKind, Fork, Lease, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, Write,
+    WriteToken,
+};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -42,6 +46,10 @@ struct Issued {
     /// True if it changes the object, provided that all before it did what they should.
     writes: bool,
     acknowledged: bool,
+    /// The token, and the position of the store's window before the first attempt.
+    token: Option<(WriteToken, u64)>,
+    /// The version that it was given, if it changed the object.
+    version: u64,
 }
 
 /// One history: the store's side, and what is known of it.
@@ -56,6 +64,8 @@ struct History {
     /// acknowledged before a snapshot was taken.
     durable: usize,
     durability: Durability,
+    /// The number of tokens that were given out.
+    tokens: u64,
 }
 
 fn options(rng: &mut SmallRng, durability: Durability) -> Options {
@@ -79,6 +89,7 @@ impl History {
             waiting: Vec::new(),
             durable: 0,
             durability,
+            tokens: 0,
         }
     }
 
@@ -99,7 +110,11 @@ impl History {
     /// Issues a transaction; returns the kind of the store's refusal, if it refused.
     fn issue(&mut self, store: &LogStore) -> Option<ErrorKind> {
         let (object, transaction) = self.generator.transaction();
-        self.issue_this(store, object, transaction)
+        self.tokens += 1;
+        let token = WriteToken { writer: *b"crashing writer.", sequence: self.tokens };
+        let since = store.window().map_or(0, |window| window.position);
+        let token = self.rng.random_bool(0.7).then_some((token, since));
+        self.issue_this(store, object, transaction, token, false)
     }
 
     fn issue_this(
@@ -107,8 +122,16 @@ impl History {
         store: &LogStore,
         object: ObjectId,
         transaction: Transaction,
+        token: Option<(WriteToken, u64)>,
+        again: bool,
     ) -> Option<ErrorKind> {
-        let mut reply = store.apply(&object, transaction.clone());
+        let mut reply = match token {
+            Some((token, since)) => {
+                let once = Once { token, since: again.then_some(since), lease: Lease::unlimited() };
+                store.apply_once(&object, transaction.clone(), once)
+            }
+            None => store.apply(&object, transaction.clone()),
+        };
         let first = poll(&mut reply);
         if let Poll::Ready(Err(error)) = &first
             && error.kind != ErrorKind::Unknown
@@ -119,7 +142,11 @@ impl History {
         let expected = self.generator.apply(&object, &transaction);
         let number = self.issued.len();
         let writes = !transaction.writes.is_empty() && matches!(expected, Ok(Outcome::Done(_)));
-        self.issued.push(Issued { object, transaction, writes, acknowledged: false });
+        let version = match &expected {
+            Ok(Outcome::Done(done)) => done.version,
+            _ => 0,
+        };
+        self.issued.push(Issued { object, transaction, writes, acknowledged: false, token, version });
         match first {
             Poll::Ready(found) => self.answered(number, &expected, found),
             Poll::Pending => self.waiting.push((number, expected, reply)),
@@ -133,7 +160,7 @@ impl History {
         MADE_ROOM.fetch_add(1, Ordering::Relaxed);
         for object in self.generator.objects().to_vec() {
             let remove = Transaction::new().change(Write::Remove);
-            if self.issue_this(store, object, remove) == Some(ErrorKind::OutOfSpace) {
+            if self.issue_this(store, object, remove, None, false) == Some(ErrorKind::OutOfSpace) {
                 self.fail(format!("a full disk has no room for a removal: {:?}", store.info()));
             }
         }
@@ -142,7 +169,7 @@ impl History {
         }
         let object = self.generator.objects()[0].clone();
         let write = Transaction::new().write(Fork::DEFAULT, 0, vec![1; 4000]);
-        if self.issue_this(store, object, write) == Some(ErrorKind::OutOfSpace) {
+        if self.issue_this(store, object, write, None, false) == Some(ErrorKind::OutOfSpace) {
             self.fail(format!("an empty store has no room for a write: {:?}", store.info()));
         }
     }
@@ -225,6 +252,50 @@ impl History {
         self.collect();
     }
 
+    /// Checks that the store recalls of a history exactly the writes that it holds: the first `end` transactions.
+    fn check_tokens(&self, store: &LogStore, end: usize) {
+        for (number, issued) in self.issued.iter().enumerate() {
+            let Some((token, since)) = issued.token else { continue };
+            let holds = number < end && issued.writes;
+            match store.recall(&token, since) {
+                Recall::Applied { version, .. } if holds && version == issued.version => {
+                    RECALLED.fetch_add(1, Ordering::Relaxed);
+                }
+                Recall::New if !holds => {}
+                // The log that told of it may have been cleaned away.
+                Recall::Unknown => {
+                    FORGOTTEN.fetch_add(1, Ordering::Relaxed);
+                }
+                found => self.fail(format!(
+                    "{found:?} of transaction {number}, which was given version {}; {end} are there",
+                    issued.version
+                )),
+            }
+        }
+    }
+
+    /// Repeats transactions after a store was opened: some that it holds, and of those that were lost the first.
+    fn repeat(&mut self, store: &LogStore, lost: Vec<Issued>) {
+        let told = store.window().map_or(0, |window| window.position);
+        for _ in 0..3.min(self.issued.len()) {
+            let issued = &self.issued[self.rng.random_range(0..self.issued.len())];
+            let Some((token, since)) = issued.token.filter(|_| issued.writes) else { continue };
+            let once = Once { token, since: Some(since.min(told)), lease: Lease::unlimited() };
+            match poll(&mut store.apply_once(&issued.object, issued.transaction.clone(), once)) {
+                Poll::Ready(Ok(Outcome::Done(done))) if done.version == issued.version => {}
+                Poll::Ready(Err(error)) if error.kind == ErrorKind::Unknown => {}
+                found => self.fail(format!("{found:?} for a repetition of version {}", issued.version)),
+            }
+        }
+        if let Some(Issued { object, transaction, token: Some((token, since)), .. }) = lost.into_iter().next()
+        {
+            self.issue_this(store, object, transaction, Some((token, since.min(told))), true);
+            while store.turn().is_ok() && !self.waiting.is_empty() {
+                self.collect();
+            }
+        }
+    }
+
     /// Opens the store again and finds the prefix of the history that it holds: one of at least `least` transactions.
     /// The disk has no more faults, but a sync may report an earlier one; then the store is opened once more.
     fn recover(&mut self, disk: &mut Arc<SimDisk>, least: usize) -> LogStore {
@@ -246,7 +317,8 @@ impl History {
         for end in least..=self.issued.len() {
             match compare(&store, &model, self.generator.objects()) {
                 Ok(()) => {
-                    self.issued.truncate(end);
+                    self.check_tokens(&store, end);
+                    let lost = self.issued.split_off(end);
                     let mut generator = generator(self.rng.random(), &mut self.rng);
                     for issued in &mut self.issued {
                         let _ = generator.apply(&issued.object, &issued.transaction);
@@ -255,6 +327,7 @@ impl History {
                     self.generator = generator;
                     // Whoever reads a store that was opened reads what is on the device.
                     self.durable = end;
+                    self.repeat(&store, lost);
                     return store;
                 }
                 Err(failure) => differences.push(format!("with {end} transactions: {failure}")),
@@ -304,6 +377,10 @@ fn poll(reply: &mut Reply<Outcome>) -> Poll<Result<Outcome, StoreError>> {
 /// The bytes of a disk on which there is room for all of the reserve, and for something besides: five small segments,
 /// and as much for the largest record of a history.
 const RESERVE_FITS_BYTES: u64 = 700 << 10;
+
+/// The writes that were recalled after a crash, and those of which the store could not tell.
+static RECALLED: AtomicU64 = AtomicU64::new(0);
+static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
 
 /// The number of times that removals were tried on a disk that was found full.
 static MADE_ROOM: AtomicU64 = AtomicU64::new(0);
@@ -383,7 +460,7 @@ fn run(seed: u64) {
             let cut = share(recovered.after_crash(Faults::default()));
             drop(store);
             recovered = cut;
-            let everything = history.issued.len();
+            let everything = history.promised();
             store = history.recover(&mut recovered, everything);
         }
         store.check_counts();
@@ -424,6 +501,9 @@ fn run_all(part: u64, parts: u64) {
     (0..histories).filter(|seed| seed % parts == part).for_each(run);
     if histories >= HISTORIES {
         assert!(MADE_ROOM.load(Ordering::Relaxed) > 20, "hardly any disk was found full");
+        let (recalled, forgotten) = (RECALLED.load(Ordering::Relaxed), FORGOTTEN.load(Ordering::Relaxed));
+        println!("{recalled} writes recalled, {forgotten} forgotten");
+        assert!(recalled > histories, "{recalled} writes recalled, {forgotten} forgotten");
     }
 }
 

@@ -9,16 +9,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nacre_logstore::disk::Disk;
-use nacre_logstore::record::{self, Binding, Body, Effect, Found, Moved, Stamp};
+use nacre_logstore::record::{self, Binding, Body, Effect, Found, Moved, Repeatable, Stamp};
 use nacre_logstore::sim::{Faults, SimDisk};
 use nacre_logstore::snapshot::decode_snapshot;
 use nacre_logstore::{Committer, FORMAT_VERSION, LogStore, Options};
 use nacre_object::testkit::conformance::{compare, compare_copies};
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::testkit::{ObjectState, block_on};
+use nacre_object::window::Recall;
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, Transaction,
-    Write,
+    Answer, ByteRange, ErrorKind, Fork, Key, KeyRange, Lease, ObjectId, ObjectStore, Once, Outcome, Read,
+    Transaction, Write, WriteToken,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -81,11 +82,17 @@ fn history(shape: Shape, mut each: impl FnMut(usize, nacre_object::testkit::hist
     generator
 }
 
+/// Returns the first attempt at the write with a number of the history.
+fn first(number: usize) -> Once {
+    let token = WriteToken { writer: *b"the golden store", sequence: number as u64 };
+    Once { token, since: None, lease: Lease::unlimited() }
+}
+
 fn write_golden(folder: &Path, shape: Shape) {
     let _ = std::fs::remove_dir_all(folder);
     let store = LogStore::open(folder, options()).unwrap();
     history(shape, |number, step| {
-        let reply = store.apply(&step.object, step.transaction);
+        let reply = store.apply_once(&step.object, step.transaction, first(number));
         store.turn().unwrap();
         assert_eq!(block_on(reply).is_ok(), step.expected.is_ok());
         if number == 40 {
@@ -216,7 +223,7 @@ fn a_store_of_a_newer_format_is_refused_with_a_sentence() {
     drop(LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap());
     let mut superblock = disk.bytes("nacre-store").unwrap();
     for copy in superblock.chunks_exact_mut(64) {
-        copy[8] = 4;
+        copy[8] = FORMAT_VERSION as u8 + 1;
         let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &copy[..60]) as u32;
         copy[60..].copy_from_slice(&crc.to_le_bytes());
     }
@@ -285,7 +292,12 @@ fn heads_of_records_are_pinned() {
         let Some(Found::Head(decoded)) = record::decode(&head, binding, 4096) else {
             panic!("the head is sound")
         };
-        let body = Body::Transaction { object: object.clone(), version: 6, effects: effects.clone() };
+        let body = Body::Transaction {
+            object: object.clone(),
+            version: 6,
+            effects: effects.clone(),
+            repeatable: None,
+        };
         assert_eq!(decoded.body, body);
         assert_eq!(record::decode(&head, Binding::new(format, STORE, 8), 4096), None);
         let head = sealed(record::encode_moves(std::slice::from_ref(&moved)), format, 2);
@@ -318,7 +330,7 @@ fn heads_of_replacements_and_of_moves_with_sources_are_pinned() {
         (
             head,
             0,
-            Body::Transaction { object, version: 6, effects },
+            Body::Transaction { object, version: 6, effects, repeatable: None },
             include_str!("golden/replacement-2.hex"),
         ),
         (
@@ -351,7 +363,51 @@ fn heads_of_fences_of_sessions_are_pinned() {
     let Some(Found::Head(decoded)) = record::decode(&head, Binding::new(3, STORE, 7), 4096) else {
         panic!("the head is sound")
     };
-    assert_eq!(decoded.body, Body::Transaction { object, version: 6, effects });
+    assert_eq!(decoded.body, Body::Transaction { object, version: 6, effects, repeatable: None });
+}
+
+/// Pins the head that only format 3 has, for writes that may be repeated.
+#[test]
+fn the_head_of_a_transaction_with_a_token_is_pinned() {
+    let object = ObjectId::try_from("o").unwrap();
+    let effects = vec![Effect::Create];
+    let plain = {
+        let mut head = record::encode_transaction(&object, &effects);
+        record::put_version(&mut head, 6);
+        head
+    };
+    let token = WriteToken { writer: *b"sixteen bytes...", sequence: 300 };
+    let repeatable = Repeatable { token, existed: true };
+    let mut head = plain.clone();
+    record::put_repeatable(&mut head, &repeatable);
+    assert_eq!(head.len(), plain.len() + 16 + 2, "the token, and nothing else");
+    assert!(record::is_repeatable(&head) && !record::is_repeatable(&plain));
+    let head = sealed(head, 3, 0);
+    let golden = include_str!("golden/transaction-once-3.hex");
+    assert_eq!(hex(&head), golden.trim(), "the encoding changed");
+    let Some(Found::Head(decoded)) = record::decode(&head, Binding::new(3, STORE, 7), 4096) else {
+        panic!("the head is sound")
+    };
+    let body = Body::Transaction { object, version: 6, effects, repeatable: Some(repeatable) };
+    assert_eq!(decoded.body, body);
+}
+
+#[test]
+fn a_store_of_format_3_recalls_its_writes() {
+    let copy = copy_of(&golden(3));
+    let store = LogStore::open(copy.path(), options()).unwrap();
+    let mut applied = 0;
+    history(shape(3, REPLACE_PERCENT), |number, step| {
+        let found = store.recall(&first(number).token, 0);
+        match step.expected {
+            Ok(Outcome::Done(done)) if !step.transaction.writes.is_empty() => {
+                applied += 1;
+                assert_eq!(found, Recall::Applied { version: done.version, existed: done.existed });
+            }
+            _ => assert_eq!(found, Recall::New),
+        }
+    });
+    assert_eq!(store.window().unwrap().position, applied);
 }
 
 #[test]

@@ -39,6 +39,7 @@ mod error;
 mod extent;
 mod id;
 pub mod limit;
+pub mod once;
 mod outcome;
 pub mod pace;
 pub mod stage;
@@ -46,10 +47,12 @@ mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 mod transaction;
+pub mod window;
 
 pub use error::{ErrorKind, StoreError};
 pub use extent::{ByteRange, Extent, ExtentKind, coalesce};
 pub use id::{Fork, Key, ObjectId};
+pub use once::{Lease, Once, WindowPosition, WriteToken};
 pub use outcome::{
     Answer, Done, Fences, ForkPage, Found, KeyPage, Outcome, RangeRead, Refusal, Stat, Versioned,
     VersionedKeyPage,

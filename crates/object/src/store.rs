@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::limit::OFFSET_MAX;
-use crate::{ObjectId, Outcome, StoreError, Transaction};
+use crate::{ObjectId, Once, Outcome, StoreError, Transaction, WindowPosition, once};
 
 /// A store of objects. The embedded engine, a remote server and a Ceph pool all implement it, and all pass the same
 /// conformance suite (`testkit::conformance`).
@@ -16,6 +16,24 @@ use crate::{ObjectId, Outcome, StoreError, Transaction};
 pub trait ObjectStore: Send + Sync + 'static {
     /// Applies a transaction to one object, at its master: wholly, or not at all.
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome>;
+
+    /// Applies a transaction at most once, however often it is repeated with the same token: see module
+    /// [`once`](crate::once). A repetition of a transaction that took effect is answered with its version, and without
+    /// its answers; one whose answers are needed, or of which the store cannot tell, fails as `Unknown`. One that did
+    /// not take effect is judged anew.
+    ///
+    /// A store without a [`window`](ObjectStore::window) applies first attempts only.
+    fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
+        match once.since {
+            None => self.apply(object, transaction),
+            Some(_) => Reply::ready(Err(once::not_recalled())),
+        }
+    }
+
+    /// Returns the present position of the store's window of writes; `None` if it recognises no repetitions.
+    fn window(&self) -> Option<WindowPosition> {
+        None
+    }
 
     /// Lists objects that exist, in ascending order of their ids, from the first one after `after`: at most
     /// `limit`, and at most [`PAGE_ENTRIES_MAX`](crate::limit::PAGE_ENTRIES_MAX). A short page is not the end of
@@ -77,6 +95,14 @@ impl<T: Unpin> Future for Reply<T> {
 impl<S: ObjectStore + ?Sized> ObjectStore for std::sync::Arc<S> {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         (**self).apply(object, transaction)
+    }
+
+    fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
+        (**self).apply_once(object, transaction, once)
+    }
+
+    fn window(&self) -> Option<WindowPosition> {
+        (**self).window()
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {

@@ -3,25 +3,56 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use nacre_object::{ObjectId, Outcome, StoreError, Transaction};
-use nacre_rpc::Outbox;
+use nacre_object::{ErrorKind, ObjectId, Outcome, StoreError, Transaction};
 use nacre_rpc::client::{Call, Link, Request};
+use nacre_rpc::{Frame, Kind, Outbox, control};
 
+use crate::once::{self, Attempt};
+use crate::writer::{Stamp, Writer};
 use crate::{reply, request};
 
 struct Apply {
     object: ObjectId,
     transaction: Transaction,
+    writer: Arc<Writer>,
+    /// The number of the write; `None` for a transaction that is never repeated, or that only reads.
+    stamp: Option<Stamp>,
+    /// Set for a repetition: a position of the server's window from before the first attempt.
+    since: Option<u64>,
+    /// The time for which a write is repeated.
+    repeat_timeout: Duration,
 }
 
 impl Request for Apply {
     fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
-        request::put_apply(outbox, id, &self.object, &self.transaction).map(|_| ())
+        let written = match &self.stamp {
+            Some(Stamp { sequence, .. }) => {
+                let attempt = Attempt { sequence: *sequence, since: self.since };
+                once::put_apply_once(outbox, id, &attempt, &self.object, &self.transaction)
+            }
+            None => request::put_apply(outbox, id, &self.object, &self.transaction),
+        };
+        written.map(|_| ())
     }
 
     fn is_read_only(&self) -> bool {
         self.transaction.writes.is_empty()
+    }
+
+    fn repeat(&mut self) -> Option<Duration> {
+        self.since = Some(self.writer.since(self.stamp.as_ref()?)?);
+        Some(self.repeat_timeout)
+    }
+
+    /// A server that is stopping, or has no room, refuses a request without a look at it.
+    fn is_settled_by(&self, reply: &Frame) -> bool {
+        let kind = match reply.kind {
+            Kind::ERROR => control::get_failure(reply).ok().map(|error| error.kind),
+            _ => None,
+        };
+        !matches!(kind, Some(ErrorKind::Closed | ErrorKind::Unavailable | ErrorKind::Busy))
     }
 }
 
@@ -29,8 +60,15 @@ impl Request for Apply {
 pub(crate) struct ApplyCall(Call<Apply>);
 
 impl ApplyCall {
-    pub(crate) fn start(link: Arc<Link>, object: ObjectId, transaction: Transaction) -> Self {
-        Self(Call::start(link, Apply { object, transaction }))
+    pub(crate) fn start(
+        link: Arc<Link>,
+        writer: Arc<Writer>,
+        object: ObjectId,
+        transaction: Transaction,
+        repeat_timeout: Duration,
+    ) -> Self {
+        let stamp = if transaction.writes.is_empty() { None } else { writer.stamp() };
+        Self(Call::start(link, Apply { object, transaction, writer, stamp, since: None, repeat_timeout }))
     }
 }
 
@@ -40,8 +78,28 @@ impl Future for ApplyCall {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll_frame(context.waker()).map(|frame| {
             let frame = frame?;
-            reply::get_outcome(&frame).unwrap_or_else(|error| Err(self.0.nonsense(error)))
+            let (result, position) = match once::get_outcome(&frame) {
+                Ok(outcome) => outcome,
+                Err(error) => return Err(self.0.nonsense(error)),
+            };
+            let Apply { writer, stamp, since, .. } = self.0.request();
+            if let (Some(stamp), Some(position)) = (stamp, position) {
+                writer.heard(stamp, position);
+            }
+            result.map_err(|error| if since.is_some() { unsettled(error) } else { error })
         })
+    }
+}
+
+/// Returns the error for a write whose repetition failed. Only these come from a store that looked for the earlier
+/// attempt; others may come from a server that did not, and say nothing about it.
+fn unsettled(error: StoreError) -> StoreError {
+    match error.kind {
+        ErrorKind::Unknown | ErrorKind::OutOfSpace | ErrorKind::ReadOnly => error,
+        _ => {
+            let text = "the connection broke, so the transaction may or may not have taken effect; its repetition failed";
+            StoreError { kind: ErrorKind::Unknown, ..error }.context(text)
+        }
     }
 }
 

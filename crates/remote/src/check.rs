@@ -5,7 +5,7 @@ use nacre_object::{Answer, Found, Outcome, RangeRead, Transaction, Write};
 use nacre_rpc::check::retake;
 use nacre_rpc::{Frame, Outbox};
 
-use crate::{call, join, kind, reply, request};
+use crate::{call, join, kind, once, reply, request};
 
 /// The memory that a decoded message may take beyond a multiple of its bytes.
 const SLACK_BYTES: usize = 1024;
@@ -54,6 +54,38 @@ fn decode(frame: &Frame) {
             assert_eq!(written, Ok(body_bytes));
             let again = Frame { body: retake(outbox, frame), ..frame.clone() };
             assert_eq!(reply::get_outcome(&again), Ok(Ok(outcome)));
+        }
+        kind::OPEN_WRITER => {
+            let Ok((writer, epoch)) = once::get_open(&frame.body) else { return };
+            once::put_open(&mut outbox, frame.id, &writer, epoch);
+            assert_eq!(retake(outbox, frame), frame.body);
+        }
+        kind::WRITER_OPENED => {
+            let Ok(window) = once::get_opened(&frame.body) else { return };
+            once::put_opened(&mut outbox, frame.id, &window);
+            assert_eq!(retake(outbox, frame), frame.body);
+        }
+        kind::APPLY_ONCE => {
+            let Ok((attempt, rest)) = once::get_attempt(&frame.body) else { return };
+            let Ok((object, transaction)) = request::get_apply(&rest) else { return };
+            fits(transaction_footprint(&transaction));
+            if transaction.validate().is_err() {
+                return;
+            }
+            if once::put_apply_once(&mut outbox, frame.id, &attempt, &object, &transaction).is_ok() {
+                let (again, rest) = once::get_attempt(&retake(outbox, frame)).unwrap_or_else(|error| {
+                    panic!("what was encoded is not decoded: {error}");
+                });
+                assert_eq!((again, request::get_apply(&rest)), (attempt, Ok((object, transaction))));
+            }
+        }
+        kind::DONE_ONCE | kind::REFUSED_ONCE => {
+            let Ok((Ok(outcome), Some(position))) = once::get_outcome(frame) else { return };
+            fits(outcome_footprint(&outcome));
+            let written = once::put_outcome_once(&mut outbox, frame.id, &outcome, position);
+            assert_eq!(written, Ok(body_bytes));
+            let again = Frame { body: retake(outbox, frame), ..frame.clone() };
+            assert_eq!(once::get_outcome(&again), Ok((Ok(outcome), Some(position))));
         }
         kind::LISTED => {
             let Ok(Ok(objects)) = reply::get_listed(frame) else { return };

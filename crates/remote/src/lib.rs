@@ -1,6 +1,6 @@
 //! The object service of Nacre's protocol, and the administration of its servers.
 //!
-//! `docs/wire.md` describes the bytes. The codec ([`join`], [`request`], [`reply`], [`call`]) has no I/O;
+//! `docs/wire.md` describes the bytes. The codec ([`join`], [`request`], [`reply`], [`once`], [`call`]) has no I/O;
 //! [`StoreService`] serves any [`ObjectStore`](nacre_object::ObjectStore), and [`RemoteStore`] is an object store
 //! behind such servers.
 
@@ -14,6 +14,7 @@ pub mod check;
 pub mod join;
 pub mod kind;
 mod members;
+pub mod once;
 mod rendezvous;
 pub mod reply;
 pub mod request;
@@ -22,6 +23,8 @@ mod room;
 mod roster;
 mod service;
 mod store;
+mod writer;
+mod writers;
 
 pub use admin::{Admin, AdminService, METHOD_BYTES_MAX, Progress};
 pub use members::{DIGEST_BYTES, MEMBER_NAME_BYTES_MAX, MEMBERS_MAX, Members, Membership};

@@ -69,7 +69,8 @@ pub fn check_room(transaction: &Transaction) -> Result<(), StoreError> {
             Read::Stat | Read::Key { .. } | Read::Attribute { .. } | Read::VersionedKey { .. } => 64,
         })
         .sum();
-    let bytes = bytes + REPLY_BYTES_MAX + VALUE_BYTES_MAX;
+    // The position of the window of writes comes on top.
+    let bytes = bytes + REPLY_BYTES_MAX + VALUE_BYTES_MAX + size_of::<u64>();
     if bytes <= BODY_BYTES_MAX {
         return Ok(());
     }
@@ -84,23 +85,29 @@ pub fn check_room(transaction: &Transaction) -> Result<(), StoreError> {
 /// Writes the reply to a transaction. Returns the length of its body, as an error if it is too long; nothing is written
 /// in that case.
 pub fn put_outcome(outbox: &mut Outbox, id: u64, outcome: &Outcome) -> Result<usize, usize> {
+    let kind = match outcome {
+        Outcome::Done(_) => kind::DONE,
+        Outcome::Refused(_) => kind::REFUSED,
+    };
+    let open = outbox.begin(kind, id);
+    put_outcome_body(outbox, outcome);
+    outbox.end(open)
+}
+
+pub(crate) fn put_outcome_body(outbox: &mut Outbox, outcome: &Outcome) {
     match outcome {
         Outcome::Done(done) => {
-            let open = outbox.begin(kind::DONE, id);
             outbox.u64(done.version);
             outbox.u8(done.existed as u8);
             outbox.u16(done.answers.len() as u16);
             for answer in &done.answers {
                 put_answer(outbox, answer);
             }
-            outbox.end(open)
         }
         Outcome::Refused(refusal) => {
-            let open = outbox.begin(kind::REFUSED, id);
             outbox.u64(refusal.version);
             outbox.u16(refusal.guard as u16);
             put_found(outbox, &refusal.found);
-            outbox.end(open)
         }
     }
 }

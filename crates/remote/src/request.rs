@@ -11,7 +11,7 @@ use nacre_object::limit::{
 use nacre_object::{
     ByteRange, Check, Fork, Guard, Intent, Key, KeyRange, ObjectId, Read, StoreError, Transaction, Write,
 };
-use nacre_rpc::{Cursor, Outbox, WireError};
+use nacre_rpc::{Cursor, Kind, Outbox, WireError};
 
 use crate::kind;
 
@@ -82,6 +82,18 @@ pub fn put_apply(
     object: &ObjectId,
     transaction: &Transaction,
 ) -> Result<usize, StoreError> {
+    put_apply_as(outbox, kind::APPLY, id, object, transaction, |_| ())
+}
+
+/// Writes a request of another kind whose body is that of a request to apply a transaction behind something else.
+pub(crate) fn put_apply_as(
+    outbox: &mut Outbox,
+    kind: Kind,
+    id: u64,
+    object: &ObjectId,
+    transaction: &Transaction,
+    put_before: impl FnOnce(&mut Outbox),
+) -> Result<usize, StoreError> {
     for read in &transaction.reads {
         if let Read::Keys { range, .. } | Read::VersionedKeys { range, .. } = read {
             let bounds = [range.after.as_ref(), range.before.as_ref(), Some(&range.prefix)];
@@ -90,7 +102,8 @@ pub fn put_apply(
             }
         }
     }
-    let open = outbox.begin(kind::APPLY, id);
+    let open = outbox.begin(kind, id);
+    put_before(outbox);
     put_object(outbox, object);
     // The limit on the operations of a transaction ensures that these three fit.
     outbox.u16(transaction.guards.len() as u16);

@@ -4,13 +4,18 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError};
+use nacre_object::once::WRITER_BYTES;
+use nacre_object::{
+    ErrorKind, Lease, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WriteToken,
+};
 use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, WireError, control};
 use rand::TryRngCore;
 
 use crate::join::{self, Proof};
 use crate::members::Membership;
+use crate::once::{self, Attempt};
 use crate::requests::{Ending, Operation, Requests, Tally};
+use crate::writers::Writers;
 use crate::{kind, reply, request, room};
 
 /// The version of the protocol whose clients know nothing of members: they are served if there is only one member.
@@ -21,12 +26,13 @@ pub struct StoreService {
     store: Arc<dyn ObjectStore>,
     membership: Membership,
     requests: Arc<Requests>,
+    writers: Writers,
 }
 
 impl StoreService {
     /// Creates the service of a store for one member. Requests are counted in `requests`.
     pub fn new(store: Arc<dyn ObjectStore>, membership: Membership, requests: Arc<Requests>) -> StoreService {
-        StoreService { store, membership, requests }
+        StoreService { store, membership, requests, writers: Writers::default() }
     }
 
     /// Creates the service of a store that a server keeps by itself, under an identity that changes with every start.
@@ -75,6 +81,38 @@ impl StoreService {
         Err(StoreError::new(ErrorKind::Invalid, text))
     }
 
+    /// Opens the peer's writer on this connection, and so ends what its earlier connections may still apply.
+    fn open_writer(&self, connection: &mut StoreConnection, request: &Incoming<'_>, outbox: &mut Outbox) {
+        let opened = once::get_open(&request.body).map_err(StoreError::from).and_then(|(writer, epoch)| {
+            let Some(window) = self.store.window() else { return Err(request.unsupported()) };
+            connection.writer = Some((writer, self.writers.open(writer, epoch)?));
+            Ok(window)
+        });
+        match opened {
+            Ok(window) => once::put_opened(outbox, request.id, &window),
+            Err(error) => control::put_error(outbox, request.id, &error),
+        }
+    }
+
+    /// Decodes a request to apply a transaction, with the attempt if it is to be applied at most once.
+    fn decode(
+        connection: &StoreConnection,
+        request: &Incoming<'_>,
+    ) -> Result<(ObjectId, Transaction, Option<Once>), StoreError> {
+        if request.kind == kind::APPLY {
+            let (object, transaction) = request::get_apply(&request.body)?;
+            return Ok((object, transaction, None));
+        }
+        let (Attempt { sequence, since }, rest) = once::get_attempt(&request.body)?;
+        let (object, transaction) = request::get_apply(&rest)?;
+        let Some((writer, lease)) = &connection.writer else {
+            let text = "the client has not opened a writer on this connection";
+            return Err(StoreError::new(ErrorKind::Invalid, text));
+        };
+        let token = WriteToken { writer: *writer, sequence };
+        Ok((object, transaction, Some(Once { token, since, lease: lease.clone() })))
+    }
+
     fn apply(
         &self,
         connection: &mut StoreConnection,
@@ -82,33 +120,38 @@ impl StoreService {
         outbox: &mut Outbox,
     ) -> Handled<StoreReply> {
         let id = request.id;
-        let (object, transaction) = match request::get_apply(&request.body) {
+        let (object, transaction, once) = match Self::decode(connection, &request) {
             Err(error) => {
-                control::put_error(outbox, id, &error.into());
+                control::put_error(outbox, id, &error);
                 return Handled::Answered;
             }
             Ok(decoded) => decoded,
         };
+        let is_once = once.is_some();
         let operation = Operation::of(&transaction);
         let valid = transaction.validate().and_then(|()| reply::check_room(&transaction));
         if let Err(error) = valid.and_then(|()| self.check_place(&object)) {
-            connection.put_applied(id, operation, Err(error), outbox);
+            self.put_applied(connection, id, operation, is_once, Err(error), outbox);
             return Handled::Answered;
         }
         match request.reserve(room::reply_bytes(&transaction, request.account_bytes())) {
             Ok(true) => {}
             Ok(false) => return Handled::NoRoom(request.body),
             Err(error) => {
-                connection.put_applied(id, operation, Err(error), outbox);
+                self.put_applied(connection, id, operation, is_once, Err(error), outbox);
                 return Handled::Answered;
             }
         }
-        match self.store.apply(&object, transaction) {
+        let reply = match once {
+            None => self.store.apply(&object, transaction),
+            Some(once) => self.store.apply_once(&object, transaction, once),
+        };
+        match reply {
             Reply::Ready(Some(result)) => {
-                connection.put_applied(id, operation, result, outbox);
+                self.put_applied(connection, id, operation, is_once, result, outbox);
                 Handled::Answered
             }
-            reply => Handled::Later(StoreReply::Apply(operation, reply)),
+            reply => Handled::Later(StoreReply::Apply(operation, is_once, reply)),
         }
     }
 
@@ -140,27 +183,39 @@ pub struct StoreConnection {
     /// True if the peer has the same list of members, so that it asks the right server.
     joined: bool,
     tally: Tally,
+    /// The peer's writer, and its right to apply transactions.
+    writer: Option<([u8; WRITER_BYTES], Lease)>,
 }
 
-impl StoreConnection {
+impl StoreService {
     fn put_applied(
-        &mut self,
+        &self,
+        connection: &mut StoreConnection,
         id: u64,
         operation: Operation,
+        is_once: bool,
         result: Result<Outcome, StoreError>,
         outbox: &mut Outbox,
     ) {
-        self.tally.count(operation, Ending::of(&result));
-        let error = match result {
-            Err(error) => error,
-            Ok(outcome) => match reply::put_outcome(outbox, id, &outcome) {
-                Ok(_) => return,
-                Err(body_bytes) => WireError::TooLong { body_bytes }.into(),
-            },
+        connection.tally.count(operation, Ending::of(&result));
+        let outcome = match result {
+            Err(error) => return control::put_error(outbox, id, &error),
+            Ok(outcome) => outcome,
         };
-        control::put_error(outbox, id, &error);
+        let written = match is_once {
+            false => reply::put_outcome(outbox, id, &outcome),
+            true => {
+                let position = self.store.window().map_or(0, |window| window.position);
+                once::put_outcome_once(outbox, id, &outcome, position)
+            }
+        };
+        if let Err(body_bytes) = written {
+            control::put_error(outbox, id, &WireError::TooLong { body_bytes }.into());
+        }
     }
+}
 
+impl StoreConnection {
     fn put_listed(&mut self, id: u64, result: Result<Vec<ObjectId>, StoreError>, outbox: &mut Outbox) {
         match result {
             Ok(objects) => {
@@ -177,16 +232,16 @@ impl StoreConnection {
 
 /// A reply that the store has not made yet.
 pub enum StoreReply {
-    /// The reply to a transaction.
-    Apply(Operation, Reply<Outcome>),
+    /// The reply to a transaction; true if it is to be applied at most once.
+    Apply(Operation, bool, Reply<Outcome>),
     /// A page of objects.
     List(Reply<Vec<ObjectId>>),
 }
 
 /// A reply that the store has made.
 pub enum StoreResult {
-    /// The reply to a transaction.
-    Apply(Operation, Result<Outcome, StoreError>),
+    /// The reply to a transaction; true if it is applied at most once.
+    Apply(Operation, bool, Result<Outcome, StoreError>),
     /// A page of objects.
     List(Result<Vec<ObjectId>, StoreError>),
 }
@@ -196,9 +251,9 @@ impl Future for StoreReply {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<StoreResult> {
         match self.get_mut() {
-            StoreReply::Apply(operation, reply) => {
-                let operation = *operation;
-                Pin::new(reply).poll(context).map(|result| StoreResult::Apply(operation, result))
+            StoreReply::Apply(operation, is_once, reply) => {
+                let (operation, is_once) = (*operation, *is_once);
+                Pin::new(reply).poll(context).map(|result| StoreResult::Apply(operation, is_once, result))
             }
             StoreReply::List(reply) => Pin::new(reply).poll(context).map(StoreResult::List),
         }
@@ -222,8 +277,13 @@ impl Service for StoreService {
         version != VERSION_WITHOUT_MEMBERS || self.membership.is_alone()
     }
 
+    fn features(&self) -> u64 {
+        if self.store.window().is_some() { once::REPETITION } else { 0 }
+    }
+
     fn open(&self, peer: &Peer) -> StoreConnection {
-        StoreConnection { joined: peer.version == VERSION_WITHOUT_MEMBERS, tally: Tally::default() }
+        let joined = peer.version == VERSION_WITHOUT_MEMBERS;
+        StoreConnection { joined, tally: Tally::default(), writer: None }
     }
 
     fn handle(
@@ -237,12 +297,16 @@ impl Service for StoreService {
                 self.join(connection, &request, outbox);
                 Handled::Uncounted
             }
-            kind::APPLY | kind::LIST if !connection.joined => {
+            kind::APPLY | kind::APPLY_ONCE | kind::LIST | kind::OPEN_WRITER if !connection.joined => {
                 let text = "the client has not shown that it knows the members of this store";
                 control::put_error(outbox, request.id, &StoreError::new(ErrorKind::Invalid, text));
                 Handled::Answered
             }
-            kind::APPLY => self.apply(connection, request, outbox),
+            kind::OPEN_WRITER => {
+                self.open_writer(connection, &request, outbox);
+                Handled::Uncounted
+            }
+            kind::APPLY | kind::APPLY_ONCE => self.apply(connection, request, outbox),
             kind::LIST => self.list(connection, request, outbox),
             _ => {
                 control::put_error(outbox, request.id, &request.unsupported());
@@ -253,7 +317,9 @@ impl Service for StoreService {
 
     fn finish(&self, connection: &mut StoreConnection, id: u64, result: StoreResult, outbox: &mut Outbox) {
         match result {
-            StoreResult::Apply(operation, result) => connection.put_applied(id, operation, result, outbox),
+            StoreResult::Apply(operation, is_once, result) => {
+                self.put_applied(connection, id, operation, is_once, result, outbox);
+            }
             StoreResult::List(result) => connection.put_listed(id, result, outbox),
         }
     }

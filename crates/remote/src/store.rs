@@ -14,8 +14,10 @@ use nacre_rpc::{Address, ClusterKey};
 use crate::administer::AdminCall;
 use crate::apply::{ApplyCall, ListCall};
 use crate::join::{self, Answer};
+use crate::once;
 use crate::rendezvous::Rendezvous;
 use crate::roster::{self, Known, Roster};
+use crate::writer::Writer;
 
 /// The settings of a remote store.
 #[derive(Clone, Debug)]
@@ -34,6 +36,9 @@ pub struct RemoteOptions {
     pub backoff_min: Duration,
     /// The longest pause between attempts to connect.
     pub backoff_max: Duration,
+    /// The time for which a write whose reply was lost is repeated, as long as the server recognises it, before it ends
+    /// as `Unknown`; zero if writes are not to be repeated.
+    pub repeat_timeout: Duration,
     /// Whether to drive the connections on a separate thread even if the caller has a runtime.
     pub own_thread: bool,
 }
@@ -48,6 +53,7 @@ impl Default for RemoteOptions {
             silence_timeout: Duration::from_secs(30),
             backoff_min: Duration::from_millis(20),
             backoff_max: Duration::from_secs(2),
+            repeat_timeout: Duration::from_secs(10),
             own_thread: false,
         }
     }
@@ -62,6 +68,7 @@ impl RemoteOptions {
             silence_timeout: self.silence_timeout,
             backoff_min: self.backoff_min,
             backoff_max: self.backoff_max,
+            features: once::REPETITION,
             ..Default::default()
         }
     }
@@ -82,9 +89,10 @@ struct Inner {
     options: Arc<LinkOptions>,
     /// The number of connections to each server.
     connections: usize,
+    repeat_timeout: Duration,
     host: Arc<Host>,
-    /// A link to each of the given addresses.
-    contacts: Vec<Arc<Link>>,
+    /// A line to each of the given addresses.
+    contacts: Vec<Line>,
     cluster: OnceLock<Cluster>,
 }
 
@@ -92,6 +100,13 @@ struct Inner {
 struct Cluster {
     servers: Vec<Server>,
     rendezvous: Rendezvous,
+}
+
+/// A link, and the numbers of the writes that go over it.
+#[derive(Clone)]
+struct Line {
+    link: Arc<Link>,
+    writer: Arc<Writer>,
 }
 
 /// The kind of address that a link leads to.
@@ -107,6 +122,7 @@ enum Role {
 struct Introduction {
     role: Role,
     roster: Arc<Roster>,
+    writer: Arc<Writer>,
 }
 
 impl Introduction {
@@ -152,7 +168,10 @@ impl Introduction {
 
 impl Greeter for Introduction {
     fn greet<'a>(&'a self, greeting: &'a mut Greeting) -> Greeted<'a> {
-        Box::pin(self.join(greeting))
+        Box::pin(async move {
+            self.join(greeting).await?;
+            self.writer.open(greeting).await
+        })
     }
 
     fn failed(&self, error: &StoreError) {
@@ -162,22 +181,41 @@ impl Greeter for Introduction {
     }
 }
 
+impl Line {
+    fn new(
+        address: &Address,
+        role: Role,
+        roster: &Arc<Roster>,
+        options: &Arc<LinkOptions>,
+        host: &Arc<Host>,
+        repeats: bool,
+    ) -> Line {
+        let writer = Arc::new(Writer::new(repeats));
+        let introduction = Introduction { role, roster: roster.clone(), writer: writer.clone() };
+        Line { link: Link::new(address.clone(), introduction, options.clone(), host.clone()), writer }
+    }
+}
+
 fn unsettled() -> StoreError {
     StoreError::new(ErrorKind::Unavailable, "the members of the store could not be found out")
 }
 
 struct Server {
     address: Address,
-    links: Vec<Arc<Link>>,
+    lines: Vec<Line>,
     next: AtomicUsize,
 }
 
 impl Server {
-    fn link(&self) -> &Arc<Link> {
-        match &self.links[..] {
-            [link] => link,
-            links => &links[self.next.fetch_add(1, Ordering::Relaxed) % links.len()],
+    fn line(&self) -> &Line {
+        match &self.lines[..] {
+            [line] => line,
+            lines => &lines[self.next.fetch_add(1, Ordering::Relaxed) % lines.len()],
         }
+    }
+
+    fn link(&self) -> &Arc<Link> {
+        &self.line().link
     }
 }
 
@@ -191,8 +229,8 @@ impl Cluster {
 impl Drop for Inner {
     fn drop(&mut self) {
         let servers = self.cluster.get().map_or(&[][..], |cluster| &cluster.servers);
-        for link in servers.iter().flat_map(|server| &server.links).chain(&self.contacts) {
-            link.close();
+        for line in servers.iter().flat_map(|server| &server.lines).chain(&self.contacts) {
+            line.link.close();
         }
     }
 }
@@ -209,28 +247,28 @@ impl Inner {
     /// Creates the servers of the members. A member at one of the given addresses is reached there, the others by their
     /// names.
     fn settle(&self, known: &Known) -> Cluster {
-        let link = |address: &Address, role| {
-            let introduction = Introduction { role, roster: self.roster.clone() };
-            Link::new(address.clone(), introduction, self.options.clone(), self.host.clone())
+        let line = |address: &Address, role| {
+            let repeats = !self.repeat_timeout.is_zero();
+            Line::new(address, role, &self.roster, &self.options, &self.host, repeats)
         };
         let servers = known.members.names().iter().enumerate().map(|(member, name)| {
             let contact = known.contacts.iter().position(|at| *at == member);
-            let (address, mut links) = match contact {
+            let (address, mut lines) = match contact {
                 Some(index) => (self.roster.given[index].clone(), vec![self.contacts[index].clone()]),
                 // A name that is not an address belongs to a server that keeps a store by itself, which the client must
                 // have been given; any other such name leads nowhere, and fails when it is tried.
                 None => (name.parse().unwrap_or_else(|_| Address::Tcp(name.clone())), Vec::new()),
             };
-            while links.len() < self.connections {
-                links.push(link(&address, Role::Member(member)));
+            while lines.len() < self.connections {
+                lines.push(line(&address, Role::Member(member)));
             }
-            Server { address, links, next: AtomicUsize::new(0) }
+            Server { address, lines, next: AtomicUsize::new(0) }
         });
         let servers = servers.collect();
         // One of several addresses of a member is enough.
         for (index, contact) in self.contacts.iter().enumerate() {
             if known.contacts[..index].contains(&known.contacts[index]) {
-                contact.close();
+                contact.link.close();
             }
         }
         Cluster { servers, rendezvous: known.members.rendezvous() }
@@ -243,7 +281,7 @@ impl Inner {
         }
         let wait = self.roster.wait();
         if wait.begun {
-            self.contacts.iter().for_each(Link::ask);
+            self.contacts.iter().for_each(|contact| contact.link.ask());
         }
         let closed = || StoreError::new(ErrorKind::Closed, "the store was closed");
         wait.outcome.await.unwrap_or_else(|_| Err(closed()))?;
@@ -278,14 +316,16 @@ impl RemoteStore {
             }
         }
         let host = Arc::new(Host::new(options.own_thread));
-        let (connections, options) = (options.connections, Arc::new(options.link()));
+        let (connections, repeat_timeout) = (options.connections, options.repeat_timeout);
+        let options = Arc::new(options.link());
         let roster = Arc::new(Roster::new(addresses.to_vec()));
         let contacts = addresses.iter().enumerate().map(|(index, address)| {
-            let introduction = Introduction { role: Role::Contact(index), roster: roster.clone() };
-            Link::new(address.clone(), introduction, options.clone(), host.clone())
+            let repeats = !repeat_timeout.is_zero();
+            Line::new(address, Role::Contact(index), &roster, &options, &host, repeats)
         });
         let contacts = contacts.collect();
-        let inner = Inner { roster, options, connections, host, contacts, cluster: OnceLock::new() };
+        let cluster = OnceLock::new();
+        let inner = Inner { roster, options, connections, repeat_timeout, host, contacts, cluster };
         Ok(RemoteStore { inner: Arc::new(inner) })
     }
 
@@ -371,9 +411,10 @@ impl ObjectStore for RemoteStore {
             return Reply::ready(Err(error));
         }
         let object = object.clone();
+        let repeat_timeout = self.inner.repeat_timeout;
         self.on_cluster(move |cluster| {
-            let link = cluster.keeper(&object).link().clone();
-            Reply::Pending(Box::pin(ApplyCall::start(link, object, transaction)))
+            let Line { link, writer } = cluster.keeper(&object).line().clone();
+            Reply::Pending(Box::pin(ApplyCall::start(link, writer, object, transaction, repeat_timeout)))
         })
     }
 

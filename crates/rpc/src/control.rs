@@ -172,7 +172,8 @@ impl SessionKey {
 /// The contents of the messages that begin a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beginning {
-    /// The features that the sender supports, or that both sides support; none are defined yet.
+    /// From the client, the features that it has; from the server, those that both sides have. One bit each; their
+    /// meaning is the services'.
     pub features: u64,
     /// From the client, whether it wants a session that outlives its connection; from the server, whether it found the
     /// session to be resumed.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::pace::{Admission, Pacer, PacerLimits, RegionHash, RegionStatistics, Statistics, Waiter};
 use crate::{
-    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Outcome, Read, Reply,
-    StoreError, Transaction,
+    Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Reply,
+    StoreError, Transaction, WindowPosition,
 };
 
 /// Options of a [`Paced`] store.
@@ -212,31 +212,15 @@ impl<S: ObjectStore> Paced<S> {
 
 impl<S: ObjectStore> ObjectStore for Paced<S> {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
-        let shared = &self.shared;
-        if transaction.writes.is_empty() {
-            let attentive = shared.options.pacing && shared.turns.attentive.load(Ordering::Acquire);
-            if attentive && let Some((fork, range)) = announced(&transaction) {
-                let hash = shared.hasher.hash_one((object, fork, range));
-                return shared.read(hash, object, transaction);
-            }
-            return shared.store.apply(object, transaction);
-        }
-        if !shared.options.pacing && !shared.options.statistics {
-            return shared.store.apply(object, transaction);
-        }
-        let Some(region) = conditional(object, &transaction) else {
-            return shared.store.apply(object, transaction);
-        };
-        match shared.store.apply(object, transaction) {
-            Reply::Ready(Some(result)) => shared.judged(region, result),
-            reply => {
-                let shared = shared.clone();
-                Reply::pending(async move {
-                    let result = reply.await;
-                    shared.judged(region, result).await
-                })
-            }
-        }
+        self.shared.apply(object, transaction, None)
+    }
+
+    fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
+        self.shared.apply(object, transaction, Some(once))
+    }
+
+    fn window(&self) -> Option<WindowPosition> {
+        self.shared.store.window()
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
@@ -289,6 +273,46 @@ fn version_of(result: &Result<Outcome, StoreError>) -> Option<u64> {
 impl<S: ObjectStore> Shared<S> {
     fn statistics(&self) -> MutexGuard<'_, Statistics> {
         self.statistics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies a transaction, at most once if a token is given.
+    fn apply(
+        self: &Arc<Self>,
+        object: &ObjectId,
+        transaction: Transaction,
+        once: Option<Once>,
+    ) -> Reply<Outcome> {
+        if transaction.writes.is_empty() {
+            let attentive = self.options.pacing && self.turns.attentive.load(Ordering::Acquire);
+            if attentive && let Some((fork, range)) = announced(&transaction) {
+                let hash = self.hasher.hash_one((object, fork, range));
+                return self.read(hash, object, transaction);
+            }
+            return self.store.apply(object, transaction);
+        }
+        if !self.options.pacing && !self.options.statistics {
+            return self.write(object, transaction, once);
+        }
+        let Some(region) = conditional(object, &transaction) else {
+            return self.write(object, transaction, once);
+        };
+        match self.write(object, transaction, once) {
+            Reply::Ready(Some(result)) => self.judged(region, result),
+            reply => {
+                let shared = self.clone();
+                Reply::pending(async move {
+                    let result = reply.await;
+                    shared.judged(region, result).await
+                })
+            }
+        }
+    }
+
+    fn write(&self, object: &ObjectId, transaction: Transaction, once: Option<Once>) -> Reply<Outcome> {
+        match once {
+            None => self.store.apply(object, transaction),
+            Some(once) => self.store.apply_once(object, transaction, once),
+        }
     }
 
     /// Handles a read that announces an update.

@@ -1,13 +1,20 @@
 //! A store made of the model: slow and forgetful, but never wrong.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::testkit::Model;
-use crate::{ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use crate::window::{Recall, WINDOW_WRITES_MAX, Window};
+use crate::{ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition, once};
 
 /// A [`Model`] behind a mutex: a stand-in wherever a test needs any store.
-#[derive(Debug, Default)]
-pub struct MemoryStore(Mutex<Model>);
+#[derive(Debug)]
+pub struct MemoryStore {
+    model: Mutex<Model>,
+    /// Locked while the model is locked.
+    window: Mutex<Window>,
+    id: [u8; 16],
+}
 
 impl MemoryStore {
     /// Creates an empty store.
@@ -15,22 +22,80 @@ impl MemoryStore {
         Self::default()
     }
 
+    /// Creates an empty store that recognises at most the latest `writes` writes.
+    pub fn with_window(writes: usize) -> Self {
+        Self::create(Model::new(), Window::new(writes, 0))
+    }
+
+    fn create(model: Model, window: Window) -> Self {
+        let random = RandomState::new();
+        let id = (u128::from(random.hash_one(0)) << 64 | u128::from(random.hash_one(1))).to_le_bytes();
+        Self { model: Mutex::new(model), window: Mutex::new(window), id }
+    }
+
     /// Returns the model, to look into or to change behind the back of the store's users.
     pub fn model(&self) -> MutexGuard<'_, Model> {
         // The model's methods leave it whole wherever they may panic, so a poisoned mutex does no harm.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Window> {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply_now(
+        &self,
+        object: &ObjectId,
+        transaction: &Transaction,
+        once: &Once,
+    ) -> Result<Outcome, StoreError> {
+        let mut model = self.model();
+        let mut window = self.recent();
+        once.check()?;
+        if let Some(since) = once.since {
+            match window.recall(&once.token, since) {
+                Recall::Applied { version, .. } if !transaction.reads.is_empty() => {
+                    return Err(once::answers_lost(version));
+                }
+                Recall::Applied { version, existed } => return Ok(once::repeated(version, existed)),
+                Recall::Unknown => return Err(once::not_recalled()),
+                Recall::New => {}
+            }
+        }
+        let outcome = model.apply(object, transaction)?;
+        if let Outcome::Done(done) = &outcome
+            && !transaction.writes.is_empty()
+        {
+            let position = window.end();
+            window.insert(position, &once.token, done.version, done.existed);
+        }
+        Ok(outcome)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::from(Model::new())
     }
 }
 
 impl From<Model> for MemoryStore {
     fn from(model: Model) -> Self {
-        Self(Mutex::new(model))
+        Self::create(model, Window::new(WINDOW_WRITES_MAX, 0))
     }
 }
 
 impl ObjectStore for MemoryStore {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         Reply::ready(self.model().apply(object, &transaction))
+    }
+
+    fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
+        Reply::ready(self.apply_now(object, &transaction, &once))
+    }
+
+    fn window(&self) -> Option<WindowPosition> {
+        Some(WindowPosition { window: self.id, position: self.recent().end() })
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {

@@ -1,15 +1,18 @@
 //! Calls: requests under way, and the futures of their replies.
 //!
 //! A call is submitted when it is created, not when it is first polled. If its connection breaks, it is submitted again
-//! where that is harmless: if the request cannot have reached the server, or changes nothing. Any other request whose
-//! reply was lost ends as [`ErrorKind::Unknown`].
+//! where that is harmless: if the request cannot have reached the server, or changes nothing, or if the server recognises
+//! a repetition ([`Request::repeat`]). Any other request whose reply was lost ends as [`ErrorKind::Unknown`].
 
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
+use tokio::sync::oneshot;
 
 use crate::client::event::Event;
 use crate::client::link::{Link, Submitted};
@@ -21,6 +24,8 @@ use crate::outbox::Outbox;
 
 /// The largest number of times that a request is sent, where repeating it is safe.
 const ATTEMPTS_MAX: u32 = 4;
+/// The largest number of times that a request is sent whose repetitions the server recognises.
+const REPEATED_ATTEMPTS_MAX: u32 = 16;
 
 /// The progress of a call.
 enum Place {
@@ -28,6 +33,8 @@ enum Place {
     Outside,
     /// Submitted.
     Under(Ticket),
+    /// Waiting for the time of the next attempt to reach the server.
+    Pausing(oneshot::Receiver<()>),
     /// Failed before it was submitted.
     Failed(StoreError),
     /// Over.
@@ -45,6 +52,19 @@ pub trait Request {
 
     /// True if the request changes nothing, so that it may be repeated.
     fn is_read_only(&self) -> bool;
+
+    /// Prepares a request that changes something for being sent again, after the connection broke while it may have
+    /// taken effect. Returns the time for which that may be tried; `None` if the server would not recognise the
+    /// repetition.
+    fn repeat(&mut self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns whether a reply to a repetition tells what became of the request. One that does not is waited out, and
+    /// the request is sent again.
+    fn is_settled_by(&self, _reply: &Frame) -> bool {
+        true
+    }
 
     /// Returns the number of the service to be told when the caller no longer waits for the reply or no longer wants
     /// the events; `None` if no service is to be told.
@@ -67,6 +87,16 @@ pub struct Call<R: Request> {
     manner: Manner,
     /// Parts of the reply that had not been taken when its end came.
     parts: Parts,
+    /// Set when the request may have taken effect and is being repeated.
+    limbo: Option<Box<Limbo>>,
+}
+
+/// The state of a request that may have taken effect.
+struct Limbo {
+    /// The time at which it is given up.
+    until: Instant,
+    /// The reason why its reply was lost.
+    why: String,
 }
 
 impl<R: Request> Call<R> {
@@ -77,8 +107,8 @@ impl<R: Request> Call<R> {
 
     fn start_with(link: Arc<Link>, request: R, subscribes: bool) -> Self {
         let manner = Manner { cancels: request.cancels(), latest: request.wants_latest_part(), subscribes };
-        let mut call =
-            Call { link, request, place: Place::Outside, attempts: 0, manner, parts: Parts::default() };
+        let (place, parts) = (Place::Outside, Parts::default());
+        let mut call = Call { link, request, place, attempts: 0, manner, parts, limbo: None };
         if let Err(error) = call.submit(None) {
             call.place = Place::Failed(error);
         }
@@ -120,6 +150,9 @@ impl<R: Request> Call<R> {
                 Place::Outside => {
                     self.place = Place::Outside;
                     match self.submit(Some(waker)) {
+                        Err(error) if self.limbo.is_some() => {
+                            self.place = self.lost(Loss::Unreachable(error));
+                        }
                         Err(error) => {
                             self.place = Place::Done;
                             return Poll::Ready(Err(error));
@@ -133,6 +166,11 @@ impl<R: Request> Call<R> {
                         self.place = Place::Under(ticket);
                         return Poll::Pending;
                     }
+                    Poll::Ready(Ok((frame, _)))
+                        if self.limbo.is_some() && !self.request.is_settled_by(&frame) =>
+                    {
+                        self.place = self.pause();
+                    }
                     Poll::Ready(Ok((frame, parts))) => {
                         self.parts = parts;
                         if self.manner.subscribes && frame.kind != Kind::ERROR {
@@ -141,11 +179,16 @@ impl<R: Request> Call<R> {
                         }
                         return Poll::Ready(Ok(frame));
                     }
-                    Poll::Ready(Err(loss)) => match self.lost(loss) {
-                        None => self.place = Place::Outside,
-                        Some(error) => return Poll::Ready(Err(error)),
-                    },
+                    Poll::Ready(Err(loss)) => self.place = self.lost(loss),
                 },
+                Place::Pausing(mut pause) => {
+                    // Where the task that waits is gone, the time counts as over.
+                    if Pin::new(&mut pause).poll(&mut Context::from_waker(waker)).is_pending() {
+                        self.place = Place::Pausing(pause);
+                        return Poll::Pending;
+                    }
+                    self.place = Place::Outside;
+                }
                 Place::Failed(error) => return Poll::Ready(Err(error)),
                 // Polling a future again after it completed is a bug of the caller, as for any future.
                 Place::Done => unreachable!("a call was polled after it was over"),
@@ -160,30 +203,66 @@ impl<R: Request> Call<R> {
         }
     }
 
-    /// Returns the error that a loss means for the caller, or `None` if the request is to be submitted again.
-    fn lost(&self, loss: Loss) -> Option<StoreError> {
+    /// Returns the request.
+    pub fn request(&self) -> &R {
+        &self.request
+    }
+
+    /// Returns what a loss leads to: the error that it means for the caller, or another attempt.
+    fn lost(&mut self, loss: Loss) -> Place {
         let again = self.attempts < ATTEMPTS_MAX;
         let address = self.link.address();
+        let broke = |how: std::fmt::Arguments<'_>| {
+            let text = format!("the connection to the server at {address} broke {how}");
+            Place::Failed(StoreError::new(ErrorKind::Unavailable, text))
+        };
         match loss {
-            Loss::Unreachable(error) => Some(error),
-            Loss::Unsent if again => None,
-            Loss::Broken(_) if again && self.request.is_read_only() => None,
-            Loss::Unsent => Some(StoreError::new(
-                ErrorKind::Unavailable,
-                format!("the connection to the server at {address} broke before the request was sent"),
-            )),
-            Loss::Broken(why) if self.request.is_read_only() => Some(StoreError::new(
-                ErrorKind::Unavailable,
-                format!("the connection to the server at {address} broke again and again: {why}"),
-            )),
-            Loss::Broken(why) => Some(StoreError::new(
-                ErrorKind::Unknown,
-                format!(
-                    "the connection to the server at {address} broke before the reply came, so the request may \
-                     or may not have taken effect: {why}"
-                ),
-            )),
+            Loss::Unreachable(error) if self.limbo.is_some() => match error.kind {
+                ErrorKind::Unavailable | ErrorKind::Closed => self.pause(),
+                _ => self.give_up(),
+            },
+            Loss::Unreachable(error) => Place::Failed(error),
+            Loss::Unsent if again || self.may_repeat() => Place::Outside,
+            Loss::Unsent if self.limbo.is_some() => self.give_up(),
+            Loss::Unsent => broke(format_args!("before the request was sent")),
+            Loss::Broken(_) if again && self.request.is_read_only() => Place::Outside,
+            Loss::Broken(why) if self.request.is_read_only() => broke(format_args!("again and again: {why}")),
+            Loss::Broken(why) => {
+                let time = self.request.repeat();
+                if self.limbo.is_none() {
+                    let until = Instant::now() + time.unwrap_or_default();
+                    self.limbo = Some(Box::new(Limbo { until, why }));
+                }
+                if time.is_some() && self.may_repeat() { Place::Outside } else { self.give_up() }
+            }
         }
+    }
+
+    /// Returns whether a request that may have taken effect may be sent once more.
+    fn may_repeat(&self) -> bool {
+        let in_time = self.limbo.as_ref().is_some_and(|limbo| Instant::now() < limbo.until);
+        in_time && self.attempts < REPEATED_ATTEMPTS_MAX
+    }
+
+    /// Waits before a request that may have taken effect is sent once more.
+    fn pause(&self) -> Place {
+        match self.link.pause() {
+            Ok(pause) if self.may_repeat() => Place::Pausing(pause),
+            _ => self.give_up(),
+        }
+    }
+
+    /// Returns the end of a request of which it stays unknown whether it took effect.
+    fn give_up(&self) -> Place {
+        let why = self.limbo.as_ref().map_or("", |limbo| limbo.why.as_str());
+        Place::Failed(StoreError::new(
+            ErrorKind::Unknown,
+            format!(
+                "the connection to the server at {} broke before the reply came, so the request may or may not have \
+                 taken effect: {why}",
+                self.link.address()
+            ),
+        ))
     }
 
     /// Returns the error for a reply that cannot be understood.

@@ -160,8 +160,14 @@ async fn connect(link: &Link) -> Result<Greeting, StoreError> {
         Ok::<_, StoreError>(Channel::new(stream, seal))
     };
     let channel = tokio::time::timeout(timeout, introduced).await.map_err(late)??;
-    let mut greeting =
-        Greeting { channel, inbox: Inbox::default(), early: Vec::new(), early_bytes: 0, timeout };
+    let mut greeting = Greeting {
+        channel,
+        inbox: Inbox::default(),
+        early: Vec::new(),
+        early_bytes: 0,
+        timeout,
+        features: 0,
+    };
     begin(link, &mut greeting).await?;
     link.greeter.greet(&mut greeting).await?;
     Ok(greeting)
@@ -170,13 +176,15 @@ async fn connect(link: &Link) -> Result<Greeting, StoreError> {
 /// Begins a session, or resumes the one that the last connection had.
 async fn begin(link: &Link, greeting: &mut Greeting) -> Result<(), StoreError> {
     let session = link.state.lock().session.unwrap_or(SessionKey::NONE);
-    let beginning = Beginning { features: 0, kept: link.options.keeps_session, session };
+    let features = link.options.features;
+    let beginning = Beginning { features, kept: link.options.keeps_session, session };
     let frame =
         greeting.ask(|outbox, id| control::put_beginning(outbox, Kind::BEGIN, id, &beginning)).await?;
     if frame.kind != Kind::BEGUN {
         return Err(nonsense("it did not begin a session"));
     }
     let begun = control::get_beginning(&frame.body).map_err(nonsense)?;
+    greeting.features = features & begun.features;
     let mut wakers = Vec::new();
     link.state.lock().begun(&begun, &mut wakers);
     wakers.into_iter().for_each(Waker::wake);

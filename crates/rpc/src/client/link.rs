@@ -16,6 +16,7 @@ use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 use parking_lot::Mutex;
 use slab::Slab;
+use tokio::sync::oneshot;
 
 use crate::client::drive::{self, Host};
 use crate::client::event::Event;
@@ -264,6 +265,23 @@ impl Link {
         if let Some(driver) = driver {
             driver.wake();
         }
+    }
+
+    /// Returns a pause before the next attempt to reach the server.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if no thread can be started to wait.
+    pub(super) fn pause(&self) -> Result<oneshot::Receiver<()>, StoreError> {
+        let least = Instant::now() + self.options.backoff_min;
+        let until = self.state.lock().failure.as_ref().map_or(least, |(_, until)| least.max(*until));
+        let (over, pause) = oneshot::channel();
+        self.host.spawn(async move {
+            tokio::time::sleep_until(until.into()).await;
+            // Whoever waited may be gone.
+            let _ = over.send(());
+        })?;
+        Ok(pause)
     }
 
     fn shutting_down(&self) -> StoreError {

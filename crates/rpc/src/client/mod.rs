@@ -49,6 +49,8 @@ pub struct LinkOptions {
     pub keeps_session: bool,
     /// The time for which the server may be out of reach before a session that outlives connections is given up.
     pub session_timeout: Duration,
+    /// The features that the client offers, one bit each; their meaning is the services'.
+    pub features: u64,
 }
 
 impl Default for LinkOptions {
@@ -62,6 +64,7 @@ impl Default for LinkOptions {
             backoff_max: Duration::from_secs(2),
             keeps_session: false,
             session_timeout: Duration::from_secs(30),
+            features: 0,
         }
     }
 }
@@ -93,9 +96,15 @@ pub struct Greeting {
     early: Vec<Frame>,
     early_bytes: usize,
     timeout: Duration,
+    features: u64,
 }
 
 impl Greeting {
+    /// Returns the features that both sides have.
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
     /// Sends a request, which `put` writes with the id that it is given, and returns the reply.
     ///
     /// # Errors

@@ -59,6 +59,8 @@ pub(crate) struct Connection {
     inbox: Inbox,
     outbox: Outbox,
     peer: Peer,
+    /// The features that the peer offered.
+    features: u64,
     /// The session, if it outlives the connection.
     session: Option<Arc<Session>>,
     /// The session that the peer wants to resume, and the id of its request.
@@ -113,6 +115,7 @@ impl Connection {
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             peer,
+            features: 0,
             session: None,
             resuming: None,
             handlers: Vec::new(),

@@ -56,6 +56,11 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
+    /// Returns the features that the service has, one bit each, which must be no other service's.
+    fn features(&self) -> u64 {
+        0
+    }
+
     /// Begins to serve a connection, or a session that outlives it.
     fn open(&self, peer: &Peer) -> Self::Connection;
 
@@ -245,6 +250,11 @@ impl Services {
         })
     }
 
+    /// Returns the features of all services.
+    pub(crate) fn features(&self) -> u64 {
+        self.services.iter().fold(0, |features, service| features | service.features())
+    }
+
     pub(crate) fn open(&self, peer: &Peer) -> Vec<Box<dyn Handler>> {
         self.services.iter().map(|service| service.open(peer)).collect()
     }
@@ -255,6 +265,7 @@ trait Registered: Send + Sync {
     fn number(&self) -> u8;
     fn control_codes(&self) -> &'static [u8];
     fn serves_version(&self, version: u16) -> bool;
+    fn features(&self) -> u64;
     fn open(&self, peer: &Peer) -> Box<dyn Handler>;
 }
 
@@ -271,6 +282,10 @@ impl<S: Service> Registered for Shelf<S> {
 
     fn serves_version(&self, version: u16) -> bool {
         self.0.serves_version(version)
+    }
+
+    fn features(&self) -> u64 {
+        self.0.features()
     }
 
     fn open(&self, peer: &Peer) -> Box<dyn Handler> {

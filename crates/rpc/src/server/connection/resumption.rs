@@ -17,6 +17,7 @@ impl Connection {
             let text = "a session begins before anything else";
             return control::put_error(&mut self.outbox, id, &StoreError::new(ErrorKind::Invalid, text));
         }
+        self.features = beginning.features;
         if !beginning.session.is_none()
             && let Some(session) = self.shared.sessions.find(&beginning.session)
         {
@@ -39,7 +40,8 @@ impl Connection {
 
     fn put_begun(&mut self, id: u64, kept: bool) {
         let session = self.session.as_ref().map_or(SessionKey::NONE, |session| session.key());
-        let beginning = Beginning { features: 0, kept, session };
+        let features = self.features & self.shared.services.features();
+        let beginning = Beginning { features, kept, session };
         control::put_beginning(&mut self.outbox, Kind::BEGUN, id, &beginning);
     }
 

@@ -1,0 +1,190 @@
+//! The client's side of repeated writes: what one link knows of its writes and of the server's window.
+//!
+//! A repetition names a position of the window from before every earlier attempt was sent. What the server told at the
+//! time of the first attempt is one, with two exceptions, in which a later connection tells a lesser one or none at all:
+//! a server that lost its latest writes with the power counts from where its log ends, and behind an address there may
+//! be another store. So the opening of every connection is remembered, and the least of what was told counts.
+
+use std::collections::VecDeque;
+
+use nacre_object::once::WRITER_BYTES;
+use nacre_object::{StoreError, WindowPosition};
+use nacre_rpc::client::{Greeting, nonsense};
+use parking_lot::Mutex;
+use rand::TryRngCore;
+
+use crate::{kind, once};
+
+/// The number of connections whose openings are remembered.
+const OPENINGS_MAX: usize = 32;
+
+/// The writer of one link.
+pub(crate) struct Writer {
+    /// Its random id; `None` if writes are not to be repeated.
+    id: Option<[u8; WRITER_BYTES]>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The number of writes so far.
+    sequence: u64,
+    /// The number of the latest connection.
+    epoch: u64,
+    /// The latest position that the server told, if it recognises repetitions.
+    told: Option<WindowPosition>,
+    /// The latest openings: the number of the connection, and what was told.
+    openings: VecDeque<(u64, Option<WindowPosition>)>,
+    /// The latest opening that is remembered no more.
+    forgotten: u64,
+}
+
+/// A write of which every attempt has the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub(crate) sequence: u64,
+    /// The connection that was the latest one, and what was known of the window, before the first attempt was sent.
+    epoch: u64,
+    told: WindowPosition,
+}
+
+impl Writer {
+    /// Creates the writer of a link; without `repeats`, one that never repeats anything.
+    pub(crate) fn new(repeats: bool) -> Writer {
+        let mut id = [0; WRITER_BYTES];
+        // Without random numbers nothing is repeated, and nothing else is lost.
+        let random = repeats && rand::rngs::OsRng.try_fill_bytes(&mut id).is_ok();
+        Writer { id: random.then_some(id), state: Mutex::default() }
+    }
+
+    /// Opens the writer on a new connection, if the server recognises repetitions.
+    pub(crate) async fn open(&self, greeting: &mut Greeting) -> Result<(), StoreError> {
+        let epoch = self.begin();
+        let told = match self.id {
+            Some(id) if greeting.features() & once::REPETITION != 0 => {
+                let frame = greeting.ask(|outbox, frame| once::put_open(outbox, frame, &id, epoch)).await?;
+                if frame.kind != kind::WRITER_OPENED {
+                    return Err(nonsense("it did not open a writer"));
+                }
+                Some(once::get_opened(&frame.body).map_err(nonsense)?)
+            }
+            _ => None,
+        };
+        self.opened(epoch, told);
+        Ok(())
+    }
+
+    /// Begins a connection; returns its number.
+    fn begin(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.epoch += 1;
+        state.epoch
+    }
+
+    /// Notes what the server told at the opening of a connection.
+    fn opened(&self, epoch: u64, told: Option<WindowPosition>) {
+        let mut state = self.state.lock();
+        state.told = told;
+        state.openings.push_back((epoch, told));
+        if state.openings.len() > OPENINGS_MAX
+            && let Some((forgotten, _)) = state.openings.pop_front()
+        {
+            state.forgotten = forgotten;
+        }
+    }
+
+    /// Returns the stamp of a new write; `None` if the server would not recognise a repetition of it.
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        self.id?;
+        let mut state = self.state.lock();
+        let told = state.told?;
+        let sequence = state.sequence;
+        state.sequence += 1;
+        Some(Stamp { sequence, epoch: state.epoch, told })
+    }
+
+    /// Notes the position in the reply to a write.
+    pub(crate) fn heard(&self, stamp: &Stamp, position: u64) {
+        let mut state = self.state.lock();
+        // A reply that was taken late may be one of an earlier connection, of before the server was started again.
+        if state.epoch == stamp.epoch
+            && let Some(told) = &mut state.told
+        {
+            told.position = told.position.max(position);
+        }
+    }
+
+    /// Returns a position from before every attempt at a write so far; `None` if the server cannot recognise it any
+    /// more.
+    pub(crate) fn since(&self, stamp: &Stamp) -> Option<u64> {
+        let state = self.state.lock();
+        if state.forgotten > stamp.epoch {
+            return None;
+        }
+        let mut since = stamp.told.position;
+        for (_, told) in state.openings.iter().filter(|(epoch, _)| *epoch > stamp.epoch) {
+            since = since.min(told.filter(|told| told.window == stamp.told.window)?.position);
+        }
+        Some(since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(position: u64) -> Option<WindowPosition> {
+        Some(WindowPosition { window: [1; 16], position })
+    }
+
+    fn connect(writer: &Writer, told: Option<WindowPosition>) {
+        let epoch = writer.begin();
+        writer.opened(epoch, told);
+    }
+
+    #[test]
+    fn a_repetition_names_a_position_from_before_every_attempt() {
+        let writer = Writer::new(true);
+        assert_eq!(writer.stamp(), None, "nothing is known of the server yet");
+        connect(&writer, at(10));
+        let first = writer.stamp().unwrap();
+        writer.heard(&first, 15);
+        let second = writer.stamp().unwrap();
+        assert_eq!((first.sequence, second.sequence), (0, 1));
+        assert_eq!((writer.since(&first), writer.since(&second)), (Some(10), Some(15)));
+        connect(&writer, at(20));
+        assert_eq!((writer.since(&first), writer.since(&second)), (Some(10), Some(15)));
+        // The server lost its latest writes with the power, and counts on from where its log ends.
+        connect(&writer, at(12));
+        connect(&writer, at(40));
+        assert_eq!((writer.since(&first), writer.since(&second)), (Some(10), Some(12)));
+        // A reply of an earlier connection that is taken only now says nothing about this one.
+        writer.heard(&second, 1000);
+        assert_eq!(writer.stamp().unwrap().told.position, 40);
+    }
+
+    #[test]
+    fn another_store_or_server_recognises_nothing() {
+        for other in [None, Some(WindowPosition { window: [2; 16], position: 11 })] {
+            let writer = Writer::new(true);
+            connect(&writer, at(10));
+            let stamp = writer.stamp().unwrap();
+            connect(&writer, other);
+            assert_eq!(writer.since(&stamp), None);
+            connect(&writer, at(10));
+            assert_eq!(writer.since(&stamp), None, "the attempt may have been sent there");
+        }
+    }
+
+    #[test]
+    fn what_was_sent_too_many_connections_ago_is_not_repeated() {
+        let writer = Writer::new(true);
+        connect(&writer, at(10));
+        let stamp = writer.stamp().unwrap();
+        (0..OPENINGS_MAX).for_each(|_| connect(&writer, at(10)));
+        assert_eq!(writer.since(&stamp), Some(10));
+        connect(&writer, at(10));
+        assert_eq!(writer.since(&stamp), None);
+        assert_eq!(Writer::new(false).stamp(), None);
+    }
+}

@@ -1,0 +1,201 @@
+//! Writes whose replies are lost: repeated over the next connection, recognised there, and applied exactly once.
+
+mod support;
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use nacre_logstore::LogStore;
+use nacre_object::testkit::{MemoryStore, block_on};
+use nacre_object::*;
+use nacre_remote::{RemoteOptions, RemoteStore, kind, once};
+use nacre_rpc::{Address, Kind, ServerLimits, control};
+use support::*;
+
+/// A relay in front of a server, which cuts connections at random places.
+struct Relay {
+    address: Address,
+    over: Arc<AtomicBool>,
+    cuts: Arc<AtomicU64>,
+}
+
+fn relay(upstream: String) -> Relay {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let (over, cuts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let relay = Relay { address, over: over.clone(), cuts: cuts.clone() };
+    std::thread::spawn(move || {
+        for (index, stream) in listener.incoming().enumerate() {
+            let (client, server) = (stream.unwrap(), TcpStream::connect(&upstream).unwrap());
+            let copy = |from: &TcpStream, to: &TcpStream, mut limit: usize| {
+                let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                let (over, cuts) = (over.clone(), cuts.clone());
+                std::thread::spawn(move || {
+                    let mut buffer = [0; 1000];
+                    while let Ok(count @ 1..) = from.read(&mut buffer) {
+                        let part = if over.load(Ordering::SeqCst) { count } else { count.min(limit) };
+                        limit -= part.min(limit);
+                        if to.write_all(&buffer[..part]).is_err() || part < count {
+                            cuts.fetch_add(1, Ordering::SeqCst);
+                            break;
+                        }
+                    }
+                    let _ = to.shutdown(Shutdown::Both);
+                    let _ = from.shutdown(Shutdown::Both);
+                });
+            };
+            copy(&client, &server, 2000 + index * 7919 % 9000);
+            copy(&server, &client, 1500 + index * 6101 % 6000);
+        }
+    });
+    relay
+}
+
+fn options() -> RemoteOptions {
+    RemoteOptions { backoff_min: Duration::from_millis(1), ..Default::default() }
+}
+
+const WORKERS: u64 = 4;
+const WRITES: u64 = 300;
+
+/// A write that is not idempotent without its guards: it takes the object's next version.
+fn append(worker: u64, number: u64) -> Transaction {
+    let entry = (worker << 32 | number).to_le_bytes().to_vec();
+    Transaction::new().write(Fork::DEFAULT, number * 8, entry)
+}
+
+/// Writes from several clients through a relay that cuts their connections; returns how many replies were `Unknown`.
+/// Each object's version tells how often it was written.
+fn write_through_cuts(store: Arc<dyn ObjectStore>, options: &RemoteOptions) -> u64 {
+    let server = serve_store(store.clone(), ServerLimits::default(), None);
+    let Address::Tcp(upstream) = server.addresses()[0].clone() else { panic!("a TCP address") };
+    let relay = relay(upstream);
+    let unknown = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for worker in 0..WORKERS {
+            let (relay, unknown, store) = (&relay, &unknown, &store);
+            scope.spawn(move || {
+                let remote = RemoteStore::new(&[relay.address.clone()], options.clone()).unwrap();
+                let id: ObjectId = format!("worker-{worker}").parse().unwrap();
+                let (mut acknowledged, mut open) = (0, 0);
+                let mut number = 0;
+                while number < WRITES {
+                    // Several at once, so that a break meets writes in every state.
+                    let batch: Vec<_> = (number..number + 10)
+                        .map(|number| remote.apply(&id, append(worker, number)))
+                        .collect();
+                    for reply in batch {
+                        match block_on(reply) {
+                            Ok(Outcome::Done(_)) => acknowledged += 1,
+                            Ok(refused) => panic!("{refused:?}"),
+                            Err(error) if error.kind == ErrorKind::Unavailable => {}
+                            Err(error) if error.kind == ErrorKind::Unknown => open += 1,
+                            Err(error) => panic!("{error:?}"),
+                        }
+                    }
+                    number += 10;
+                }
+                // Guarded by the object's version, a repetition of what took effect would be refused.
+                for _ in 0..WRITES / 3 {
+                    let look = || block_on(store.apply(&id, Transaction::new().read(Read::Stat))).unwrap();
+                    let Outcome::Done(Done { version, .. }) = look() else { panic!("a read is refused") };
+                    let guarded = append(worker, 0).guard(Guard::Version { version });
+                    match block_on(remote.apply(&id, guarded)) {
+                        Ok(Outcome::Done(done)) => {
+                            assert_eq!(done.version, version + 1);
+                            acknowledged += 1;
+                        }
+                        Ok(refused) => {
+                            assert!(open > 0, "nobody else writes: {refused:?}");
+                        }
+                        Err(error) if error.kind == ErrorKind::Unavailable => {}
+                        Err(error) if error.kind == ErrorKind::Unknown => open += 1,
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+                let stat = block_on(store.apply(&id, Transaction::new().read(Read::Stat))).unwrap();
+                let Outcome::Done(Done { version, .. }) = stat else { panic!("a read is refused") };
+                assert!(
+                    (acknowledged..=acknowledged + open).contains(&version),
+                    "{version} writes took effect, {acknowledged} were acknowledged, {open} are open"
+                );
+                unknown.fetch_add(open, Ordering::SeqCst);
+            });
+        }
+    });
+    relay.over.store(true, Ordering::SeqCst);
+    assert!(relay.cuts.load(Ordering::SeqCst) > 5, "{:?} cuts", relay.cuts);
+    unknown.into_inner()
+}
+
+#[test]
+fn every_write_through_broken_connections_takes_effect_once_and_is_answered() {
+    assert_eq!(write_through_cuts(Arc::new(LogStore::memory(Default::default())), &options()), 0);
+}
+
+#[test]
+fn without_repetitions_some_writes_stay_unknown() {
+    let options = RemoteOptions { repeat_timeout: Duration::ZERO, ..options() };
+    assert!(write_through_cuts(Arc::new(MemoryStore::new()), &options) > 0);
+}
+
+#[test]
+fn a_window_that_is_too_small_leaves_writes_unknown_and_applies_none_twice() {
+    // The other writers push each write out of the window; how many stay unknown depends on who comes first.
+    write_through_cuts(Arc::new(MemoryStore::with_window(2)), &options());
+}
+
+/// Opens a raw connection as a member, and a writer on it.
+fn open_writer(server: &nacre_rpc::Server, writer: [u8; 16], epoch: u64) -> (TcpStream, WindowPosition) {
+    let mut stream = introduced(server);
+    stream.write_all(&bytes_of(|out| once::put_open(out, 1, &writer, epoch))).unwrap();
+    let frame = receive(&mut stream).unwrap();
+    assert_eq!(frame.kind, kind::WRITER_OPENED, "{:?}", control::get_failure(&frame));
+    (stream, once::get_opened(&frame.body).unwrap())
+}
+
+fn send(stream: &mut TcpStream, sequence: u64, since: Option<u64>) -> nacre_rpc::Frame {
+    let attempt = once::Attempt { sequence, since };
+    let object: ObjectId = "o".parse().unwrap();
+    let write = Transaction::new().write(Fork::DEFAULT, 0, "x");
+    let request = bytes_of(|out| {
+        assert!(once::put_apply_once(out, 9, &attempt, &object, &write).is_ok());
+    });
+    stream.write_all(&request).unwrap();
+    receive(stream).unwrap()
+}
+
+#[test]
+fn an_earlier_connection_of_a_writer_applies_nothing_more() {
+    let server = serve();
+    let (mut first, told) = open_writer(&server, [5; 16], 1);
+    assert_eq!(told.position, 0);
+    assert_eq!(send(&mut first, 0, None).kind, kind::DONE_ONCE);
+    let (mut second, told) = open_writer(&server, [5; 16], 2);
+    assert_eq!(told.position, 1);
+    // A first attempt that arrives late, on the connection that the client has given up.
+    let late = send(&mut first, 1, None);
+    assert_eq!(control::get_failure(&late).unwrap().kind, ErrorKind::Closed);
+    let (done, position) = once::get_outcome(&send(&mut second, 1, Some(1))).unwrap();
+    assert!(matches!(done.unwrap(), Outcome::Done(done) if done.version == 2));
+    assert_eq!(position, Some(2));
+    let (again, _) = once::get_outcome(&send(&mut second, 0, Some(0))).unwrap();
+    assert!(matches!(again.unwrap(), Outcome::Done(done) if done.version == 1));
+    // A connection that was opened too late ends nothing.
+    let mut third = introduced(&server);
+    third.write_all(&bytes_of(|out| once::put_open(out, 1, &[5; 16], 2))).unwrap();
+    assert_eq!(receive(&mut third).unwrap().kind, Kind::ERROR);
+    assert_eq!(send(&mut second, 7, None).kind, kind::DONE_ONCE);
+}
+
+#[test]
+fn a_numbered_write_needs_a_writer() {
+    let server = serve();
+    let mut stream = introduced(&server);
+    let refused = control::get_failure(&send(&mut stream, 0, None)).unwrap();
+    assert_eq!(refused.kind, ErrorKind::Invalid);
+    assert!(refused.message.contains("writer"), "{refused}");
+}
