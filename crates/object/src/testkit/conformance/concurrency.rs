@@ -179,7 +179,7 @@ fn fenced_sessions(t: &Trial<'_>) -> Result<(), Failure> {
         let a = t.object(&format!("{round}"));
         let last = t.effort.threads as u64 - 1;
         let ends = clients(t.effort, |number| {
-            let (store, number) = (connections.of(number as usize), number as u64);
+            let store = connections.of(number as usize);
             let own = || tx().guard(Guard::Fence { token: number });
             if number == last {
                 // The last one lets each of the others write a little, and fences it.
