@@ -13,10 +13,10 @@ pub(crate) const FORMAT: u8 = 1;
 /// The format of forks and keys as they are written today, and of older headers.
 const FORMAT_2: u8 = 2;
 /// The format of headers as they are written today.
-pub(crate) const FORMAT_3: u8 = 3;
+const FORMAT_3: u8 = 3;
 const HEADER_BYTES_1: usize = 64;
 const HEADER_BYTES_2: usize = 80;
-pub(crate) const HEADER_BYTES: usize = 92;
+const HEADER_BYTES: usize = 92;
 /// The maximum length of the header in every later format, in bytes: its format number comes first, its checksum last.
 const HEADER_BYTES_MAX: usize = 4096;
 const EXTENT_BYTES: usize = 28;
@@ -372,9 +372,9 @@ pub(crate) fn decode_key(stored: &Bytes, header: &Header) -> Option<Versioned> {
 
 /// Returns a key's version from what stands before its value; `None` if that is unsound.
 pub(crate) fn decode_key_version(stored: &[u8], header: &Header) -> Option<u64> {
-    let version = match stored.first()? {
-        &FORMAT => header.unversioned,
-        &FORMAT_2 => {
+    let version = match *stored.first()? {
+        FORMAT => header.unversioned,
+        FORMAT_2 => {
             let (body, sum) = stored.get(..KEY_HEAD_BYTES)?.split_at(KEY_HEAD_BYTES - 4);
             (sum == checksum(body).to_le_bytes()).then(|| u64_at(body, 5))?
         }
