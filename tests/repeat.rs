@@ -29,7 +29,7 @@ fn writes_under_way_are_settled_by_the_server_that_comes_back() {
                 let (uri, over, total) = (&uri, &over, &total);
                 scope.spawn(move || {
                     let store = nacre::open(uri).unwrap();
-                    let object = store.object(&format!("client-{index}")).unwrap();
+                    let object = store.object(format!("client-{index}")).unwrap();
                     let (mut acknowledged, mut unknown, mut number) = (0, 0, 0u64);
                     while !over.load(Ordering::SeqCst) {
                         let replies: Vec<_> = (0..UNDER_WAY)
@@ -71,7 +71,7 @@ fn writes_under_way_are_settled_by_the_server_that_comes_back() {
     let check = nacre::open(&address).unwrap();
     for (index, (acknowledged, unknown)) in counts.into_iter().enumerate() {
         assert_eq!(unknown, 0, "client {index}: {acknowledged} writes were acknowledged");
-        let object = check.object(&format!("client-{index}")).unwrap();
+        let object = check.object(format!("client-{index}")).unwrap();
         let look = check.apply(object.id(), Transaction::new().read(Read::Stat));
         let Outcome::Done(done) = futures::executor::block_on(look).unwrap() else {
             panic!("a read is refused")

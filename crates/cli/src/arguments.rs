@@ -74,7 +74,7 @@ pub struct Common {
 /// The commands, in the order of the help.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    Serve(serve::Args),
+    Serve(Box<serve::Args>),
     Put(transfer::PutArgs),
     Get(transfer::GetArgs),
     Write(write::Args),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nacre_object::{
-    Answer, ErrorKind, Fences, Guard, Limits, ObjectId, ObjectStore, Outcome, Read, Refusal, Reply,
-    StoreError, Transaction, Write,
+    Answer, ErrorKind, Fences, Guard, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Refusal, Reply,
+    StoreError, Transaction, WindowPosition, Write,
 };
 
 use crate::{Object, Store};
@@ -72,18 +72,37 @@ struct ForSession {
     session: u64,
 }
 
-impl ObjectStore for ForSession {
-    fn apply(&self, object: &ObjectId, mut transaction: Transaction) -> Reply<Outcome> {
+impl ForSession {
+    /// Applies a transaction; one that changes something, only if the session is not fenced.
+    fn guarded(
+        &self,
+        mut transaction: Transaction,
+        apply: impl FnOnce(Transaction) -> Reply<Outcome>,
+    ) -> Reply<Outcome> {
         if transaction.writes.is_empty() {
-            return self.inner.apply(object, transaction);
+            return apply(transaction);
         }
         // The first of all guards, so that a session that is fenced learns just that.
         transaction.guards.insert(0, Guard::Fence { token: self.session });
         let session = self.session;
-        match self.inner.apply(object, transaction) {
+        match apply(transaction) {
             Reply::Ready(result) => Reply::Ready(result.map(|result| unguarded(result, session))),
             reply => Reply::pending(async move { unguarded(reply.await, session) }),
         }
+    }
+}
+
+impl ObjectStore for ForSession {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        self.guarded(transaction, |transaction| self.inner.apply(object, transaction))
+    }
+
+    fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
+        self.guarded(transaction, |transaction| self.inner.apply_once(object, transaction, once))
+    }
+
+    fn window(&self) -> Option<WindowPosition> {
+        self.inner.window()
     }
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {

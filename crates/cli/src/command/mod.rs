@@ -28,7 +28,7 @@ use crate::session::Session;
 pub fn run(line: Line) -> Result<(), Failure> {
     let session = Session::new(&line.common);
     match line.command {
-        Command::Serve(args) => serve::run(&line.common, args),
+        Command::Serve(args) => serve::run(&line.common, *args),
         Command::Copy(args) => copy_tree::run(&session, args),
         Command::Remove(args) => remove::run(&session, args),
         Command::Keygen(args) => keygen::run(args),
