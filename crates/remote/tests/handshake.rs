@@ -122,8 +122,9 @@ fn a_changed_byte_ends_a_keyed_connection() {
     let key = ClusterKey::generate().unwrap();
     let (server, requests) = serve_counted(Some(key.clone()));
     let Address::Tcp(address) = server.addresses()[0].clone() else { panic!("a TCP address") };
-    // A relay that lets the handshake pass (64 and 18 bytes), the record by which the session begins (75), and the two by
-    // which the client joins (34 and 58), and changes one byte of what follows.
+    // A relay that lets the handshake pass (64 and 18 bytes), the record by which the session begins (75), the two by
+    // which the client joins (34 and 58), and the one by which it opens its window of writes (58), and changes one byte
+    // of what follows.
     let relay = impostor(move |mut client| {
         let mut upstream = TcpStream::connect(address).unwrap();
         let (mut back, mut forth) = (upstream.try_clone().unwrap(), client.try_clone().unwrap());
@@ -131,7 +132,7 @@ fn a_changed_byte_ends_a_keyed_connection() {
             let _ = std::io::copy(&mut back, &mut forth);
             let _ = forth.shutdown(std::net::Shutdown::Both);
         });
-        for part in [64, 18, 75, 34, 58] {
+        for part in [64, 18, 75, 34, 58, 58] {
             let mut opening = vec![0; part];
             client.read_exact(&mut opening).unwrap();
             upstream.write_all(&opening).unwrap();
@@ -142,7 +143,8 @@ fn a_changed_byte_ends_a_keyed_connection() {
         upstream.write_all(&first).unwrap();
         let _ = std::io::copy(&mut client, &mut upstream);
     });
-    let store = RemoteStore::new(&[relay], with_key(&key)).unwrap();
+    let options = RemoteOptions { repeat_timeout: Duration::from_millis(100), ..with_key(&key) };
+    let store = RemoteStore::new(&[relay], options).unwrap();
     let object = "o".parse().unwrap();
     let write = nacre_object::Transaction::new().write(nacre_object::Fork::DEFAULT, 0, "x");
     let error = block_on(nacre_object::ObjectStore::apply(&store, &object, write)).unwrap_err();

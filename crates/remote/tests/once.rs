@@ -78,7 +78,7 @@ fn write_through_cuts(store: Arc<dyn ObjectStore>, options: &RemoteOptions) -> u
         for worker in 0..WORKERS {
             let (relay, unknown, store) = (&relay, &unknown, &store);
             scope.spawn(move || {
-                let remote = RemoteStore::new(&[relay.address.clone()], options.clone()).unwrap();
+                let remote = RemoteStore::new(std::slice::from_ref(&relay.address), options.clone()).unwrap();
                 let id: ObjectId = format!("worker-{worker}").parse().unwrap();
                 let (mut acknowledged, mut open) = (0, 0);
                 let mut number = 0;
