@@ -66,4 +66,7 @@ pub enum PatternError {
         /// The number of the server.
         server: u32,
     },
+    /// A pattern that is restricted to a server is to be restricted to another.
+    #[error("the pattern is already restricted to a server")]
+    Restricted,
 }

@@ -1,7 +1,33 @@
-//! The normal form of access patterns.
+//! The normal form of access patterns (sections 3.3 and 5.2 of the paper).
+//!
+//! A [`Pattern`] is a tree of blocks, of runs (copies of a part at equal distances) and of sequences (parts one after
+//! the other), whose regions never touch each other (`node`). It is made from a description by unions and repetitions
+//! that keep it so (`build`, `union`), and is shared by all that is made from it: what lies before or behind an
+//! offset is a window on the same tree, and what is one server's is the same tree with the stripe beside it. So each
+//! of these costs the same for one region as for 2^40, and takes some words of memory.
+//!
+//! The paper's servers take a datatype apart and look at each region to find those that are theirs, which limits how
+//! they scale (section 6.1). Here a stripe is a run like others, and "the next byte that is mine" is the first common
+//! byte of two runs (`common`), which arithmetic decides.
 
-use crate::{Datatype, Description, OFFSET_MAX, PatternError};
+mod arithmetic;
+mod build;
+mod common;
+mod count;
+mod node;
+mod part;
+mod stripe;
+mod union;
+
+use crate::{Description, OFFSET_MAX, PatternError};
+use common::{Placed, Searcher};
+use node::{Node, View};
+use part::Part;
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use stripe::Striped;
+
+pub use stripe::Stripe;
 
 /// A range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,17 +52,6 @@ impl Region {
     }
 }
 
-/// The bytes of a file that are one server's: every so many bytes are the next server's, in turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stripe {
-    /// The number of bytes in a row that are one server's.
-    pub bytes: u64,
-    /// The number of servers.
-    pub servers: u32,
-    /// The number of the server, counted from 0.
-    pub server: u32,
-}
-
 /// The result of a bounded search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
@@ -50,16 +65,33 @@ pub enum Search {
 
 /// A set of bytes of a file.
 ///
-/// Its *regions* are its maximal ranges of bytes in a row: two of them never touch.
+/// Its *regions* are its maximal ranges of bytes in a row: two of them never touch. (Of a pattern that is restricted
+/// to a server among several, and of one that is cut at an offset, they are what is left of the regions.)
+///
+/// Copies share what they can, so that they are cheap.
 #[derive(Clone, Debug)]
 pub struct Pattern {
-    regions: Arc<[Region]>,
+    /// The offset of the tree's first byte.
+    at: i64,
+    tree: Option<Node>,
+    /// Bytes before this offset are not in the pattern.
+    low: i64,
+    /// Neither are bytes at or behind this one.
+    high: i64,
+    stripe: Option<Arc<Striped>>,
 }
 
 impl Pattern {
     /// Returns the pattern without a byte.
     pub fn empty() -> Pattern {
-        Pattern { regions: Arc::new([]) }
+        Pattern { at: 0, tree: None, low: 0, high: 0, stripe: None }
+    }
+
+    fn of(part: Option<Part>) -> Pattern {
+        part.map_or_else(Pattern::empty, |part| {
+            let (low, high) = (part.at, part.end());
+            Pattern { at: part.at, tree: Some(part.node), low, high, stripe: None }
+        })
     }
 
     /// Returns the pattern of one range of bytes.
@@ -68,196 +100,220 @@ impl Pattern {
     ///
     /// [`PatternError::Overflow`] where it ends past [`OFFSET_MAX`].
     pub fn contiguous(offset: u64, length: u64) -> Result<Pattern, PatternError> {
-        Pattern::list(&[Region { offset, length }])
+        build::list(&[Region { offset, length }])
     }
 
     /// Returns the pattern of ranges of bytes, in any order; they may overlap.
     ///
     /// # Errors
     ///
-    /// [`PatternError::Overflow`] where one ends past [`OFFSET_MAX`].
+    /// [`PatternError::Overflow`] where one ends past [`OFFSET_MAX`]; [`PatternError::TooManyItems`].
     pub fn list(regions: &[Region]) -> Result<Pattern, PatternError> {
-        let mut sorted: Vec<Region> = regions.iter().copied().filter(|region| region.length > 0).collect();
-        sorted.sort_unstable();
-        let mut merged: Vec<Region> = Vec::with_capacity(sorted.len());
-        for region in sorted {
-            if region.offset.checked_add(region.length).is_none_or(|end| end > OFFSET_MAX) {
-                return Err(PatternError::Overflow { what: "a region" });
-            }
-            match merged.last_mut() {
-                Some(last) if region.offset <= last.end() => {
-                    last.length = last.end().max(region.end()) - last.offset;
-                }
-                _ => merged.push(region),
-            }
-        }
-        Ok(Pattern { regions: merged.into() })
+        build::list(regions)
     }
 
     /// Returns the normal form of a description.
     ///
     /// # Errors
     ///
-    /// What is wrong with the description, or why it cannot be brought into normal form.
+    /// What is wrong with the description, or why it cannot be brought into normal form in bounded time.
     pub fn new(description: &Description) -> Result<Pattern, PatternError> {
-        match description {
-            Description::Contiguous(region) => Pattern::list(&[*region]),
-            Description::List(regions) => Pattern::list(regions),
-            Description::Datatype(view) => {
-                let mut regions = Vec::new();
-                let (_, extent) = flatten(&view.datatype, 0, &mut Vec::new())?;
-                for copy in 0..view.count as i64 {
-                    let mut part = Vec::new();
-                    flatten(&view.datatype, view.displacement as i64 + copy * extent, &mut part)?;
-                    regions.append(&mut part);
-                }
-                Pattern::list(&regions)
-            }
-        }
+        build::pattern(description)
     }
 
     /// Returns whether there is no byte.
     pub fn is_empty(&self) -> bool {
-        self.regions.is_empty()
+        self.first_from(self.low).is_none()
     }
 
     /// Returns the least region that holds all bytes; none where there is no byte.
     pub fn bounds(&self) -> Option<Region> {
-        let (first, last) = (self.regions.first()?, self.regions.last()?);
-        Some(Region { offset: first.offset, length: last.end() - first.offset })
+        let start = self.first_from(self.low)?;
+        let end = self.last_end(self.high)?;
+        Some(region(start, end))
     }
 
     /// Returns the number of regions.
+    ///
+    /// Of a pattern that is restricted to a server, it takes a number of steps that grows with the number of stripes,
+    /// or with the number of copies after which copies and stripes fall together again, whichever is less.
     pub fn region_count(&self) -> u64 {
-        self.regions.len() as u64
+        self.count().0
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of bytes. It takes as long as [`Pattern::region_count`] does.
     pub fn byte_count(&self) -> u64 {
-        self.regions.iter().map(|region| region.length).sum()
+        self.count().1
+    }
+
+    fn count(&self) -> (u64, u64) {
+        let Some(tree) = &self.tree else { return (0, 0) };
+        match &self.stripe {
+            None => count::within(tree, self.at, self.low, self.high),
+            Some(stripe) => count::striped(tree, self.at, self.low, self.high, stripe.stripe),
+        }
     }
 
     /// Returns the first region that has a byte at or after an offset, without what lies before the offset.
     pub fn next_region(&self, offset: u64) -> Option<Region> {
-        let at = self.regions.partition_point(|region| region.end() <= offset);
-        let region = self.regions.get(at)?;
-        let start = region.offset.max(offset);
-        Some(Region { offset: start, length: region.end() - start })
+        let start = self.first_from(self.low.max(signed(offset)))?;
+        let (_, mut end) = self.placed(false)?.next(start)?;
+        end = end.min(self.high);
+        if let Some(stripe) = &self.stripe {
+            end = end.min(stripe.end_of(start));
+        }
+        Some(region(start, end))
     }
 
     /// Returns the offset behind the last byte that lies before an offset; none where no byte does.
     pub fn end_before(&self, offset: u64) -> Option<u64> {
-        let at = self.regions.partition_point(|region| region.offset < offset);
-        Some(self.regions[at.checked_sub(1)?].end().min(offset))
+        self.last_end(self.high.min(signed(offset))).map(|end| end as u64)
     }
 
     /// Returns the regions in order.
     pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
-        self.regions.iter().copied()
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let region = self.next_region(at)?;
+            at = region.end();
+            Some(region)
+        })
     }
 
     /// Returns the bytes before an offset.
     pub fn before(&self, offset: u64) -> Pattern {
-        self.cut(0, offset)
+        Pattern { high: self.high.min(signed(offset)), ..self.clone() }
     }
 
     /// Returns the bytes at and after an offset.
     pub fn from(&self, offset: u64) -> Pattern {
-        self.cut(offset, OFFSET_MAX)
-    }
-
-    fn cut(&self, from: u64, to: u64) -> Pattern {
-        let cut = self.regions.iter().filter_map(|region| {
-            let (start, end) = (region.offset.max(from), region.end().min(to));
-            (start < end).then(|| Region { offset: start, length: end - start })
-        });
-        Pattern { regions: cut.collect() }
+        Pattern { low: self.low.max(signed(offset)), ..self.clone() }
     }
 
     /// Returns the bytes that are one server's.
     ///
     /// # Errors
     ///
-    /// [`PatternError::Stripe`] where the stripe is not one, or the pattern is already restricted to another.
+    /// [`PatternError::Stripe`] where the stripe is not one; [`PatternError::Restricted`] where the pattern is already
+    /// restricted to another.
     pub fn restrict(&self, stripe: Stripe) -> Result<Pattern, PatternError> {
-        let Stripe { bytes, servers, server } = stripe;
-        if bytes == 0 || server >= servers {
-            return Err(PatternError::Stripe { stripe_bytes: bytes, servers, server });
+        stripe.check()?;
+        if let Some(restricted) = &self.stripe {
+            return if restricted.stripe == stripe {
+                Ok(self.clone())
+            } else {
+                Err(PatternError::Restricted)
+            };
         }
-        let mut regions = Vec::new();
-        for region in self.regions.iter() {
-            let mut start = region.offset;
-            while start < region.end() {
-                let end = ((start / bytes + 1) * bytes).min(region.end());
-                if (start / bytes) % u64::from(servers) == u64::from(server) {
-                    regions.push(Region { offset: start, length: end - start });
-                }
-                start = end;
-            }
+        if stripe.servers == 1 {
+            return Ok(self.clone());
         }
-        Pattern::list(&regions)
+        // A pattern within one stripe is one server's, wholly.
+        if self.low < self.high && stripe.number(self.low) == stripe.number(self.high - 1) {
+            let mine = stripe.holds(self.low);
+            return Ok(if mine { self.clone() } else { Pattern::empty() });
+        }
+        match Striped::new(stripe, self.high) {
+            Some(striped) => Ok(Pattern { stripe: Some(Arc::new(striped)), ..self.clone() }),
+            None => Ok(Pattern::empty()),
+        }
     }
 
     /// Returns the first byte at or after an offset that both patterns have, however long that takes.
     pub fn first_common(&self, other: &Pattern, from: u64) -> Option<u64> {
-        match self.search_common(other, from, u32::MAX) {
-            Search::Found(offset) => Some(offset),
-            Search::Absent | Search::Paused(_) => None,
+        let mut search = Searcher { steps: u64::MAX };
+        match self.meet(other, from, &mut search) {
+            ControlFlow::Continue(found) => found.map(|offset| offset as u64),
+            // So many steps are never used up.
+            ControlFlow::Break(_) => None,
         }
     }
 
     /// Searches for the first byte at or after an offset that both patterns have, in a bounded number of steps.
     ///
-    /// The answer is never wrong: where the bound is reached, it says up to which offset there is certainly none.
-    pub fn search_common(&self, other: &Pattern, from: u64, _steps: u32) -> Search {
-        let mut at = from;
-        loop {
-            let (Some(mine), Some(others)) = (self.next_region(at), other.next_region(at)) else {
-                return Search::Absent;
-            };
-            let start = mine.offset.max(others.offset);
-            if start < mine.end().min(others.end()) {
-                return Search::Found(start);
-            }
-            at = start;
+    /// A step takes about as long as it takes to find a region at an offset. The answer is never wrong: where the
+    /// bound is reached, it says up to which offset there is certainly no common byte. A search that goes on from
+    /// there may be paused at the same offset again, so it should be given more steps.
+    pub fn search_common(&self, other: &Pattern, from: u64, steps: u32) -> Search {
+        match self.meet(other, from, &mut Searcher { steps: u64::from(steps) }) {
+            ControlFlow::Continue(Some(offset)) => Search::Found(offset as u64),
+            ControlFlow::Continue(None) => Search::Absent,
+            ControlFlow::Break(offset) => Search::Paused(offset as u64),
         }
+    }
+
+    fn meet(&self, other: &Pattern, from: u64, search: &mut Searcher) -> common::Step {
+        let (Some(mine), Some(others)) = (self.placed(false), other.placed(false)) else {
+            return ControlFlow::Continue(None);
+        };
+        let low = signed(from).max(self.low).max(other.low);
+        let high = self.high.min(other.high);
+        let stripes = [self.stripe.as_deref(), other.stripe.as_deref()];
+        let found = stripe::meet(mine, others, stripes, low, high, search)?;
+        ControlFlow::Continue(found.filter(|&offset| offset < high))
     }
 
     /// Returns the memory that the pattern takes, in bytes. What several patterns share is counted for each.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Pattern>() + self.regions.len() * size_of::<Region>()
+        let stripe = self.stripe.as_ref().map_or(0, |stripe| stripe.memory_bytes());
+        size_of::<Pattern>() + self.tree.as_ref().map_or(0, Node::memory_bytes) + stripe
+    }
+
+    /// Returns the tree at its place, or at its place in the mirror image of the file.
+    fn placed(&self, mirrored: bool) -> Option<Placed<'_>> {
+        let tree = self.tree.as_ref()?;
+        Some(place(tree, self.at, mirrored))
+    }
+
+    /// Returns the first byte at or after an offset.
+    fn first_from(&self, from: i64) -> Option<i64> {
+        self.nearest(from.max(self.low), false).filter(|&start| start < self.high)
+    }
+
+    /// Returns the offset behind the last byte before an offset.
+    fn last_end(&self, to: i64) -> Option<i64> {
+        let mirrored = self.nearest(MIRROR - to.min(self.high), true)?;
+        Some(MIRROR - mirrored).filter(|&end| end > self.low)
+    }
+
+    /// Returns the first byte at or after a position, in the file or in its mirror image, whatever the window is.
+    fn nearest(&self, from: i64, mirrored: bool) -> Option<i64> {
+        let tree = self.placed(mirrored)?;
+        let Some(stripe) = &self.stripe else {
+            let (start, _) = tree.next(from)?;
+            return Some(start.max(from));
+        };
+        let stripes = place(&stripe.tree, stripe.at, mirrored);
+        match (Searcher { steps: u64::MAX }).first(tree, stripes, from) {
+            ControlFlow::Continue(found) => found,
+            ControlFlow::Break(_) => None,
+        }
     }
 }
 
-/// Adds the regions of a datatype at a displacement, and returns its lower bound and its extent.
-fn flatten(datatype: &Datatype, at: i64, regions: &mut Vec<Region>) -> Result<(i64, i64), PatternError> {
-    let mut blocks = |of: &Datatype, stride: Option<i64>, count: u64, block: u64, unit: bool| {
-        let (_, extent) = flatten(of, 0, &mut Vec::new())?;
-        let stride = stride.unwrap_or(extent) * if unit { extent } else { 1 };
-        for i in 0..count as i64 {
-            for j in 0..block as i64 {
-                flatten(of, at + i * stride + j * extent, regions)?;
-            }
-        }
-        Ok((0, (count as i64 - 1) * stride + block as i64 * extent))
-    };
-    match datatype {
-        Datatype::Bytes(bytes) => {
-            let offset =
-                u64::try_from(at).map_err(|_| PatternError::BeforeStart { bytes: at.unsigned_abs() })?;
-            regions.push(Region { offset, length: *bytes });
-            Ok((0, *bytes as i64))
-        }
-        Datatype::Contiguous { count, of } => blocks(of, None, *count, 1, false),
-        Datatype::Vector { count, block, stride, of } => blocks(of, Some(*stride), *count, *block, true),
-        Datatype::Hvector { count, block, stride, of } => blocks(of, Some(*stride), *count, *block, false),
-        _ => Err(PatternError::Malformed("this constructor is not known yet")),
-    }
+/// The position in the mirror image of a file that its offset 0 has: a region from `start` to `end` is there from
+/// `MIRROR - end` to `MIRROR - start`.
+const MIRROR: i64 = i64::MAX;
+
+/// Returns a tree at its place, or at its place in the mirror image of the file.
+fn place(tree: &Node, at: i64, mirrored: bool) -> Placed<'_> {
+    let view = View::new(tree, mirrored);
+    Placed { view, at: if mirrored { MIRROR - at - view.span() } else { at } }
+}
+
+/// Returns an offset as a signed number; none is past the greatest.
+fn signed(offset: u64) -> i64 {
+    offset.min(OFFSET_MAX) as i64
+}
+
+fn region(start: i64, end: i64) -> Region {
+    Region { offset: start as u64, length: (end - start) as u64 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Datatype;
 
     #[test]
     fn interleaved_vectors_share_no_byte_and_overlapping_ones_do() {

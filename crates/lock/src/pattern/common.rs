@@ -1,0 +1,260 @@
+//! The first byte that two trees have in common.
+//!
+//! Both trees are in order, so each level is decided by what its two nodes are:
+//!
+//! - **A block** covers whatever the other has there: the first byte of the other within the block.
+//! - **A sequence**: its items are walked in order, but leapfrogging: an item that ends before the next byte of the
+//!   other is never looked at.
+//! - **Two runs of equal strides**: any copy of the one meets at most two copies of the other, at distances that are
+//!   the same for all copies (the *phase*). So two pairs of copies decide, or four where the search begins in the
+//!   middle of one.
+//! - **Two runs of unequal strides**: copies of the coarser run are tried in order against the whole of the other.
+//!   Where the copies are short, those that meet nothing are skipped: the numbers of those that meet something solve
+//!   a congruence with a window, whose least solution Euclid's algorithm finds. Residues repeat after
+//!   `t / gcd(s, t)` copies, so after that many without a byte in common there is none.
+//! - **Residues** come first: where all regions of both trees begin and end at fixed residues of a common divisor of
+//!   all strides and these residues do not meet, nothing does.
+//!
+//! Each of these steps is exact. The number of steps is bounded by what the caller allows.
+
+use super::arithmetic::{first_in_window, gcd};
+use super::node::{Level, View};
+use std::ops::ControlFlow;
+
+/// A view at a position.
+#[derive(Clone, Copy)]
+pub(super) struct Placed<'a> {
+    pub view: View<'a>,
+    pub at: i64,
+}
+
+/// A run at a position.
+#[derive(Clone, Copy)]
+struct Copies<'a> {
+    at: i64,
+    count: i64,
+    stride: i64,
+    of: View<'a>,
+}
+
+/// The result of a step: a byte or none. It breaks off, where the steps are used up, with a position before which
+/// there is certainly none.
+pub(super) type Step = ControlFlow<i64, Option<i64>>;
+
+/// A search with a bound.
+pub(super) struct Searcher {
+    pub steps: u64,
+}
+
+impl<'a> Placed<'a> {
+    pub fn end(self) -> i64 {
+        self.at + self.view.span()
+    }
+
+    /// Returns start and end of the first region that ends behind a position.
+    pub fn next(self, from: i64) -> Option<(i64, i64)> {
+        let (start, end) = self.view.next(from.max(self.at) - self.at)?;
+        Some((self.at + start, self.at + end))
+    }
+
+    fn item(self, number: usize) -> Placed<'a> {
+        let (at, view) = self.view.item(number);
+        Placed { view, at: self.at + at }
+    }
+}
+
+impl<'a> Copies<'a> {
+    fn copy(&self, number: i64) -> Placed<'a> {
+        Placed { view: self.of, at: self.at + number * self.stride }
+    }
+}
+
+impl Searcher {
+    fn spend(&mut self, reached: i64) -> ControlFlow<i64> {
+        if self.steps == 0 {
+            return ControlFlow::Break(reached);
+        }
+        self.steps -= 1;
+        ControlFlow::Continue(())
+    }
+
+    /// Returns the first byte at or after a position that both have.
+    pub fn first(&mut self, a: Placed<'_>, b: Placed<'_>, from: i64) -> Step {
+        let low = from.max(a.at).max(b.at);
+        let high = a.end().min(b.end());
+        if low >= high {
+            return ControlFlow::Continue(None);
+        }
+        self.spend(low)?;
+        match (a.view.level(), b.view.level()) {
+            (Level::Block, _) => ControlFlow::Continue(first_within(b, low, high)),
+            (_, Level::Block) => ControlFlow::Continue(first_within(a, low, high)),
+            _ if residues_differ(a, b) => ControlFlow::Continue(None),
+            (Level::Sequence { items }, _) => {
+                self.leapfrog(a, items, b, low, high, |search, item, from| search.first(item, b, from))
+            }
+            (_, Level::Sequence { items }) => {
+                self.leapfrog(b, items, a, low, high, |search, item, from| search.first(item, a, from))
+            }
+            (
+                Level::Run { count, stride, of },
+                Level::Run { count: other_count, stride: other_stride, of: other_of },
+            ) => {
+                let mine = Copies { at: a.at, count, stride, of };
+                let others = Copies { at: b.at, count: other_count, stride: other_stride, of: other_of };
+                if stride == other_stride {
+                    self.in_phase(mine, others, low)
+                } else if stride > other_stride {
+                    self.by_congruence(mine, others, b, low, high)
+                } else {
+                    self.by_congruence(others, mine, a, low, high)
+                }
+            }
+        }
+    }
+
+    /// Returns the first byte that an item of a sequence has in common with another tree: as `within` finds it for
+    /// an item, from a position on.
+    pub fn leapfrog<'a>(
+        &mut self,
+        sequence: Placed<'a>,
+        items: usize,
+        other: Placed<'_>,
+        low: i64,
+        high: i64,
+        mut within: impl FnMut(&mut Searcher, Placed<'a>, i64) -> Step,
+    ) -> Step {
+        let mut at = low;
+        loop {
+            self.spend(at)?;
+            let Some((start, _)) = other.next(at) else { break };
+            at = start.max(at);
+            if at >= high {
+                break;
+            }
+            let number = sequence.view.item_after(items, at - sequence.at);
+            if number == items {
+                break;
+            }
+            let item = sequence.item(number);
+            if item.at > at {
+                // The other may end before the item begins, so it is asked again from there.
+                at = item.at;
+                continue;
+            }
+            match within(self, item, at) {
+                ControlFlow::Continue(None) => at = item.end(),
+                // What was searched behind the item says nothing of the items that follow.
+                ControlFlow::Break(reached) => return ControlFlow::Break(reached.min(item.end())),
+                found => return found,
+            }
+        }
+        ControlFlow::Continue(None)
+    }
+
+    /// Two runs of equal strides.
+    fn in_phase(&mut self, a: Copies<'_>, b: Copies<'_>, low: i64) -> Step {
+        let distance = a.at - b.at;
+        let (ahead, phase) = (distance.div_euclid(a.stride), distance.rem_euclid(a.stride));
+        let mut best: Option<i64> = None;
+        // Copy `i` of `a` begins `phase` bytes behind the start of copy `i + ahead` of `b`.
+        for (shift, offset) in [(ahead, -phase), (ahead + 1, a.stride - phase)] {
+            let begin = offset.max(0);
+            let end = a.of.span().min(offset + b.of.span());
+            if begin >= end {
+                continue;
+            }
+            let last = (a.count - 1).min(b.count - 1 - shift);
+            let reached = (low - a.at - end).div_euclid(a.stride) + 1;
+            let first = reached.max(0).max(-shift);
+            for number in first..=last.min(first + 1) {
+                let copy = a.copy(number);
+                if best.is_some_and(|best| copy.at + begin >= best) {
+                    break;
+                }
+                let other = Placed { view: b.of, at: copy.at + offset };
+                let found = match self.first(copy, other, low) {
+                    ControlFlow::Continue(found) => found,
+                    // The other phase may have a byte before the one at which this one stopped.
+                    ControlFlow::Break(_) => return ControlFlow::Break(low),
+                };
+                if let Some(found) = found {
+                    best = Some(best.map_or(found, |best| best.min(found)));
+                    break;
+                }
+                // A pair that was seen as a whole speaks for all that follow.
+                if low <= copy.at + begin {
+                    break;
+                }
+            }
+        }
+        ControlFlow::Continue(best)
+    }
+
+    /// Two runs of unequal strides, the coarser first; `whole` is the finer again.
+    fn by_congruence(
+        &mut self,
+        coarse: Copies<'_>,
+        fine: Copies<'_>,
+        whole: Placed<'_>,
+        low: i64,
+        high: i64,
+    ) -> Step {
+        let span = coarse.of.span();
+        let period = fine.stride / gcd(coarse.stride as u64, fine.stride as u64) as i64;
+        let window = (span - 1).saturating_add(fine.of.span());
+        // Copies from `inner` to `inner_last` lie within the finer run and behind the start of the search, so that
+        // they meet what they would meet if the finer run had no ends.
+        let inner = (low - coarse.at + coarse.stride - 1).div_euclid(coarse.stride).max(0);
+        let fine_end = i128::from(fine.at) + i128::from(fine.count) * i128::from(fine.stride);
+        let inner_last =
+            (fine_end - i128::from(coarse.at) - i128::from(span)).div_euclid(coarse.stride.into());
+        let inner_last = inner_last.min(i128::from(coarse.count - 1)) as i64;
+        let mut number = ((low - coarse.at - span).div_euclid(coarse.stride) + 1).max(0);
+        loop {
+            if number >= coarse.count || coarse.copy(number).at >= high {
+                return ControlFlow::Continue(None);
+            }
+            if window < fine.stride {
+                let behind = i128::from(coarse.copy(number).at) + i128::from(span - 1) - i128::from(fine.at);
+                let residue = behind.rem_euclid(fine.stride.into()) as u64;
+                let (step, modulus) = (coarse.stride as u64, fine.stride as u64);
+                let Some(skip) = first_in_window(residue, step, modulus, window as u64) else {
+                    return ControlFlow::Continue(None);
+                };
+                if skip > 0 {
+                    number = number.saturating_add(skip as i64);
+                    continue;
+                }
+            }
+            if number - inner >= period && number <= inner_last {
+                number = inner_last + 1;
+                continue;
+            }
+            let copy = coarse.copy(number);
+            self.spend(low.max(copy.at))?;
+            if let Some(found) = self.first(copy, whole, low)? {
+                return ControlFlow::Continue(Some(found));
+            }
+            number += 1;
+        }
+    }
+}
+
+/// Returns the first byte of a tree within a range.
+fn first_within(tree: Placed<'_>, low: i64, high: i64) -> Option<i64> {
+    let (start, _) = tree.next(low)?;
+    Some(start.max(low)).filter(|&start| start < high)
+}
+
+/// Returns whether the residues of the regions, modulo a divisor of all distances, show that none overlap.
+fn residues_differ(a: Placed<'_>, b: Placed<'_>) -> bool {
+    let (mine, others) = (a.view.node.facts(), b.view.node.facts());
+    let divisor = gcd(mine.step, others.step);
+    if divisor == 0 {
+        return false;
+    }
+    // A region of `a` begins so far behind a region of `b`, or a divisor less that far before one.
+    let behind = (a.at - b.at).rem_euclid(divisor as i64) as u64;
+    behind >= others.longest && divisor - behind >= mine.longest
+}
