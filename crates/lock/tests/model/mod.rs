@@ -140,7 +140,10 @@ impl Bitmap {
     /// Returns the bytes of a description; none where one of them lies before the file or past so many bytes.
     pub fn new(description: &Description, bytes_max: usize) -> Option<Bitmap> {
         let mut bits = vec![false; bytes_max];
-        let mut set = |byte: i64| Some(*bits.get_mut(usize::try_from(byte).ok()?)? = true);
+        let mut set = |byte: i64| {
+            *bits.get_mut(usize::try_from(byte).ok()?)? = true;
+            Some(())
+        };
         match description {
             Description::Contiguous(region) => {
                 (region.offset..region.end()).try_for_each(|byte| set(byte as i64))?;
