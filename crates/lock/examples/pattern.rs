@@ -96,12 +96,12 @@ fn main() {
     }
     println!("irregular lists of 131,072 regions");
     let list = |phase: u64| {
-        let mut state = 1_u64;
+        let mut state = phase;
         let mut at = phase;
         let regions: Vec<Region> = (0..131_072)
             .map(|_| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                at += 64 + (state >> 60) * 4;
+                at += 64 + (state >> 60) * 4 + (state >> 40) % 2 * 2;
                 Region::new(at, 1)
             })
             .collect();

@@ -18,7 +18,8 @@
 //! Each of these steps is exact. The number of steps is bounded by what the caller allows.
 
 use super::arithmetic::{first_in_window, gcd};
-use super::node::{Level, View};
+use super::node::{Level, Node, View};
+use super::part::Part;
 use std::ops::ControlFlow;
 
 /// A view at a position.
@@ -239,6 +240,60 @@ impl Searcher {
             number += 1;
         }
     }
+}
+
+/// The maximum number of distances at which two blocks may meet for [`meetings`] to list them.
+const MEETINGS_MAX: u64 = 16;
+
+/// Returns where two runs of blocks with unequal strides have bytes in common, as runs of blocks whose stride is the
+/// least common multiple; none where they are not such runs, or the blocks meet at too many distances.
+///
+/// The distance of two blocks' starts is fixed modulo the greatest common divisor of the strides. Each distance at
+/// which blocks overlap is one congruence for the number of the copy, whose solutions are a period apart.
+pub(super) fn meetings(a: Placed<'_>, b: Placed<'_>) -> Option<Vec<Part>> {
+    let (Level::Run { count, stride, of }, Level::Run { stride: other_stride, of: other_of, .. }) =
+        (a.view.level(), b.view.level())
+    else {
+        return None;
+    };
+    let (Level::Block, Level::Block) = (of.level(), other_of.level()) else { return None };
+    let divisor = gcd(stride as u64, other_stride as u64) as i64;
+    let (bytes, other_bytes) = (of.span(), other_of.span());
+    if (bytes as u64 + other_bytes as u64) / divisor as u64 > MEETINGS_MAX {
+        return None;
+    }
+    let mut parts = Vec::new();
+    // How far the block of `a` begins behind that of `b`: from `1 - bytes` to `other_bytes - 1`.
+    let least = 1 - bytes;
+    let mut behind = least + (a.at - b.at - least).rem_euclid(divisor);
+    while behind < other_bytes {
+        // Copy `i` of `a` begins so far behind a copy of `b`.
+        let residue =
+            (i128::from(a.at) - i128::from(b.at) - i128::from(behind)).rem_euclid(other_stride.into());
+        let first = first_in_window(residue as u64, stride as u64, other_stride as u64, 1);
+        let begin = (-behind).max(0);
+        let length = bytes.min(other_bytes - behind) - begin;
+        let period = (other_stride / divisor) as i128;
+        if let Some(first) = first {
+            // Both runs limit the copies that count.
+            let (first, stride) = (i128::from(first), i128::from(stride));
+            let other_at = i128::from(a.at) + first * stride - i128::from(behind);
+            let skip = (i128::from(b.at) - other_at + period * stride - 1).div_euclid(period * stride).max(0);
+            let first = first + skip * period;
+            let last_start = i128::from(b.end()) - i128::from(other_bytes) + i128::from(behind);
+            let last = i128::from(count - 1).min((last_start - i128::from(a.at)).div_euclid(stride));
+            if first <= last {
+                let number = ((last - first) / period + 1) as u64;
+                let at = (i128::from(a.at) + first * stride) as i64 + begin;
+                let block = Node::Block(length as u64);
+                let run =
+                    if number == 1 { block } else { Node::run(number, (period * stride) as u64, block) };
+                parts.push(Part::new(at, run));
+            }
+        }
+        behind += divisor;
+    }
+    Some(parts)
 }
 
 /// Returns the first byte of a tree within a range.

@@ -196,9 +196,13 @@ fn runs(parts: Vec<Part>) -> Vec<Part> {
     out
 }
 
-/// Returns how often the first parts of a list repeat at equal distances.
+/// Returns how often the first parts of a list repeat at equal distances; the list is at least two periods long.
 fn repeats(parts: &[Part], period: usize) -> usize {
     let Some(stride) = parts[period].at.checked_sub(parts[0].at) else { return 1 };
+    // In an irregular list this comparison is the only one.
+    if parts[2 * period].at.checked_sub(parts[period].at) != Some(stride) {
+        return 1;
+    }
     let mut count = period;
     while count < parts.len()
         && parts[count].at.checked_sub(parts[count - period].at) == Some(stride)

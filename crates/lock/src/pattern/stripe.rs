@@ -4,7 +4,7 @@
 //! divide each other, and the cut tree would then be as long as the number of stripes.
 
 use super::arithmetic::lcm;
-use super::common::{Placed, Searcher, Step};
+use super::common::{Placed, Searcher, Step, meetings};
 use super::node::{Level, Node, View};
 use super::part::{Part, join};
 use crate::PatternError;
@@ -107,7 +107,8 @@ impl Striped {
 /// Returns the first byte from `low` to `high` that two trees and the stripes beside them have.
 ///
 /// A byte that both trees have but the stripes have not is followed by the next stripe, in which the next bytes of
-/// both are sought. What all of them have repeats with the least common multiple of their strides, so that the
+/// both are sought. Where two runs meet in a few places of a common period, these places are runs themselves, and
+/// the stripe is the second of two runs again. In any case, what all of them have repeats with the least common multiple of their strides, so that the
 /// search ends after that many bytes.
 pub(super) fn meet(
     a: Placed<'_>,
@@ -138,6 +139,20 @@ pub(super) fn meet(
         return search.leapfrog(b, items, a, low, high, |search, item, from| {
             meet(item, a, stripes, from, high, search)
         });
+    }
+    // Where two runs meet in a few runs, these are sought in the stripes.
+    if let ([Some(striped), None] | [None, Some(striped)], Some(parts)) = (stripes, meetings(a, b)) {
+        let mut best = None;
+        for part in &parts {
+            let part = Placed { view: View::new(&part.node, false), at: part.at };
+            let found = match search.first(part, striped.placed(), low) {
+                ControlFlow::Continue(found) => found,
+                // Another of the runs may have a byte before the one at which this one stopped.
+                ControlFlow::Break(_) => return ControlFlow::Break(low),
+            };
+            best = best.into_iter().chain(found).min();
+        }
+        return ControlFlow::Continue(best.filter(|&found| found < high));
     }
     // None of the ends matters before `high`: up to there a byte and the one a period later are both in or both out.
     let strides = stripes.iter().flatten().map(|striped| striped.stripe.round() as u64);
