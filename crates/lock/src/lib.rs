@@ -11,9 +11,13 @@
 #![forbid(unsafe_code)]
 
 mod datatype;
+mod encoding;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod limit;
 pub mod pattern;
+mod text;
 
 pub use datatype::{Block, Datatype, Description, Distribution, FileView, Member, Order};
 pub use error::PatternError;
