@@ -165,6 +165,18 @@ impl Pattern {
         Some(region(start, end))
     }
 
+    /// Searches for the first byte at or after an offset in a bounded number of steps.
+    ///
+    /// It takes few steps, unless the pattern is restricted to a server and was made to evade its stripes.
+    pub fn search_next(&self, offset: u64, steps: u32) -> Search {
+        let from = self.low.max(signed(offset));
+        match self.nearest(from, false, &mut Searcher { steps: u64::from(steps) }) {
+            ControlFlow::Continue(Some(start)) if start < self.high => Search::Found(start as u64),
+            ControlFlow::Continue(_) => Search::Absent,
+            ControlFlow::Break(reached) => Search::Paused(reached as u64),
+        }
+    }
+
     /// Returns the offset behind the last byte that lies before an offset; none where no byte does.
     pub fn end_before(&self, offset: u64) -> Option<u64> {
         self.last_end(self.high.min(signed(offset))).map(|end| end as u64)
@@ -267,26 +279,29 @@ impl Pattern {
 
     /// Returns the first byte at or after an offset.
     fn first_from(&self, from: i64) -> Option<i64> {
-        self.nearest(from.max(self.low), false).filter(|&start| start < self.high)
+        self.nearest_at_last(from.max(self.low), false).filter(|&start| start < self.high)
     }
 
     /// Returns the offset behind the last byte before an offset.
     fn last_end(&self, to: i64) -> Option<i64> {
-        let mirrored = self.nearest(MIRROR - to.min(self.high), true)?;
+        let mirrored = self.nearest_at_last(MIRROR - to.min(self.high), true)?;
         Some(MIRROR - mirrored).filter(|&end| end > self.low)
     }
 
-    /// Returns the first byte at or after a position, in the file or in its mirror image, whatever the window is.
-    fn nearest(&self, from: i64, mirrored: bool) -> Option<i64> {
-        let tree = self.placed(mirrored)?;
-        let Some(stripe) = &self.stripe else {
-            let (start, _) = tree.next(from)?;
-            return Some(start.max(from));
-        };
-        let stripes = place(&stripe.tree, stripe.at, mirrored);
-        match (Searcher { steps: u64::MAX }).first(tree, stripes, from) {
+    fn nearest_at_last(&self, from: i64, mirrored: bool) -> Option<i64> {
+        match self.nearest(from, mirrored, &mut Searcher { steps: u64::MAX }) {
             ControlFlow::Continue(found) => found,
+            // So many steps are never used up.
             ControlFlow::Break(_) => None,
+        }
+    }
+
+    /// Returns the first byte at or after a position, in the file or in its mirror image, whatever the window is.
+    fn nearest(&self, from: i64, mirrored: bool, search: &mut Searcher) -> common::Step {
+        let Some(tree) = self.placed(mirrored) else { return ControlFlow::Continue(None) };
+        match &self.stripe {
+            None => ControlFlow::Continue(tree.next(from).map(|(start, _)| start.max(from))),
+            Some(stripe) => search.first(tree, place(&stripe.tree, stripe.at, mirrored), from),
         }
     }
 }
