@@ -22,4 +22,4 @@ mod text;
 pub use datatype::{Block, Datatype, Description, Distribution, FileView, Member, Order};
 pub use error::PatternError;
 pub use limit::{DEPTH_MAX, DESCRIPTION_BYTES_MAX, ITEMS_MAX, OFFSET_MAX};
-pub use pattern::{Pattern, Region, Search, Stripe};
+pub use pattern::{Count, Pattern, Region, Search, Stripe};

@@ -21,6 +21,7 @@ mod union;
 
 use crate::{Description, OFFSET_MAX, PatternError};
 use common::{Placed, Searcher};
+use count::Counter;
 use node::{Node, View};
 use part::Part;
 use std::ops::ControlFlow;
@@ -50,6 +51,15 @@ impl Region {
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
+}
+
+/// The size of a pattern.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// The number of regions.
+    pub regions: u64,
+    /// The number of bytes.
+    pub bytes: u64,
 }
 
 /// The result of a bounded search.
@@ -133,24 +143,28 @@ impl Pattern {
         Some(region(start, end))
     }
 
-    /// Returns the number of regions.
-    ///
-    /// Of a pattern that is restricted to a server, it takes a number of steps that grows with the number of stripes,
-    /// or with the number of copies after which copies and stripes fall together again, whichever is less.
+    /// Returns the number of regions, however long that takes; see [`Pattern::count`].
     pub fn region_count(&self) -> u64 {
-        self.count().0
+        self.count(u64::MAX).map_or(0, |count| count.regions)
     }
 
-    /// Returns the number of bytes. It takes as long as [`Pattern::region_count`] does.
+    /// Returns the number of bytes, however long that takes; see [`Pattern::count`].
     pub fn byte_count(&self) -> u64 {
-        self.count().1
+        self.count(u64::MAX).map_or(0, |count| count.bytes)
     }
 
-    fn count(&self) -> (u64, u64) {
-        let Some(tree) = &self.tree else { return (0, 0) };
+    /// Returns the numbers of regions and bytes, if that takes no more than so many steps.
+    ///
+    /// One step suffices, unless the pattern is restricted to a server. Then the number of steps grows with the number
+    /// of stripes, or with the number of copies after which copies and stripes fall together again, whichever is less.
+    pub fn count(&self, steps: u64) -> Option<Count> {
+        let Some(tree) = &self.tree else { return Some(Count::default()) };
         match &self.stripe {
-            None => count::within(tree, self.at, self.low, self.high),
-            Some(stripe) => count::striped(tree, self.at, self.low, self.high, stripe.stripe),
+            None => Some(count::within(tree, self.at, self.low, self.high)),
+            Some(stripe) => {
+                let mut counter = Counter { stripe: stripe.stripe, steps };
+                counter.count(tree, self.at, self.low, self.high)
+            }
         }
     }
 
@@ -167,7 +181,7 @@ impl Pattern {
 
     /// Searches for the first byte at or after an offset in a bounded number of steps.
     ///
-    /// It takes few steps, unless the pattern is restricted to a server and was made to evade its stripes.
+    /// It takes few steps, unless the pattern is restricted to a server and evades its stripes.
     pub fn search_next(&self, offset: u64, steps: u32) -> Search {
         let from = self.low.max(signed(offset));
         match self.nearest(from, false, &mut Searcher { steps: u64::from(steps) }) {
@@ -207,7 +221,8 @@ impl Pattern {
     /// # Errors
     ///
     /// [`PatternError::Stripe`] where the stripe is not one; [`PatternError::Restricted`] where the pattern is already
-    /// restricted to another.
+    /// restricted to another; [`PatternError::EvadesStripes`] where the next byte of the server cannot always be found
+    /// in bounded time.
     pub fn restrict(&self, stripe: Stripe) -> Result<Pattern, PatternError> {
         stripe.check()?;
         if let Some(restricted) = &self.stripe {
@@ -224,6 +239,9 @@ impl Pattern {
         if self.low < self.high && stripe.number(self.low) == stripe.number(self.high - 1) {
             let mine = stripe.holds(self.low);
             return Ok(if mine { self.clone() } else { Pattern::empty() });
+        }
+        if let Some(tree) = &self.tree {
+            stripe::check_steps(tree, stripe)?;
         }
         match Striped::new(stripe, self.high) {
             Some(striped) => Ok(Pattern { stripe: Some(Arc::new(striped)), ..self.clone() }),

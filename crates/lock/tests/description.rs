@@ -3,7 +3,7 @@
 mod model;
 
 use nacre_lock::{
-    DEPTH_MAX, Datatype, Description, ITEMS_MAX, OFFSET_MAX, Pattern, PatternError, Region, Stripe,
+    DEPTH_MAX, Datatype, Description, ITEMS_MAX, OFFSET_MAX, Pattern, PatternError, Region, Search, Stripe,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -297,6 +297,30 @@ fn hostile_descriptions_are_refused_or_served_in_bounded_time_and_memory() {
     // Deep nests that overlap at each level.
     let nest = (0..30).fold(Datatype::byte(), |of, level| of.hvector(3, 1, (1 << level) + 1));
     bounded(&nest.at(0));
+}
+
+/// A nest of runs each of whose copies lies between the stripes of a server, at another place on every level.
+#[test]
+fn patterns_that_evade_the_stripes_of_a_server_are_answered_or_refused_in_bounded_time() {
+    let stripe = Stripe { bytes: 1 << 16, servers: 7, server: 3 };
+    let round = 7 << 16;
+    let evading = |levels: u32| {
+        let mut datatype = Datatype::byte();
+        for level in 0..levels {
+            // Copies drift by less than the distance of two stripes in all.
+            datatype = datatype.hvector(1000, 1, (round << (10 * level)) + 1);
+        }
+        Pattern::new(&datatype.at(1 << 18)).unwrap()
+    };
+    for levels in 1..3 {
+        let restricted = evading(levels).restrict(stripe).unwrap();
+        assert!(restricted.is_empty(), "{levels}");
+        assert_eq!(restricted.count(u64::MAX), Some(nacre_lock::Count::default()));
+        // One level is decided by arithmetic; for two, each copy of the outer level is looked at.
+        let searched = if levels == 1 { Search::Absent } else { Search::Paused(1 << 18) };
+        assert_eq!(restricted.search_next(0, 1), searched);
+    }
+    assert_eq!(evading(4).restrict(stripe).unwrap_err(), PatternError::EvadesStripes);
 }
 
 /// Brings a description into normal form, or has it refused; either takes no more memory than its limits allow.

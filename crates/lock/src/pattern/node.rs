@@ -60,6 +60,8 @@ pub(super) struct Facts {
     pub first: u64,
     /// The length of the longest region.
     pub longest: u64,
+    /// The greatest distance from the end of a region to the start of the next.
+    pub gap: u64,
 }
 
 impl Node {
@@ -72,6 +74,7 @@ impl Node {
             bytes: count * part.bytes,
             regions: count * part.regions,
             step: gcd(stride, part.step),
+            gap: part.gap.max(stride - part.span),
             ..part
         };
         // Copies of a run that follow each other in its own rhythm are one longer run.
@@ -87,10 +90,11 @@ impl Node {
     /// Creates a sequence of at least two items, which are in order, with gaps; the first is at 0.
     pub fn sequence(items: Vec<Item>) -> Node {
         let first = items[0].node.facts().first;
-        let mut facts = Facts { span: 0, bytes: 0, regions: 0, step: 0, first, longest: 0 };
+        let mut facts = Facts { span: 0, bytes: 0, regions: 0, step: 0, first, longest: 0, gap: 0 };
         for item in &items {
             let part = item.node.facts();
             debug_assert!(item.at > facts.span || item.at == 0 && facts.span == 0);
+            facts.gap = facts.gap.max(part.gap).max(item.at - facts.span);
             facts.span = item.at + part.span;
             facts.bytes += part.bytes;
             facts.regions += part.regions;
@@ -105,7 +109,7 @@ impl Node {
     pub fn facts(&self) -> Facts {
         match self {
             &Node::Block(bytes) => {
-                Facts { span: bytes, bytes, regions: 1, step: 0, first: bytes, longest: bytes }
+                Facts { span: bytes, bytes, regions: 1, step: 0, first: bytes, longest: bytes, gap: 0 }
             }
             Node::Run(run) => run.facts,
             Node::Sequence(sequence) => sequence.facts,

@@ -3,7 +3,7 @@
 //! A stripe is kept beside the tree of a pattern and never cut out of it: strides of a pattern and of stripes seldom
 //! divide each other, and the cut tree would then be as long as the number of stripes.
 
-use super::arithmetic::lcm;
+use super::arithmetic::{gcd, lcm};
 use super::common::{Placed, Searcher, Step, meetings};
 use super::node::{Level, Node, View};
 use super::part::{Part, join};
@@ -50,6 +50,48 @@ impl Stripe {
     /// Returns whether an offset is the server's.
     pub(super) fn holds(self, offset: i64) -> bool {
         self.number(offset) % i64::from(self.servers) == i64::from(self.server)
+    }
+}
+
+/// The maximum number of steps that the search for the next byte of a server may take.
+///
+/// It is far above what arrays of a few dimensions need; patterns that were made to evade the stripes of a server at
+/// every level are above it.
+const STEPS_MAX: u64 = 1 << 22;
+
+/// Checks that the next byte in a server's stripes is always found within [`STEPS_MAX`] steps.
+pub(super) fn check_steps(tree: &Node, stripe: Stripe) -> Result<(), PatternError> {
+    if steps(tree, stripe) > STEPS_MAX { Err(PatternError::EvadesStripes) } else { Ok(()) }
+}
+
+/// Returns a bound on the number of steps in which a byte within the stripes is found, or that there is none.
+fn steps(tree: &Node, stripe: Stripe) -> u64 {
+    /// The number of copies that are tried at the ends of a range, where copies may be cut.
+    const ENDS: u64 = 4;
+    let round = stripe.round() as u64;
+    // A tree that is longer than two rounds and has no gap as long as a stripe has a byte in every stripe.
+    let dense = |tree: &Node| tree.span() / 2 >= round && tree.facts().gap < stripe.bytes;
+    match tree {
+        Node::Block(_) => 1,
+        Node::Sequence(sequence) => {
+            sequence.items.iter().fold(0_u64, |sum, item| sum.saturating_add(steps(&item.node, stripe)))
+        }
+        Node::Run(run) => {
+            let common = gcd(run.stride, round);
+            if dense(tree) && matches!(run.of, Node::Block(_)) || run.stride == round {
+                // One phase, or a byte in the first whole stripe.
+                return steps(&run.of, stripe).saturating_mul(ENDS);
+            }
+            if run.stride < round {
+                // Stripes are tried in order, each by one look into the run.
+                return (run.stride / common).min(tree.span() / round) + ENDS;
+            }
+            match &run.of {
+                Node::Block(_) => ENDS,
+                of if dense(of) => steps(of, stripe).saturating_mul(ENDS),
+                of => (round / common + ENDS).min(run.count).saturating_mul(steps(of, stripe)),
+            }
+        }
     }
 }
 
