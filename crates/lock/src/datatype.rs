@@ -9,6 +9,8 @@
 //! - bytes that a description names twice are locked once, and a request never conflicts with itself;
 //! - blocks, counts and members of size 0 are allowed and name no byte. A pattern may be empty.
 
+use crate::PatternError;
+use crate::limit::DEPTH_MAX;
 use crate::pattern::Region;
 
 /// A description of the bytes of a file that an operation accesses.
@@ -220,6 +222,28 @@ impl Datatype {
             order: Order::C,
             of: Box::new(self),
         }
+    }
+
+    /// Checks that no more than [`DEPTH_MAX`] datatypes stand in each other.
+    pub(crate) fn check_depth(&self) -> Result<(), PatternError> {
+        fn check(datatype: &Datatype, left: usize) -> Result<(), PatternError> {
+            let left = left.checked_sub(1).ok_or(PatternError::TooDeep)?;
+            match datatype {
+                Datatype::Bytes(_) => Ok(()),
+                Datatype::Struct { members } => members.iter().try_for_each(|member| check(&member.of, left)),
+                Datatype::Contiguous { of, .. }
+                | Datatype::Vector { of, .. }
+                | Datatype::Hvector { of, .. }
+                | Datatype::Indexed { of, .. }
+                | Datatype::Hindexed { of, .. }
+                | Datatype::IndexedBlock { of, .. }
+                | Datatype::HindexedBlock { of, .. }
+                | Datatype::Subarray { of, .. }
+                | Datatype::Darray { of, .. }
+                | Datatype::Resized { of, .. } => check(of, left),
+            }
+        }
+        check(self, DEPTH_MAX)
     }
 
     /// Returns the description of one copy of this type laid over a file from an offset on.

@@ -185,6 +185,8 @@ fn the_last_byte_of_a_file_can_be_locked_and_the_one_behind_it_cannot() {
         "subarray(sizes=[4611686018427387904, 4], subsizes=[1, 1], starts=[0, 0])".into(),
         "darray(rank=0, sizes=[4], distributions=[cyclic(9223372036854775808)], processes=[4])".into(),
         "indexed(blocks=[1@9223372036854775807], of=bytes(9))".into(),
+        "struct(1@-4611686018427387904 bytes(4611686018427387905), 1@0 bytes(9223372036854775807))".into(),
+        "struct(1@-9223372036854775808 byte, 1@9223372036854775806 byte)".into(),
     ] {
         let refused = Pattern::new(&parsed(&text)).expect_err(&text);
         assert!(matches!(refused, PatternError::Overflow { .. }), "{text}: {refused}");
@@ -206,6 +208,50 @@ fn enormous_counts_of_regular_patterns_are_no_burden() {
         Pattern::new(&parsed("view(displacement=1, of=vector(count=1152921504606846976, stride=7))"))
             .unwrap();
     assert_eq!(pattern.first_common(&others, 1 << 62), Some((1 << 62) + 11));
+}
+
+#[test]
+fn regular_lists_become_runs_that_take_no_more_memory_than_the_datatype() {
+    for text in [
+        "vector(count=5000, block=1, stride=64)",
+        "subarray(sizes=[50, 60, 70], subsizes=[20, 30, 7], starts=[5, 6, 7], of=bytes(8))",
+        "hvector(count=900, stride=100, of=struct(1@0 bytes(3), 1@10 bytes(4), 2@20 bytes(5), 1@77 byte))",
+        "darray(rank=1, sizes=[200, 300], distributions=[cyclic(2), cyclic], processes=[2, 2])",
+    ] {
+        let pattern = Pattern::new(&parsed(text)).unwrap();
+        let mut regions: Vec<Region> = pattern.regions().collect();
+        regions.reverse();
+        let list = Pattern::list(&regions).unwrap();
+        assert!(list.regions().eq(pattern.regions()), "{text}");
+        assert!(list.memory_bytes() <= pattern.memory_bytes(), "{text}: {list:?} and {pattern:?}");
+        assert!(list.memory_bytes() < 1000, "{text}: {}", list.memory_bytes());
+    }
+}
+
+/// Ranks that share a file by rows, columns, blocks or turns never meet, and together have all of it.
+#[test]
+fn the_parts_of_a_distributed_array_are_disjoint_and_whole() {
+    for distributions in ["block, block", "cyclic(3), block", "cyclic, cyclic(5)", "none, cyclic(2)"] {
+        let rows = if distributions.starts_with("none") { 1 } else { 4 };
+        let part = |rank| {
+            let text = format!(
+                "darray(rank={rank}, sizes=[1001, 2003], distributions=[{distributions}], \
+                 processes=[{rows}, 4], of=bytes(8))"
+            );
+            Pattern::new(&parsed(&text)).unwrap()
+        };
+        let parts: Vec<Pattern> = (0..4 * rows).map(part).collect();
+        assert_eq!(parts.iter().map(Pattern::byte_count).sum::<u64>(), 1001 * 2003 * 8, "{distributions}");
+        for (number, part) in parts.iter().enumerate() {
+            for other in &parts[..number] {
+                // Every pair is decided by arithmetic.
+                assert_eq!(part.search_common(other, 0, 1000), Search::Absent, "{distributions}");
+                let stripe = Stripe { bytes: 1 << 16, servers: 3, server: 1 };
+                let (mine, others) = (part.restrict(stripe).unwrap(), other.restrict(stripe).unwrap());
+                assert_eq!(mine.search_common(&others, 0, 1000), Search::Absent, "{distributions}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -268,6 +314,13 @@ fn hostile_descriptions_are_refused_or_served_in_bounded_time_and_memory() {
     let nested = |depth| (1..depth).fold(Datatype::byte(), |of, _| of.contiguous(2));
     assert!(Pattern::new(&nested(DEPTH_MAX).at(0)).is_ok());
     assert_eq!(Pattern::new(&nested(DEPTH_MAX + 1).at(0)).unwrap_err(), PatternError::TooDeep);
+    let structs = |depth| {
+        let member = |of| nacre_lock::Member { count: 1, displacement: 0, of };
+        (1..depth).fold(Datatype::byte(), |of, _| Datatype::Struct { members: vec![member(of)] }).at(1)
+    };
+    assert_eq!(parsed(&structs(DEPTH_MAX).to_string()), structs(DEPTH_MAX));
+    assert_eq!(Description::decode(&structs(DEPTH_MAX).encode()), Ok(structs(DEPTH_MAX)));
+    assert_eq!(structs(DEPTH_MAX + 1).to_string().parse::<Description>(), Err(PatternError::TooDeep));
     // More items than are allowed, announced and given.
     assert_eq!(Description::decode(&[2, 255, 255, 255, 255, 15]), Err(PatternError::TooManyItems));
     let many = Description::List(vec![Region::new(0, 1); ITEMS_MAX + 1]);

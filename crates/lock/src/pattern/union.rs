@@ -41,6 +41,10 @@ impl Budget {
 /// Returns the union of parts in any order, which may overlap.
 pub(super) fn unite(mut parts: Vec<Part>, budget: &mut Budget) -> Result<Vec<Part>, PatternError> {
     parts.sort_unstable_by_key(|part| part.at);
+    // From here on all distances are below 2^63.
+    if let (Some(first), Some(end)) = (parts.first(), parts.iter().map(Part::end).max()) {
+        end.checked_sub(first.at).ok_or(PatternError::Overflow { what: "the span of a datatype" })?;
+    }
     if parts.is_sorted_by(|left, right| left.end() < right.at) {
         return Ok(compress(parts));
     }
@@ -153,7 +157,7 @@ fn union_lists(
                     // Copies that lie within the block are dropped, and the next one is taken apart.
                     if let Node::Run(run) = &b.node {
                         let (run, at) = (run.clone(), b.at);
-                        let within = copies_before(&run, end - at + 1);
+                        let within = copies_before(&run, (end - at).saturating_add(1));
                         if within > 0 {
                             right.pop();
                             right.push(copies(&run, at, within, run.count as i64 - within));

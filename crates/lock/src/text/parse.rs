@@ -16,34 +16,11 @@ impl FromStr for Description {
     /// [`PatternError::Syntax`] with the position of what is wrong; [`PatternError::TooDeep`] or
     /// [`PatternError::TooManyItems`] where a limit is exceeded.
     fn from_str(text: &str) -> Result<Description, PatternError> {
-        let value = parse(text)?;
-        let Kind::Name(name, _) = &value.kind else {
-            return Err(wrong(value.position, "expected the name of a pattern or a datatype"));
-        };
-        match name.as_str() {
-            "range" => {
-                let mut arguments = Arguments::of(value)?;
-                let region =
-                    Region { offset: arguments.unsigned("offset")?, length: arguments.unsigned("length")? };
-                arguments.end()?;
-                Ok(Description::Contiguous(region))
-            }
-            "list" => {
-                let arguments = Arguments::of(value)?;
-                arguments.unnamed()?.into_iter().map(region).collect::<Result<_, _>>().map(Description::List)
-            }
-            "view" => {
-                let mut arguments = Arguments::of(value)?;
-                let view = FileView {
-                    displacement: arguments.optional("displacement")?.map_or(Ok(0), unsigned)?,
-                    count: arguments.optional("count")?.map_or(Ok(1), unsigned)?,
-                    datatype: *arguments.of_type()?,
-                };
-                arguments.end()?;
-                Ok(Description::Datatype(view))
-            }
-            _ => datatype(value).map(|datatype| datatype.at(0)),
+        let description = description(parse(text)?)?;
+        if let Description::Datatype(view) = &description {
+            view.datatype.check_depth()?;
         }
+        Ok(description)
     }
 }
 
@@ -56,7 +33,39 @@ impl FromStr for Datatype {
     ///
     /// Those of a description.
     fn from_str(text: &str) -> Result<Datatype, PatternError> {
-        datatype(parse(text)?)
+        let datatype = datatype(parse(text)?)?;
+        datatype.check_depth()?;
+        Ok(datatype)
+    }
+}
+
+fn description(value: Value) -> Result<Description, PatternError> {
+    let Kind::Name(name, _) = &value.kind else {
+        return Err(wrong(value.position, "expected the name of a pattern or a datatype"));
+    };
+    match name.as_str() {
+        "range" => {
+            let mut arguments = Arguments::of(value)?;
+            let region =
+                Region { offset: arguments.unsigned("offset")?, length: arguments.unsigned("length")? };
+            arguments.end()?;
+            Ok(Description::Contiguous(region))
+        }
+        "list" => {
+            let arguments = Arguments::of(value)?;
+            arguments.unnamed()?.into_iter().map(region).collect::<Result<_, _>>().map(Description::List)
+        }
+        "view" => {
+            let mut arguments = Arguments::of(value)?;
+            let view = FileView {
+                displacement: arguments.optional("displacement")?.map_or(Ok(0), unsigned)?,
+                count: arguments.optional("count")?.map_or(Ok(1), unsigned)?,
+                datatype: *arguments.of_type()?,
+            };
+            arguments.end()?;
+            Ok(Description::Datatype(view))
+        }
+        _ => datatype(value).map(|datatype| datatype.at(0)),
     }
 }
 

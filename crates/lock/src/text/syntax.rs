@@ -3,8 +3,9 @@
 use crate::PatternError;
 use crate::limit::{DEPTH_MAX, ITEMS_MAX};
 
-/// The maximum number of brackets that are open at a time: a list stands in a datatype, and a view around all.
-const OPEN_MAX: usize = DEPTH_MAX + 2;
+/// The maximum number of values that stand inside each other: a datatype may be behind a block, within which it is a
+/// value of its own; a list with an item that has an argument stands in a datatype, and a view around all.
+const OPEN_MAX: usize = 2 * DEPTH_MAX + 4;
 
 /// A value, and the position of its first character, counted from 1.
 #[derive(Debug)]
