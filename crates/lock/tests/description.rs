@@ -342,6 +342,11 @@ fn hostile_descriptions_are_refused_or_served_in_bounded_time_and_memory() {
         })
         .collect();
     bounded(&Datatype::Struct { members }.at(0));
+    // Runs whose copies lie far apart and alternate, so that nothing is taken apart.
+    bounded(&parsed(
+        "view(displacement=92481057, count=1757, of=vector(count=93747945, block=32, stride=28, \
+         of=vector(count=1, block=4572, stride=-3, of=vector(count=10, block=1, stride=-6, of=bytes(48)))))",
+    ));
     // Indexed blocks of indexed blocks: 2^16 squared pieces, which overlap.
     let displacements: Vec<i64> = (0..1 << 16).map(|i| i * i % 1_000_003 * 3).collect();
     let indexed =

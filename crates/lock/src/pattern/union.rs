@@ -11,8 +11,12 @@ use super::node::{Node, Run};
 use super::part::{Part, compress, copies, cut, join, position};
 use crate::PatternError;
 
-/// The maximum number of steps of one normal form.
+/// The maximum number of copies and items into which parts are taken for one normal form.
 const STEPS_MAX: usize = 1 << 18;
+
+/// The maximum number of parts that are looked at in all unions for one normal form. Where runs whose copies lie far
+/// apart interleave, parts are many although nothing is taken apart.
+const LOOKS_MAX: usize = 1 << 21;
 
 /// The number of common periods of two runs from which on one of them is made and repeated.
 const PERIODS_MIN: u64 = 3;
@@ -23,17 +27,24 @@ const UNIONS_DEEP_MAX: usize = 200;
 /// What may still be taken apart.
 pub(super) struct Budget {
     steps: usize,
+    looks: usize,
     depth: usize,
 }
 
 impl Budget {
     pub fn new() -> Budget {
-        Budget { steps: STEPS_MAX, depth: 0 }
+        Budget { steps: STEPS_MAX, looks: LOOKS_MAX, depth: 0 }
     }
 
     pub fn spend(&mut self, steps: usize) -> Result<(), PatternError> {
         let left = self.steps.checked_sub(steps);
         self.steps = left.ok_or(PatternError::TooIrregular { pieces_max: STEPS_MAX })?;
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<(), PatternError> {
+        let left = self.looks.checked_sub(1);
+        self.looks = left.ok_or(PatternError::TooIrregular { pieces_max: STEPS_MAX })?;
         Ok(())
     }
 }
@@ -48,8 +59,28 @@ pub(super) fn unite(mut parts: Vec<Part>, budget: &mut Budget) -> Result<Vec<Par
     if parts.is_sorted_by(|left, right| left.end() < right.at) {
         return Ok(compress(parts));
     }
+    let mut out = Vec::with_capacity(parts.len());
+    let mut parts = parts.into_iter().peekable();
+    // Parts that neither overlap nor touch others stay as they are.
+    while let Some(part) = parts.next() {
+        let mut end = part.end();
+        let mut cluster = vec![part];
+        while let Some(next) = parts.next_if(|next| next.at <= end) {
+            end = end.max(next.end());
+            cluster.push(next);
+        }
+        out.extend(unite_cluster(cluster, budget)?);
+    }
+    Ok(compress(out))
+}
+
+/// Returns the union of parts that are sorted by their start.
+fn unite_cluster(mut parts: Vec<Part>, budget: &mut Budget) -> Result<Vec<Part>, PatternError> {
+    if parts.len() == 1 {
+        return Ok(parts);
+    }
     if parts.iter().all(|part| matches!(part.node, Node::Block(_))) {
-        return Ok(compress(merge_blocks(parts)));
+        return Ok(merge_blocks(parts));
     }
     // Halves are united first, so that a part is looked at a logarithmic number of times.
     let second = parts.split_off(parts.len() / 2);
@@ -96,6 +127,7 @@ fn union_lists(
     right.reverse();
     let mut out = Vec::with_capacity(left.len() + right.len());
     while let (Some(a), Some(b)) = (left.last(), right.last()) {
+        budget.look()?;
         if a.end() < b.at {
             out.extend(left.pop());
             continue;
