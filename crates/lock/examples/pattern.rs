@@ -8,15 +8,18 @@ use nacre_lock::{Datatype, Description, Pattern, Region, Search, Stripe};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// The least time for which an operation is repeated.
-const MEASURED: Duration = Duration::from_millis(100);
+/// The least time for which an operation is repeated in a round.
+const ROUND: Duration = Duration::from_micros(500);
 
-/// Returns the time of an operation in nanoseconds: the least mean of five rounds.
+/// The number of rounds, of which the quickest counts: in some of them nothing else runs on the processor.
+const ROUNDS: usize = 50;
+
+/// Returns the time of an operation in nanoseconds: the least mean of the rounds.
 fn nanoseconds<T>(mut operation: impl FnMut() -> T) -> f64 {
     let mut least = f64::MAX;
-    for _ in 0..5 {
+    for _ in 0..ROUNDS {
         let (begun, mut count) = (Instant::now(), 0_u32);
-        while begun.elapsed() < MEASURED / 5 {
+        while begun.elapsed() < ROUND {
             black_box(operation());
             count += 1;
         }

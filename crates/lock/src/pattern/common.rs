@@ -3,8 +3,8 @@
 //! Both trees are in order, so each level is decided by what its two nodes are:
 //!
 //! - **A block** covers whatever the other has there: the first byte of the other within the block.
-//! - **A sequence**: its items are walked in order, but leapfrogging: an item that ends before the next byte of the
-//!   other is never looked at.
+//! - **A sequence**: its items are walked in order, but leapfrogging: items that end before the next byte of the
+//!   other are leapt over.
 //! - **Two runs of equal strides**: any copy of the one meets at most two copies of the other, at distances that are
 //!   the same for all copies (the *phase*). So two pairs of copies decide, or four where the search begins in the
 //!   middle of one.
@@ -91,6 +91,9 @@ impl Searcher {
             (Level::Block, _) => ControlFlow::Continue(first_within(b, low, high)),
             (_, Level::Block) => ControlFlow::Continue(first_within(a, low, high)),
             _ if residues_differ(a, b) => ControlFlow::Continue(None),
+            (Level::Sequence { items }, Level::Sequence { items: other_items }) => {
+                self.merge((a, items), (b, other_items), low)
+            }
             (Level::Sequence { items }, _) => {
                 self.leapfrog(a, items, b, low, high, |search, item, from| search.first(item, b, from))
             }
@@ -148,6 +151,35 @@ impl Searcher {
                 // What was searched behind the item says nothing of the items that follow.
                 ControlFlow::Break(reached) => return ControlFlow::Break(reached.min(item.end())),
                 found => return found,
+            }
+        }
+        ControlFlow::Continue(None)
+    }
+
+    /// Two sequences, each with the number of its items: the items are walked side by side, and those that end before
+    /// the other sequence's next item are leapt over.
+    fn merge(
+        &mut self,
+        (a, items): (Placed<'_>, usize),
+        (b, other_items): (Placed<'_>, usize),
+        low: i64,
+    ) -> Step {
+        let mut number = a.view.item_after(items, low - a.at);
+        let mut other_number = b.view.item_after(other_items, low - b.at);
+        while number < items && other_number < other_items {
+            let (item, other) = (a.item(number), b.item(other_number));
+            let start = item.at.max(other.at).max(low);
+            self.spend(start)?;
+            if item.end() <= start {
+                number = a.view.item_soon_after(number, items, start - a.at);
+            } else if other.end() <= start {
+                other_number = b.view.item_soon_after(other_number, other_items, start - b.at);
+            } else if let Some(found) = self.first(item, other, low)? {
+                return ControlFlow::Continue(Some(found));
+            } else if item.end() <= other.end() {
+                number += 1;
+            } else {
+                other_number += 1;
             }
         }
         ControlFlow::Continue(None)

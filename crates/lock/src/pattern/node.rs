@@ -223,7 +223,27 @@ impl<'a> View<'a> {
 
     /// Returns the number of the first of a sequence's items that ends behind a point.
     pub fn item_after(self, items: usize, point: i64) -> usize {
-        let (mut low, mut high) = (0, items);
+        self.item_between(0, items, point)
+    }
+
+    /// Returns the same, for a point behind which no item before number `from` ends. It is quick where that item, or
+    /// one soon after it, is the one.
+    pub fn item_soon_after(self, from: usize, items: usize, point: i64) -> usize {
+        let (mut low, mut reach) = (from, 1);
+        loop {
+            let high = low + reach;
+            if high > items {
+                return self.item_between(low, items, point);
+            }
+            let (at, item) = self.item(high - 1);
+            if at + item.span() > point {
+                return self.item_between(low, high, point);
+            }
+            (low, reach) = (high, 2 * reach);
+        }
+    }
+
+    fn item_between(self, mut low: usize, mut high: usize, point: i64) -> usize {
         while low < high {
             let middle = low + (high - low) / 2;
             let (at, item) = self.item(middle);
