@@ -112,12 +112,14 @@ fn the_first_common_byte_is_the_one_that_two_bitmaps_have() {
             let expected = a_bitmap.first_common(&b_bitmap, from);
             assert_eq!(a.first_common(&b, from), expected, "from {from}: {a:?} and {b:?}");
             assert_eq!(b.first_common(&a, from), expected, "from {from}: {b:?} and {a:?}");
-            let steps = random.random_range(0..10);
-            match a.search_common(&b, from, steps) {
-                Search::Found(offset) => assert_eq!(Some(offset), expected),
-                Search::Absent => assert_eq!(None, expected),
-                Search::Paused(at) => {
-                    assert!(expected.is_none_or(|expected| expected >= at), "{steps} steps: {a:?} and {b:?}");
+            for steps in [0, 1, 2, 3, 4, 5, 7, random.random_range(8..40)] {
+                match a.search_common(&b, from, steps) {
+                    Search::Found(offset) => assert_eq!(Some(offset), expected),
+                    Search::Absent => assert_eq!(None, expected),
+                    Search::Paused(at) => assert!(
+                        at >= from && expected.is_none_or(|expected| expected >= at),
+                        "{steps} steps to {at}, expected {expected:?}: {a:?} and {b:?}"
+                    ),
                 }
             }
         }

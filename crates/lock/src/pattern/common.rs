@@ -87,7 +87,7 @@ impl Searcher {
             return ControlFlow::Continue(None);
         }
         self.spend(low)?;
-        match (a.view.level(), b.view.level()) {
+        let step = match (a.view.level(), b.view.level()) {
             (Level::Block, _) => ControlFlow::Continue(first_within(b, low, high)),
             (_, Level::Block) => ControlFlow::Continue(first_within(a, low, high)),
             _ if residues_differ(a, b) => ControlFlow::Continue(None),
@@ -114,6 +114,11 @@ impl Searcher {
                     self.by_congruence(others, mine, a, low, high)
                 }
             }
+        };
+        match step {
+            // Behind `high` nothing is known of what follows these two trees.
+            ControlFlow::Break(reached) => ControlFlow::Break(reached.min(high)),
+            found => found,
         }
     }
 
@@ -129,7 +134,7 @@ impl Searcher {
         mut within: impl FnMut(&mut Searcher, Placed<'a>, i64) -> Step,
     ) -> Step {
         let mut at = low;
-        loop {
+        while at < high {
             self.spend(at)?;
             let Some((start, _)) = other.next(at) else { break };
             at = start.max(at);
@@ -149,7 +154,7 @@ impl Searcher {
             match within(self, item, at) {
                 ControlFlow::Continue(None) => at = item.end(),
                 // What was searched behind the item says nothing of the items that follow.
-                ControlFlow::Break(reached) => return ControlFlow::Break(reached.min(item.end())),
+                ControlFlow::Break(reached) => return ControlFlow::Break(reached.min(item.end()).min(high)),
                 found => return found,
             }
         }
