@@ -2,8 +2,8 @@
 //!
 //! A datatype is its bytes and two bounds. The bounds of `count` copies at given displacements are the least lower
 //! and the greatest upper bound of the copies, as the standard defines them for each constructor; a type without any
-//! copy has both at 0. There is no padding for alignment, since the elements have none; [`Datatype::Resized`] adds
-//! what a compiler would.
+//! copy has both at 0. (MPI libraries differ in the bounds of types without a byte.) There is no padding for
+//! alignment, since the elements have none; [`Datatype::Resized`] adds what a compiler would.
 
 use super::node::Node;
 use super::part::{Part, compress, join, position};
