@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 const BYTES_MAX: usize = 4000;
 
 /// The number of random pairs where the environment says nothing else.
-const PAIRS: u64 = 10_000;
+const PAIRS: u64 = 5_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
