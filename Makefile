@@ -13,6 +13,8 @@ SOAK_SECONDS ?= 600
 # Histories of crashes and faults on the simulated disk that `make soak-store` runs, and of those how many with all threads.
 SOAK_HISTORIES ?= 100000
 SOAK_INTERLEAVINGS ?= 20000
+# Pairs of access patterns that each test of `make soak-lock` compares with bitmaps or lists.
+SOAK_PATTERNS ?= 3000000
 
 # Where `make install` puts the program, its manual pages and completions.
 PREFIX ?= /usr/local
@@ -23,7 +25,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help run test check mpi bench soak soak-reflect soak-store soak-ceph soak-walk ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help run test check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -36,7 +38,8 @@ help:
 	@echo "make soak       what finds the rare: make soak-reflect, two reflectors under members that come, go and crash, for $(SOAK_SECONDS) s;"
 	@echo "                make soak-store, the embedded store through $(SOAK_HISTORIES) histories of faults and crashes;"
 	@echo "                make soak-ceph, clients that count on Ceph while OSDs and the monitor are killed, for $(SOAK_SECONDS) s;"
-	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice"
+	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice;"
+	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps"
 	@echo "make release    the program alone: $(NACRE)"
 	@echo "make install    the program, its manual pages and completions, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
@@ -91,7 +94,7 @@ fuzz:
 	@scripts/fuzz $(FUZZ_SECONDS)
 
 # Every part of the project that has a soak adds its own here.
-soak: soak-reflect soak-store soak-ceph soak-walk
+soak: soak-reflect soak-store soak-ceph soak-walk soak-lock
 
 soak-reflect:
 	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test reflect_soak -- --nocapture
@@ -104,6 +107,9 @@ soak-store:
 
 soak-walk:
 	NACRE_ITERATIONS=$(SOAK_INTERLEAVINGS) $(CARGO) test --package nacre-walk --features command,shuttle --lib concurrent
+
+soak-lock:
+	NACRE_HISTORIES=$(SOAK_PATTERNS) $(CARGO) test --release --package nacre-lock --test pattern
 
 # The promise is for an hour: make soak-ceph SOAK_SECONDS=3600.
 soak-ceph:
