@@ -34,6 +34,7 @@ pub mod fuzz;
 mod limit;
 pub mod pattern;
 mod text;
+pub mod table;
 
 pub use datatype::{Block, Datatype, Description, Distribution, FileView, Member, Order};
 pub use error::PatternError;
