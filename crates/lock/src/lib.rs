@@ -26,14 +26,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cycle;
 mod datatype;
 mod encoding;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod limit;
+pub mod message;
 pub mod pattern;
 mod text;
+pub mod server;
 pub mod table;
 
 pub use datatype::{Block, Datatype, Description, Distribution, FileView, Member, Order};

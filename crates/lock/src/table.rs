@@ -17,11 +17,12 @@
 //! it asks for another can deadlock, which the server finds.
 //!
 //! What is held is indexed by one interval tree for each mode, either over the bounding ranges of the patterns, which
-//! are then compared as they are, or over every region as the paper has it ([`Method`]).
+//! are then compared as they are, or over every region as the paper has it ([`Indexing`]).
 //!
 //! Invariants: no two operations hold a byte in conflicting modes; the first of every line is refused by a holder of its
 //! byte, so nobody stands in line for a byte that is free.
 
+mod answer;
 mod holding;
 mod line;
 mod tree;
@@ -29,6 +30,7 @@ mod tree;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::{OFFSET_MAX, Pattern};
+pub use answer::{Progress, Reached, RequestView, TableError, Woken};
 use holding::{Holdings, Stop};
 use line::Line;
 
@@ -67,7 +69,7 @@ impl Mode {
 
 /// The way in which a table indexes what is held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Method {
+pub enum Indexing {
     /// Bounding ranges in the tree, patterns compared without unrolling them.
     #[default]
     Described,
@@ -84,78 +86,6 @@ pub struct Owner {
     pub operation: u64,
 }
 
-/// How far a request has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// The last byte that is held (`last_abs_offset`), none if nothing is.
-    pub last: Option<u64>,
-    /// The first byte of the pattern that is not held (`next_abs_offset`), none if all are.
-    pub next: Option<u64>,
-}
-
-/// The answer to a blocking acquire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reached {
-    /// Everything below the offset asked for is held.
-    Done(Progress),
-    /// The request stands in line for `Progress::next`. A [`Woken`] follows, unless the request is released.
-    Waits(Progress),
-}
-
-/// A request that waited and does so no longer: it now holds everything below the offset that it asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Woken {
-    /// The request.
-    pub request: RequestKey,
-    /// How far it has come.
-    pub progress: Progress,
-    /// Whether it gave up on the way, as with [`TableError::TooIrregular`].
-    pub exhausted: bool,
-}
-
-/// A refusal, which changes nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TableError {
-    /// There is no such request.
-    #[error("there is no lock request with this number")]
-    Unknown,
-    /// The number is taken.
-    #[error("there is a lock request with this number already")]
-    Exists,
-    /// The request stands in line, and can only be released.
-    #[error("the lock request waits already")]
-    Waits,
-    /// A request of the same operation has another mode.
-    #[error("all lock requests of an operation have the same mode")]
-    MixedModes,
-    /// The pattern has more regions than an unrolled table takes.
-    #[error("the pattern has more than {0} regions, too many to unroll")]
-    TooManyRegions(u64),
-    /// Comparing the pattern with one that is held takes too long.
-    #[error("the pattern is too irregular to be compared with one that is held")]
-    TooIrregular,
-    /// Another operation holds a byte that is asserted to be held.
-    #[error("byte {0} is held by another operation")]
-    Held(u64),
-}
-
-/// A request as the listing shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestView {
-    /// The request.
-    pub request: RequestKey,
-    /// Its operation.
-    pub owner: Owner,
-    /// Its mode.
-    pub mode: Mode,
-    /// The first byte of its pattern, and the end, exclusive, of the last.
-    pub bounds: (u64, u64),
-    /// How far it has come.
-    pub progress: Progress,
-    /// Whether it stands in line for `progress.next`.
-    pub waits: bool,
-}
-
 /// A request in the table.
 #[derive(Debug)]
 struct Request {
@@ -168,8 +98,10 @@ struct Request {
     end: u64,
     /// The first byte that is not held; [`OFFSET_MAX`] when all are.
     next: u64,
-    waiting: Option<Waiting>,
+    waiting: Option<Box<Waiting>>,
 }
+
+type Requests = HashMap<RequestKey, Box<Request>, foldhash::fast::RandomState>;
 
 /// The wait of a request for its `next`.
 #[derive(Clone, Copy, Debug)]
@@ -205,25 +137,29 @@ impl Request {
 /// The lock table of one file.
 #[derive(Debug)]
 pub struct Table {
-    requests: HashMap<RequestKey, Request, foldhash::fast::RandomState>,
+    /// Boxed, so that the room that a hash table keeps free is small.
+    requests: Requests,
     /// The number of requests and the mode of each operation.
-    operations: HashMap<Owner, (usize, Mode), foldhash::fast::RandomState>,
+    operations: HashMap<Owner, (u32, Mode), foldhash::fast::RandomState>,
     held: Holdings,
     lines: BTreeMap<u64, Line>,
     tickets: u64,
     waiters: usize,
+    /// The requests that were served and wait again, for a later byte.
+    moved: Vec<RequestKey>,
 }
 
 impl Table {
     /// Creates an empty table. An unrolled one takes patterns of up to `regions_max` regions.
-    pub fn new(method: Method, regions_max: u64) -> Self {
+    pub fn new(indexing: Indexing, regions_max: u64) -> Self {
         Self {
             requests: HashMap::default(),
             operations: HashMap::default(),
-            held: Holdings::new(method, regions_max),
+            held: Holdings::new(indexing, regions_max),
             lines: BTreeMap::new(),
             tickets: 0,
             waiters: 0,
+            moved: Vec::new(),
         }
     }
 
@@ -274,7 +210,8 @@ impl Table {
         let (low, end) =
             pattern.bounds().map_or((OFFSET_MAX, OFFSET_MAX), |region| (region.offset, region.end()));
         self.operations.entry(owner).or_insert((0, mode)).0 += 1;
-        self.requests.insert(request, Request { owner, mode, pattern, low, end, next: low, waiting: None });
+        let added = Request { owner, mode, pattern, low, end, next: low, waiting: None };
+        self.requests.insert(request, Box::new(added));
         Ok(())
     }
 
@@ -390,7 +327,7 @@ impl Table {
 
     /// How far a request has come.
     pub fn progress(&self, request: RequestKey) -> Option<Progress> {
-        self.requests.get(&request).map(Request::progress)
+        self.requests.get(&request).map(|found| found.progress())
     }
 
     /// A request as the listing shows it.
@@ -430,6 +367,11 @@ impl Table {
         self.held.holders(&self.requests, waiting, waiting.next, |holder| {
             visit(holder, self.requests[&holder].owner)
         });
+    }
+
+    /// Takes the requests that have moved on to the line of a later byte since the last call.
+    pub fn take_moved(&mut self) -> Vec<RequestKey> {
+        std::mem::take(&mut self.moved)
     }
 
     fn idle(&self, request: RequestKey) -> Result<(), TableError> {
@@ -502,12 +444,12 @@ impl Table {
         let ticket = self.lines.entry(next).or_default().join(self.tickets, request, owner, mode);
         self.waiters += 1;
         if let Some(waiting) = self.requests.get_mut(&request) {
-            waiting.waiting = Some(Waiting { ticket, until });
+            waiting.waiting = Some(Box::new(Waiting { ticket, until }));
         }
     }
 
     /// Takes a request out of its line. Returns the wait that ended.
-    fn step_out(&mut self, request: RequestKey) -> Option<Waiting> {
+    fn step_out(&mut self, request: RequestKey) -> Option<Box<Waiting>> {
         let leaving = self.requests.get_mut(&request)?;
         let waiting = leaving.waiting.take()?;
         let (byte, owner, mode) = (leaving.next, leaving.owner, leaving.mode);
@@ -561,7 +503,10 @@ impl Table {
             let next = self.requests[&request].byte_at(byte + 1);
             self.set_next(request, next);
             match self.advance(request, waiting.until) {
-                Advance::Refused => self.stand(request, waiting.until),
+                Advance::Refused => {
+                    self.stand(request, waiting.until);
+                    self.moved.push(request);
+                }
                 advance => woken.push(Woken {
                     request,
                     progress: self.requests[&request].progress(),

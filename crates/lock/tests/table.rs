@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nacre_lock::table::{Method, Mode, Owner, Progress, Reached, RequestKey, Table, TableError, Woken};
+use nacre_lock::table::{Indexing, Mode, Owner, Progress, Reached, RequestKey, Table, TableError, Woken};
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Region};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-const METHODS: [Method; 2] = [Method::Described, Method::Unrolled];
+const INDEXINGS: [Indexing; 2] = [Indexing::Described, Indexing::Unrolled];
 
-fn table(method: Method) -> Table {
-    Table::new(method, 1 << 20)
+fn table(indexing: Indexing) -> Table {
+    Table::new(indexing, 1 << 20)
 }
 
 fn owner(program: u64) -> Owner {
@@ -161,10 +161,10 @@ fn bytes(pattern: &Pattern) -> BTreeSet<u64> {
     pattern.regions().flat_map(|region| region.offset..region.end()).collect()
 }
 
-/// The tables of both methods and the naive one, which are to agree at every step.
+/// The tables of both indexings and the naive one, which are to agree at every step.
 fn compare(seed: u64, steps: usize) {
     let mut random = StdRng::seed_from_u64(seed);
-    let mut tables = METHODS.map(table);
+    let mut tables = INDEXINGS.map(table);
     let mut naive = Naive::default();
     for step in 0..steps {
         let keys: Vec<RequestKey> = naive.requests.keys().copied().collect();
@@ -273,8 +273,8 @@ fn agrees_with_a_table_of_bytes() {
 
 #[test]
 fn a_request_waits_for_the_byte_where_another_stands_and_not_for_its_pattern() {
-    for method in METHODS {
-        let mut table = table(method);
+    for indexing in INDEXINGS {
+        let mut table = table(indexing);
         for (key, from, to) in [(1, 0, 16), (2, 5, 11), (3, 5, 6)] {
             table.add(key, owner(key), Mode::Exclusive, contiguous(from, to)).unwrap();
         }
@@ -292,8 +292,8 @@ fn a_request_waits_for_the_byte_where_another_stands_and_not_for_its_pattern() {
 
 #[test]
 fn readers_that_come_later_do_not_starve_a_writer() {
-    for method in METHODS {
-        let mut table = table(method);
+    for indexing in INDEXINGS {
+        let mut table = table(indexing);
         for (key, mode) in [(1, Mode::Shared), (2, Mode::Exclusive), (3, Mode::Shared), (4, Mode::Shared)] {
             table.add(key, owner(key), mode, contiguous(0, 100)).unwrap();
         }
@@ -311,8 +311,8 @@ fn readers_that_come_later_do_not_starve_a_writer() {
 
 #[test]
 fn readers_behind_a_writer_that_gives_up_are_served() {
-    for method in METHODS {
-        let mut table = table(method);
+    for indexing in INDEXINGS {
+        let mut table = table(indexing);
         for (key, mode) in [(1, Mode::Shared), (2, Mode::Exclusive), (3, Mode::Shared), (4, Mode::Shared)] {
             table.add(key, owner(key), mode, contiguous(0, 8)).unwrap();
             _ = table.acquire(key, OFFSET_MAX).unwrap();
@@ -325,8 +325,8 @@ fn readers_behind_a_writer_that_gives_up_are_served() {
 
 #[test]
 fn requests_of_one_operation_never_wait_for_each_other() {
-    for method in METHODS {
-        let mut table = table(method);
+    for indexing in INDEXINGS {
+        let mut table = table(indexing);
         for key in [1, 2] {
             table.add(key, owner(7), Mode::Exclusive, contiguous(0, 8)).unwrap();
         }
@@ -346,8 +346,8 @@ fn requests_of_one_operation_never_wait_for_each_other() {
 
 #[test]
 fn ten_thousand_waiters_get_one_byte_in_the_order_in_which_they_came() {
-    for method in METHODS {
-        let mut table = table(method);
+    for indexing in INDEXINGS {
+        let mut table = table(indexing);
         const WAITERS: u64 = 10_000;
         for key in 0..=WAITERS {
             table.add(key, owner(key), Mode::Exclusive, contiguous(77, 78)).unwrap();
@@ -365,8 +365,8 @@ fn ten_thousand_waiters_get_one_byte_in_the_order_in_which_they_came() {
 
 #[test]
 fn locks_that_are_asserted_anew_are_held_unless_they_conflict() {
-    for method in METHODS {
-        let mut table = table(method);
+    for indexing in INDEXINGS {
+        let mut table = table(indexing);
         let strided = Pattern::new(&Datatype::byte().vector(16, 1, 4).at(0)).unwrap();
         assert_eq!(table.install(1, owner(1), Mode::Exclusive, strided.clone(), 10), Ok(progress(8, 12)));
         assert_eq!(table.install(2, owner(2), Mode::Shared, strided, 9), Err(TableError::Held(0)));
@@ -378,7 +378,7 @@ fn locks_that_are_asserted_anew_are_held_unless_they_conflict() {
 
 #[test]
 fn an_unrolled_table_refuses_what_is_too_long_to_unroll() {
-    let mut table = Table::new(Method::Unrolled, 100);
+    let mut table = Table::new(Indexing::Unrolled, 100);
     let pattern = Pattern::new(&Datatype::byte().vector(101, 1, 4).at(0)).unwrap();
     assert_eq!(table.add(1, owner(1), Mode::Shared, pattern), Err(TableError::TooManyRegions(100)));
     assert!(table.is_empty());
@@ -386,8 +386,8 @@ fn an_unrolled_table_refuses_what_is_too_long_to_unroll() {
 
 #[test]
 fn the_holders_of_the_byte_waited_for_are_named() {
-    for method in METHODS {
-        let mut table = table(method);
+    for indexing in INDEXINGS {
+        let mut table = table(indexing);
         for key in [1, 2, 3] {
             let end = if key == 3 { 4 } else { 10 };
             table.add(key, owner(key), Mode::Shared, contiguous(0, end)).unwrap();

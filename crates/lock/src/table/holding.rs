@@ -3,10 +3,8 @@
 use std::collections::HashMap;
 
 use super::tree::Tree;
-use super::{Method, Mode, Request, RequestKey, TableError};
+use super::{Indexing, Mode, Request, RequestKey, Requests, TableError};
 use crate::{Pattern, Search};
-
-type Requests = HashMap<RequestKey, Request, foldhash::fast::RandomState>;
 
 /// The bytes that requests hold: an interval tree for each mode.
 #[derive(Debug)]
@@ -48,8 +46,8 @@ struct Region {
 }
 
 impl Holdings {
-    pub(super) fn new(method: Method, regions_max: u64) -> Self {
-        let chains = (method == Method::Unrolled).then(HashMap::default);
+    pub(super) fn new(indexing: Indexing, regions_max: u64) -> Self {
+        let chains = (indexing == Indexing::Unrolled).then(HashMap::default);
         Self { shared: Tree::new(), exclusive: Tree::new(), chains, regions_max }
     }
 

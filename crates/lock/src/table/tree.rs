@@ -51,6 +51,10 @@ impl Tree {
         let priority = self.priority();
         let node = Node { low, end, max: end, owner, priority, left: NONE, right: NONE };
         let at = if self.unused == NONE {
+            if self.nodes.len() == self.nodes.capacity() {
+                // A quarter more, not twice as much: a held lock is to be small.
+                self.nodes.reserve_exact(4 + self.nodes.len() / 4);
+            }
             self.nodes.push(node);
             (self.nodes.len() - 1) as u32
         } else {
