@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod cycle;
 mod datatype;
 mod encoding;
