@@ -1,6 +1,7 @@
 //! The client's side: how the locks of a pattern are acquired from many servers, and sessions that survive failures.
 //!
 //! - [`Acquisition`] is one lock operation with one of the paper's protocols (sections 4 and 5.1).
+//! - [`Client`] has many of them under way, a session at each server, and survives broken connections and servers that restart.
 //! - [`Lease`] is the client's view of a lease.
 //!
 //! State machines without clock or I/O, as the server is.
@@ -8,10 +9,12 @@
 mod acquisition;
 mod lease;
 mod part;
+mod session;
 
 pub use acquisition::{Acquisition, Order, Outcome, Rounds, Wanted};
 pub use lease::{DRIFT_PER_MILLE, Lease};
 pub use part::{LIST_REGIONS_MAX, Part};
+pub use session::{Action, Client, Ended, OperationId};
 
 /// The way in which an operation describes its bytes to the servers (section 3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -95,7 +95,7 @@ pub enum Record {
 ///
 /// Invariants: a request belongs to one session and one file; a call that waits is answered exactly once, unless the same
 /// call comes again; sessions and requests beyond the limits are refused before anything is kept of them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Server {
     settings: Settings,
     sessions: HashMap<SessionId, Session>,
@@ -115,7 +115,7 @@ pub struct Server {
 }
 
 /// A file with locks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct File {
     table: Table,
     /// Requests whose calls came while the file was closed.
@@ -123,7 +123,7 @@ struct File {
 }
 
 /// A request of a session.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Request {
     session: SessionId,
     number: RequestNumber,

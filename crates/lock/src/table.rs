@@ -87,7 +87,7 @@ pub struct Owner {
 }
 
 /// A request in the table.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Request {
     owner: Owner,
     mode: Mode,
@@ -135,7 +135,7 @@ impl Request {
 }
 
 /// The lock table of one file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Table {
     /// Boxed, so that the room that a hash table keeps free is small.
     requests: Requests,

@@ -36,24 +36,22 @@ fn bytes_per_lock(locks: u64, files: u64) -> usize {
     let mut server = Server::new(Settings::default());
     let mut out = Vec::new();
     let now = Duration::ZERO;
-    let patterns: Vec<Pattern> =
-        (0..locks).map(|i| Pattern::new(&Datatype::byte().vector(16, 1, 64).at(i * 1024)).unwrap()).collect();
     let names: Vec<String> = (0..files).map(|i| format!("{i}")).collect();
     let before = ALLOCATED.load(Ordering::Relaxed);
     let mut of_patterns = 0;
-    for (i, pattern) in patterns.iter().enumerate() {
+    for i in 0..locks {
         // A thousand sessions.
-        let session = SessionId(i as u128 % 1000);
+        let session = SessionId(u128::from(i) % 1000);
         server.handle(now, session, 0, Call::Open, &mut out);
-        // What the server keeps is its own copy, restricted to its stripe.
+        let pattern = Pattern::new(&Datatype::byte().vector(16, 1, 64).at(i * 1024)).unwrap();
         of_patterns += pattern.memory_bytes();
         let asked = Asked {
-            file: names[i % names.len()].as_str().into(),
-            operation: i as u64,
+            file: names[(i % files) as usize].as_str().into(),
+            operation: i,
             mode: Mode::Exclusive,
-            pattern: pattern.clone(),
+            pattern,
         };
-        let call = Call::Acquire { request: i as u64, asked: Some(asked), until: Some(OFFSET_MAX) };
+        let call = Call::Acquire { request: i, asked: Some(asked), until: Some(OFFSET_MAX) };
         server.handle(now, session, 0, call, &mut out);
         out.clear();
     }

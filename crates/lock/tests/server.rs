@@ -316,9 +316,10 @@ fn a_pattern_too_large_for_a_session_is_refused() {
     let mut trial = Trial::with(Server::new(Settings { limits, ..Settings::default() }));
     trial.open(&[A]);
     let mut regions = Vec::new();
-    let mut at = 0;
-    for i in 0..4096_u64 {
-        at += 2 + i * i % 7;
+    let (mut at, mut seed) = (0, 1_u64);
+    for _ in 0..4096 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        at += 2 + (seed >> 60);
         regions.push(nacre_lock::Region::new(at, 1));
         at += 1;
     }

@@ -97,6 +97,7 @@ pub struct Acquisition {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
+    New,
     Optimistic,
     /// What is out of order is being released.
     Revoking,
@@ -123,7 +124,7 @@ impl Acquisition {
         let missing = parts.iter().enumerate().map(|(i, part)| (part.below(), i)).collect();
         let held = BTreeSet::new();
         let rounds = Rounds::default();
-        Ok(Self { wanted, parts, missing, held, phase: Phase::Held, unanswered: 0, rounds })
+        Ok(Self { wanted, parts, missing, held, phase: Phase::New, unanswered: 0, rounds })
     }
 
     /// The requests of the operation.
@@ -171,13 +172,14 @@ impl Acquisition {
                 part.token = token;
                 self.set_progress(index, progress);
             }
-            Reply::Done | Reply::Open { .. } => {}
-            Reply::Refused(refusal) => {
-                // A refused release has nothing left to release.
-                if !matches!(self.phase, Phase::Releasing(_)) {
-                    self.release_all(Outcome::Refused(refusal), orders);
-                    return;
-                }
+            Reply::Refused(refusal) if !matches!(self.phase, Phase::Releasing(_)) => {
+                self.release_all(Outcome::Refused(refusal), orders);
+                return;
+            }
+            // A release is done, or there was nothing to release.
+            Reply::Done | Reply::Open { .. } | Reply::Refused(_) => {
+                let next = part.progress.next;
+                self.set_progress(index, Progress { last: None, next });
             }
         }
         if self.unanswered == 0 {
@@ -222,6 +224,40 @@ impl Acquisition {
         }
     }
 
+    /// Hashes all that decides what the operation does next, and nothing that only counts.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn hash_state(&self, hasher: &mut impl std::hash::Hasher) {
+        use std::hash::Hash;
+        std::mem::discriminant(&self.phase).hash(hasher);
+        std::mem::discriminant(&self.outcome()).hash(hasher);
+        self.unanswered.hash(hasher);
+        for part in &self.parts {
+            (part.progress, part.sent, part.outstanding).hash(hasher);
+        }
+    }
+
+    /// Takes in that a server refuses this session whatever it asks for: what waits for this server is given up.
+    pub(super) fn refuse(&mut self, server: u32, refusal: &Refusal, orders: &mut Vec<Order>) {
+        let mut given_up = 0;
+        for part in self.parts.iter_mut().filter(|part| part.server == server) {
+            if part.outstanding.take().is_some() {
+                // It never came there, so there is nothing to release.
+                part.serial = 0;
+                given_up += 1;
+            }
+        }
+        match self.phase {
+            _ if given_up == 0 => {}
+            Phase::Releasing(_) => {
+                self.unanswered -= given_up;
+                if self.unanswered == 0 {
+                    self.finish_phase(orders);
+                }
+            }
+            _ => self.release_all(Outcome::Refused(refusal.clone()), orders),
+        }
+    }
+
     fn optimistic_round(&mut self, orders: &mut Vec<Order>) {
         self.phase = Phase::Optimistic;
         self.rounds.optimistic += 1;
@@ -257,7 +293,7 @@ impl Acquisition {
             }
             (Phase::Revoking | Phase::Ordered, Some(_)) => self.two_phase_round(orders),
             (Phase::Releasing(outcome), _) => self.phase = Phase::Ended(outcome.clone()),
-            (Phase::Held | Phase::Ended(_), _) => {}
+            (Phase::New | Phase::Held | Phase::Ended(_), _) => {}
         }
     }
 
@@ -271,6 +307,7 @@ impl Acquisition {
     /// Sends a call about each of some requests; without any, the phase is over.
     fn order_all(&mut self, indexes: Vec<usize>, call: Outstanding, orders: &mut Vec<Order>) {
         self.unanswered = indexes.len();
+        self.rounds.calls += indexes.len() as u64;
         for index in indexes {
             self.send(index, call, orders);
         }
@@ -280,7 +317,6 @@ impl Acquisition {
     }
 
     fn send(&mut self, index: usize, outstanding: Outstanding, orders: &mut Vec<Order>) {
-        self.rounds.calls += 1;
         let asked = (!self.parts[index].sent).then(|| self.asked(&self.parts[index]));
         let part = &mut self.parts[index];
         let request = part.number;

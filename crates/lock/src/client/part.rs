@@ -25,7 +25,7 @@ pub struct Part {
     /// The call that is not answered yet.
     pub(super) outstanding: Option<Outstanding>,
     /// The number of calls made.
-    pub(super) serial: u32,
+    pub(crate) serial: u32,
 }
 
 /// A call that is not answered yet.

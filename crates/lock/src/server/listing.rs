@@ -53,6 +53,14 @@ impl Server {
             .collect()
     }
 
+    /// The requests that stand in line for a byte of a file, in the order in which they are served.
+    pub fn line(&self, file: &FileName, byte: u64) -> Vec<(SessionId, RequestNumber)> {
+        let line = self.files.get(file).into_iter().flat_map(|file| file.table.line(byte));
+        line.filter_map(|key| self.requests.get(&key))
+            .map(|request| (request.session, request.number))
+            .collect()
+    }
+
     /// The number of requests, and how many of them wait.
     pub fn request_counts(&self) -> (usize, usize) {
         (self.requests.len(), self.files.values().map(|file| file.table.waiters()).sum())

@@ -9,7 +9,7 @@ use crate::message::{Call, FileName, Refusal, RequestNumber, SessionId};
 use crate::table::{Mode, RequestKey};
 
 /// A session.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Session {
     /// Its number in the tables.
     pub(super) program: u64,

@@ -3,7 +3,7 @@
 use super::{Mode, Owner, RequestKey};
 
 /// How far a request has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Progress {
     /// The last byte that is held (`last_abs_offset`), none if nothing is.
     pub last: Option<u64>,

@@ -7,7 +7,7 @@ use super::{Indexing, Mode, Request, RequestKey, Requests, TableError};
 use crate::{Pattern, Search};
 
 /// The bytes that requests hold: an interval tree for each mode.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Holdings {
     shared: Tree,
     exclusive: Tree,

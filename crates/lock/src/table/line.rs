@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::{Mode, Owner, RequestKey};
 
 /// The requests that wait for one byte, in the order of their tickets. Requests of one operation share its ticket.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Line {
     places: BTreeSet<(u64, RequestKey)>,
     exclusive: BTreeSet<(u64, RequestKey)>,

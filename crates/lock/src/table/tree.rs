@@ -14,7 +14,7 @@ use std::hash::{BuildHasher, RandomState};
 const NONE: u32 = u32::MAX;
 
 /// Ranges with an owner each.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Tree {
     nodes: Vec<Node>,
     root: u32,
@@ -24,7 +24,7 @@ pub(super) struct Tree {
     seed: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Node {
     low: u64,
     end: u64,
