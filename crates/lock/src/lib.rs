@@ -39,6 +39,8 @@ pub mod pattern;
 mod text;
 pub mod server;
 pub mod table;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 
 pub use datatype::{Block, Datatype, Description, Distribution, FileView, Member, Order};
 pub use error::PatternError;
