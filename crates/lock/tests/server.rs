@@ -142,6 +142,27 @@ fn a_session_that_renews_keeps_its_locks_and_a_broken_one_does_not() {
 }
 
 #[test]
+fn a_broken_session_may_rely_on_shared_locks_until_its_lease_is_over() {
+    let mut trial = Trial::new();
+    trial.open(&[A, B]);
+    trial.call(A, lock(1, "f", Mode::Shared, 0, 10));
+    trial.call(A, lock(2, "f", Mode::Exclusive, 10, 20));
+    trial.call(B, lock(1, "f", Mode::Exclusive, 0, 1));
+    let waits = trial.calls;
+    trial.pass(5);
+    trial.open(&[B]);
+    let mut out = Vec::new();
+    assert!(trial.server.break_session(A, &mut out));
+    assert_eq!(out, [raised(A, "f")]);
+    assert_eq!(trial.fenced(A, "f"), []);
+    // The client, which cannot renew its lease, knows at its end.
+    assert_eq!(trial.pass(4), []);
+    let out = trial.pass(1);
+    assert_eq!(progress(&replies(&out)[&waits]), Progress { last: Some(0), next: None });
+    assert!(out.contains(&Output::Record(Record::Gone { session: A })));
+}
+
+#[test]
 fn the_wait_of_a_lapsed_session_ends_and_those_behind_it_are_served() {
     let mut trial = Trial::new();
     trial.open(&[A, B, C]);

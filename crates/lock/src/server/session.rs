@@ -32,8 +32,13 @@ pub(super) struct Session {
 pub(super) enum State {
     /// It holds a lease.
     Live,
-    /// Its lease is gone; its fence is being raised in these files.
-    Fencing(BTreeSet<FileName>),
+    /// Its lease is gone.
+    Ending {
+        /// The files in which its fence is being raised.
+        fencing: BTreeSet<FileName>,
+        /// Whether it was broken before its lease was over, and may rely on shared locks until then.
+        reads: bool,
+    },
 }
 
 impl Server {
@@ -53,7 +58,11 @@ impl Server {
         while let Some((expires, session)) = self.expiries.first().copied()
             && expires <= now
         {
-            self.lapse(session, out);
+            if self.is_live(session) {
+                self.lapse(session, false, out);
+            } else {
+                self.end_reading(expires, session, out);
+            }
         }
         if self.grace_until.is_some_and(|until| until <= now) {
             self.end_grace(out);
@@ -61,10 +70,13 @@ impl Server {
     }
 
     /// Takes the lease of a session away, as an administrator orders. Returns whether it had one.
+    ///
+    /// Its exclusive locks are released when its fence is up. Its shared locks are released when the lease would have
+    /// lapsed: only then does a client that cannot be reached know that it must not rely on them.
     pub fn break_session(&mut self, session: SessionId, out: &mut Vec<Output>) -> bool {
         let live = self.is_live(session);
         if live {
-            self.lapse(session, out);
+            self.lapse(session, true, out);
         }
         live
     }
@@ -73,19 +85,17 @@ impl Server {
     pub fn fenced(&mut self, session: SessionId, file: &FileName, out: &mut Vec<Output>) {
         self.fenced_after_restart(session, file, out);
         let Some(found) = self.sessions.get_mut(&session) else { return };
-        let State::Fencing(files) = &mut found.state else { return };
-        if !files.remove(file) {
-            return;
-        }
-        let last = files.is_empty();
-        let keys: Vec<RequestKey> = found.requests.values().copied().collect();
-        for key in keys {
-            if self.requests.get(&key).is_some_and(|request| request.file == *file) {
-                self.release(key, Refusal::Lapsed, out);
+        let State::Ending { fencing, .. } = &mut found.state else { return };
+        if fencing.remove(file) {
+            let keys: Vec<RequestKey> = found.requests.values().copied().collect();
+            for key in keys {
+                let fenced =
+                    |request: &super::Request| request.file == *file && request.mode == Mode::Exclusive;
+                if self.requests.get(&key).is_some_and(|request| fenced(request)) {
+                    self.release(key, Refusal::Lapsed, out);
+                }
             }
-        }
-        if last {
-            self.forget(session, out);
+            self.forget_ended(session, out);
         }
     }
 
@@ -101,7 +111,7 @@ impl Server {
         }
         match self.sessions.get(&session).map(|session| &session.state) {
             Some(State::Live) => None,
-            Some(State::Fencing(_)) => Some(Refusal::Lapsed),
+            Some(State::Ending { .. }) => Some(Refusal::Lapsed),
             None if !matches!(call, Call::Open) => {
                 Some(Refusal::UnknownSession { epoch: self.settings.epoch })
             }
@@ -146,38 +156,74 @@ impl Server {
         self.forget(id, out);
     }
 
-    /// Takes the lease of a session away. What it holds exclusively stays locked until its fence is up.
-    fn lapse(&mut self, id: SessionId, out: &mut Vec<Output>) {
+    /// Takes the lease of a session away. What it holds exclusively stays locked until its fence is up, and what a broken
+    /// one holds shared until its lease is over.
+    fn lapse(&mut self, id: SessionId, broken: bool, out: &mut Vec<Output>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        self.expiries.remove(&(session.expires, id));
-        session.state = State::Fencing(BTreeSet::new());
+        session.state = State::Ending { fencing: BTreeSet::new(), reads: broken };
+        let expires = session.expires;
         let keys: Vec<RequestKey> = session.requests.values().copied().collect();
-        let mut files = BTreeSet::new();
+        let mut fencing = BTreeSet::new();
+        let mut reads = false;
         // A session that was back after a restart but had not asserted everything may hold what is not known.
         // Until it is fenced there, those files stay closed.
-        files.extend(self.remembered.get(&id).into_iter().flatten().cloned());
+        fencing.extend(self.remembered.get(&id).into_iter().flatten().cloned());
         for key in keys {
             let Some(request) = self.requests.get(&key) else { continue };
-            let (file, exclusive) = (request.file.clone(), request.mode == Mode::Exclusive);
+            let (file, mode) = (request.file.clone(), request.mode);
             let holds = self
                 .files
                 .get(&file)
                 .and_then(|file| file.table.progress(key))
                 .is_some_and(|progress| progress.last.is_some());
-            if exclusive && holds {
-                self.answer_lapsed(key, out);
-                files.insert(file);
-            } else {
+            match mode {
+                Mode::Exclusive if holds => {
+                    self.answer_lapsed(key, out);
+                    fencing.insert(file);
+                }
+                Mode::Shared if holds && broken => {
+                    self.answer_lapsed(key, out);
+                    reads = true;
+                }
+                _ => self.release(key, Refusal::Lapsed, out),
+            }
+        }
+        for file in &fencing {
+            out.push(Output::Raise { session: id, file: file.clone() });
+        }
+        if !reads {
+            self.expiries.remove(&(expires, id));
+        }
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.state = State::Ending { fencing, reads };
+        }
+        self.forget_ended(id, out);
+    }
+
+    /// Releases the shared locks of a session that was broken and whose lease is over now.
+    fn end_reading(&mut self, expires: Duration, id: SessionId, out: &mut Vec<Output>) {
+        self.expiries.remove(&(expires, id));
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let State::Ending { reads, .. } = &mut session.state {
+            *reads = false;
+        }
+        let keys: Vec<RequestKey> = session.requests.values().copied().collect();
+        for key in keys {
+            if self.requests.get(&key).is_some_and(|request| request.mode == Mode::Shared) {
                 self.release(key, Refusal::Lapsed, out);
             }
         }
-        for file in &files {
-            out.push(Output::Raise { session: id, file: file.clone() });
-        }
-        if files.is_empty() {
+        self.forget_ended(id, out);
+    }
+
+    /// Drops a session if its end is complete.
+    fn forget_ended(&mut self, id: SessionId, out: &mut Vec<Output>) {
+        let ended = |session: &Session| match &session.state {
+            State::Live => false,
+            State::Ending { fencing, reads } => fencing.is_empty() && !reads,
+        };
+        if self.sessions.get(&id).is_some_and(ended) {
             self.forget(id, out);
-        } else if let Some(session) = self.sessions.get_mut(&id) {
-            session.state = State::Fencing(files);
         }
     }
 
