@@ -36,11 +36,11 @@ pub mod fuzz;
 mod limit;
 pub mod message;
 pub mod pattern;
-mod text;
 pub mod server;
 pub mod table;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+mod text;
 
 pub use datatype::{Block, Datatype, Description, Distribution, FileView, Member, Order};
 pub use error::PatternError;

@@ -31,14 +31,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::{OFFSET_MAX, Pattern};
 pub use answer::{Progress, Reached, RequestView, TableError, Woken};
-use holding::{Holdings, Stop};
+use holding::{Budget, Holdings, Stop};
 use line::Line;
 
 /// The number of a request, unique in its table.
 pub type RequestKey = u64;
-
-/// The number of bounded searches after which the comparison of two patterns is given up.
-const PAUSES_MAX: usize = 16;
 
 /// The end of an attempt to grant a request more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,16 +228,19 @@ impl Table {
         self.add(request, owner, mode, pattern)?;
         let added = &self.requests[&request];
         let (low, next) = (added.low, added.byte_at(below));
-        match self.held.conflict(&self.requests, added, low, below) {
-            Stop::Nowhere => {}
-            Stop::Held(byte) => {
-                self.forget(request);
-                return Err(TableError::Held(byte));
+        let mut budget = Budget::new();
+        let mut from = low;
+        let refused = loop {
+            match self.held.conflict(&self.requests, &self.requests[&request], from, below, &mut budget) {
+                Stop::Nowhere => break None,
+                Stop::Held(byte) => break Some(TableError::Held(byte)),
+                Stop::Paused(offset) if budget.double() => from = offset,
+                Stop::Paused(_) => break Some(TableError::TooIrregular),
             }
-            Stop::Paused(_) => {
-                self.forget(request);
-                return Err(TableError::TooIrregular);
-            }
+        };
+        if let Some(error) = refused {
+            self.forget(request);
+            return Err(error);
         }
         self.set_next(request, next);
         Ok(self.requests[&request].progress())
@@ -384,13 +384,14 @@ impl Table {
 
     /// Grants as much as can be had below `until`.
     fn advance(&mut self, request: RequestKey, until: u64) -> Advance {
-        for _ in 0..PAUSES_MAX {
+        let mut budget = Budget::new();
+        loop {
             let asking = &self.requests[&request];
             let from = asking.next;
             if from >= until {
                 return Advance::Reached;
             }
-            let mut stop = self.held.conflict(&self.requests, asking, from, until);
+            let mut stop = self.held.conflict(&self.requests, asking, from, until, &mut budget);
             let searched = match stop {
                 Stop::Nowhere => until,
                 Stop::Held(byte) | Stop::Paused(byte) => byte,
@@ -407,10 +408,10 @@ impl Table {
             match stop {
                 Stop::Nowhere => return Advance::Reached,
                 Stop::Held(_) => return Advance::Refused,
-                Stop::Paused(_) => {}
+                Stop::Paused(_) if budget.double() => {}
+                Stop::Paused(_) => return Advance::Exhausted,
             }
         }
-        Advance::Exhausted
     }
 
     /// The first byte of a request's pattern in `from..to` where others stand in line before it.

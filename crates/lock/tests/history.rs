@@ -40,7 +40,7 @@ fn add(sum: &mut Told, told: Told) {
 #[test]
 fn locks_exclude_and_everybody_finishes_whatever_fails() {
     let mut sum = Told::default();
-    for seed in seeds(150) {
+    for seed in seeds(300) {
         let told = run(&plan(), seed).unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}"));
         add(&mut sum, told);
     }

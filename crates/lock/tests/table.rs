@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nacre_lock::table::{Indexing, Mode, Owner, Progress, Reached, RequestKey, Table, TableError, Woken};
-use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Region};
+use nacre_lock::{Block, Datatype, OFFSET_MAX, Pattern, Region};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 const INDEXINGS: [Indexing; 2] = [Indexing::Described, Indexing::Unrolled];
@@ -382,6 +382,47 @@ fn an_unrolled_table_refuses_what_is_too_long_to_unroll() {
     let pattern = Pattern::new(&Datatype::byte().vector(101, 1, 4).at(0)).unwrap();
     assert_eq!(table.add(1, owner(1), Mode::Shared, pattern), Err(TableError::TooManyRegions(100)));
     assert!(table.is_empty());
+}
+
+/// Irregular offsets in a span, with a remainder or the one behind it when divided by 9.
+fn irregular(regions: usize, span: u64, remainder: u64, seed: u64) -> Vec<Region> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let offset = |_| random.random_range(0..span / 9) * 9 + remainder + random.random_range(0..2);
+    let offsets: BTreeSet<u64> = (0..regions).map(offset).collect();
+    offsets.into_iter().map(|offset| Region::new(offset, 1)).collect()
+}
+
+#[test]
+fn long_lists_are_compared_to_the_end() {
+    let mut table = table(Indexing::Described);
+    let mut lists = [irregular(20_000, 1 << 20, 0, 1), irregular(20_000, 1 << 20, 4, 2)];
+    // They share their last byte.
+    lists.iter_mut().for_each(|list| list.push(Region::new(2 << 20, 1)));
+    let [first, second] = lists.map(|list| Pattern::list(&list).unwrap());
+    let last = second.end_before(2 << 20).unwrap() - 1;
+    table.add(1, owner(1), Mode::Exclusive, first).unwrap();
+    table.add(2, owner(2), Mode::Exclusive, second).unwrap();
+    assert_eq!(table.try_acquire(1).unwrap().next, None);
+    assert_eq!(table.try_acquire(2), Ok(progress(last, 2 << 20)));
+}
+
+#[test]
+fn patterns_that_take_too_long_to_compare_are_refused_in_bounded_time() {
+    let repeated = |list: &[Region], span: u64| {
+        let block = |region: &Region| Block { count: region.length, displacement: region.offset as i64 };
+        let blocks = list.iter().map(block).collect();
+        let of = Datatype::Hindexed { blocks, of: Box::new(Datatype::byte()) };
+        Pattern::new(&of.hvector(1 << 40, 1, span as i64).at(0)).unwrap()
+    };
+    let mut table = table(Indexing::Described);
+    let span = 9 << 17;
+    table.add(1, owner(1), Mode::Exclusive, repeated(&irregular(2_000, span, 0, 1), span)).unwrap();
+    assert_eq!(table.try_acquire(1).unwrap().next, None);
+    let second = repeated(&irregular(2_000, span, 4, 2), span + 9);
+    table.add(2, owner(2), Mode::Exclusive, second).unwrap();
+    assert_eq!(table.try_acquire(2), Err(TableError::TooIrregular));
+    table.release(1, &mut Vec::new()).unwrap();
+    assert_eq!(table.try_acquire(2).unwrap().next, None);
 }
 
 #[test]

@@ -35,8 +35,31 @@ struct Found {
     paused: bool,
 }
 
-/// The steps of one search for a byte that two patterns share.
-const STEPS_MAX: u32 = 1 << 16;
+/// The steps that the searches for a conflict may take, of which those count that end without an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    /// The steps of one search.
+    steps: u32,
+    /// The steps left for all.
+    left: u32,
+}
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self { steps: 1 << 12, left: 1 << 20 }
+    }
+
+    /// Gives each search twice the steps. Returns whether there are any left.
+    pub(super) fn double(&mut self) -> bool {
+        self.steps = self.steps.saturating_mul(2).min(self.left);
+        self.left > 0
+    }
+}
+
+/// Returns whether a pattern has at most so many regions and they can be counted in so many steps.
+fn few(pattern: &Pattern, regions_max: u64) -> bool {
+    pattern.count(regions_max).is_some_and(|count| count.regions <= regions_max)
+}
 
 /// A range in a tree.
 #[derive(Clone, Copy, Debug)]
@@ -57,14 +80,21 @@ impl Holdings {
 
     /// Refuses a pattern that is too long to be unrolled, where that is to be done.
     pub(super) fn admit(&self, pattern: &Pattern) -> Result<(), TableError> {
-        if self.chains.is_some() && pattern.region_count() > self.regions_max {
+        if self.chains.is_some() && !few(pattern, self.regions_max) {
             return Err(TableError::TooManyRegions(self.regions_max));
         }
         Ok(())
     }
 
     /// The first byte, in `from..to`, of a request's pattern that another operation holds in a conflicting mode.
-    pub(super) fn conflict(&self, requests: &Requests, asking: &Request, from: u64, to: u64) -> Stop {
+    pub(super) fn conflict(
+        &self,
+        requests: &Requests,
+        asking: &Request,
+        from: u64,
+        to: u64,
+        budget: &mut Budget,
+    ) -> Stop {
         let from = from.max(asking.low);
         let end = to.min(asking.end);
         if from >= end {
@@ -72,9 +102,9 @@ impl Holdings {
         }
         let mut found = Found { first: end, paused: false };
         if asking.mode == Mode::Exclusive {
-            self.conflict_in(&self.shared, requests, asking, from, &mut found);
+            self.conflict_in(&self.shared, requests, asking, from, &mut found, budget);
         }
-        self.conflict_in(&self.exclusive, requests, asking, from, &mut found);
+        self.conflict_in(&self.exclusive, requests, asking, from, &mut found, budget);
         match found.first {
             first if first >= end => Stop::Nowhere,
             first if found.paused => Stop::Paused(first),
@@ -82,7 +112,15 @@ impl Holdings {
         }
     }
 
-    fn conflict_in(&self, tree: &Tree, requests: &Requests, asking: &Request, from: u64, found: &mut Found) {
+    fn conflict_in(
+        &self,
+        tree: &Tree,
+        requests: &Requests,
+        asking: &Request,
+        from: u64,
+        found: &mut Found,
+        budget: &mut Budget,
+    ) {
         let to = found.first;
         if self.chains.is_none() {
             tree.search(from, to, |_, _, holder| {
@@ -90,9 +128,12 @@ impl Holdings {
                 if held.owner == asking.owner {
                     return None;
                 }
-                let (first, paused) = match asking.pattern.search_common(&held.pattern, from, STEPS_MAX) {
+                let (first, paused) = match asking.pattern.search_common(&held.pattern, from, budget.steps) {
                     Search::Found(byte) => (byte, false),
-                    Search::Paused(byte) => (byte, true),
+                    Search::Paused(byte) => {
+                        budget.left = budget.left.saturating_sub(budget.steps);
+                        (byte, true)
+                    }
                     Search::Absent => return None,
                 };
                 if first < held.bound() && first < found.first {
