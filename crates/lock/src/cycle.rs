@@ -53,8 +53,8 @@ fn successors(edges: &BTreeMap<SessionId, BTreeSet<SessionId>>, of: SessionId) -
 mod tests {
     use super::*;
 
-    fn found(waits: &[(u128, u128)]) -> Vec<Vec<u128>> {
-        let mut found: Vec<Vec<u128>> =
+    fn found(waits: &[(u64, u64)]) -> Vec<Vec<u64>> {
+        let mut found: Vec<Vec<u64>> =
             cycles(waits.iter().map(|wait| (SessionId(wait.0), SessionId(wait.1))))
                 .into_iter()
                 .map(|cycle| cycle.into_iter().map(|session| session.0).collect())
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn cycles_are_found_and_chains_are_none() {
-        assert_eq!(found(&[(1, 2), (2, 3), (1, 3), (4, 3)]), Vec::<Vec<u128>>::new());
+        assert_eq!(found(&[(1, 2), (2, 3), (1, 3), (4, 3)]), Vec::<Vec<u64>>::new());
         assert_eq!(found(&[(1, 2), (2, 3), (3, 1), (4, 1)]), [[1, 2, 3]]);
         assert_eq!(found(&[(5, 5)]), [[5]]);
         assert_eq!(found(&[(1, 2), (2, 1), (3, 4), (4, 3), (2, 3)]), [[1, 2], [3, 4]]);

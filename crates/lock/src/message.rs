@@ -10,14 +10,14 @@ use std::time::Duration;
 use crate::Pattern;
 use crate::table::{Mode, Progress, TableError};
 
-/// The name of a session: a random number that the client draws for its sessions with all lock servers, and never uses
-/// again.
+/// The number of a session, the same at all lock servers and in the fences of the store. It is never used again, and a younger
+/// session has a greater one; the client gets it from whoever counts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(pub u128);
+pub struct SessionId(pub u64);
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        self.0.fmt(f)
     }
 }
 

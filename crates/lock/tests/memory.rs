@@ -41,7 +41,7 @@ fn bytes_per_lock(locks: u64, files: u64) -> usize {
     let mut of_patterns = 0;
     for i in 0..locks {
         // A thousand sessions.
-        let session = SessionId(u128::from(i) % 1000);
+        let session = SessionId(i % 1000);
         server.handle(now, session, 0, Call::Open, &mut out);
         let pattern = Pattern::new(&Datatype::byte().vector(16, 1, 64).at(i * 1024)).unwrap();
         of_patterns += pattern.memory_bytes();

@@ -33,7 +33,7 @@ impl Cluster {
 
     fn add(&mut self, pattern: &Pattern, method: Method, protocol: Protocol, waits: bool) -> usize {
         let client = self.clients.len();
-        let session = SessionId(client as u128);
+        let session = SessionId(client as u64);
         for server in &mut self.servers {
             server.handle(Duration::ZERO, session, 0, Call::Open, &mut Vec::new());
         }
@@ -69,7 +69,7 @@ impl Cluster {
             let id = self.calls.len() as CallId;
             let mut out = Vec::new();
             let server = &mut self.servers[order.server as usize];
-            server.handle(Duration::ZERO, SessionId(client as u128), id, order.call.clone(), &mut out);
+            server.handle(Duration::ZERO, SessionId(client as u64), id, order.call.clone(), &mut out);
             self.calls.push((client, order));
             for output in out {
                 let Output::Reply { call, reply } = output else { continue };
@@ -102,7 +102,7 @@ impl Cluster {
             let listed = self.servers[part.server as usize].list(None, usize::MAX);
             let found = listed
                 .iter()
-                .find(|listed| listed.session == SessionId(client as u128) && listed.request == part.number);
+                .find(|listed| listed.session == SessionId(client as u64) && listed.request == part.number);
             let Some((found, last)) = found.and_then(|found| Some((found, found.progress.last?))) else {
                 continue;
             };

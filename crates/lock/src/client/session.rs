@@ -122,7 +122,7 @@ impl Expected {
 }
 
 impl Client {
-    /// Creates a client of so many servers, to none of which it is connected. The name of its session is new.
+    /// Creates a client of so many servers, to none of which it is connected. The number of its session is new.
     pub fn new(session: SessionId, servers: u32) -> Self {
         Self {
             session,

@@ -194,7 +194,7 @@ impl World {
             let mut server =
                 Server::new(Settings { stripe, indexing: system.indexing, ..Settings::default() });
             for client in 0..system.clients.len() {
-                server.handle(Duration::ZERO, SessionId(client as u128), 0, Call::Open, &mut Vec::new());
+                server.handle(Duration::ZERO, SessionId(client as u64), 0, Call::Open, &mut Vec::new());
             }
             server
         });
@@ -288,7 +288,7 @@ impl World {
         self.calls_made += 1;
         self.calls.insert(self.calls_made, (client, number, serial));
         let mut out = Vec::new();
-        let session = SessionId(client as u128);
+        let session = SessionId(client as u64);
         self.servers[server].handle(Duration::ZERO, session, self.calls_made, call, &mut out);
         for output in out {
             let Output::Reply { call, reply } = output else { continue };

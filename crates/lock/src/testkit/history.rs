@@ -246,7 +246,7 @@ struct History<'a> {
     calls_made: CallId,
     users: Vec<User>,
     fences: BTreeSet<(SessionId, FileName)>,
-    sessions_made: u128,
+    sessions_made: u64,
     faults_left: usize,
     told: Told,
     violation: Option<Violation>,
