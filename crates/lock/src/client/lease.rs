@@ -45,7 +45,7 @@ impl Lease {
     /// Puts off the next renewal, which has just been sent.
     pub fn sent_renewal(&mut self, now: Duration) {
         let rest = self.ends.saturating_sub(now);
-        self.renew_at = now + rest / 3;
+        self.renew_at = now + (rest / 3).max(Duration::from_millis(1));
     }
 
     /// Returns whether the lease is gone.

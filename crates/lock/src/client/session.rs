@@ -1,6 +1,6 @@
 //! A client with its sessions at all lock servers, and the operations under way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Acquisition, Lease, Order, Outcome, Wanted};
@@ -62,6 +62,8 @@ pub struct Client {
     servers: u32,
     /// The servers that an operation has needed so far.
     links: BTreeMap<u32, Link>,
+    /// The next time at which there is something to do about a server.
+    deadlines: BTreeSet<(Duration, u32)>,
     operations: BTreeMap<OperationId, Operation>,
     calls: BTreeMap<u64, Expected>,
     calls_made: u64,
@@ -85,6 +87,8 @@ struct Link {
     state: LinkState,
     epoch: u64,
     lease: Option<Lease>,
+    /// Its entry among the deadlines.
+    deadline: Option<Duration>,
     /// Assertions that are not answered yet.
     asserting: usize,
 }
@@ -128,6 +132,7 @@ impl Client {
             session,
             servers,
             links: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
             operations: BTreeMap::new(),
             calls: BTreeMap::new(),
             calls_made: 0,
@@ -220,6 +225,7 @@ impl Client {
             self.link(server).state = LinkState::Opening;
             self.open(now, server, known, actions);
         }
+        self.schedule(server);
     }
 
     /// Takes in that the connection to a server is gone, with all calls that are not answered.
@@ -228,6 +234,7 @@ impl Client {
         link.connected = false;
         link.asserting = 0;
         self.calls.retain(|_, expected| expected.server() != server);
+        self.schedule(server);
     }
 
     /// Returns whether all leases hold at a time, so that locks that are held can be relied on.
@@ -237,12 +244,7 @@ impl Client {
 
     /// The next time at which [`Client::tick`] has something to do.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let leases = self.links.values().filter_map(|link| {
-            let lease = link.lease?;
-            let renews = link.connected && link.state == LinkState::Open;
-            Some(if renews { lease.renew_at().min(lease.ends()) } else { lease.ends() })
-        });
-        if self.lost { None } else { leases.min() }
+        self.deadlines.first().filter(|_| !self.lost).map(|first| first.0)
     }
 
     /// Renews the leases that are due, and takes note of those that are gone. To be called before locks are relied on.
@@ -250,18 +252,35 @@ impl Client {
         if self.lost {
             return;
         }
-        for server in self.linked() {
+        while let Some((due, server)) = self.deadlines.first().copied()
+            && due <= now
+        {
             let link = self.link(server);
-            let Some(lease) = &mut link.lease else { continue };
-            if lease.is_over(now) {
-                self.lose(server, actions);
-                return;
+            let renews = link.connected && link.state == LinkState::Open;
+            if let Some(lease) = &mut link.lease {
+                if lease.is_over(now) {
+                    self.lose(server, actions);
+                    return;
+                }
+                if renews {
+                    lease.sent_renewal(now);
+                    self.call(server, Call::Renew, Expected::Open(server, now), actions);
+                }
             }
-            if link.connected && link.state == LinkState::Open && lease.renew_at() <= now {
-                lease.sent_renewal(now);
-                self.call(server, Call::Renew, Expected::Open(server, now), actions);
-            }
+            self.schedule(server);
         }
+    }
+
+    /// Sets the deadline of a server by its lease: the next renewal if one can be sent, else the lease's end.
+    fn schedule(&mut self, server: u32) {
+        let link = self.links.entry(server).or_default();
+        let renews = link.connected && link.state == LinkState::Open;
+        let due = |lease: Lease| if renews { lease.renew_at().min(lease.ends()) } else { lease.ends() };
+        let deadline = link.lease.map(due);
+        if let Some(before) = std::mem::replace(&mut link.deadline, deadline) {
+            self.deadlines.remove(&(before, server));
+        }
+        self.deadlines.extend(deadline.map(|deadline| (deadline, server)));
     }
 
     /// Takes the reply to a call.
@@ -271,6 +290,18 @@ impl Client {
         if self.lost {
             return;
         }
+        let server = expected.server();
+        self.handle_expected(now, expected, reply, actions);
+        self.schedule(server);
+    }
+
+    fn handle_expected(
+        &mut self,
+        now: Duration,
+        expected: Expected,
+        reply: Reply,
+        actions: &mut Vec<Action>,
+    ) {
         match expected {
             Expected::Open(server, sent) => self.handle_open(now, server, sent, reply, actions),
             Expected::Assert(server) | Expected::Asserted(server) => {

@@ -248,6 +248,8 @@ struct History<'a> {
     fences: BTreeSet<(SessionId, FileName)>,
     sessions_made: u64,
     faults_left: usize,
+    /// The workers that have operations left.
+    working: usize,
     told: Told,
     violation: Option<Violation>,
 }
@@ -280,6 +282,7 @@ impl<'a> History<'a> {
             fences: BTreeSet::new(),
             sessions_made: 0,
             faults_left: plan.faults,
+            working: if plan.operations > 0 { plan.clients } else { 0 },
             told: Told::default(),
             violation: None,
         };
@@ -350,17 +353,15 @@ impl<'a> History<'a> {
             if let Some(violation) = self.violation.take() {
                 return Err(violation);
             }
-            let working = self.workers.iter().filter(|worker| worker.operations_left > 0).count();
-            if working == 0 {
+            if self.working == 0 {
                 break;
             }
             if self.faults_left == 0 && time > *deadline.get_or_insert(time + PATIENCE) {
-                return Err(Violation::Stuck { clients: working });
+                return Err(Violation::Stuck { clients: self.working });
             }
         }
-        let working = self.workers.iter().filter(|worker| worker.operations_left > 0).count();
-        if working > 0 {
-            return Err(Violation::Stuck { clients: working });
+        if self.working > 0 {
+            return Err(Violation::Stuck { clients: self.working });
         }
         self.finish()
     }

@@ -96,10 +96,12 @@ impl History<'_> {
                 }
                 Action::Ended(_, ended) => {
                     let found = &mut self.workers[worker];
-                    if ended != Ended::Lost {
-                        found.operations_left = found.operations_left.saturating_sub(1);
+                    if ended != Ended::Lost && found.operations_left > 0 {
+                        found.operations_left -= 1;
                         if found.operations_left > 0 {
                             self.later_up_to(200, Event::Begin { worker, incarnation });
+                        } else {
+                            self.working -= 1;
                         }
                     }
                     self.told.not_held += u64::from(ended != Ended::Released);
