@@ -33,7 +33,7 @@ pub struct Plan {
     pub servers: u32,
     /// The number of operations of each client.
     pub operations: usize,
-    /// The bytes of a file.
+    /// The bytes of a file that are locked: those of the next file follow in place, so that files spread over the servers.
     pub file_bytes: u64,
     /// The bytes in a row that are one server's.
     pub stripe_bytes: u64,

@@ -13,26 +13,29 @@ impl History<'_> {
     pub(super) fn begin(&mut self, worker: usize) {
         let file_bytes = self.plan.file_bytes;
         let random = &mut self.random;
+        let file = random.random_range(0..self.plan.files);
+        let base = file as u64 * file_bytes;
         let pattern = match random.random_range(0..3) {
             0 => {
                 let offset = random.random_range(0..file_bytes);
-                Pattern::contiguous(offset, random.random_range(1..=file_bytes - offset))
+                Pattern::contiguous(base + offset, random.random_range(1..=file_bytes - offset))
             }
             1 => {
                 let stride = random.random_range(2..file_bytes / 4);
                 let first = random.random_range(0..stride);
-                let regions = (first..file_bytes).step_by(stride as usize).map(|at| Region::new(at, 1));
+                let regions =
+                    (first..file_bytes).step_by(stride as usize).map(|at| Region::new(base + at, 1));
                 Pattern::list(&regions.collect::<Vec<_>>())
             }
             _ => {
-                let regions = (0..3).map(|_| Region::new(random.random_range(0..file_bytes), 1));
+                let regions = (0..3).map(|_| Region::new(base + random.random_range(0..file_bytes), 1));
                 Pattern::list(&regions.collect::<Vec<_>>())
             }
         };
         let methods = Method::NAMES.map(|name| name.1);
         let protocols = Protocol::NAMES.map(|name| name.1);
         let wanted = Wanted {
-            file: format!("file {}", random.random_range(0..self.plan.files)).into(),
+            file: format!("file {file}").into(),
             operation: 0,
             first_number: 0,
             mode: if random.random_bool(0.3) { Mode::Shared } else { Mode::Exclusive },
