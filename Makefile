@@ -15,6 +15,11 @@ SOAK_HISTORIES ?= 100000
 SOAK_INTERLEAVINGS ?= 20000
 # Pairs of access patterns that each test of `make soak-lock` compares with bitmaps or lists.
 SOAK_PATTERNS ?= 3000000
+# Histories of clusters of lock servers with faults, histories of a lock table, and states of each small system of lock servers that it
+# runs through.
+SOAK_CLUSTERS ?= 30000
+SOAK_TABLES ?= 100000
+SOAK_STATES ?= 3000000
 
 # Where `make install` puts the program, its manual pages and completions.
 PREFIX ?= /usr/local
@@ -39,7 +44,7 @@ help:
 	@echo "                make soak-store, the embedded store through $(SOAK_HISTORIES) histories of faults and crashes;"
 	@echo "                make soak-ceph, clients that count on Ceph while OSDs and the monitor are killed, for $(SOAK_SECONDS) s;"
 	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice;"
-	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps"
+	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps, and lock servers under faults"
 	@echo "make release    the program alone: $(NACRE)"
 	@echo "make install    the program, its manual pages and completions, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
@@ -110,6 +115,9 @@ soak-walk:
 
 soak-lock:
 	NACRE_HISTORIES=$(SOAK_PATTERNS) $(CARGO) test --release --package nacre-lock --test pattern
+	NACRE_LOCK_HISTORIES=$(SOAK_TABLES) $(CARGO) test --release --package nacre-lock --test table
+	NACRE_LOCK_HISTORIES=$(SOAK_CLUSTERS) NACRE_LOCK_CLUSTER=10000,1000 $(CARGO) test --release --package nacre-lock --test history
+	NACRE_LOCK_STATES=$(SOAK_STATES) $(CARGO) test --release --package nacre-lock --test exhaustive
 
 # The promise is for an hour: make soak-ceph SOAK_SECONDS=3600.
 soak-ceph:

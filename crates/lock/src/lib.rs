@@ -26,13 +26,20 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
+pub mod cycle;
 mod datatype;
 mod encoding;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod limit;
+pub mod message;
 pub mod pattern;
+pub mod server;
+pub mod table;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 mod text;
 
 pub use datatype::{Block, Datatype, Description, Distribution, FileView, Member, Order};

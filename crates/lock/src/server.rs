@@ -1,0 +1,511 @@
+//! A lock server: files, sessions and their leases, grants, what happens when a session or the server fails. A state
+//! machine without clock or I/O.
+//!
+//! Its owner gives it calls and time, and carries out its [`Output`]s in their order. Servers know nothing of the clients'
+//! protocols (section 5.2 of the paper); each has the bytes of its stripe, in the same mapping as data.
+//!
+//! The paper leaves failures open. Here:
+//!
+//! - A client has a *session* at each server, with a lease that it renews. When the lease lapses, its shared locks go at once (when
+//!   an administrator breaks the session, at the time at which it would have lapsed). Bytes that it holds exclusively stay locked until the session's *fence* is durable at
+//!   every object of the file ([`Output::Raise`], then [`Server::fenced`]), so what a paused client writes later is
+//!   refused. The fence names the session, so holders of other bytes are not shut out.
+//! - Before a session is told of its first exclusive grant in a file, a [`Record`] of session and file is durable. A restarted
+//!   server gets the records of its predecessor. For a grace period it grants nothing and takes asserted locks. Sessions that did
+//!   not come back are then fenced in the files of their records, and such a file is closed until that is done.
+//! - Sessions that wait for each other in a cycle are reported ([`Output::Cycle`]).
+
+mod grace;
+mod listing;
+mod session;
+mod settings;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use crate::OFFSET_MAX;
+use crate::message::{Asked, Call, FileName, Refusal, Reply, RequestNumber, SessionId, Token};
+use crate::table::{Mode, Owner, Progress, Reached, RequestKey, Table, TableError, Woken};
+
+pub use listing::Listed;
+use session::{Session, State};
+pub use settings::{Limits, Settings};
+
+/// The number under which the server's owner knows a call, to send the reply to.
+pub type CallId = u64;
+
+/// The files that a session may have written, on record, before their least used ones are struck off.
+const FILES_PER_SESSION_MAX: usize = 1024;
+
+/// The requests that a search for a cycle looks at.
+const CYCLE_SEARCH_MAX: usize = 4096;
+
+/// An order to the server's owner. They are carried out in order: what comes after a record is not told to anybody before the
+/// record is durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Sends a reply.
+    Reply {
+        /// The call that is answered.
+        call: CallId,
+        /// The answer.
+        reply: Reply,
+    },
+    /// Makes a record durable.
+    Record(Record),
+    /// Raises the fence of a session at every object of a file, durably, and then calls [`Server::fenced`].
+    Raise {
+        /// The session whose requests are to be refused from then on.
+        session: SessionId,
+        /// The file.
+        file: FileName,
+    },
+    /// Reports sessions that wait for each other.
+    Cycle {
+        /// The sessions, each of which waits for the next, and the last for the first.
+        sessions: Vec<SessionId>,
+    },
+}
+
+/// A change of what the server has to know after a restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// The session may write this file from now on.
+    Uses {
+        /// The session.
+        session: SessionId,
+        /// The file.
+        file: FileName,
+    },
+    /// It may not any more.
+    Left {
+        /// The session.
+        session: SessionId,
+        /// The file.
+        file: FileName,
+    },
+    /// The session has ended.
+    Gone {
+        /// The session.
+        session: SessionId,
+    },
+}
+
+/// A lock server. Times are durations since any one moment, and never go backwards.
+///
+/// Invariants: a request belongs to one session and one file; a call that waits is answered exactly once, unless the same
+/// call comes again; sessions and requests beyond the limits are refused before anything is kept of them.
+#[derive(Clone, Debug)]
+pub struct Server {
+    settings: Settings,
+    sessions: HashMap<SessionId, Session>,
+    /// The sessions by their number in the tables.
+    programs: HashMap<u64, SessionId>,
+    expiries: BTreeSet<(Duration, SessionId)>,
+    files: BTreeMap<FileName, File>,
+    requests: BTreeMap<RequestKey, Box<Request>>,
+    pattern_bytes: usize,
+    programs_made: u64,
+    requests_made: RequestKey,
+    grants: u64,
+    /// The end of the grace period, while it lasts.
+    grace_until: Option<Duration>,
+    /// The files that sessions of the former epoch may write: those not back yet, then those being fenced.
+    remembered: BTreeMap<SessionId, BTreeSet<FileName>>,
+}
+
+/// A file with locks.
+#[derive(Clone, Debug)]
+struct File {
+    table: Table,
+    /// Requests whose calls came while the file was closed.
+    deferred: Vec<RequestKey>,
+}
+
+/// A request of a session.
+#[derive(Clone, Debug)]
+struct Request {
+    session: SessionId,
+    number: RequestNumber,
+    file: FileName,
+    mode: Mode,
+    pending: Option<Pending>,
+    token: u64,
+    pattern_bytes: usize,
+}
+
+/// A call that is not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    call: CallId,
+    until: Option<u64>,
+}
+
+impl Server {
+    /// Creates a server that has no predecessor.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            sessions: HashMap::new(),
+            programs: HashMap::new(),
+            expiries: BTreeSet::new(),
+            files: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            pattern_bytes: 0,
+            programs_made: 0,
+            requests_made: 0,
+            grants: 0,
+            grace_until: None,
+            remembered: BTreeMap::new(),
+        }
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Takes a call of a session. Its reply is an output now or later.
+    pub fn handle(
+        &mut self,
+        now: Duration,
+        session: SessionId,
+        call: CallId,
+        message: Call,
+        out: &mut Vec<Output>,
+    ) {
+        self.tick(now, out);
+        if let Some(refusal) = self.refusal(session, &message) {
+            out.push(Output::Reply { call, reply: Reply::Refused(refusal) });
+            return;
+        }
+        let answer = match message {
+            Call::Open | Call::Renew => {
+                self.renew(now, session);
+                Ok(Some(Reply::Open { epoch: self.settings.epoch, lease: self.settings.lease }))
+            }
+            Call::Close => {
+                self.end(session, out);
+                Ok(Some(Reply::Done))
+            }
+            Call::Acquire { request, asked, until } => {
+                self.acquire(session, call, request, asked, until, out).map(|()| None)
+            }
+            Call::ReleaseFrom { request, offset } => {
+                self.release_from(session, request, offset, out).map(Some)
+            }
+            Call::Release { request } => {
+                if let Some(key) = self.key(session, request) {
+                    self.release(key, Refusal::Released, out);
+                }
+                Ok(Some(Reply::Done))
+            }
+            Call::Assert { request, asked, below } => {
+                self.assert(session, request, asked, below, out).map(Some)
+            }
+            Call::Asserted => {
+                self.remembered.remove(&session);
+                Ok(Some(Reply::Done))
+            }
+        };
+        match answer {
+            Ok(None) => {}
+            Ok(Some(reply)) => out.push(Output::Reply { call, reply }),
+            Err(refusal) => out.push(Output::Reply { call, reply: Reply::Refused(refusal) }),
+        }
+    }
+
+    fn key(&self, session: SessionId, number: RequestNumber) -> Option<RequestKey> {
+        self.sessions.get(&session)?.requests.get(&number).copied()
+    }
+
+    fn acquire(
+        &mut self,
+        session: SessionId,
+        call: CallId,
+        number: RequestNumber,
+        asked: Option<Asked>,
+        until: Option<u64>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Refusal> {
+        let key = match (self.key(session, number), asked) {
+            (Some(key), _) => key,
+            (None, Some(asked)) => self.add(session, number, asked, None)?,
+            (None, None) => return Err(Refusal::UnknownRequest),
+        };
+        let Some(request) = self.requests.get_mut(&key) else { return Err(Refusal::UnknownRequest) };
+        if let Some(pending) = &mut request.pending {
+            if pending.until == until {
+                // The same call again, after a break: it keeps its place.
+                pending.call = call;
+                return Ok(());
+            }
+            self.stop_waiting(key, out);
+        }
+        self.request_mut(key, |request| request.pending = Some(Pending { call, until }));
+        let file = self.requests[&key].file.clone();
+        if self.closed(&file) {
+            if let Some(file) = self.files.get_mut(&file) {
+                file.deferred.push(key);
+            }
+            return Ok(());
+        }
+        self.perform(key, out);
+        Ok(())
+    }
+
+    /// Takes the pending call of a request to the table.
+    fn perform(&mut self, key: RequestKey, out: &mut Vec<Output>) {
+        let Some(request) = self.requests.get(&key) else { return };
+        let (Some(pending), session) = (request.pending, request.session) else { return };
+        let Some(file) = self.files.get_mut(&request.file) else { return };
+        let reached = match pending.until {
+            None => file.table.try_acquire(key).map(Reached::Done),
+            Some(until) => file.table.acquire(key, until),
+        };
+        match reached {
+            Ok(Reached::Done(progress)) => self.granted(key, progress, out),
+            Ok(Reached::Waits(_)) => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.waiting.insert(key);
+                }
+                self.report_cycle(key, out);
+            }
+            Err(error) => self.answer(key, Reply::Refused(error.into()), out),
+        }
+    }
+
+    /// Tells a request's client how far it has come.
+    fn granted(&mut self, key: RequestKey, progress: Progress, out: &mut Vec<Output>) {
+        let Some(request) = self.requests.get_mut(&key) else { return };
+        if progress.last.is_some() {
+            self.grants += 1;
+            request.token = self.grants;
+            if request.mode == Mode::Exclusive {
+                let (session, file) = (request.session, request.file.clone());
+                self.note_use(session, file, out);
+            }
+        }
+        let token = self.token(key);
+        self.answer(key, Reply::Progress { progress, token }, out);
+    }
+
+    /// Answers the pending call of a request, if it has one.
+    fn answer(&mut self, key: RequestKey, reply: Reply, out: &mut Vec<Output>) {
+        let Some(request) = self.requests.get_mut(&key) else { return };
+        let pending = request.pending.take();
+        if let Some(session) = self.sessions.get_mut(&request.session) {
+            session.waiting.remove(&key);
+        }
+        if let Some(Pending { call, .. }) = pending {
+            out.push(Output::Reply { call, reply });
+        }
+    }
+
+    fn token(&self, key: RequestKey) -> Token {
+        let number = self.requests.get(&key).map_or(0, |request| request.token);
+        Token { epoch: self.settings.epoch, number }
+    }
+
+    /// Tells those that have been woken in a file, and looks for cycles among those that wait anew.
+    fn wake(&mut self, file: &FileName, woken: Vec<Woken>, out: &mut Vec<Output>) {
+        for Woken { request, progress, exhausted } in woken {
+            if exhausted {
+                self.answer(request, Reply::Refused(TableError::TooIrregular.into()), out);
+            } else {
+                self.granted(request, progress, out);
+            }
+        }
+        let moved = self.files.get_mut(file).map(|file| file.table.take_moved()).unwrap_or_default();
+        for key in moved {
+            self.report_cycle(key, out);
+        }
+    }
+
+    fn release_from(
+        &mut self,
+        session: SessionId,
+        number: RequestNumber,
+        offset: u64,
+        out: &mut Vec<Output>,
+    ) -> Result<Reply, Refusal> {
+        let key = self.key(session, number).ok_or(Refusal::UnknownRequest)?;
+        self.answer(key, Reply::Refused(Refusal::Released), out);
+        let progress = self.give_back(key, offset, out)?;
+        Ok(Reply::Progress { progress, token: self.token(key) })
+    }
+
+    /// Releases what a request holds from an offset on, and ends its wait in the table.
+    fn give_back(
+        &mut self,
+        key: RequestKey,
+        offset: u64,
+        out: &mut Vec<Output>,
+    ) -> Result<Progress, Refusal> {
+        let file = self.requests.get(&key).ok_or(Refusal::UnknownRequest)?.file.clone();
+        let mut woken = Vec::new();
+        let found = self.files.get_mut(&file).ok_or(Refusal::UnknownRequest)?;
+        found.deferred.retain(|deferred| *deferred != key);
+        let progress = found.table.release_from(key, offset, &mut woken)?;
+        self.wake(&file, woken, out);
+        Ok(progress)
+    }
+
+    /// Ends the wait of a request without an answer to its call.
+    fn stop_waiting(&mut self, key: RequestKey, out: &mut Vec<Output>) {
+        if let Some(request) = self.requests.get_mut(&key) {
+            request.pending = None;
+            if let Some(session) = self.sessions.get_mut(&request.session) {
+                session.waiting.remove(&key);
+            }
+        }
+        _ = self.give_back(key, OFFSET_MAX, out);
+    }
+
+    /// Releases a request wholly and forgets it. A call that waits for it is refused.
+    fn release(&mut self, key: RequestKey, refusal: Refusal, out: &mut Vec<Output>) {
+        self.answer(key, Reply::Refused(refusal), out);
+        let Some(request) = self.requests.remove(&key) else { return };
+        self.pattern_bytes -= request.pattern_bytes;
+        if let Some(session) = self.sessions.get_mut(&request.session) {
+            session.requests.remove(&request.number);
+            session.pattern_bytes -= request.pattern_bytes;
+            if let Some(requests) = session.files.get_mut(&request.file) {
+                *requests -= 1;
+                if *requests == 0 && !session.recorded.contains(&request.file) {
+                    session.files.remove(&request.file);
+                }
+            }
+        }
+        let mut woken = Vec::new();
+        if let Some(file) = self.files.get_mut(&request.file) {
+            if !file.deferred.is_empty() {
+                file.deferred.retain(|deferred| *deferred != key);
+            }
+            _ = file.table.release(key, &mut woken);
+        }
+        self.wake(&request.file, woken, out);
+        if self.files.get(&request.file).is_some_and(|file| file.table.is_empty()) {
+            self.files.remove(&request.file);
+        }
+    }
+
+    /// Adds a request to its file's table, holding what lies below `held` if that is given.
+    fn add(
+        &mut self,
+        session: SessionId,
+        number: RequestNumber,
+        asked: Asked,
+        held: Option<u64>,
+    ) -> Result<RequestKey, Refusal> {
+        let limits = &self.settings.limits;
+        let Some(owner) = self.sessions.get_mut(&session) else {
+            return Err(Refusal::UnknownSession { epoch: self.settings.epoch });
+        };
+        let pattern = asked.pattern.restrict(self.settings.stripe)?;
+        let pattern_bytes = pattern.memory_bytes();
+        for (full, what) in [
+            (asked.file.len() > limits.name_bytes_max, "bytes in a file's name"),
+            (self.requests.len() >= limits.requests_max, "lock requests"),
+            (owner.requests.len() >= limits.requests_per_session_max, "lock requests of one session"),
+            (self.pattern_bytes + pattern_bytes > limits.pattern_bytes_max, "memory for patterns"),
+            (
+                owner.pattern_bytes + pattern_bytes > limits.pattern_bytes_per_session_max,
+                "memory for patterns of one session",
+            ),
+            (
+                self.files.len() >= limits.files_max && !self.files.contains_key(&asked.file),
+                "files with locks",
+            ),
+        ] {
+            if full {
+                return Err(Refusal::Full(what));
+            }
+        }
+        // The names of a file's requests are one.
+        let name = self.files.get_key_value(&asked.file).map_or(asked.file, |(name, _)| name.clone());
+        let file = self.files.entry(name.clone()).or_insert_with(|| File {
+            table: Table::new(self.settings.indexing, limits.regions_max),
+            deferred: Vec::new(),
+        });
+        let key = self.requests_made + 1;
+        let id = Owner { program: owner.program, operation: asked.operation };
+        let added = match held {
+            None => file.table.add(key, id, asked.mode, pattern),
+            Some(below) => file.table.install(key, id, asked.mode, pattern, below).map(|_| ()),
+        };
+        if let Err(error) = added {
+            if file.table.is_empty() {
+                self.files.remove(&name);
+            }
+            return Err(error.into());
+        }
+        self.requests_made = key;
+        owner.requests.insert(number, key);
+        owner.pattern_bytes += pattern_bytes;
+        *owner.files.entry(name.clone()).or_insert(0) += 1;
+        self.pattern_bytes += pattern_bytes;
+        let request =
+            Request { session, number, file: name, mode: asked.mode, pending: None, token: 0, pattern_bytes };
+        self.requests.insert(key, Box::new(request));
+        Ok(key)
+    }
+
+    fn request_mut(&mut self, key: RequestKey, change: impl FnOnce(&mut Request)) {
+        if let Some(request) = self.requests.get_mut(&key) {
+            change(request);
+        }
+    }
+
+    /// Reports a cycle of sessions that the wait of a request has closed.
+    ///
+    /// A request waits for those who hold its byte and for those before it in line, who wait for the holders that refuse the
+    /// first of them.
+    fn report_cycle(&self, key: RequestKey, out: &mut Vec<Output>) {
+        let Some(start) = self.requests.get(&key) else { return };
+        let mut came_from: HashMap<RequestKey, RequestKey> = HashMap::from([(key, key)]);
+        let mut open = vec![key];
+        while let Some(waiting) = open.pop() {
+            let mut holders = BTreeSet::new();
+            self.blocking(waiting, |session| holders.insert(session));
+            for holder in holders {
+                if holder == start.session {
+                    let mut sessions = vec![self.requests[&waiting].session];
+                    let mut at = waiting;
+                    while at != key {
+                        at = came_from[&at];
+                        sessions.push(self.requests[&at].session);
+                    }
+                    sessions.reverse();
+                    out.push(Output::Cycle { sessions });
+                    return;
+                }
+                let others = self.sessions.get(&holder).into_iter().flat_map(|session| &session.waiting);
+                for other in others {
+                    if came_from.len() < CYCLE_SEARCH_MAX && !came_from.contains_key(other) {
+                        came_from.insert(*other, waiting);
+                        open.push(*other);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `visit` with the sessions that keep a waiting request from its byte, until it returns false.
+    fn blocking(&self, key: RequestKey, mut visit: impl FnMut(SessionId) -> bool) {
+        let Some(file) = self.requests.get(&key).and_then(|request| self.files.get(&request.file)) else {
+            return;
+        };
+        let first = file.table.progress(key).and_then(|progress| file.table.line(progress.next?).next());
+        for waiting in [Some(key), first.filter(|first| *first != key)].into_iter().flatten() {
+            file.table.blockers(waiting, |_, owner| match self.programs.get(&owner.program) {
+                Some(session) => visit(*session),
+                None => true,
+            });
+        }
+    }
+
+    fn is_live(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(|session| session.state == State::Live)
+    }
+}

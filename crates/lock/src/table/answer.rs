@@ -1,0 +1,75 @@
+//! What a table answers.
+
+use super::{Mode, Owner, RequestKey};
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Progress {
+    /// The last byte that is held (`last_abs_offset`), none if nothing is.
+    pub last: Option<u64>,
+    /// The first byte of the pattern that is not held (`next_abs_offset`), none if all are.
+    pub next: Option<u64>,
+}
+
+/// The answer to a blocking acquire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// Everything below the offset asked for is held.
+    Done(Progress),
+    /// The request stands in line for `Progress::next`. A [`Woken`] follows, unless the request is released.
+    Waits(Progress),
+}
+
+/// A request that waited and does so no longer: it now holds everything below the offset that it asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Woken {
+    /// The request.
+    pub request: RequestKey,
+    /// How far it has come.
+    pub progress: Progress,
+    /// Whether it gave up on the way, as with [`TableError::TooIrregular`].
+    pub exhausted: bool,
+}
+
+/// A refusal, which changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// There is no such request.
+    #[error("there is no lock request with this number")]
+    Unknown,
+    /// The number is taken.
+    #[error("there is a lock request with this number already")]
+    Exists,
+    /// The request stands in line, and can only be released.
+    #[error("the lock request waits already")]
+    Waits,
+    /// A request of the same operation has another mode.
+    #[error("all lock requests of an operation have the same mode")]
+    MixedModes,
+    /// The pattern has more regions than an unrolled table takes.
+    #[error("the pattern has more than {0} regions, too many to unroll")]
+    TooManyRegions(u64),
+    /// Comparing the pattern with one that is held takes too long.
+    #[error("the pattern is too irregular to be compared with one that is held")]
+    TooIrregular,
+    /// Another operation holds a byte that is asserted to be held.
+    #[error("byte {0} is held by another operation")]
+    Held(u64),
+}
+
+/// A request as the listing shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestView {
+    /// The request.
+    pub request: RequestKey,
+    /// Its operation.
+    pub owner: Owner,
+    /// Its mode.
+    pub mode: Mode,
+    /// The first byte of its pattern, and the end, exclusive, of the last.
+    pub bounds: (u64, u64),
+    /// How far it has come.
+    pub progress: Progress,
+    /// Whether it stands in line for `progress.next`.
+    pub waits: bool,
+}

@@ -1,0 +1,288 @@
+//! What is held, in two ways to index it.
+
+use std::collections::HashMap;
+
+use super::tree::Tree;
+use super::{Indexing, Mode, Request, RequestKey, Requests, TableError};
+use crate::{Pattern, Search};
+
+/// The bytes that requests hold: an interval tree for each mode.
+#[derive(Clone, Debug)]
+pub(super) struct Holdings {
+    shared: Tree,
+    exclusive: Tree,
+    /// The regions that each request has in its tree, rising: the linked list of section 5.2. None if trees hold
+    /// bounding ranges.
+    chains: Option<HashMap<RequestKey, Vec<Region>, foldhash::fast::RandomState>>,
+    regions_max: u64,
+}
+
+/// The end of a search for a conflict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// There is none.
+    Nowhere,
+    /// The first is at this byte.
+    Held(u64),
+    /// There is none before this offset; the rest is not searched yet.
+    Paused(u64),
+}
+
+/// The first conflict found so far, or the offset where a search paused.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    first: u64,
+    paused: bool,
+}
+
+/// The steps that the searches for a conflict may take, of which those count that end without an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    /// The steps of one search.
+    steps: u32,
+    /// The steps left for all.
+    left: u32,
+}
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self { steps: 1 << 12, left: 1 << 20 }
+    }
+
+    /// Gives each search twice the steps. Returns whether there are any left.
+    pub(super) fn double(&mut self) -> bool {
+        self.steps = self.steps.saturating_mul(2).min(self.left);
+        self.left > 0
+    }
+}
+
+/// Returns whether a pattern has at most so many regions and they can be counted in so many steps.
+fn few(pattern: &Pattern, regions_max: u64) -> bool {
+    pattern.count(regions_max).is_some_and(|count| count.regions <= regions_max)
+}
+
+/// A range in a tree.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    low: u64,
+    end: u64,
+}
+
+impl Holdings {
+    pub(super) fn new(indexing: Indexing, regions_max: u64) -> Self {
+        let chains = (indexing == Indexing::Unrolled).then(HashMap::default);
+        Self { shared: Tree::new(), exclusive: Tree::new(), chains, regions_max }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.shared.len() + self.exclusive.len()
+    }
+
+    /// Refuses a pattern that is too long to be unrolled, where that is to be done.
+    pub(super) fn admit(&self, pattern: &Pattern) -> Result<(), TableError> {
+        if self.chains.is_some() && !few(pattern, self.regions_max) {
+            return Err(TableError::TooManyRegions(self.regions_max));
+        }
+        Ok(())
+    }
+
+    /// The first byte, in `from..to`, of a request's pattern that another operation holds in a conflicting mode.
+    pub(super) fn conflict(
+        &self,
+        requests: &Requests,
+        asking: &Request,
+        from: u64,
+        to: u64,
+        budget: &mut Budget,
+    ) -> Stop {
+        let from = from.max(asking.low);
+        let end = to.min(asking.end);
+        if from >= end {
+            return Stop::Nowhere;
+        }
+        let mut found = Found { first: end, paused: false };
+        if asking.mode == Mode::Exclusive {
+            self.conflict_in(&self.shared, requests, asking, from, &mut found, budget);
+        }
+        self.conflict_in(&self.exclusive, requests, asking, from, &mut found, budget);
+        match found.first {
+            first if first >= end => Stop::Nowhere,
+            first if found.paused => Stop::Paused(first),
+            first => Stop::Held(first),
+        }
+    }
+
+    fn conflict_in(
+        &self,
+        tree: &Tree,
+        requests: &Requests,
+        asking: &Request,
+        from: u64,
+        found: &mut Found,
+        budget: &mut Budget,
+    ) {
+        let to = found.first;
+        if self.chains.is_none() {
+            tree.search(from, to, |_, _, holder| {
+                let held = &requests[&holder];
+                if held.owner == asking.owner {
+                    return None;
+                }
+                let (first, paused) = match asking.pattern.search_common(&held.pattern, from, budget.steps) {
+                    Search::Found(byte) => (byte, false),
+                    Search::Paused(byte) => {
+                        budget.left = budget.left.saturating_sub(budget.steps);
+                        (byte, true)
+                    }
+                    Search::Absent => return None,
+                };
+                if first < held.bound() && first < found.first {
+                    *found = Found { first, paused };
+                }
+                Some(found.first)
+            });
+            return;
+        }
+        let mut at = from;
+        while at < found.first && tree.len() > 0 {
+            let Some(region) = asking.pattern.next_region(at) else { break };
+            tree.search(region.offset, region.end().min(found.first), |low, _, holder| {
+                if requests[&holder].owner == asking.owner {
+                    return None;
+                }
+                found.first = found.first.min(low.max(region.offset));
+                Some(found.first)
+            });
+            at = region.end();
+        }
+    }
+
+    /// Returns whether the operation of a request holds a byte.
+    pub(super) fn held_by_operation(&self, requests: &Requests, asking: &Request, byte: u64) -> bool {
+        let mut found = false;
+        self.stab(self.tree(asking.mode), requests, byte, |holder| {
+            found = requests[&holder].owner == asking.owner;
+            !found
+        });
+        found
+    }
+
+    /// Calls `visit` with the requests of other operations that hold a byte in a mode that conflicts with a request's,
+    /// until it returns false.
+    pub(super) fn holders(
+        &self,
+        requests: &Requests,
+        asking: &Request,
+        byte: u64,
+        mut visit: impl FnMut(RequestKey) -> bool,
+    ) {
+        let mut on = true;
+        for mode in [Mode::Exclusive, Mode::Shared] {
+            if on && asking.mode.conflicts(mode) {
+                self.stab(self.tree(mode), requests, byte, |holder| {
+                    on = requests[&holder].owner == asking.owner || visit(holder);
+                    on
+                });
+            }
+        }
+    }
+
+    fn stab(&self, tree: &Tree, requests: &Requests, byte: u64, mut visit: impl FnMut(RequestKey) -> bool) {
+        let unrolled = self.chains.is_some();
+        tree.search(byte, byte + 1, |_, _, holder| {
+            let held = &requests[&holder];
+            let holds = unrolled || (byte < held.bound() && held.byte_at(byte) == byte);
+            // An empty rest of the range ends the search.
+            if holds && !visit(holder) { Some(0) } else { None }
+        });
+    }
+
+    /// Takes in that a request's `next` was `before` and is now another.
+    pub(super) fn change(&mut self, key: RequestKey, request: &Request, before: u64) {
+        if self.chains.is_some() {
+            if request.next > before {
+                self.unroll(key, request, before);
+            } else {
+                self.roll_up(key, request);
+            }
+            return;
+        }
+        let low = request.low;
+        let tree = self.tree_mut(request.mode);
+        match (before > low, request.next > low) {
+            (false, true) => tree.insert(low, request.bound(), key),
+            (true, true) => tree.set_end(low, key, request.bound()),
+            (true, false) => _ = tree.remove(low, key),
+            (false, false) => {}
+        }
+    }
+
+    /// Adds the regions that a request has won since its `next` was `before`.
+    fn unroll(&mut self, key: RequestKey, request: &Request, before: u64) {
+        let mut chains = self.chains.take();
+        if let Some(chain) = chains.as_mut().map(|chains| chains.entry(key).or_default()) {
+            let tree = self.tree_mut(request.mode);
+            let bound = request.bound();
+            let mut at = before;
+            while at < bound
+                && let Some(won) = request.pattern.next_region(at)
+                && won.offset < bound
+            {
+                let (low, end) = (won.offset, won.end().min(bound));
+                match chain.last_mut().filter(|region| region.end == low) {
+                    Some(region) => {
+                        region.end = end;
+                        tree.set_end(region.low, key, end);
+                    }
+                    None => {
+                        chain.push(Region { low, end });
+                        tree.insert(low, end, key);
+                    }
+                }
+                at = end;
+            }
+        }
+        self.chains = chains;
+    }
+
+    /// Removes the regions that a request has lost: all from its `next` on.
+    fn roll_up(&mut self, key: RequestKey, request: &Request) {
+        let mut chains = self.chains.take();
+        if let Some(chain) = chains.as_mut().and_then(|chains| chains.get_mut(&key)) {
+            let tree = self.tree_mut(request.mode);
+            let next = request.next;
+            while let Some(region) = chain.pop() {
+                if region.low >= next {
+                    tree.remove(region.low, key);
+                } else {
+                    let end = region.end.min(next);
+                    tree.set_end(region.low, key, end);
+                    chain.push(Region { low: region.low, end });
+                    break;
+                }
+            }
+        }
+        self.chains = chains;
+    }
+
+    /// Drops what is kept for a request that holds nothing.
+    pub(super) fn forget(&mut self, key: RequestKey) {
+        if let Some(chains) = &mut self.chains {
+            chains.remove(&key);
+        }
+    }
+
+    fn tree(&self, mode: Mode) -> &Tree {
+        match mode {
+            Mode::Shared => &self.shared,
+            Mode::Exclusive => &self.exclusive,
+        }
+    }
+
+    fn tree_mut(&mut self, mode: Mode) -> &mut Tree {
+        match mode {
+            Mode::Shared => &mut self.shared,
+            Mode::Exclusive => &mut self.exclusive,
+        }
+    }
+}

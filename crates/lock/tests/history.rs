@@ -1,0 +1,111 @@
+//! Histories of whole clusters with faults. `NACRE_SEED` replays one; `NACRE_LOCK_HISTORIES` sets their number, and
+//! `NACRE_LOCK_CLUSTER=clients,servers` runs one large cluster.
+
+use nacre_lock::client::{Method, Protocol};
+use nacre_lock::testkit::history::{Broken, Plan, Told, Violation, run};
+
+fn plan() -> Plan {
+    Plan {
+        clients: 5,
+        servers: 3,
+        operations: 6,
+        file_bytes: 48,
+        stripe_bytes: 4,
+        files: 2,
+        method: None,
+        protocol: None,
+        faults: 8,
+        broken: Broken::Nothing,
+    }
+}
+
+/// The seeds of so many histories, or of one for so many of `NACRE_LOCK_HISTORIES`.
+fn seeds(quick: u64, share: u64) -> std::ops::Range<u64> {
+    if let Ok(seed) = std::env::var("NACRE_SEED") {
+        let seed = seed.parse().unwrap();
+        return seed..seed + 1;
+    }
+    let count = std::env::var("NACRE_LOCK_HISTORIES").map(|count| count.parse::<u64>().unwrap());
+    0..count.map_or(quick, |count| count.div_ceil(share))
+}
+
+fn add(sum: &mut Told, told: Told) {
+    sum.messages += told.messages;
+    sum.held += told.held;
+    sum.not_held += told.not_held;
+    sum.lost += told.lost;
+    sum.fences += told.fences;
+    sum.restarts += told.restarts;
+}
+
+#[test]
+fn locks_exclude_and_everybody_finishes_whatever_fails() {
+    let mut sum = Told::default();
+    for seed in seeds(300, 1) {
+        let told = run(&plan(), seed).unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}"));
+        add(&mut sum, told);
+    }
+    eprintln!("{sum:?}");
+    if std::env::var("NACRE_SEED").is_err() {
+        assert!(sum.held > 0 && sum.lost > 0 && sum.fences > 0 && sum.restarts > 0, "{sum:?}");
+    }
+}
+
+#[test]
+fn every_protocol_and_method_finishes_under_contention() {
+    for (_, protocol) in Protocol::NAMES {
+        for (_, method) in Method::NAMES {
+            let plan = Plan {
+                clients: 12,
+                files: 1,
+                faults: 0,
+                method: Some(method),
+                protocol: Some(protocol),
+                ..plan()
+            };
+            for seed in seeds(2, 200) {
+                let told = run(&plan, seed);
+                let told = told.unwrap_or_else(|violation| {
+                    panic!("NACRE_SEED={seed}, {protocol:?}, {method:?}: {violation:?}")
+                });
+                assert_eq!((told.lost, told.fences), (0, 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_large_cluster_finishes() {
+    let (clients, servers) = match std::env::var("NACRE_LOCK_CLUSTER") {
+        Ok(cluster) => {
+            let (clients, servers) = cluster.split_once(',').unwrap();
+            (clients.parse().unwrap(), servers.parse().unwrap())
+        }
+        Err(_) => (200, 40),
+    };
+    let plan = Plan {
+        clients,
+        servers,
+        operations: 2,
+        file_bytes: 128,
+        stripe_bytes: 8,
+        files: clients / 10,
+        faults: 20,
+        ..plan()
+    };
+    let seed = std::env::var("NACRE_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let told = run(&plan, seed).unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}"));
+    eprintln!("{told:?}");
+    assert!(told.held > 0);
+}
+
+#[test]
+fn a_broken_rule_is_noticed() {
+    for broken in [Broken::NoFence, Broken::NoGrace, Broken::NoRecords] {
+        let plan = Plan { broken, operations: 12, faults: 24, ..plan() };
+        let unsafe_history = |seed: &u64| matches!(run(&plan, *seed), Err(Violation::Safety { .. }));
+        let noticed = (0..1000).find(unsafe_history);
+        eprintln!("{broken:?}: noticed with seed {noticed:?}");
+        assert!(noticed.is_some(), "{broken:?} went unnoticed");
+    }
+}

@@ -1,0 +1,290 @@
+//! The paper's protocols against lock servers that answer at once.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use nacre_lock::client::{Acquisition, Method, Order, Outcome, Protocol, Rounds, Wanted};
+use nacre_lock::message::{Call, Reply, SessionId};
+use nacre_lock::server::{CallId, Output, Server, Settings};
+use nacre_lock::table::Mode;
+use nacre_lock::{Datatype, Pattern, Region, Stripe};
+
+const METHODS: [Method; 3] = [Method::Posix, Method::List, Method::Datatype];
+const PROTOCOLS: [Protocol; 3] = [Protocol::TwoPhase, Protocol::OneTry, Protocol::AltTry];
+const STRIPE_BYTES: u64 = 64 << 10;
+
+/// Servers, and clients with one operation each.
+struct Cluster {
+    servers: Vec<Server>,
+    clients: Vec<Acquisition>,
+    /// The call of a server is answered to this client and order.
+    calls: Vec<(usize, Order)>,
+    orders: VecDeque<(usize, Order)>,
+}
+
+impl Cluster {
+    fn new(servers: u32, stripe_bytes: u64) -> Self {
+        let servers = (0..servers).map(|server| {
+            let stripe = Stripe { bytes: stripe_bytes, servers, server };
+            Server::new(Settings { stripe, ..Settings::default() })
+        });
+        Self { servers: servers.collect(), clients: Vec::new(), calls: Vec::new(), orders: VecDeque::new() }
+    }
+
+    fn add(&mut self, pattern: &Pattern, method: Method, protocol: Protocol, waits: bool) -> usize {
+        let client = self.clients.len();
+        let session = SessionId(client as u64);
+        for server in &mut self.servers {
+            server.handle(Duration::ZERO, session, 0, Call::Open, &mut Vec::new());
+        }
+        let stripe = self.servers[0].settings().stripe;
+        let mut acquisition = Acquisition::new(Wanted {
+            file: "file".into(),
+            operation: 1,
+            first_number: 100,
+            mode: Mode::Exclusive,
+            pattern: pattern.clone(),
+            stripe_bytes: stripe.bytes,
+            servers: stripe.servers,
+            method,
+            protocol,
+            waits,
+        })
+        .unwrap();
+        let mut orders = Vec::new();
+        acquisition.begin(&mut orders);
+        self.clients.push(acquisition);
+        self.send(client, orders);
+        client
+    }
+
+    fn send(&mut self, client: usize, orders: Vec<Order>) {
+        self.orders.extend(orders.into_iter().map(|order| (client, order)));
+    }
+
+    /// Delivers everything, in the order in which it was sent.
+    fn run(&mut self) {
+        self.calls.push((0, Order { server: 0, number: 0, serial: 0, call: Call::Open }));
+        while let Some((client, order)) = self.orders.pop_front() {
+            let id = self.calls.len() as CallId;
+            let mut out = Vec::new();
+            let server = &mut self.servers[order.server as usize];
+            server.handle(Duration::ZERO, SessionId(client as u64), id, order.call.clone(), &mut out);
+            self.calls.push((client, order));
+            for output in out {
+                let Output::Reply { call, reply } = output else { continue };
+                self.reply(call, reply);
+            }
+        }
+    }
+
+    fn reply(&mut self, call: CallId, reply: Reply) {
+        let (client, order) = &self.calls[call as usize];
+        let (client, number, serial) = (*client, order.number, order.serial);
+        let mut orders = Vec::new();
+        self.clients[client].handle(number, serial, reply, &mut orders);
+        self.send(client, orders);
+    }
+
+    fn release(&mut self, client: usize) {
+        let mut orders = Vec::new();
+        self.clients[client].release(&mut orders);
+        self.send(client, orders);
+        self.run();
+    }
+
+    /// The bytes that the servers count as held by a client, exactly.
+    fn held(&self, client: usize) -> Vec<Region> {
+        let mut regions = Vec::new();
+        for part in self.clients[client].parts() {
+            let stripe = self.servers[part.server as usize].settings().stripe;
+            let whole = self.clients[client].wanted().pattern.restrict(stripe).unwrap();
+            let listed = self.servers[part.server as usize].list(None, usize::MAX);
+            let found = listed
+                .iter()
+                .find(|listed| listed.session == SessionId(client as u64) && listed.request == part.number);
+            let Some((found, last)) = found.and_then(|found| Some((found, found.progress.last?))) else {
+                continue;
+            };
+            regions.extend(whole.from(found.bounds.0).before(last + 1).regions());
+        }
+        Pattern::list(&regions).unwrap().regions().collect()
+    }
+}
+
+fn strided(bytes: u64) -> Pattern {
+    Pattern::new(&Datatype::byte().vector(bytes / 64, 1, 64).at(0)).unwrap()
+}
+
+fn rounds(pattern: &Pattern, servers: u32, method: Method, protocol: Protocol) -> Rounds {
+    let mut cluster = Cluster::new(servers, STRIPE_BYTES);
+    let client = cluster.add(pattern, method, protocol, true);
+    cluster.run();
+    assert_eq!(cluster.clients[client].outcome(), Outcome::Held);
+    cluster.clients[client].rounds()
+}
+
+#[test]
+fn two_phase_takes_a_round_for_each_strip() {
+    // 8 MiB, as in figure 4, at 64 bytes' distance; 512 MiB, as in figure 5, at 4096.
+    for servers in [2, 32] {
+        let small = rounds(&strided(8 << 20), servers, Method::Datatype, Protocol::TwoPhase);
+        assert_eq!(small, Rounds { optimistic: 0, two_phase: 128, calls: 128 });
+    }
+    let large = Pattern::new(&Datatype::byte().vector(128 << 10, 1, 4096).at(0)).unwrap();
+    let large = rounds(&large, 32, Method::Datatype, Protocol::TwoPhase);
+    assert_eq!(large, Rounds { optimistic: 0, two_phase: 8192, calls: 8192 });
+    // One server has all strips, so there is nothing to be in order with.
+    let one = rounds(&strided(8 << 20), 1, Method::Datatype, Protocol::TwoPhase);
+    assert_eq!(one.two_phase, 1);
+}
+
+#[test]
+fn without_contention_one_optimistic_round_is_enough() {
+    for protocol in [Protocol::OneTry, Protocol::AltTry] {
+        let pattern = strided(4 << 20);
+        let taken = rounds(&pattern, 16, Method::Datatype, protocol);
+        assert_eq!(taken, Rounds { optimistic: 1, two_phase: 0, calls: 16 });
+        // 65,536 regions, by 64.
+        assert_eq!(rounds(&pattern, 16, Method::List, protocol).calls, 1024);
+        assert_eq!(rounds(&strided(1 << 20), 16, Method::Posix, protocol).calls, 16 << 10);
+    }
+}
+
+#[test]
+fn a_region_across_servers_is_cut_at_their_borders() {
+    let pattern = Pattern::contiguous(STRIPE_BYTES - 10, 20).unwrap();
+    for method in METHODS {
+        let mut cluster = Cluster::new(4, STRIPE_BYTES);
+        let client = cluster.add(&pattern, method, Protocol::AltTry, true);
+        cluster.run();
+        assert_eq!(cluster.clients[client].parts().len(), 2);
+        assert_eq!(cluster.held(client), pattern.regions().collect::<Vec<_>>());
+    }
+}
+
+/// The example of section 4: strips of 6 bytes, so that (0, 2) and (4, 2) are the first server's.
+#[test]
+fn what_is_out_of_order_is_released_and_what_is_in_order_is_kept() {
+    let pattern = Pattern::list(&[(0, 2), (4, 2), (6, 2), (8, 2)].map(|(at, n)| Region::new(at, n))).unwrap();
+    for protocol in [Protocol::OneTry, Protocol::AltTry] {
+        let mut cluster = Cluster::new(2, 6);
+        let other = Pattern::contiguous(4, 1).unwrap();
+        let holder = cluster.add(&other, Method::Datatype, Protocol::AltTry, true);
+        cluster.run();
+        let client = cluster.add(&pattern, Method::Datatype, protocol, true);
+        cluster.run();
+        // It waits for byte 4 and holds nothing behind it.
+        assert_eq!(cluster.clients[client].outcome(), Outcome::Pending);
+        assert_eq!(cluster.held(client), [Region::new(0, 2)]);
+        cluster.release(holder);
+        assert_eq!(cluster.clients[client].outcome(), Outcome::Held);
+        assert_eq!(cluster.held(client), pattern.regions().collect::<Vec<_>>());
+        let optimistic = if protocol == Protocol::AltTry { 2 } else { 1 };
+        assert_eq!(cluster.clients[client].rounds().optimistic, optimistic);
+        cluster.release(client);
+        assert_eq!(cluster.clients[client].outcome(), Outcome::Released);
+        assert_eq!(cluster.held(client), []);
+    }
+}
+
+#[test]
+fn a_two_phase_round_takes_nothing_beyond_the_second_least_offset() {
+    let mut cluster = Cluster::new(2, 10);
+    let other = Pattern::contiguous(12, 1).unwrap();
+    let holder = cluster.add(&other, Method::Datatype, Protocol::TwoPhase, true);
+    cluster.run();
+    let pattern = Pattern::contiguous(0, 40).unwrap();
+    let client = cluster.add(&pattern, Method::Datatype, Protocol::TwoPhase, true);
+    cluster.run();
+    // The first server has bytes 20 to 29 too, which nobody holds; they come after byte 12.
+    assert_eq!(cluster.held(client), [Region::new(0, 12)]);
+    cluster.release(holder);
+    assert_eq!(cluster.held(client), [Region::new(0, 40)]);
+    assert_eq!(cluster.clients[client].rounds().two_phase, 4);
+}
+
+#[test]
+fn who_does_not_wait_holds_all_or_nothing() {
+    for method in METHODS {
+        for protocol in PROTOCOLS {
+            let mut cluster = Cluster::new(3, 10);
+            let holder = cluster.add(&Pattern::contiguous(15, 1).unwrap(), method, protocol, true);
+            cluster.run();
+            let pattern = Pattern::contiguous(0, 60).unwrap();
+            let client = cluster.add(&pattern, method, protocol, false);
+            cluster.run();
+            assert_eq!(cluster.clients[client].outcome(), Outcome::WouldWait);
+            assert_eq!(cluster.held(client), []);
+            cluster.release(holder);
+            let client = cluster.add(&pattern, method, protocol, false);
+            cluster.run();
+            assert_eq!(cluster.clients[client].outcome(), Outcome::Held);
+        }
+    }
+}
+
+#[test]
+fn an_operation_that_waits_can_be_given_up() {
+    for method in METHODS {
+        for protocol in PROTOCOLS {
+            let mut cluster = Cluster::new(3, 10);
+            let holder = cluster.add(&Pattern::contiguous(15, 1).unwrap(), method, protocol, true);
+            let pattern = Pattern::contiguous(0, 60).unwrap();
+            let first = cluster.add(&pattern, method, protocol, true);
+            let second = cluster.add(&pattern, method, protocol, true);
+            cluster.run();
+            assert_eq!(cluster.clients[first].outcome(), Outcome::Pending);
+            cluster.release(first);
+            assert_eq!(cluster.clients[first].outcome(), Outcome::Released);
+            assert_eq!(cluster.held(first), []);
+            cluster.release(holder);
+            assert_eq!(cluster.clients[second].outcome(), Outcome::Held);
+        }
+    }
+}
+
+#[test]
+fn nothing_to_lock_is_held_at_once() {
+    for protocol in PROTOCOLS {
+        let mut cluster = Cluster::new(3, 10);
+        let client = cluster.add(&Pattern::empty(), Method::Datatype, protocol, true);
+        assert_eq!(cluster.clients[client].outcome(), Outcome::Held);
+        cluster.release(client);
+        assert_eq!(cluster.clients[client].outcome(), Outcome::Released);
+    }
+}
+
+#[test]
+fn every_method_and_protocol_holds_the_pattern_and_leaves_nothing() {
+    let interleaved = |i: u64| Pattern::new(&Datatype::Bytes(3).vector(40, 1, 4).at(i * 12)).unwrap();
+    for method in METHODS {
+        for protocol in PROTOCOLS {
+            let mut cluster = Cluster::new(5, 32);
+            let clients: Vec<usize> =
+                (0..6).map(|i| cluster.add(&interleaved(i % 4), method, protocol, true)).collect();
+            cluster.run();
+            let mut left = clients.clone();
+            while !left.is_empty() {
+                let done = left.iter().position(|client| cluster.clients[*client].outcome() == Outcome::Held);
+                let client = left.remove(done.expect("somebody holds its lock"));
+                let wanted: Vec<Region> = cluster.clients[client].wanted().pattern.regions().collect();
+                assert_eq!(cluster.held(client), wanted);
+                cluster.release(client);
+            }
+            assert!(cluster.servers.iter().all(|server| server.request_counts() == (0, 0)));
+        }
+    }
+}
+
+#[test]
+fn a_refusal_releases_what_is_held() {
+    let mut cluster = Cluster::new(2, 10);
+    // The second server does not know the session.
+    let pattern = Pattern::contiguous(0, 40).unwrap();
+    let client = cluster.add(&pattern, Method::Datatype, Protocol::TwoPhase, true);
+    cluster.servers[1].break_session(SessionId(0), &mut Vec::new());
+    cluster.run();
+    assert!(matches!(cluster.clients[client].outcome(), Outcome::Refused(_)));
+    assert_eq!(cluster.servers[0].request_counts(), (0, 0));
+}

@@ -1,0 +1,360 @@
+//! A lock server whose clients, clock and store are this test.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use nacre_lock::message::{Asked, Call, FileName, Refusal, Reply, SessionId, Token};
+use nacre_lock::server::{CallId, Limits, Output, Record, Server, Settings};
+use nacre_lock::table::{Mode, Progress, TableError};
+use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Stripe};
+
+const A: SessionId = SessionId(0xa);
+const B: SessionId = SessionId(0xb);
+const C: SessionId = SessionId(0xc);
+
+/// A server with the time, and the calls counted.
+struct Trial {
+    server: Server,
+    now: Duration,
+    calls: CallId,
+}
+
+impl Trial {
+    fn new() -> Self {
+        Self::with(Server::new(Settings::default()))
+    }
+
+    fn with(server: Server) -> Self {
+        Self { server, now: Duration::from_secs(100), calls: 0 }
+    }
+
+    fn call(&mut self, session: SessionId, call: Call) -> Vec<Output> {
+        self.calls += 1;
+        let mut out = Vec::new();
+        self.server.handle(self.now, session, self.calls, call, &mut out);
+        out
+    }
+
+    fn open(&mut self, sessions: &[SessionId]) {
+        for session in sessions {
+            assert!(matches!(self.call(*session, Call::Open)[..], [Output::Reply { .. }]));
+        }
+    }
+
+    fn pass(&mut self, seconds: u64) -> Vec<Output> {
+        self.now += Duration::from_secs(seconds);
+        let mut out = Vec::new();
+        self.server.tick(self.now, &mut out);
+        out
+    }
+
+    fn fenced(&mut self, session: SessionId, file: &str) -> Vec<Output> {
+        let mut out = Vec::new();
+        self.server.fenced(session, &file.into(), &mut out);
+        out
+    }
+}
+
+fn asked(file: &str, mode: Mode, from: u64, to: u64) -> Asked {
+    let pattern = Pattern::contiguous(from, to - from).unwrap();
+    Asked { file: file.into(), operation: from, mode, pattern }
+}
+
+fn lock(request: u64, file: &str, mode: Mode, from: u64, to: u64) -> Call {
+    Call::Acquire { request, asked: Some(asked(file, mode, from, to)), until: Some(OFFSET_MAX) }
+}
+
+/// The replies among outputs, by their calls.
+fn replies(outputs: &[Output]) -> BTreeMap<CallId, Reply> {
+    let replies = outputs.iter().filter_map(|output| match output {
+        Output::Reply { call, reply } => Some((*call, reply.clone())),
+        _ => None,
+    });
+    replies.collect()
+}
+
+fn progress(reply: &Reply) -> Progress {
+    match reply {
+        Reply::Progress { progress, .. } => *progress,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn raised(session: SessionId, file: &str) -> Output {
+    Output::Raise { session, file: file.into() }
+}
+
+#[test]
+fn a_grant_comes_after_the_record_of_its_file_and_tokens_grow() {
+    let mut trial = Trial::new();
+    trial.open(&[A]);
+    let out = trial.call(A, lock(1, "f", Mode::Exclusive, 0, 10));
+    assert_eq!(out[0], Output::Record(Record::Uses { session: A, file: "f".into() }));
+    let Output::Reply { reply: Reply::Progress { progress, token }, .. } = &out[1] else { panic!() };
+    assert_eq!(*progress, Progress { last: Some(9), next: None });
+    let out = trial.call(A, lock(2, "f", Mode::Exclusive, 10, 20));
+    let [Output::Reply { reply: Reply::Progress { token: second, .. }, .. }] = &out[..] else { panic!() };
+    assert!(second > token && *token > Token { epoch: 1, number: 0 });
+}
+
+#[test]
+fn exclusive_bytes_of_a_lapsed_session_are_granted_anew_only_behind_its_fence() {
+    let mut trial = Trial::new();
+    trial.open(&[A, B]);
+    trial.call(A, lock(1, "f", Mode::Exclusive, 0, 10));
+    trial.call(A, lock(2, "g", Mode::Shared, 0, 10));
+    trial.pass(6);
+    trial.call(B, Call::Renew);
+    assert_eq!(trial.call(B, lock(1, "f", Mode::Exclusive, 5, 6)), []);
+    let waits = trial.calls;
+    assert_eq!(trial.server.next_deadline(), Some(Duration::from_secs(110)));
+    assert_eq!(trial.pass(4), [raised(A, "f")]);
+    // Shared bytes are free at once.
+    assert_eq!(replies(&trial.call(B, lock(2, "g", Mode::Exclusive, 0, 1))).len(), 1);
+    assert_eq!(
+        replies(&trial.call(A, Call::Renew)).into_values().next(),
+        Some(Reply::Refused(Refusal::Lapsed))
+    );
+    let out = trial.fenced(A, "f");
+    assert_eq!(progress(&replies(&out)[&waits]), Progress { last: Some(5), next: None });
+    assert!(out.contains(&Output::Record(Record::Gone { session: A })));
+    assert_eq!(
+        replies(&trial.call(A, Call::Renew)).into_values().next(),
+        Some(Reply::Refused(Refusal::UnknownSession { epoch: 1 }))
+    );
+}
+
+#[test]
+fn a_session_that_renews_keeps_its_locks_and_a_broken_one_does_not() {
+    let mut trial = Trial::new();
+    trial.open(&[A, B]);
+    trial.call(A, lock(1, "f", Mode::Exclusive, 0, 10));
+    for _ in 0..5 {
+        trial.pass(9);
+        trial.open(&[A, B]);
+    }
+    assert_eq!(trial.call(B, lock(1, "f", Mode::Shared, 0, 1)), []);
+    let mut out = Vec::new();
+    assert!(trial.server.break_session(A, &mut out));
+    assert_eq!(out, [raised(A, "f")]);
+    assert!(!trial.server.break_session(A, &mut out));
+    assert_eq!(replies(&trial.fenced(A, "f")).len(), 1);
+}
+
+#[test]
+fn a_broken_session_may_rely_on_shared_locks_until_its_lease_is_over() {
+    let mut trial = Trial::new();
+    trial.open(&[A, B]);
+    trial.call(A, lock(1, "f", Mode::Shared, 0, 10));
+    trial.call(A, lock(2, "f", Mode::Exclusive, 10, 20));
+    trial.call(B, lock(1, "f", Mode::Exclusive, 0, 1));
+    let waits = trial.calls;
+    trial.pass(5);
+    trial.open(&[B]);
+    let mut out = Vec::new();
+    assert!(trial.server.break_session(A, &mut out));
+    assert_eq!(out, [raised(A, "f")]);
+    assert_eq!(trial.fenced(A, "f"), []);
+    // The client, which cannot renew its lease, knows at its end.
+    assert_eq!(trial.pass(4), []);
+    let out = trial.pass(1);
+    assert_eq!(progress(&replies(&out)[&waits]), Progress { last: Some(0), next: None });
+    assert!(out.contains(&Output::Record(Record::Gone { session: A })));
+}
+
+#[test]
+fn the_wait_of_a_lapsed_session_ends_and_those_behind_it_are_served() {
+    let mut trial = Trial::new();
+    trial.open(&[A, B, C]);
+    trial.call(A, lock(1, "f", Mode::Shared, 0, 10));
+    trial.call(B, lock(1, "f", Mode::Exclusive, 0, 10));
+    let waits = trial.calls;
+    trial.call(C, lock(1, "f", Mode::Shared, 0, 10));
+    trial.pass(9);
+    trial.open(&[A, C]);
+    let replies = replies(&trial.pass(1));
+    assert_eq!(replies[&waits], Reply::Refused(Refusal::Lapsed));
+    assert_eq!(progress(&replies[&(waits + 1)]), Progress { last: Some(9), next: None });
+}
+
+#[test]
+fn a_call_that_comes_again_keeps_its_place_and_is_answered_once() {
+    let mut trial = Trial::new();
+    trial.open(&[A, B, C]);
+    trial.call(A, lock(1, "f", Mode::Exclusive, 0, 1));
+    trial.call(B, lock(1, "f", Mode::Exclusive, 0, 1));
+    trial.call(C, lock(1, "f", Mode::Exclusive, 0, 1));
+    assert_eq!(trial.call(B, lock(1, "f", Mode::Exclusive, 0, 1)), []);
+    let again = trial.calls;
+    let out = trial.call(A, Call::Release { request: 1 });
+    assert_eq!(replies(&out).into_keys().collect::<Vec<_>>(), [again, again + 1]);
+    assert_eq!(replies(&trial.call(A, Call::Release { request: 1 })).into_values().next(), Some(Reply::Done));
+}
+
+#[test]
+fn a_server_has_the_bytes_of_its_stripe() {
+    let settings = Settings { stripe: Stripe { bytes: 100, servers: 4, server: 1 }, ..Settings::default() };
+    let mut trial = Trial::with(Server::new(settings));
+    trial.open(&[A]);
+    let out = trial.call(A, lock(1, "f", Mode::Exclusive, 0, 1000));
+    assert_eq!(progress(replies(&out).values().next().unwrap()), Progress { last: Some(999), next: None });
+    let listed = trial.server.list(None, 10);
+    assert_eq!((listed.len(), listed[0].bounds), (1, (100, 1000)));
+}
+
+fn restarted(records: &[(SessionId, &[&str])]) -> Trial {
+    let settings = Settings { epoch: 2, ..Settings::default() };
+    let records: BTreeMap<SessionId, BTreeSet<FileName>> = records
+        .iter()
+        .map(|(session, files)| (*session, files.iter().map(|file| FileName::from(*file)).collect()))
+        .collect();
+    Trial::with(Server::restarted(Duration::from_secs(100), settings, records))
+}
+
+#[test]
+fn after_a_restart_asserted_locks_are_kept_and_lost_sessions_are_fenced() {
+    let mut trial = restarted(&[(A, &["f"]), (B, &["f", "g"])]);
+    assert_eq!(
+        replies(&trial.call(A, Call::Renew)).into_values().next(),
+        Some(Reply::Refused(Refusal::UnknownSession { epoch: 2 }))
+    );
+    trial.open(&[A, C]);
+    let assert = Call::Assert { request: 1, asked: asked("f", Mode::Exclusive, 0, 10), below: 5 };
+    let out = trial.call(A, assert.clone());
+    assert_eq!(progress(replies(&out).values().next().unwrap()), Progress { last: Some(4), next: Some(5) });
+    // Another that asserts the same bytes is refused.
+    let other = Call::Assert { request: 1, asked: asked("f", Mode::Shared, 4, 6), below: 6 };
+    assert_eq!(
+        replies(&trial.call(C, other)).into_values().next(),
+        Some(Reply::Refused(Refusal::Table(TableError::Held(4))))
+    );
+    trial.call(A, Call::Asserted);
+    // New locks wait, whether they would wait in a table or not.
+    let tried = Call::Acquire { request: 2, asked: Some(asked("f", Mode::Shared, 0, 9)), until: None };
+    assert_eq!(trial.call(C, tried), []);
+    let first = trial.calls;
+    assert_eq!(trial.call(C, lock(3, "h", Mode::Exclusive, 0, 9)), []);
+    trial.pass(9);
+    trial.open(&[A, C]);
+    let out = trial.pass(3);
+    // The file that no lost session may write is open; the other waits for the fence.
+    assert_eq!(replies(&out).into_keys().collect::<Vec<_>>(), [first + 1]);
+    assert!(out.contains(&raised(B, "f")) && out.contains(&raised(B, "g")));
+    assert_eq!(
+        replies(&trial.call(B, Call::Open)).into_values().next(),
+        Some(Reply::Refused(Refusal::Lapsed))
+    );
+    let out = trial.fenced(B, "f");
+    assert_eq!(progress(&replies(&out)[&first]), Progress { last: None, next: Some(0) });
+    assert_eq!(trial.fenced(B, "g"), [Output::Record(Record::Gone { session: B })]);
+    assert_eq!(
+        replies(&trial.call(A, assert)).into_values().next(),
+        Some(Reply::Refused(Refusal::GraceOver))
+    );
+}
+
+#[test]
+fn a_session_that_came_back_but_did_not_assert_everything_is_fenced() {
+    let mut trial = restarted(&[(A, &["f"])]);
+    trial.open(&[A, B]);
+    trial.pass(9);
+    trial.open(&[A, B]);
+    trial.call(B, lock(1, "f", Mode::Exclusive, 0, 1));
+    let waits = trial.calls;
+    let out = trial.pass(3);
+    assert_eq!(out, [raised(A, "f")]);
+    let out = trial.fenced(A, "f");
+    assert!(out.contains(&Output::Record(Record::Gone { session: A })));
+    assert!(replies(&out).contains_key(&waits));
+}
+
+#[test]
+fn cycles_of_sessions_are_reported_also_when_a_waiter_moves_on() {
+    let mut trial = Trial::new();
+    trial.open(&[A, B, C]);
+    trial.call(A, lock(1, "f", Mode::Exclusive, 10, 11));
+    trial.call(B, lock(1, "g", Mode::Exclusive, 20, 21));
+    trial.call(C, lock(1, "f", Mode::Exclusive, 5, 6));
+    assert_eq!(trial.call(A, lock(2, "g", Mode::Exclusive, 20, 21)), []);
+    // It waits for the third session at first, and nothing is wrong.
+    assert_eq!(trial.call(B, lock(2, "f", Mode::Exclusive, 5, 11)), []);
+    let out = trial.call(C, Call::Release { request: 1 });
+    let cycle: Vec<_> = out
+        .iter()
+        .filter_map(|output| match output {
+            Output::Cycle { sessions } => Some(sessions.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(cycle, [[B, A]]);
+    assert_eq!(nacre_lock::cycle::cycles(trial.server.waits()).len(), 1);
+    // A reader that reads again behind a writer waits for itself.
+    let mut trial = Trial::new();
+    trial.open(&[A, B]);
+    trial.call(A, lock(1, "f", Mode::Shared, 0, 10));
+    assert_eq!(trial.call(B, lock(1, "f", Mode::Exclusive, 1, 2)), []);
+    assert_eq!(trial.call(A, lock(2, "f", Mode::Shared, 1, 2)), [Output::Cycle { sessions: vec![A] }]);
+}
+
+#[test]
+fn limits_refuse_what_would_take_too_much_memory_and_leave_nothing() {
+    let limits = Limits {
+        sessions_max: 2,
+        files_max: 2,
+        name_bytes_max: 8,
+        requests_max: 5,
+        requests_per_session_max: 3,
+        ..Limits::default()
+    };
+    let mut trial = Trial::with(Server::new(Settings { limits, ..Settings::default() }));
+    trial.open(&[A, B]);
+    let refused = |out: Vec<Output>| match replies(&out).into_values().next() {
+        Some(Reply::Refused(Refusal::Full(what))) => what,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(trial.call(C, Call::Open)), "sessions");
+    assert_eq!(
+        refused(trial.call(A, lock(1, "too long a name", Mode::Shared, 0, 1))),
+        "bytes in a file's name"
+    );
+    for request in 1..=3 {
+        trial.call(A, lock(request, if request == 1 { "f" } else { "g" }, Mode::Shared, 0, 1));
+    }
+    assert_eq!(refused(trial.call(A, lock(4, "f", Mode::Shared, 0, 1))), "lock requests of one session");
+    assert_eq!(refused(trial.call(B, lock(1, "h", Mode::Shared, 0, 1))), "files with locks");
+    trial.call(B, lock(1, "f", Mode::Shared, 0, 1));
+    trial.call(B, lock(2, "f", Mode::Shared, 0, 1));
+    assert_eq!(refused(trial.call(B, lock(3, "f", Mode::Shared, 0, 1))), "lock requests");
+    for session in [A, B] {
+        trial.call(session, Call::Close);
+    }
+    assert_eq!((trial.server.request_counts(), trial.server.sessions()), ((0, 0), 0));
+}
+
+#[test]
+fn a_pattern_too_large_for_a_session_is_refused() {
+    let limits = Limits { pattern_bytes_per_session_max: 10_000, ..Limits::default() };
+    let mut trial = Trial::with(Server::new(Settings { limits, ..Settings::default() }));
+    trial.open(&[A]);
+    let mut regions = Vec::new();
+    let (mut at, mut seed) = (0, 1_u64);
+    for _ in 0..4096 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        at += 2 + (seed >> 60);
+        regions.push(nacre_lock::Region::new(at, 1));
+        at += 1;
+    }
+    let mut call = lock(1, "f", Mode::Exclusive, 0, 1);
+    if let Call::Acquire { asked: Some(asked), .. } = &mut call {
+        asked.pattern = Pattern::list(&regions).unwrap();
+    }
+    assert_eq!(
+        replies(&trial.call(A, call.clone())).into_values().next(),
+        Some(Reply::Refused(Refusal::Full("memory for patterns of one session")))
+    );
+    // A regular one of as many regions is small, but that is the patterns' matter.
+    if let Call::Acquire { asked: Some(asked), .. } = &mut call {
+        asked.pattern = Pattern::new(&Datatype::byte().vector(100, 1, 64).at(0)).unwrap();
+    }
+    assert_eq!(replies(&trial.call(A, call)).len(), 1);
+}
