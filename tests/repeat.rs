@@ -23,7 +23,7 @@ fn writes_under_way_are_settled_by_the_server_that_comes_back() {
     let mut server = Server::listen(&address, &store, &flags);
     let uri = format!("{address}?repeat_timeout=60s");
     let (over, total) = (AtomicBool::new(false), AtomicU64::new(0));
-    let counts: Vec<(u64, u64)> = std::thread::scope(|scope| {
+    let (_server, counts): (Server, Vec<(u64, u64)>) = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|index| {
                 let (uri, over, total) = (&uri, &over, &total);
@@ -66,7 +66,7 @@ fn writes_under_way_are_settled_by_the_server_that_comes_back() {
             server = Server::listen(&address, &store, &flags);
         }
         over.store(true, Ordering::SeqCst);
-        clients.into_iter().map(|client| client.join().unwrap()).collect()
+        (server, clients.into_iter().map(|client| client.join().unwrap()).collect())
     });
     let check = nacre::open(&address).unwrap();
     for (index, (acknowledged, unknown)) in counts.into_iter().enumerate() {

@@ -291,7 +291,10 @@ impl Engine {
         let Some(once) = &work.once else { return Ok(None) };
         once.check()?;
         let Some(since) = once.since else { return Ok(None) };
-        let recalled = self.window.lock().recall(&once.token, since);
+        if self.window_id != Some(since.window) {
+            return Err(once::not_recalled());
+        }
+        let recalled = self.window.lock().recall(&once.token, since.position);
         match recalled {
             Recall::New => Ok(None),
             Recall::Unknown => Err(once::not_recalled()),

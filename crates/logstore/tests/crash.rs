@@ -20,8 +20,8 @@ use nacre_object::testkit::conformance::compare;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::window::Recall;
 use nacre_object::{
-    ErrorKind, Fork, Lease, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, Write,
-    WriteToken,
+    ErrorKind, Fork, Lease, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction,
+    WindowPosition, Write, WriteToken,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -78,6 +78,11 @@ fn options(rng: &mut SmallRng, durability: Durability) -> Options {
     }
 }
 
+/// Returns a position of a store's window.
+fn position(store: &LogStore, position: u64) -> WindowPosition {
+    WindowPosition { position, ..store.window().expect("the store recognises repetitions") }
+}
+
 impl History {
     fn new(seed: u64, durability: Durability) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -127,7 +132,8 @@ impl History {
     ) -> Option<ErrorKind> {
         let mut reply = match token {
             Some((token, since)) => {
-                let once = Once { token, since: again.then_some(since), lease: Lease::unlimited() };
+                let since = again.then(|| position(store, since));
+                let once = Once { token, since, lease: Lease::unlimited() };
                 store.apply_once(&object, transaction.clone(), once)
             }
             None => store.apply(&object, transaction.clone()),
@@ -280,7 +286,8 @@ impl History {
         for _ in 0..3.min(self.issued.len()) {
             let issued = &self.issued[self.rng.random_range(0..self.issued.len())];
             let Some((token, since)) = issued.token.filter(|_| issued.writes) else { continue };
-            let once = Once { token, since: Some(since.min(told)), lease: Lease::unlimited() };
+            let since = Some(position(store, since.min(told)));
+            let once = Once { token, since, lease: Lease::unlimited() };
             match poll(&mut store.apply_once(&issued.object, issued.transaction.clone(), once)) {
                 Poll::Ready(Ok(Outcome::Done(done))) if done.version == issued.version => {}
                 Poll::Ready(Err(error)) if error.kind == ErrorKind::Unknown => {}

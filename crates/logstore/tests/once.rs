@@ -9,7 +9,7 @@ use nacre_object::testkit::block_on;
 use nacre_object::window::Recall;
 use nacre_object::{
     ByteRange, ErrorKind, Fork, Lease, ObjectId, ObjectStore, Once, Outcome, StoreError, Transaction,
-    WriteToken,
+    WindowPosition, WriteToken,
 };
 
 fn options() -> Options {
@@ -29,8 +29,14 @@ fn write(number: u64) -> Transaction {
     Transaction::new().write(Fork::DEFAULT, 0, number.to_le_bytes().to_vec())
 }
 
+/// Returns an attempt at the write of this number, a repetition if a position of the store's window is given.
+fn once(store: &LogStore, number: u64, since: Option<u64>) -> Once {
+    let since = since.map(|position| WindowPosition { position, ..store.window().unwrap() });
+    Once { token: token(number), since, lease: Lease::unlimited() }
+}
+
 fn apply(store: &LogStore, number: u64, since: Option<u64>) -> Result<(u64, bool), StoreError> {
-    let once = Once { token: token(number), since, lease: Lease::unlimited() };
+    let once = once(store, number, since);
     let reply = store.apply_once(&object(number), write(number), once);
     store.turn().unwrap();
     match block_on(reply)? {
@@ -64,7 +70,7 @@ fn a_guard_that_failed_is_judged_anew() {
     let since = Some(position(&store));
     let at = |version| write(9).if_version(Fork::DEFAULT, ByteRange::new(0, 8), version);
     let attempt = |transaction, since| {
-        let once = Once { token: token(1), since, lease: Lease::unlimited() };
+        let once = once(&store, 1, since);
         block_on(store.apply_once(&object(0), transaction, once)).unwrap()
     };
     apply(&store, 0, None).unwrap();
@@ -79,7 +85,7 @@ fn a_guard_that_failed_is_judged_anew() {
 fn what_a_repeated_transaction_read_is_lost() {
     let store = LogStore::memory(Options::default());
     let attempt = |since| {
-        let once = Once { token: token(1), since, lease: Lease::unlimited() };
+        let once = once(&store, 1, since);
         let transaction = write(1).read_range(Fork::DEFAULT, ByteRange::new(0, 8));
         block_on(store.apply_once(&object(0), transaction, once))
     };

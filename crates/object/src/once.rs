@@ -35,8 +35,8 @@ pub struct Once {
     /// The write.
     pub token: WriteToken,
     /// `None` for the first attempt. For a repetition, a position of the store's window from before the first attempt
-    /// was sent.
-    pub since: Option<u64>,
+    /// was sent. A store with another window does not know what became of that attempt.
+    pub since: Option<WindowPosition>,
     /// The right to apply anything, which ends when the writer opens a later connection.
     pub lease: Lease,
 }

@@ -1,8 +1,8 @@
 //! The window of a store's latest writes, by which repetitions are recognised.
 //!
 //! Every write with a token has a position: the number of such writes before it. The window keeps the latest ones in a
-//! ring of fixed size, 32 bytes each. Looking up a token goes through the ring from a given position on; it happens only
-//! when a client repeats a write, so the ring needs no index, and a write costs no more than putting it into its place.
+//! ring of fixed size, 32 bytes each. Looking up a token goes through the ring; it happens only when a client repeats a
+//! write, so the ring needs no index, and a write costs no more than putting it into its place.
 //!
 //! Invariants:
 //! - the entry with position `p` stands at `p` modulo the capacity, or was overwritten by a later one;
@@ -94,10 +94,11 @@ impl Window {
     /// Looks up a write of which every attempt was sent when the window's position was at least `since`.
     pub fn recall(&self, token: &WriteToken, since: u64) -> Recall {
         let begin = self.begin();
-        let from = since.clamp(begin, self.end);
-        let len = (self.end - from) as usize;
+        // All of the window, not only what is behind `since`: a position that a store told before it lost its latest
+        // writes may be greater than that of a write which came later.
+        let len = (self.end - begin) as usize;
         // What is looked through lies in one piece, or goes on at the ring's beginning.
-        let at = ((from % self.capacity as u64) as usize).min(self.ring.len());
+        let at = ((begin % self.capacity as u64) as usize).min(self.ring.len());
         let (newer, older) = self.ring.split_at(at);
         let newer = &newer[..len.saturating_sub(older.len()).min(at)];
         let older = &older[..len.min(older.len())];
@@ -180,6 +181,7 @@ mod tests {
         assert_eq!(window.recall(&token(0), 100), applied(1, false));
         assert_eq!(window.recall(&token(3), 100), applied(4, true));
         assert_eq!(window.recall(&token(3), 50), applied(4, true), "what is found is certain");
+        assert_eq!(window.recall(&token(0), 200), applied(1, false), "before the position that is named");
         let other = WriteToken { writer: [7; 16], sequence: 3 };
         assert_eq!(window.recall(&other, 100), Recall::New, "another writer's number");
         window.insert(104, &token(4), 5, true);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use nacre_object::{ErrorKind, ObjectId, Outcome, StoreError, Transaction};
+use nacre_object::{ErrorKind, ObjectId, Outcome, StoreError, Transaction, WindowPosition};
 use nacre_rpc::client::{Call, Link, Request};
 use nacre_rpc::{Frame, Kind, Outbox, control};
 
@@ -20,7 +20,7 @@ struct Apply {
     /// The number of the write; `None` for a transaction that is never repeated, or that only reads.
     stamp: Option<Stamp>,
     /// Set for a repetition: a position of the server's window from before the first attempt.
-    since: Option<u64>,
+    since: Option<WindowPosition>,
     /// The time for which a write is repeated.
     repeat_timeout: Duration,
 }

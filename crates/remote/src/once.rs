@@ -20,7 +20,7 @@ pub struct Attempt {
     /// The number that the writer gave to the write.
     pub sequence: u64,
     /// `None` for the first attempt; else a position of the window from before it was sent.
-    pub since: Option<u64>,
+    pub since: Option<WindowPosition>,
 }
 
 /// Writes the message that opens a writer on a connection. `epoch` is greater than on any earlier connection.
@@ -44,8 +44,7 @@ pub fn get_open(body: &Bytes) -> Result<([u8; WRITER_BYTES], u64), WireError> {
 /// Writes the answer to a writer that was opened.
 pub fn put_opened(outbox: &mut Outbox, id: u64, window: &WindowPosition) {
     let open = outbox.begin(kind::WRITER_OPENED, id);
-    outbox.slice(&window.window);
-    outbox.u64(window.position);
+    put_position(outbox, window);
     // Its length is fixed.
     let _ = outbox.end(open);
 }
@@ -53,9 +52,18 @@ pub fn put_opened(outbox: &mut Outbox, id: u64, window: &WindowPosition) {
 /// Reads the answer to a writer that was opened.
 pub fn get_opened(body: &Bytes) -> Result<WindowPosition, WireError> {
     let mut cursor = Cursor::new(body);
-    let window = WindowPosition { window: get_id(&mut cursor)?, position: cursor.u64()? };
+    let window = get_position(&mut cursor)?;
     cursor.end()?;
     Ok(window)
+}
+
+fn put_position(outbox: &mut Outbox, position: &WindowPosition) {
+    outbox.slice(&position.window);
+    outbox.u64(position.position);
+}
+
+fn get_position(cursor: &mut Cursor<'_>) -> Result<WindowPosition, WireError> {
+    Ok(WindowPosition { window: get_id(cursor)?, position: cursor.u64()? })
 }
 
 fn get_id(cursor: &mut Cursor<'_>) -> Result<[u8; 16], WireError> {
@@ -77,8 +85,8 @@ pub fn put_apply_once(
     request::put_apply_as(outbox, kind::APPLY_ONCE, id, object, transaction, |outbox| {
         outbox.u8(attempt.since.is_some() as u8);
         outbox.u64(attempt.sequence);
-        if let Some(since) = attempt.since {
-            outbox.u64(since);
+        if let Some(since) = &attempt.since {
+            put_position(outbox, since);
         }
     })
 }
@@ -96,7 +104,7 @@ pub fn get_attempt(body: &Bytes) -> Result<(Attempt, Bytes), WireError> {
     if sequence > SEQUENCE_MAX {
         return Err(WireError::Malformed("the number of a write is too great"));
     }
-    let since = if repeated { Some(cursor.u64()?) } else { None };
+    let since = if repeated { Some(get_position(&mut cursor)?) } else { None };
     let rest = body.slice(body.len() - cursor.left()..);
     Ok((Attempt { sequence, since }, rest))
 }

@@ -31,7 +31,10 @@ struct State {
     sequence: u64,
     /// The number of the latest connection.
     epoch: u64,
-    /// The latest position that the server told, if it recognises repetitions.
+    /// The number of the latest connection on which the writer was opened. It is less than `epoch` while the server has
+    /// not answered yet.
+    opened: u64,
+    /// The latest position that the server told on that connection, if it recognises repetitions.
     told: Option<WindowPosition>,
     /// The latest openings: the number of the connection, and what was told.
     openings: VecDeque<(u64, Option<WindowPosition>)>,
@@ -43,7 +46,8 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) sequence: u64,
-    /// The connection that was the latest one, and what was known of the window, before the first attempt was sent.
+    /// The latest connection on which the writer was opened, and what was known of the window, before the first attempt
+    /// was sent. The attempt may be sent on a later connection, whose opening then counts for it too.
     epoch: u64,
     told: WindowPosition,
 }
@@ -84,6 +88,7 @@ impl Writer {
     /// Notes what the server told at the opening of a connection.
     fn opened(&self, epoch: u64, told: Option<WindowPosition>) {
         let mut state = self.state.lock();
+        state.opened = epoch;
         state.told = told;
         state.openings.push_back((epoch, told));
         if state.openings.len() > OPENINGS_MAX
@@ -100,14 +105,14 @@ impl Writer {
         let told = state.told?;
         let sequence = state.sequence;
         state.sequence += 1;
-        Some(Stamp { sequence, epoch: state.epoch, told })
+        Some(Stamp { sequence, epoch: state.opened, told })
     }
 
     /// Notes the position in the reply to a write.
     pub(crate) fn heard(&self, stamp: &Stamp, position: u64) {
         let mut state = self.state.lock();
         // A reply that was taken late may be one of an earlier connection, of before the server was started again.
-        if state.epoch == stamp.epoch
+        if state.opened == stamp.epoch
             && let Some(told) = &mut state.told
         {
             told.position = told.position.max(position);
@@ -116,14 +121,15 @@ impl Writer {
 
     /// Returns a position from before every attempt at a write so far; `None` if the server cannot recognise it any
     /// more.
-    pub(crate) fn since(&self, stamp: &Stamp) -> Option<u64> {
+    pub(crate) fn since(&self, stamp: &Stamp) -> Option<WindowPosition> {
         let state = self.state.lock();
         if state.forgotten > stamp.epoch {
             return None;
         }
-        let mut since = stamp.told.position;
+        let mut since = stamp.told;
         for (_, told) in state.openings.iter().filter(|(epoch, _)| *epoch > stamp.epoch) {
-            since = since.min(told.filter(|told| told.window == stamp.told.window)?.position);
+            let told = told.filter(|told| told.window == since.window)?;
+            since.position = since.position.min(told.position);
         }
         Some(since)
     }
@@ -151,16 +157,27 @@ mod tests {
         writer.heard(&first, 15);
         let second = writer.stamp().unwrap();
         assert_eq!((first.sequence, second.sequence), (0, 1));
-        assert_eq!((writer.since(&first), writer.since(&second)), (Some(10), Some(15)));
+        assert_eq!((writer.since(&first), writer.since(&second)), (at(10), at(15)));
         connect(&writer, at(20));
-        assert_eq!((writer.since(&first), writer.since(&second)), (Some(10), Some(15)));
+        assert_eq!((writer.since(&first), writer.since(&second)), (at(10), at(15)));
         // The server lost its latest writes with the power, and counts on from where its log ends.
         connect(&writer, at(12));
         connect(&writer, at(40));
-        assert_eq!((writer.since(&first), writer.since(&second)), (Some(10), Some(12)));
+        assert_eq!((writer.since(&first), writer.since(&second)), (at(10), at(12)));
         // A reply of an earlier connection that is taken only now says nothing about this one.
         writer.heard(&second, 1000);
         assert_eq!(writer.stamp().unwrap().told.position, 40);
+    }
+
+    #[test]
+    fn a_write_stamped_while_a_connection_is_opened_counts_that_opening() {
+        let writer = Writer::new(true);
+        connect(&writer, at(100));
+        let epoch = writer.begin();
+        let stamp = writer.stamp().unwrap();
+        writer.opened(epoch, at(80));
+        connect(&writer, at(90));
+        assert_eq!(writer.since(&stamp), at(80));
     }
 
     #[test]
@@ -182,7 +199,7 @@ mod tests {
         connect(&writer, at(10));
         let stamp = writer.stamp().unwrap();
         (0..OPENINGS_MAX).for_each(|_| connect(&writer, at(10)));
-        assert_eq!(writer.since(&stamp), Some(10));
+        assert_eq!(writer.since(&stamp), at(10));
         connect(&writer, at(10));
         assert_eq!(writer.since(&stamp), None);
         assert_eq!(Writer::new(false).stamp(), None);

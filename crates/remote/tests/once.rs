@@ -157,7 +157,7 @@ fn open_writer(server: &nacre_rpc::Server, writer: [u8; 16], epoch: u64) -> (Tcp
     (stream, once::get_opened(&frame.body).unwrap())
 }
 
-fn send(stream: &mut TcpStream, sequence: u64, since: Option<u64>) -> nacre_rpc::Frame {
+fn send(stream: &mut TcpStream, sequence: u64, since: Option<WindowPosition>) -> nacre_rpc::Frame {
     let attempt = once::Attempt { sequence, since };
     let object: ObjectId = "o".parse().unwrap();
     let write = Transaction::new().write(Fork::DEFAULT, 0, "x");
@@ -179,11 +179,18 @@ fn an_earlier_connection_of_a_writer_applies_nothing_more() {
     // A first attempt that arrives late, on the connection that the client has given up.
     let late = send(&mut first, 1, None);
     assert_eq!(control::get_failure(&late).unwrap().kind, ErrorKind::Closed);
-    let (done, position) = once::get_outcome(&send(&mut second, 1, Some(1))).unwrap();
+    let (done, position) = once::get_outcome(&send(&mut second, 1, Some(told))).unwrap();
     assert!(matches!(done.unwrap(), Outcome::Done(done) if done.version == 2));
     assert_eq!(position, Some(2));
-    let (again, _) = once::get_outcome(&send(&mut second, 0, Some(0))).unwrap();
-    assert!(matches!(again.unwrap(), Outcome::Done(done) if done.version == 1));
+    // Whatever position it names, what is in the window is certain.
+    for position in [0, 2] {
+        let since = Some(WindowPosition { position, ..told });
+        let (again, _) = once::get_outcome(&send(&mut second, 0, since)).unwrap();
+        assert!(matches!(again.unwrap(), Outcome::Done(done) if done.version == 1));
+    }
+    let elsewhere = Some(WindowPosition { window: [9; 16], position: 0 });
+    let unknown = control::get_failure(&send(&mut second, 6, elsewhere)).unwrap();
+    assert_eq!(unknown.kind, ErrorKind::Unknown, "a position of another store's window says nothing");
     // A connection that was opened too late ends nothing.
     let mut third = introduced(&server);
     third.write_all(&bytes_of(|out| once::put_open(out, 1, &[5; 16], 2))).unwrap();

@@ -53,7 +53,10 @@ impl MemoryStore {
         let mut window = self.recent();
         once.check()?;
         if let Some(since) = once.since {
-            match window.recall(&once.token, since) {
+            if since.window != self.id {
+                return Err(once::not_recalled());
+            }
+            match window.recall(&once.token, since.position) {
                 Recall::Applied { version, .. } if !transaction.reads.is_empty() => {
                     return Err(once::answers_lost(version));
                 }
