@@ -211,6 +211,10 @@ impl File {
             (ArgAction::SetTrue, DeValue::Boolean(on)) => Ok(on.then(|| format!("--{name}"))),
             (ArgAction::SetTrue, _) => Err(wrong("true or false")),
             (_, DeValue::String(text)) => Ok(Some(format!("--{name}={text}"))),
+            // Converted to decimal digits, an octal mode of a socket would be another mode.
+            (_, DeValue::Integer(number)) if number.radix() != 10 => {
+                Err(self.wrong(at, &format!("\"{name}\" is a text or a decimal number; put a mode in quotes")))
+            }
             (_, DeValue::Integer(number)) => {
                 let number = i128::from_str_radix(number.as_str(), number.radix());
                 number.map(|number| Some(format!("--{name}={number}"))).map_err(|_| wrong("a number"))
@@ -411,6 +415,7 @@ mod tests {
             ("unproven-max = 0", &["line 1", "unproven-max", "at least 1"]),
             ("mailbox-bytes-max = \"lots\"", &["line 1", "mailbox-bytes-max", "lots"]),
             ("config = \"other\"", &["line 1", "config"]),
+            ("socket-mode = 0o660", &["line 1", "socket-mode", "quotes"]),
         ] {
             let Err(Failure::Usage(sentence)) = read(&["serve"], text, &[]) else { panic!("{text}") };
             assert!(parts.iter().all(|part| sentence.contains(part)), "{text}: {sentence}");

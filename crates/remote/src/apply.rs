@@ -13,7 +13,8 @@ use crate::once::{self, Attempt};
 use crate::writer::{Stamp, Writer};
 use crate::{reply, request};
 
-struct Apply {
+/// A request to apply a transaction.
+pub(crate) struct Apply {
     object: ObjectId,
     transaction: Transaction,
     writer: Arc<Writer>,
@@ -57,7 +58,18 @@ impl Request for Apply {
 }
 
 /// A transaction under way.
-pub(crate) struct ApplyCall(Call<Apply>);
+pub(crate) enum ApplyCall {
+    /// A write that is to be the first on its link. It waits for the opening of the connection, from which it has its
+    /// number.
+    Held {
+        link: Arc<Link>,
+        /// `None` once it is submitted.
+        request: Option<Apply>,
+        /// The number of failed attempts to connect so far.
+        failures: u64,
+    },
+    Submitted(Call<Apply>),
+}
 
 impl ApplyCall {
     pub(crate) fn start(
@@ -67,8 +79,35 @@ impl ApplyCall {
         transaction: Transaction,
         repeat_timeout: Duration,
     ) -> Self {
-        let stamp = if transaction.writes.is_empty() { None } else { writer.stamp() };
-        Self(Call::start(link, Apply { object, transaction, writer, stamp, since: None, repeat_timeout }))
+        let writes = !transaction.writes.is_empty();
+        let stamp = if writes { writer.stamp() } else { None };
+        let request = Apply { object, transaction, writer, stamp, since: None, repeat_timeout };
+        if writes
+            && stamp.is_none()
+            && let Some(failures) = request.writer.is_unopened()
+        {
+            link.ask();
+            return Self::Held { link, request: Some(request), failures };
+        }
+        Self::Submitted(Call::start(link, request))
+    }
+
+    /// Submits a write that was held, as soon as it is known whether the connection can be opened.
+    fn poll_submitted(&mut self, context: &mut Context<'_>) -> Poll<&mut Call<Apply>> {
+        if let Self::Held { link, request: held, failures } = self
+            && let Some(request) = held
+        {
+            std::task::ready!(request.writer.poll_opened(*failures, context.waker()));
+            let link = link.clone();
+            if let Some(mut request) = held.take() {
+                request.stamp = request.writer.stamp();
+                *self = Self::Submitted(Call::start(link, request));
+            }
+        }
+        match self {
+            Self::Submitted(call) => Poll::Ready(call),
+            Self::Held { .. } => unreachable!("a write is held until it is submitted"),
+        }
     }
 }
 
@@ -76,13 +115,14 @@ impl Future for ApplyCall {
     type Output = Result<Outcome, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll_frame(context.waker()).map(|frame| {
+        let call = std::task::ready!(self.poll_submitted(context));
+        call.poll_frame(context.waker()).map(|frame| {
             let frame = frame?;
             let (result, position) = match once::get_outcome(&frame) {
                 Ok(outcome) => outcome,
-                Err(error) => return Err(self.0.nonsense(error)),
+                Err(error) => return Err(call.nonsense(error)),
             };
-            let Apply { writer, stamp, since, .. } = self.0.request();
+            let Apply { writer, stamp, since, .. } = call.request();
             if let (Some(stamp), Some(position)) = (stamp, position) {
                 writer.heard(stamp, position);
             }

@@ -175,6 +175,7 @@ impl Greeter for Introduction {
     }
 
     fn failed(&self, error: &StoreError) {
+        self.writer.failed();
         if let Role::Contact(index) = self.role {
             self.roster.answered(index, Err(error.clone()));
         }
@@ -231,6 +232,7 @@ impl Drop for Inner {
         let servers = self.cluster.get().map_or(&[][..], |cluster| &cluster.servers);
         for line in servers.iter().flat_map(|server| &server.lines).chain(&self.contacts) {
             line.link.close();
+            line.writer.failed();
         }
     }
 }

@@ -6,6 +6,7 @@
 //! be another store. So the opening of every connection is remembered, and the least of what was told counts.
 
 use std::collections::VecDeque;
+use std::task::{Poll, Waker};
 
 use nacre_object::once::WRITER_BYTES;
 use nacre_object::{StoreError, WindowPosition};
@@ -40,6 +41,10 @@ struct State {
     openings: VecDeque<(u64, Option<WindowPosition>)>,
     /// The latest opening that is remembered no more.
     forgotten: u64,
+    /// The number of failed attempts to connect.
+    failures: u64,
+    /// Those who wait for the first opening.
+    waiting: Vec<Waker>,
 }
 
 /// A write of which every attempt has the same number.
@@ -96,6 +101,38 @@ impl Writer {
         {
             state.forgotten = forgotten;
         }
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Notes that an attempt to connect failed, or that there will be none.
+    pub(crate) fn failed(&self) {
+        let mut state = self.state.lock();
+        state.failures += 1;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
+    /// Returns the number of failed attempts to connect if no connection was opened yet, and writes are to be repeated:
+    /// a write that is sent before has no number, so it could not be repeated.
+    pub(crate) fn is_unopened(&self) -> Option<u64> {
+        self.id?;
+        let state = self.state.lock();
+        (state.opened == 0).then_some(state.failures)
+    }
+
+    /// Polls for the first opening, or for a failure after the first `failures`.
+    pub(crate) fn poll_opened(&self, failures: u64, waker: &Waker) -> Poll<()> {
+        let mut state = self.state.lock();
+        if state.opened > 0 || state.failures > failures {
+            return Poll::Ready(());
+        }
+        if !state.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
+            state.waiting.push(waker.clone());
+        }
+        Poll::Pending
     }
 
     /// Returns the stamp of a new write; `None` if the server would not recognise a repetition of it.

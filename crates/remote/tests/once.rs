@@ -142,6 +142,65 @@ fn without_repetitions_some_writes_stay_unknown() {
     assert!(write_through_cuts(Arc::new(MemoryStore::new()), &options) > 0);
 }
 
+/// A relay that cuts its first connection when the reply to a write comes, which is lost; returns whether it did so.
+fn relay_that_loses_a_reply(upstream: String) -> (Address, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let lost = Arc::new(AtomicBool::new(false));
+    let told = lost.clone();
+    std::thread::spawn(move || {
+        for (index, stream) in listener.incoming().enumerate() {
+            let lost = lost.clone();
+            let (client, server) = (stream.unwrap(), TcpStream::connect(&upstream).unwrap());
+            let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Both);
+            });
+            let (mut from, mut to) = (server, client);
+            std::thread::spawn(move || {
+                let mut buffer = [0; 1000];
+                while let Ok(count @ 1..) = from.read(&mut buffer) {
+                    // The server sends it by itself, because nothing else is under way.
+                    let Kind { service, code } = kind::DONE_ONCE;
+                    if index == 0 && buffer[4..6] == [service, code] {
+                        lost.store(true, Ordering::SeqCst);
+                        break;
+                    }
+                    if to.write_all(&buffer[..count]).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Both);
+                let _ = from.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    (address, told)
+}
+
+#[test]
+fn the_first_write_of_a_client_is_repeated_too() {
+    let store = Arc::new(LogStore::memory(Default::default()));
+    let server = serve_store(store, ServerLimits::default(), None);
+    let Address::Tcp(upstream) = server.addresses()[0].clone() else { panic!("a TCP address") };
+    let (relay, lost) = relay_that_loses_a_reply(upstream);
+    let remote = RemoteStore::new(&[relay], options()).unwrap();
+    let outcome = block_on(remote.apply(&"o".parse().unwrap(), append(0, 0))).unwrap();
+    assert!(matches!(outcome, Outcome::Done(done) if done.version == 1));
+    assert!(lost.load(Ordering::SeqCst), "the reply to the first attempt was not lost");
+}
+
+#[test]
+fn a_client_that_is_closed_settles_its_first_write() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let remote = RemoteStore::new(&[silent], options()).unwrap();
+    let reply = remote.apply(&"o".parse().unwrap(), append(0, 0));
+    drop((remote, listener));
+    assert!(block_on(reply).is_err());
+}
+
 #[test]
 fn a_window_that_is_too_small_leaves_writes_unknown_and_applies_none_twice() {
     // The other writers push each write out of the window; how many stay unknown depends on who comes first.
