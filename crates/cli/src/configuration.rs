@@ -213,7 +213,8 @@ impl File {
             (_, DeValue::String(text)) => Ok(Some(format!("--{name}={text}"))),
             // Converted to decimal digits, an octal mode of a socket would be another mode.
             (_, DeValue::Integer(number)) if number.radix() != 10 => {
-                Err(self.wrong(at, &format!("\"{name}\" is a text or a decimal number; put a mode in quotes")))
+                Err(self
+                    .wrong(at, &format!("\"{name}\" is a text or a decimal number; put a mode in quotes")))
             }
             (_, DeValue::Integer(number)) => {
                 let number = i128::from_str_radix(number.as_str(), number.radix());

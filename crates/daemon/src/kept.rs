@@ -13,13 +13,15 @@ use nacre_object::{
     WindowPosition,
 };
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::options::ServerOptions;
 
 /// The longest time that a remote store may take to answer and still be considered healthy.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The number of scrubs and compactions that may be under way at once.
+const LONG_WORK_MAX: usize = 4;
 /// The object that is read to check whether such a store answers. It need not exist.
 const PROBE: &str = "nacre/health";
 
@@ -31,6 +33,9 @@ pub(crate) enum Kept {
         store: LogStore,
         /// The folder; `None` for a store in memory.
         folder: Option<PathBuf>,
+        /// The places for scrubs and compactions. Each has a thread and a segment in memory, also when its caller is
+        /// gone.
+        places: Arc<Semaphore>,
     },
     /// A store elsewhere.
     Other(Store),
@@ -54,7 +59,7 @@ impl Kept {
             None => LogStore::memory(log),
             Some(folder) => LogStore::open(folder, log)?,
         };
-        Ok(Kept::Log { store, folder })
+        Ok(Kept::Log { store, folder, places: Arc::new(Semaphore::new(LONG_WORK_MAX)) })
     }
 
     /// Returns the name of the store, for messages.
@@ -128,11 +133,21 @@ impl Kept {
     ) -> Reply<Value> {
         match self {
             Kept::Log { store, .. } if method == "info" => Reply::ready(value(store.info())),
-            Kept::Log { store, .. } => {
+            Kept::Log { store, places, .. } => {
+                let Ok(place) = places.clone().try_acquire_owned() else {
+                    let text = format!(
+                        "{LONG_WORK_MAX} scrubs and compactions are under way, some perhaps for clients that are gone; \
+                         try again when one has ended"
+                    );
+                    return Reply::ready(Err(StoreError::new(ErrorKind::Busy, text)));
+                };
                 let store = store.clone();
-                aside(method, move || match method {
-                    "scrub" => value(store.scrub(|at| progress(value(at).unwrap_or(Value::Null)))?),
-                    _ => store.compact().and_then(|()| value(store.info())),
+                aside(method, move || {
+                    let _place = place;
+                    match method {
+                        "scrub" => value(store.scrub(|at| progress(value(at).unwrap_or(Value::Null)))?),
+                        _ => store.compact().and_then(|()| value(store.info())),
+                    }
                 })
             }
             Kept::Other(store) => {
@@ -290,4 +305,24 @@ fn aside(method: &str, work: impl FnOnce() -> Result<Value, StoreError> + Send +
         let lost = || StoreError::new(ErrorKind::Unknown, "the thread that did it ended in a panic");
         result.await.unwrap_or_else(|_| Err(lost()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+
+    use super::*;
+
+    #[test]
+    fn scrubs_whose_clients_are_gone_are_bounded() {
+        let kept = Kept::open(&"mem:".parse().unwrap(), &ServerOptions::default()).unwrap();
+        let Kept::Log { places, .. } = &kept else { panic!("a store in memory") };
+        let taken = block_on(places.clone().acquire_many_owned(LONG_WORK_MAX as u32)).unwrap();
+        let refused = block_on(kept.administer("scrub", |_| {})).unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Busy);
+        assert!(block_on(kept.administer("info", |_| {})).is_ok(), "reports are not held up");
+        drop(taken);
+        assert!(block_on(kept.administer("scrub", |_| {})).is_ok());
+        assert_eq!(places.available_permits(), LONG_WORK_MAX);
+    }
 }
