@@ -211,10 +211,10 @@ impl File {
             (ArgAction::SetTrue, DeValue::Boolean(on)) => Ok(on.then(|| format!("--{name}"))),
             (ArgAction::SetTrue, _) => Err(wrong("true or false")),
             (_, DeValue::String(text)) => Ok(Some(format!("--{name}={text}"))),
-            // Converted to decimal digits, an octal mode of a socket would be another mode.
-            (_, DeValue::Integer(number)) if number.radix() != 10 => {
+            // In decimal digits, which are taken for octal ones, it would be another mode.
+            (_, DeValue::Integer(number)) if name == "socket-mode" && number.radix() != 10 => {
                 Err(self
-                    .wrong(at, &format!("\"{name}\" is a text or a decimal number; put a mode in quotes")))
+                    .wrong(at, "\"socket-mode\" is a text of octal digits: put it in quotes, as in \"0660\""))
             }
             (_, DeValue::Integer(number)) => {
                 let number = i128::from_str_radix(number.as_str(), number.radix());
