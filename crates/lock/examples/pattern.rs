@@ -1,4 +1,4 @@
-//! What operations on patterns cost, from 2^10 to 2^27 regions and from 1 to 1,000 servers.
+//! The cost of operations on patterns, from 2^10 to 2^27 regions and from 1 to 1,000 servers.
 //!
 //! ```text
 //! cargo run --release -p nacre-lock --example pattern

@@ -126,7 +126,7 @@ pub enum Datatype {
         rank: u64,
         /// The size of the array in each dimension, in elements.
         sizes: Vec<u64>,
-        /// How each dimension is distributed.
+        /// The distribution of each dimension.
         distributions: Vec<Distribution>,
         /// The number of processes in each dimension.
         processes: Vec<u64>,
@@ -175,7 +175,7 @@ pub enum Order {
     Fortran,
 }
 
-/// How one dimension of an array is distributed over processes.
+/// The distribution of one dimension of an array over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distribution {
     /// Not at all (`MPI_DISTRIBUTE_NONE`): there is one process in this dimension.

@@ -51,7 +51,7 @@ pub enum PatternError {
     /// The text is not a description.
     #[error("{reason}, at character {position} of the pattern")]
     Syntax {
-        /// What was expected, and what was found.
+        /// The expected text, and the one found.
         reason: String,
         /// The position of the first wrong character, counted from 1.
         position: usize,

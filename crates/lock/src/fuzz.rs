@@ -1,4 +1,4 @@
-//! What the fuzz targets call: nothing panics, whatever the bytes are.
+//! Entry points of the fuzz targets: nothing panics, whatever the bytes are.
 
 use crate::{Description, Pattern, Stripe};
 

@@ -1,4 +1,4 @@
-//! What a client and a lock server say to each other, as values. How they become bytes is the service's matter.
+//! Messages between a client and a lock server, as values. Their encoding is the service's matter.
 //!
 //! The transport delivers the calls of one session at one server in order and each at most once; after a break it may have
 //! lost some, and the client sends again what is unanswered. Every call can be repeated without harm.
@@ -36,7 +36,7 @@ pub struct Token {
     pub number: u64,
 }
 
-/// What a new lock request asks for.
+/// The contents of a new lock request.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// The file.
@@ -62,7 +62,7 @@ pub enum Call {
     Acquire {
         /// The request.
         request: RequestNumber,
-        /// What it asks for, where the server may not know it yet. The pattern goes once.
+        /// Its contents, where the server may not know them yet. The pattern goes once.
         asked: Option<Asked>,
         /// The offset below which everything is to be held before the server answers; none asks for what can be
         /// had at once.
@@ -84,7 +84,7 @@ pub enum Call {
     Assert {
         /// The request.
         request: RequestNumber,
-        /// What it asked for.
+        /// Its contents.
         asked: Asked,
         /// The offset below which it holds everything.
         below: u64,
@@ -103,7 +103,7 @@ pub enum Reply {
         /// The lease, by the server's clock, counted from a moment after the call was sent.
         lease: Duration,
     },
-    /// How far a request has come.
+    /// The progress of a request.
     Progress {
         /// The last byte held and the next one wanted.
         progress: Progress,

@@ -126,7 +126,7 @@ impl Pattern {
     ///
     /// # Errors
     ///
-    /// What is wrong with the description, or why it cannot be brought into normal form in bounded time.
+    /// An error of the description, or the reason why it cannot be brought into normal form in bounded time.
     pub fn new(description: &Description) -> Result<Pattern, PatternError> {
         build::pattern(description)
     }

@@ -325,7 +325,7 @@ impl Table {
         Ok(())
     }
 
-    /// How far a request has come.
+    /// Returns the progress of a request.
     pub fn progress(&self, request: RequestKey) -> Option<Progress> {
         self.requests.get(&request).map(|found| found.progress())
     }

@@ -28,7 +28,7 @@ fn progress(last: impl Into<Option<u64>>, next: impl Into<Option<u64>>) -> Progr
 #[derive(Default)]
 struct Naive {
     requests: BTreeMap<RequestKey, NaiveRequest>,
-    /// Who stands in line for each byte: place, request. Requests of one operation share a place.
+    /// The line for each byte: place, request. Requests of one operation share a place.
     lines: BTreeMap<u64, BTreeSet<(u64, RequestKey)>>,
     places: u64,
 }

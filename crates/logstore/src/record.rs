@@ -126,7 +126,7 @@ pub struct Moved {
     pub source: Option<(u32, u32)>,
 }
 
-/// What a record keeps of a transaction so that its repetition can be answered.
+/// The part of a transaction's record by which its repetition is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repeatable {
     /// The token.

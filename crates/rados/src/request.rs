@@ -66,7 +66,7 @@ pub(crate) fn encode(transaction: &Transaction, token: &Token, expected: Option<
 enum Shown {
     Nothing = 0,
     All = 1,
-    /// What stands before the value, and tells the version.
+    /// The bytes before the value, which give the version.
     Head = 2,
 }
 

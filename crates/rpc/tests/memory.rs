@@ -19,7 +19,7 @@ use nacre_rpc::{Kind, Outbox, ServerLimits, Services, control};
 use support::*;
 
 const SESSIONS: usize = 10_000;
-/// What the allocator and the threads of a process take besides, in bytes.
+/// The bytes that the allocator and the threads of a process take besides.
 const SLACK_BYTES: usize = 8 << 20;
 
 fn main() {

@@ -120,7 +120,7 @@ struct Settings {
     /// Sessions of clients that outlive their connections; 0 for none [default: 20000]
     #[arg(long, value_name = "COUNT", value_parser = crate::arguments::count)]
     sessions_max: Option<usize>,
-    /// How long a session waits for its client to come back, such as 30s, a day at most [default: 30s]
+    /// Time for which a session waits for its client to come back, such as 30s, a day at most [default: 30s]
     #[arg(long, value_name = "TIME")]
     session_timeout: Option<Time>,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use crate::message::{Asked, Call, FileName, Refusal, Reply, RequestNumber};
 use crate::table::{Mode, Progress};
 use crate::{OFFSET_MAX, Pattern, PatternError};
 
-/// What an operation wants.
+/// The bytes and the mode that an operation asks for.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// The file.
@@ -29,7 +29,7 @@ pub struct Wanted {
     pub method: Method,
     /// The protocol.
     pub protocol: Protocol,
-    /// Whether to wait for bytes that others hold. An operation that does not wait makes one optimistic round.
+    /// True if it waits for bytes that others hold. An operation that does not wait makes one optimistic round.
     pub waits: bool,
 }
 
@@ -99,7 +99,7 @@ pub struct Acquisition {
 enum Phase {
     New,
     Optimistic,
-    /// What is out of order is being released.
+    /// Bytes out of order are being released.
     Revoking,
     /// The next byte is waited for.
     Ordered,
@@ -132,7 +132,7 @@ impl Acquisition {
         &self.parts
     }
 
-    /// What the operation wants.
+    /// The bytes and the mode that the operation asks for.
     pub fn wanted(&self) -> &Wanted {
         &self.wanted
     }

@@ -15,12 +15,12 @@ pub struct Part {
     pub server: u32,
     /// The request's number.
     pub number: RequestNumber,
-    /// What is told to the server: the bytes of this request and, for a datatype, those of the other servers.
+    /// The pattern that the server is told: the bytes of this request and, for a datatype, those of the other servers.
     pub(super) told: Pattern,
-    /// What the server said last.
+    /// The latest answer of the server.
     pub(super) progress: Progress,
     pub(super) token: Token,
-    /// Whether the server knows the pattern.
+    /// True if the server knows the pattern.
     pub(super) sent: bool,
     /// The call that is not answered yet.
     pub(super) outstanding: Option<Outstanding>,
@@ -50,7 +50,7 @@ impl Part {
         }
     }
 
-    /// How far the request has come, by what the server said last.
+    /// Returns the progress of the request, by the server's latest answer.
     pub fn progress(&self) -> Progress {
         self.progress
     }

@@ -10,7 +10,7 @@ use crate::message::{Call, Refusal, Reply, RequestNumber, SessionId};
 /// The number of an operation.
 pub type OperationId = u64;
 
-/// What a client is told to send, and what has become of its operations.
+/// A message to send, or news of an operation.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Connects to a server, and again whenever the connection breaks, and calls [`Client::connected`] then.
@@ -76,11 +76,11 @@ pub struct Client {
 #[derive(Clone, Debug)]
 struct Operation {
     acquisition: Acquisition,
-    /// Whether its owner knows that all is held.
+    /// True if its owner knows that all is held.
     told: bool,
 }
 
-/// What a client knows of a server.
+/// A client's knowledge of a server.
 #[derive(Clone, Debug, Default)]
 struct Link {
     connected: bool,

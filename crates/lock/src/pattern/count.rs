@@ -29,7 +29,7 @@ pub(super) fn within(tree: &Node, at: i64, low: i64, high: i64) -> Count {
 /// A count of what is one server's among several, within a number of steps.
 ///
 /// Copies of a run whose distances fall together with the stripes again after `p` copies are counted for one period.
-/// Where there are fewer stripes than copies to count, the stripes are counted one by one.
+/// Counts the stripes one by one, where they are fewer than the copies.
 pub(super) struct Counter {
     pub stripe: Stripe,
     pub steps: u64,

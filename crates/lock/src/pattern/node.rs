@@ -46,7 +46,7 @@ pub(super) struct Item {
     pub node: Node,
 }
 
-/// What is known of a tree without descending into it.
+/// Facts about a tree that are known without descending into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
     /// The distance from the first byte to behind the last.

@@ -24,7 +24,7 @@ const PERIODS_MIN: u64 = 3;
 /// The maximum depth to which unions are made for unions.
 const UNIONS_DEEP_MAX: usize = 200;
 
-/// What may still be taken apart.
+/// The pieces that may still be taken apart.
 pub(super) struct Budget {
     steps: usize,
     looks: usize,

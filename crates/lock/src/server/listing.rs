@@ -1,4 +1,4 @@
-//! Who holds and who waits.
+//! Holders and waiters, for reports.
 
 use super::Server;
 use crate::message::{FileName, RequestNumber, SessionId, Token};
@@ -19,11 +19,11 @@ pub struct Listed {
     pub mode: Mode,
     /// The first byte that it asks for, and the end, exclusive, of the last.
     pub bounds: (u64, u64),
-    /// What it holds.
+    /// The part that it holds.
     pub progress: Progress,
-    /// Whether it waits for `progress.next`.
+    /// True if it waits for `progress.next`.
     pub waits: bool,
-    /// Whether its session's lease is gone, and it is held only until the session's fence is up.
+    /// True if its session's lease is gone, and it is held only until the session's fence is up.
     pub lapsed: bool,
     /// The number of its newest grant.
     pub token: Token,

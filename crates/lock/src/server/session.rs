@@ -36,7 +36,7 @@ pub(super) enum State {
     Ending {
         /// The files in which its fence is being raised.
         fencing: BTreeSet<FileName>,
-        /// Whether it was broken before its lease was over, and may rely on shared locks until then.
+        /// True if it was broken before its lease was over, and may rely on shared locks until then.
         reads: bool,
     },
 }

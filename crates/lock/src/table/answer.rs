@@ -1,8 +1,8 @@
-//! What a table answers.
+//! Answers of a table.
 
 use super::{Mode, Owner, RequestKey};
 
-/// How far a request has come.
+/// The progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Progress {
     /// The last byte that is held (`last_abs_offset`), none if nothing is.
@@ -25,9 +25,9 @@ pub enum Reached {
 pub struct Woken {
     /// The request.
     pub request: RequestKey,
-    /// How far it has come.
+    /// Its progress.
     pub progress: Progress,
-    /// Whether it gave up on the way, as with [`TableError::TooIrregular`].
+    /// True if it gave up on the way, as with [`TableError::TooIrregular`].
     pub exhausted: bool,
 }
 
@@ -68,8 +68,8 @@ pub struct RequestView {
     pub mode: Mode,
     /// The first byte of its pattern, and the end, exclusive, of the last.
     pub bounds: (u64, u64),
-    /// How far it has come.
+    /// Its progress.
     pub progress: Progress,
-    /// Whether it stands in line for `progress.next`.
+    /// True if it stands in line for `progress.next`.
     pub waits: bool,
 }

@@ -1,4 +1,4 @@
-//! What is held, in two ways to index it.
+//! The index of held bytes, in two ways.
 
 use std::collections::HashMap;
 

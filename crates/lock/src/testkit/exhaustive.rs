@@ -28,13 +28,13 @@ pub struct System {
     pub stripe_bytes: u64,
     /// The servers' way to index what is held.
     pub indexing: Indexing,
-    /// What each client locks.
+    /// The pattern that each client locks.
     pub clients: Vec<(Mode, Pattern)>,
     /// The way in which they describe it.
     pub method: Method,
     /// The protocol.
     pub protocol: Protocol,
-    /// Whether the first client may give up while it waits.
+    /// True if the first client may give up while it waits.
     pub first_may_give_up: bool,
     /// The rule that is broken.
     pub broken: Broken,
@@ -45,15 +45,15 @@ pub struct System {
 pub enum Broken {
     /// None.
     Nothing,
-    /// What is out of order is not released.
+    /// Bytes out of order are not released.
     KeepsOutOfOrder,
-    /// Nobody waits; everybody tries again.
+    /// No request waits; every client tries again.
     NeverWaits,
     /// The servers take every lock for a shared one.
     AllShared,
 }
 
-/// What a search has seen.
+/// Counts of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// The number of states.
@@ -334,7 +334,7 @@ impl World {
             && self.servers.iter().all(|server| server.request_counts() == (0, 0))
     }
 
-    /// What tells this state from others: all but the numbers that only count.
+    /// Returns the key of the state among others: all but the numbers that only count.
     fn key(&self) -> u128 {
         let [mut first, mut second] = [DefaultHasher::new(), DefaultHasher::new()];
         second.write_u8(1);

@@ -62,7 +62,7 @@ pub enum Broken {
     NoRecords,
 }
 
-/// What has happened in a history.
+/// The events of a history, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Messages that arrived.
@@ -110,7 +110,7 @@ struct Host {
     epoch: u64,
     clock: Clock,
     records: BTreeMap<SessionId, BTreeSet<FileName>>,
-    /// Whether it crashes amid its next outputs.
+    /// True if it crashes amid its next outputs.
     doomed: bool,
     /// The time and the number of the next event that only tells the time.
     tick: Option<(Duration, u64)>,

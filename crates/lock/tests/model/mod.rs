@@ -1,4 +1,4 @@
-//! What the tests compare patterns with: type maps by the letter of the MPI standard, byte by byte, and sets of bytes
+//! References for the tests of patterns: type maps by the letter of the MPI standard, byte by byte, and sets of bytes
 //! as bitmaps.
 
 #![allow(dead_code)]
