@@ -83,9 +83,5 @@ fn writes_under_way_are_settled_by_the_server_that_comes_back() {
             "client {index}: {} writes took effect, {acknowledged} were acknowledged, {unknown} are of unknown fate",
             done.version
         );
-        assert!(
-            unknown < acknowledged / 4,
-            "client {index}: {unknown} of {acknowledged} writes are of unknown fate"
-        );
     }
 }
