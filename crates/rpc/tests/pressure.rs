@@ -179,7 +179,8 @@ fn connections_that_hold_nothing_receive_little_while_memory_is_exhausted() {
         assert_eq!(receive(&mut small).kind, OK);
     }
     let now = server.stats().held_bytes.get() as usize;
-    assert!(now <= before + 200 * (20 << 10) + 2 * MIB, "{now} bytes are held, {before} before");
+    // One of the others may go on with its request of 4 MiB. Without the limit on reads these would take 40 MiB.
+    assert!(now <= before + 200 * (20 << 10) + 8 * MIB, "{now} bytes are held, {before} before");
     drop(more);
 }
 
