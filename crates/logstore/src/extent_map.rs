@@ -9,7 +9,8 @@
 //!   the key of the next leaf;
 //! - a data entry lies within one chunk of one segment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
+use std::slice;
 
 use nacre_object::ByteRange;
 
@@ -162,16 +163,22 @@ pub struct ExtentMap {
 
 impl ExtentMap {
     /// Returns the entries that overlap `start..end`, in ascending order, not clipped.
-    pub fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = &Entry> {
-        // The leaf that holds `start` may begin before it; every later one begins within the range.
-        let first = self.leaves.range(..=start).next_back().map_or(start, |(key, _)| *key);
+    pub fn overlapping(&self, start: u64, end: u64) -> Overlapping<'_> {
+        let none = Overlapping { entries: [].iter(), later: None, start, end };
         // An empty range overlaps nothing, also within an entry.
-        let end = if start < end { end } else { 0 };
-        self.leaves.range(first..end.max(first)).flat_map(move |(_, leaf)| {
-            let from = leaf.partition_point(|entry| entry.end() <= start);
-            let to = leaf.partition_point(|entry| entry.start < end);
-            leaf[from.min(to)..to].iter()
-        })
+        if start >= end {
+            return none;
+        }
+        match self.leaves.range(..end).next_back() {
+            // Nearly always: the last leaf that begins before the end holds `start` too, so it is the only one.
+            Some((key, leaf)) if *key <= start => Overlapping { entries: behind(leaf, start).iter(), ..none },
+            Some(_) => {
+                // The leaf that holds `start` may begin before it; every later one begins within the range.
+                let first = self.leaves.range(..=start).next_back().map_or(start, |(key, _)| *key);
+                Overlapping { later: Some(self.leaves.range(first..end)), ..none }
+            }
+            None => none,
+        }
     }
 
     /// Returns all entries, in ascending order.
@@ -199,46 +206,17 @@ impl ExtentMap {
     /// each piece of data that is no longer referred to, with its segment and its length in bytes.
     pub fn replace(&mut self, start: u64, end: u64, new: &[Entry], mut released: impl FnMut(u32, u64)) {
         debug_assert!(start < end);
-        let home = match self.leaves.range(..=start).next_back() {
-            Some((key, _)) => *key,
-            None => match self.leaves.pop_first() {
-                // The range begins before every leaf: the first one becomes its home.
-                Some((_, leaf)) => {
-                    self.leaves.insert(start, leaf);
-                    start
-                }
-                None => {
-                    self.leaves.insert(start, Vec::new());
-                    start
-                }
-            },
-        };
         let mut release = |entry: &Entry| {
             if let Place::Data { chunk, .. } = entry.place() {
                 released(chunk.segment, entry.len());
             }
         };
-        // What stands behind the range in a later leaf stays there; whatever else of that leaf is in the range goes.
-        let later: Vec<u64> = self.leaves.range(home + 1..end.max(home + 1)).map(|(key, _)| *key).collect();
-        for key in later {
-            let Some(mut leaf) = self.leaves.remove(&key) else { continue };
-            self.entries -= leaf.len();
-            self.slots -= leaf.capacity();
-            let gone = leaf.partition_point(|entry| entry.start < end);
-            let tail =
-                leaf[..gone].last().filter(|last| last.end() > end).map(|last| last.clip(end, u64::MAX));
-            for entry in leaf.drain(..gone) {
-                release(&entry.clip(start, end));
-            }
-            if let Some(tail) = tail {
-                leaf.insert(0, tail);
-            }
-            if let Some(first) = leaf.first() {
-                self.entries += leaf.len();
-                self.slots += leaf.capacity();
-                self.leaves.insert(first.start, leaf);
-            }
-        }
+        let last = self.leaves.range(..end).next_back().map(|(key, _)| *key);
+        let home = match last {
+            // Nearly always: no other leaf has a part in the range.
+            Some(key) if key <= start => key,
+            _ => self.gather(start, end, &mut release),
+        };
         let Some(leaf) = self.leaves.get_mut(&home) else { return };
         let from = leaf.partition_point(|entry| entry.end() <= start);
         let to = leaf.partition_point(|entry| entry.start < end).max(from);
@@ -273,6 +251,42 @@ impl ExtentMap {
         let appended = to == leaf.len();
         leaf.splice(from..to, head.into_iter().chain(new.iter().copied()).chain(tail));
         self.settle(home, appended);
+    }
+
+    /// Makes one leaf the home of `start..end`: removes from every later leaf what lies in the range, releasing it. Returns the home's key,
+    /// which is at most `start`; the leaf may be empty.
+    fn gather(&mut self, start: u64, end: u64, release: &mut impl FnMut(&Entry)) -> u64 {
+        let home = match self.leaves.range(..=start).next_back() {
+            Some((key, _)) => *key,
+            // The range begins before every leaf: the first one becomes its home.
+            None => {
+                let leaf = self.leaves.pop_first().map_or_else(Vec::new, |(_, leaf)| leaf);
+                self.leaves.insert(start, leaf);
+                start
+            }
+        };
+        // What stands behind the range in a later leaf stays there; whatever else of that leaf is in the range goes.
+        let later: Vec<u64> = self.leaves.range(home + 1..end.max(home + 1)).map(|(key, _)| *key).collect();
+        for key in later {
+            let Some(mut leaf) = self.leaves.remove(&key) else { continue };
+            self.entries -= leaf.len();
+            self.slots -= leaf.capacity();
+            let gone = leaf.partition_point(|entry| entry.start < end);
+            let tail =
+                leaf[..gone].last().filter(|last| last.end() > end).map(|last| last.clip(end, u64::MAX));
+            for entry in leaf.drain(..gone) {
+                release(&entry.clip(start, end));
+            }
+            if let Some(tail) = tail {
+                leaf.insert(0, tail);
+            }
+            if let Some(first) = leaf.first() {
+                self.entries += leaf.len();
+                self.slots += leaf.capacity();
+                self.leaves.insert(first.start, leaf);
+            }
+        }
+        home
     }
 
     /// Restores the invariants of a leaf that was changed, so that it is neither empty nor too long, and counts it
@@ -324,6 +338,36 @@ impl ExtentMap {
         self.entries += 1;
         self.leaves.insert(entry.start, leaf);
         true
+    }
+}
+
+/// The entries of a leaf that end behind `start`.
+fn behind(leaf: &[Entry], start: u64) -> &[Entry] {
+    &leaf[leaf.partition_point(|entry| entry.end() <= start)..]
+}
+
+/// The entries that overlap a range, in ascending order; see [`ExtentMap::overlapping`].
+pub struct Overlapping<'a> {
+    /// What is left of the present leaf.
+    entries: slice::Iter<'a, Entry>,
+    /// The leaves after it.
+    later: Option<btree_map::Range<'a, u64, Vec<Entry>>>,
+    start: u64,
+    end: u64,
+}
+
+impl<'a> Iterator for Overlapping<'a> {
+    type Item = &'a Entry;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a Entry> {
+        loop {
+            if let Some(entry) = self.entries.next() {
+                return Some(entry).filter(|entry| entry.start < self.end);
+            }
+            let (_, leaf) = self.later.as_mut()?.next()?;
+            self.entries = behind(leaf, self.start).iter();
+        }
     }
 }
 
