@@ -387,9 +387,6 @@ impl Owner {
             return result.clone();
         }
         let engine = &self.engine;
-        if engine.log.since_snapshot_bytes() > 0 {
-            engine.write_tokens_again();
-        }
         engine.maintenance.close();
         engine.log.close();
         for thread in self.threads.lock().drain(..) {

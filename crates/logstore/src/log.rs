@@ -393,10 +393,7 @@ impl Log {
         record::seal_head(head, payload_bytes, stamp);
         let payload_offset = offset + head.len() as u64;
         tail.offset += record_bytes;
-        // Tokens that are written again when a store is closed are no reason for a snapshot.
-        if !record::is_tokens(head) {
-            tail.since_snapshot_bytes += record_bytes;
-        }
+        tail.since_snapshot_bytes += record_bytes;
         let first = tail.batch.records == 0;
         tail.batch.records += 1;
         tail.batch.sequence = tail.sequence;

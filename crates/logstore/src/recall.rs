@@ -1,38 +1,147 @@
-//! The window of writes of a store that is opened: what the log still has of the tokens in it.
+//! The window of writes of a store that is opened: the tokens that snapshots keep, and those that the log still has.
 //!
-//! The tokens behind the snapshot's position come with the replay. Those before it are looked for in the segments that
-//! are still there, backwards from the position. What is behind the older of two snapshots is always there. A store that
-//! is closed writes a snapshot, behind which all of the log may be given up, so it writes the latest tokens again.
+//! The tokens behind the snapshot's position come with the replay. Those before it stand in the snapshot's padding, as
+//! many as find room in a file that is made no longer for them than files are made anyway. So they take no space that
+//! anybody else is refused: on a full volume there are fewer. Where some are missing, they are looked for in the
+//! segments that are still there, backwards from the position.
 
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use nacre_object::WriteToken;
+use nacre_object::once::WRITER_BYTES;
 use nacre_object::window::{Window, Written};
 
+use crate::codec::{Reader, put_varint};
 use crate::engine::Engine;
-use crate::log::{Position, Purpose};
-use crate::record::{self, Body, Repeatable};
+use crate::log::Position;
+use crate::record::{Body, Repeatable};
 use crate::scan::{Item, Scan};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable};
+use crate::snapshot::{FRAME_HEAD_BYTES, SnapshotHeader};
 
 /// The bytes of log before the snapshot's position after which no further segment is read for its tokens.
 const LOOKED_THROUGH_BYTES_MAX: u64 = 64 << 20;
 
-/// The number of tokens that are written again when a store is closed, at most; fewer where segments are small.
-const WRITTEN_AGAIN_MAX: usize = 4096;
-/// The part of a segment that they may take.
-const WRITTEN_AGAIN_SHARE: usize = 16;
+/// The number of writes in one frame of a snapshot.
+const FRAME_WRITES: usize = 128;
+/// The first byte of the body of padding that holds writes. That of others is 0.
+const PADDING_WRITES: u8 = 1;
 
-/// Returns the window of the writes before a position, behind which records from number `sequence` on are replayed.
-/// `tokens` is the number of writes with tokens before it.
-pub fn window(table: &SegmentTable, position: Position, sequence: u64, tokens: u64, writes: usize) -> Window {
-    let mut again = None;
-    let found = tokens_before(table, position, sequence, tokens.min(writes as u64) as usize, &mut again);
-    let first = tokens - found.len() as u64;
-    let mut window = Window::new(writes, tokens);
-    window.recover(first, &found.into_iter().rev().collect::<Vec<Written>>());
-    if let Some((first, writes)) = again {
+/// The latest writes in a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptWrites {
+    /// The position from which on the store's window was complete; `None` where the snapshot does not tell.
+    begin: Option<u64>,
+    /// The writes of each frame, with the position of the first. The latest ones come first.
+    frames: Vec<(u64, Vec<Written>)>,
+}
+
+impl KeptWrites {
+    /// Takes in the body of a frame of padding; `None` if it cannot be decoded. What later versions may keep in padding
+    /// is skipped.
+    pub(crate) fn add(&mut self, body: Bytes) -> Option<()> {
+        if body.first() == Some(&PADDING_WRITES) {
+            let (begin, first, writes) = decode_writes(body)?;
+            self.begin = Some(begin);
+            self.frames.push((first, writes));
+        }
+        Some(())
+    }
+}
+
+/// Encodes some writes, the first of which has position `first`, of a window that begins at position `begin`.
+fn encode_writes(begin: u64, first: u64, writes: &[Written]) -> Vec<u8> {
+    let mut out = vec![PADDING_WRITES];
+    put_varint(&mut out, begin);
+    put_varint(&mut out, first);
+    put_varint(&mut out, writes.len() as u64);
+    // Most writes are of a few writers, so each is named once.
+    let mut writers: Vec<[u8; WRITER_BYTES]> = Vec::new();
+    for Written { token, version, existed } in writes {
+        let index = writers.iter().position(|writer| *writer == token.writer);
+        put_varint(&mut out, index.unwrap_or(writers.len()) as u64);
+        if index.is_none() {
+            writers.push(token.writer);
+            out.extend_from_slice(&token.writer);
+        }
+        put_varint(&mut out, token.sequence << 1 | u64::from(*existed));
+        put_varint(&mut out, *version);
+    }
+    out
+}
+
+/// Decodes what [`encode_writes`] wrote.
+fn decode_writes(body: Bytes) -> Option<(u64, u64, Vec<Written>)> {
+    let mut reader = Reader::new(body);
+    reader.u8()?;
+    let (begin, first) = (reader.varint()?, reader.varint()?);
+    let count = usize::try_from(reader.varint()?).ok()?;
+    first.checked_add(count as u64)?;
+    let mut writers: Vec<[u8; WRITER_BYTES]> = Vec::new();
+    // Each takes at least three bytes.
+    let mut writes = Vec::with_capacity(count.min(reader.remaining() / 3));
+    for _ in 0..count {
+        let index = usize::try_from(reader.varint()?).ok()?;
+        if index == writers.len() {
+            writers.push(reader.array()?);
+        }
+        let (writer, number) = (*writers.get(index)?, reader.varint()?);
+        let token = WriteToken { writer, sequence: number >> 1 };
+        writes.push(Written { token, version: reader.varint()?, existed: number & 1 == 1 });
+    }
+    (reader.remaining() == 0).then_some((begin, first, writes))
+}
+
+impl Engine {
+    /// Encodes the latest writes before position `end`, in bodies of frames that take at most `bytes_max` together; the
+    /// latest ones come first. No write before that position may still be on its way into the window.
+    pub(crate) fn encode_writes_before(&self, end: u64, bytes_max: u64) -> Vec<Vec<u8>> {
+        let mut bodies: Vec<Vec<u8>> = Vec::new();
+        let (mut first, mut bytes) = (end, 0);
+        loop {
+            // Bit by bit, so that nobody waits for the window for long.
+            let window = self.window.lock();
+            let (begin, known, behind) = (window.begin(), window.end() >= end, first);
+            let (next, writes) = window.latest(behind, FRAME_WRITES);
+            drop(window);
+            // A frame without writes tells where the window begins.
+            if !known || writes.is_empty() && !bodies.is_empty() {
+                return bodies;
+            }
+            let body = encode_writes(begin, next, &writes);
+            bytes += FRAME_HEAD_BYTES + body.len() as u64;
+            if bytes > bytes_max {
+                return bodies;
+            }
+            bodies.push(body);
+            first = next;
+        }
+    }
+}
+
+/// Returns the window of the writes before a snapshot's position, which keeps at most `most` of them.
+pub fn window(table: &SegmentTable, header: &SnapshotHeader, kept: KeptWrites, most: usize) -> Window {
+    let tokens = header.tokens;
+    let mut window = Window::new(most, tokens);
+    for (first, writes) in kept.frames {
+        // One that is missing costs all before it.
+        if first + writes.len() as u64 != window.begin() {
+            break;
+        }
         window.recover(first, &writes);
+    }
+    // What was before the window's beginning is of no use: a repair may have counted anew.
+    let begin = kept.begin.unwrap_or(0).max(tokens.saturating_sub(most as u64)).min(tokens);
+    if window.begin() > begin {
+        let mut again = None;
+        let most = (tokens - begin) as usize;
+        let found = tokens_before(table, header.position, header.sequence, most, &mut again);
+        let first = tokens - found.len() as u64;
+        window.recover(first, &found.into_iter().rev().collect::<Vec<Written>>());
+        if let Some((first, writes)) = again {
+            window.recover(first, &writes);
+        }
     }
     window
 }
@@ -102,34 +211,75 @@ fn tokens_before(
     found
 }
 
-impl Engine {
-    /// Writes the latest tokens into the log again, if there is room for them. Not done with every snapshot: the cleaner
-    /// takes snapshots to make room, and on a full store it would make it for these records alone.
-    pub(crate) fn write_tokens_again(&self) {
-        let end = self.log.tokens();
-        if !self.persistent || end == 0 {
-            return;
-        }
-        // A transaction holds its shard's lock from its place in the log until its token is in the window.
-        self.shards.iter().for_each(|shard| drop(shard.lock()));
-        let share_bytes = self.options.segment_bytes as usize / WRITTEN_AGAIN_SHARE;
-        let most = (share_bytes / (2 * record::TOKEN_BYTES_MAX)).min(WRITTEN_AGAIN_MAX);
-        let (first, writes) = self.window.lock().latest(end, most);
-        let mut head = record::encode_tokens(first, &writes);
-        let record_bytes = record::record_bytes(head.len(), 0) as u64;
-        // Only where there is plenty: without it fewer writes are recognised, and nothing else is lost.
-        if !writes.is_empty()
-            && self.log.has_room(2 * record_bytes, Purpose::Write)
-            && self.log.append(&mut head, &[], Purpose::Write).is_ok_and(|appended| appended.rolled)
-        {
-            self.maintenance.nudge();
-        }
-    }
-}
-
 /// Reads a segment up to an offset.
 fn read(segment: &Segment, end: u64) -> std::io::Result<Bytes> {
     let mut bytes = vec![0; end.min(segment.capacity) as usize];
     segment.file.read_at(0, &mut bytes)?;
     Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(number: u64) -> Written {
+        let mut writer = [3; WRITER_BYTES];
+        writer[7] = (number % 5) as u8;
+        let token = WriteToken { writer, sequence: number << 40 };
+        Written { token, version: number + 1, existed: number > 2 }
+    }
+
+    #[test]
+    fn writes_are_kept_in_frames_the_latest_first() {
+        let writes: Vec<Written> = (0..300).map(written).collect();
+        let mut kept = KeptWrites::default();
+        kept.add(Bytes::from(vec![0; 100])).unwrap();
+        for range in [200..300, 60..200] {
+            let body = encode_writes(1050, 1000 + range.start as u64, &writes[range]);
+            assert!(body.len() < 140 * 13 + 5 * 16 + 20, "{} bytes", body.len());
+            kept.add(body.into()).unwrap();
+        }
+        assert_eq!(kept.begin, Some(1050));
+        let header = SnapshotHeader {
+            store: [0; 16],
+            format: 3,
+            position: Position { segment: 1, offset: 0 },
+            sequence: 1,
+            tokens: 1300,
+        };
+        let window = |kept: KeptWrites, most| window(&SegmentTable::default(), &header, kept, most);
+        let whole = window(kept.clone(), 1000);
+        assert_eq!((whole.begin(), whole.end()), (1060, 1300));
+        assert_eq!(whole.latest(1300, 300).1, writes[60..]);
+        assert_eq!(window(kept.clone(), 50).begin(), 1250, "a window that is smaller now");
+        kept.frames.remove(0);
+        assert_eq!(window(kept, 1000).begin(), 1300, "the latest ones are missing");
+    }
+
+    #[test]
+    fn the_encoding_of_writes_is_pinned() {
+        let body = encode_writes(3, 300, &[written(1), written(6), written(2)]);
+        let writer = [3, 3, 3, 3, 3, 3, 3, 1, 3, 3, 3, 3, 3, 3, 3, 3];
+        let mut expected = vec![1, 3, 0xac, 2, 3, 0];
+        expected.extend_from_slice(&writer);
+        expected.extend_from_slice(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x40, 2]);
+        expected.extend_from_slice(&[0, 0x81, 0x80, 0x80, 0x80, 0x80, 0x80, 3, 7, 1]);
+        expected.extend_from_slice(&written(2).token.writer);
+        expected.extend_from_slice(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1, 3]);
+        assert_eq!(body, expected);
+        assert_eq!(decode_writes(body.into()), Some((3, 300, vec![written(1), written(6), written(2)])));
+    }
+
+    #[test]
+    fn writes_that_make_no_sense_are_refused() {
+        let body = encode_writes(0, 7, &[written(1), written(2)]);
+        for len in 1..body.len() {
+            assert!(KeptWrites::default().add(Bytes::copy_from_slice(&body[..len])).is_none(), "{len} bytes");
+        }
+        let longer = [&body[..], &[0]].concat();
+        assert!(KeptWrites::default().add(longer.into()).is_none());
+        let mut endless = vec![PADDING_WRITES];
+        (0..3).for_each(|_| put_varint(&mut endless, u64::MAX));
+        assert!(KeptWrites::default().add(endless.into()).is_none());
+    }
 }

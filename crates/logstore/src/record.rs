@@ -276,10 +276,8 @@ const BODY_MARK: u8 = 3;
 const BODY_MOVES_FROM: u8 = 4;
 /// A transaction with a token; since format 3.
 const BODY_TRANSACTION_ONCE: u8 = 5;
-/// The latest transactions with tokens; since format 3.
+/// The latest transactions with tokens, as the first programs of format 3 wrote them when a store was closed.
 const BODY_TOKENS: u8 = 6;
-/// The maximum bytes of one of them: the writer, and two numbers.
-pub const TOKEN_BYTES_MAX: usize = WRITER_BYTES + 20;
 
 const EFFECT_CREATE: u8 = 1;
 const EFFECT_CHUNK: u8 = 2;
@@ -415,27 +413,6 @@ pub fn encode_moves(moves: &[Moved]) -> Vec<u8> {
         }
     }
     out
-}
-
-/// Encodes the body of a record of the latest transactions with tokens, with room in front of it for the fixed part of
-/// the head.
-pub fn encode_tokens(first: u64, writes: &[Written]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(HEAD_BYTES_MIN + 32 + writes.len() * TOKEN_BYTES_MAX);
-    out.resize(HEAD_BYTES_MIN, 0);
-    out.push(BODY_TOKENS);
-    put_varint(&mut out, first);
-    put_varint(&mut out, writes.len() as u64);
-    for Written { token, version, existed } in writes {
-        out.extend_from_slice(&token.writer);
-        put_varint(&mut out, token.sequence << 1 | u64::from(*existed));
-        put_varint(&mut out, *version);
-    }
-    out
-}
-
-/// Returns whether a head that an `encode` function began is of a record of tokens that are written again.
-pub fn is_tokens(head: &[u8]) -> bool {
-    head.get(HEAD_BYTES_MIN) == Some(&BODY_TOKENS)
 }
 
 /// Encodes the body of a mark, with room in front of it for the fixed part of the head.

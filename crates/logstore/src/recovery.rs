@@ -34,9 +34,7 @@ use crate::segment::{
     FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, parse_segment_name,
     segment_name,
 };
-use crate::snapshot::{
-    self, KEPT, Snapshot, SnapshotHeader, decode_snapshot, parse_snapshot_name, read_file, snapshot_name,
-};
+use crate::snapshot::{self, KEPT, Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
 use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE};
 use crate::superblock::{self, Superblock};
 use crate::{Opened, Options, recall, unproven};
@@ -88,12 +86,13 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     }
     segments.sort_unstable();
     numbers.sort_unstable();
-    let (loaded, mut state, damages) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
+    let (mut loaded, mut state, damages) = load_snapshot(&*disk, &numbers, &superblock, &mut opened)?;
     unproven::rename_snapshots(&*disk, &numbers, &mut state)?;
     // A crash may have undone the last renaming of one that was not kept any more.
     let superfluous = state.snapshots.len().saturating_sub(KEPT);
     state.snapshots.drain(..superfluous);
     let header = loaded.as_ref().map(|snapshot| snapshot.header);
+    let kept = loaded.as_mut().map(|snapshot| std::mem::take(&mut snapshot.writes)).unwrap_or_default();
     let start = header.map_or(Position { segment: 0, offset: 0 }, |header| header.position);
 
     let table = SegmentTable::default();
@@ -136,10 +135,9 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     if let Some(snapshot) = loaded {
         engine.load(snapshot.segment_ends, snapshot.objects);
     }
-    if let Some(SnapshotHeader { position, sequence, tokens, .. }) = header {
-        engine.log.set_tokens(tokens);
-        *engine.window.lock() =
-            recall::window(&engine.table, position, sequence, tokens, engine.options.window_writes());
+    if let Some(header) = &header {
+        engine.log.set_tokens(header.tokens);
+        *engine.window.lock() = recall::window(&engine.table, header, kept, engine.options.window_writes());
     }
     for (part, item) in replay.items {
         if let Item::Record { at, record, .. } = item {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use nacre_object::window::Window;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::Options;
@@ -168,7 +169,9 @@ pub fn rebuild(
     let tail = Some((segment, SEGMENT_HEAD_BYTES));
     engine.log = Arc::new(Log::new(store, options.committer, options.durability, tail, sequence));
     // Records that are lost may have had tokens, so the window begins anew.
-    engine.log.set_tokens(recall::fresh_position(base.newest.map_or(0, |newest| newest.tokens)));
+    let tokens = recall::fresh_position(base.newest.map_or(0, |newest| newest.tokens));
+    engine.log.set_tokens(tokens);
+    *engine.window.lock() = Window::new(engine.options.window_writes(), tokens);
     for (number, _) in &snapshots {
         let name = snapshot_name(*number);
         if disk.list().is_ok_and(|files| files.iter().any(|(file, _)| *file == name)) {

@@ -25,6 +25,7 @@ use crate::extent_map::{Chunk, Entry, Place};
 use crate::fences::FencedSessions;
 use crate::log::{Position, SnapshotBegun};
 use crate::node::{ForkNode, Node};
+use crate::recall::KeptWrites;
 use crate::record::CHUNK_BYTES_MAX;
 use crate::segment::FORMAT_VERSION;
 use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE, is_full};
@@ -41,6 +42,7 @@ pub(crate) const FRAME_BYTES_MAX: usize = 4 << 20;
 const FRAME_HEADER: u8 = 1;
 const FRAME_ITEMS: u8 = 2;
 pub(crate) const FRAME_END: u8 = 3;
+/// What readers may skip: zeros, or the latest writes (module `recall`).
 const FRAME_PADDING: u8 = 4;
 /// The length of what stands in front of the body of a frame, in bytes: magic number, checksum, length, kind.
 pub(crate) const FRAME_HEAD_BYTES: u64 = 13;
@@ -347,8 +349,25 @@ impl Engine {
         let items = frames.items;
         write(&mut frames)?;
         let end = frames.offset + FRAME_HEAD_BYTES + size_of::<u64>() as u64;
-        let file_bytes = file.size()?.min(self.snapshot_file_bytes_max().max(work.snapshot_bytes_min));
+        let file_bytes_max = self.snapshot_file_bytes_max().max(work.snapshot_bytes_min);
+        // Every shard was locked since the position was taken, so all writes before it are in the window.
+        let writes = self.encode_writes_before(tokens, file_bytes_max.saturating_sub(end));
+        let writes_bytes: u64 = writes.iter().map(|body| FRAME_HEAD_BYTES + body.len() as u64).sum();
+        if !self.is_tight() {
+            // Without it there are fewer of them, and nothing else is lost.
+            let _ = self.extend_file_of_snapshot(&*file, end + writes_bytes);
+        }
+        let file_bytes = file.size()?.min(file_bytes_max);
         let mut padding = file_bytes.saturating_sub(end);
+        for body in writes {
+            let frame_bytes = FRAME_HEAD_BYTES + body.len() as u64;
+            if frame_bytes > padding {
+                break;
+            }
+            frames.frame(FRAME_PADDING, &body);
+            padding -= frame_bytes;
+        }
+        write(&mut frames)?;
         while padding >= FRAME_HEAD_BYTES {
             let frame = padding.min(PADDING_BYTES + FRAME_HEAD_BYTES);
             frames.frame(FRAME_PADDING, &vec![0; (frame - FRAME_HEAD_BYTES) as usize]);
@@ -397,6 +416,8 @@ pub struct Snapshot {
     pub segment_ends: Vec<(u32, u64)>,
     /// Its objects.
     pub objects: Vec<(ObjectId, Node)>,
+    /// The latest writes with tokens before its position.
+    pub writes: KeptWrites,
 }
 
 /// The damage that makes a snapshot unusable.
@@ -427,7 +448,8 @@ pub fn decode_snapshot(bytes: Bytes, store: &[u8; 16]) -> Result<Snapshot, Damag
     }
     match loader.header {
         Some(header) if loader.ended => {
-            Ok(Snapshot { header, segment_ends: loader.segment_ends, objects: loader.objects })
+            let Loader { segment_ends, objects, writes, .. } = loader;
+            Ok(Snapshot { header, segment_ends, objects, writes })
         }
         _ => Err(Damage { offset: offset as u64 }),
     }
@@ -548,6 +570,7 @@ pub(crate) struct Loader {
     pub(crate) header: Option<SnapshotHeader>,
     pub(crate) segment_ends: Vec<(u32, u64)>,
     pub(crate) objects: Vec<(ObjectId, Node)>,
+    writes: KeptWrites,
     fork: Option<Fork>,
     entries: ForkNode,
     pub(crate) items: u64,
@@ -589,7 +612,7 @@ impl Loader {
                     self.items += 1;
                 }
             }
-            (FRAME_PADDING, has_header, false) if has_header || self.is_partial => {}
+            (FRAME_PADDING, has_header, false) if has_header || self.is_partial => self.writes.add(body)?,
             (FRAME_END, has_header, false) if has_header || self.is_partial => {
                 let items = u64::from_le_bytes(*body.first_chunk()?);
                 if items != self.items && !self.is_partial {
@@ -616,6 +639,7 @@ impl Loader {
             self.objects.push((id, Node::default()));
         }
         self.entries = ForkNode::default();
+        self.writes = KeptWrites::default();
     }
 
     fn item(&mut self, reader: &mut Reader) -> Option<()> {

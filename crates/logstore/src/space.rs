@@ -341,7 +341,7 @@ impl Engine {
     }
 
     /// Returns whether there is so little space left that nothing is made larger than it has to be.
-    fn is_tight(&self) -> bool {
+    pub(crate) fn is_tight(&self) -> bool {
         let left_bytes = match self.disk.volume() {
             Ok(Some(volume)) => self.left_bytes().min(volume.available_bytes),
             _ => self.left_bytes(),

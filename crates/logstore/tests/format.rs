@@ -16,7 +16,7 @@ use nacre_logstore::{Committer, FORMAT_VERSION, LogStore, Options};
 use nacre_object::testkit::conformance::{compare, compare_copies};
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::testkit::{ObjectState, block_on};
-use nacre_object::window::Recall;
+use nacre_object::window::{Recall, Written};
 use nacre_object::{
     Answer, ByteRange, ErrorKind, Fork, Key, KeyRange, Lease, ObjectId, ObjectStore, Once, Outcome, Read,
     Transaction, Write, WriteToken,
@@ -408,6 +408,26 @@ fn a_store_of_format_3_recalls_its_writes() {
         }
     });
     assert_eq!(store.window().unwrap().position, applied);
+}
+
+/// The first programs of format 3 wrote the latest tokens when a store was closed.
+#[test]
+fn a_record_of_tokens_is_still_read() {
+    let mut head = record::encode_mark();
+    head.pop();
+    // Two of them, from position 5 on: the numbers are twice those of the writes, plus one if the object existed.
+    head.extend_from_slice(&[6, 5, 2]);
+    for (number, version) in [(14, 9), (17, 10)] {
+        head.extend_from_slice(b"the golden store");
+        head.extend_from_slice(&[number, version]);
+    }
+    let head = sealed(head, 3, 0);
+    let Some(Found::Head(found)) = record::decode(&head, Binding::new(3, STORE, 7), 4096) else {
+        panic!("a sound head")
+    };
+    let written = |number, version, existed| Written { token: first(number).token, version, existed };
+    let writes = vec![written(7, 9, false), written(8, 10, true)];
+    assert_eq!(found.body, Body::Tokens { first: 5, writes });
 }
 
 #[test]
