@@ -37,7 +37,7 @@ use crate::segment::{
 use crate::snapshot::{self, KEPT, Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
 use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE};
 use crate::superblock::{self, Superblock};
-use crate::{Opened, Options, recall, unproven};
+use crate::{Opened, Options, recall, repair, unproven};
 
 /// A segment that is replayed.
 struct Part {
@@ -144,8 +144,9 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
             engine.replay(replay.parts[part].id, at, record);
         }
     }
-    if header.is_none() && !damages.is_empty() {
-        // A snapshot that was lost may have counted from where a repair began anew.
+    let is_lost = !damages.is_empty() || files.iter().any(|(name, _)| repair::is_snapshot_set_aside(name));
+    if header.is_none() && is_lost {
+        // A snapshot that is lost may have counted from where a repair began anew.
         let tokens = recall::fresh_position(engine.log.tokens());
         engine.log.set_tokens(tokens);
         *engine.window.lock() = Window::new(engine.options.window_writes(), tokens);

@@ -305,15 +305,23 @@ fn replace_unreadable(disk: &dyn Disk, repaired: &mut Vec<String>) -> Result<(),
     Ok(())
 }
 
+/// The beginning of the names of files that were set aside.
+const SET_ASIDE: &str = "damaged-";
+
+/// Returns whether a file of this name is a snapshot that a repair set aside.
+pub fn is_snapshot_set_aside(name: &str) -> bool {
+    name.strip_prefix(SET_ASIDE).is_some_and(|name| name.starts_with("snapshot-"))
+}
+
 /// Gives a file a name under which it is kept, and under which no program takes it for a store's.
 pub fn set_aside(disk: &dyn Disk, name: &str, repaired: &mut Vec<String>) -> Result<(), StoreError> {
     let path = disk.describe(name);
     let files = disk.list().map_err(|error| io("list the store's files", &error))?;
-    let mut kept = format!("damaged-{name}");
+    let mut kept = format!("{SET_ASIDE}{name}");
     let mut number = 1;
     while files.iter().any(|(file, _)| *file == kept) {
         number += 1;
-        kept = format!("damaged-{name}-{number}");
+        kept = format!("{SET_ASIDE}{name}-{number}");
     }
     disk.rename(name, &kept)
         .and_then(|()| disk.sync_names())

@@ -219,32 +219,35 @@ fn what_has_left_the_window_is_unknown_and_not_applied_again() {
 }
 
 #[test]
-fn a_store_that_was_repaired_recognises_nothing_from_before() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = LogStore::open(folder.path(), options()).unwrap();
-    for number in 0..100 {
-        apply(&store, number, None).unwrap();
-    }
-    let told = position(&store);
-    store.close().unwrap();
-    drop(store);
-    for entry in std::fs::read_dir(folder.path()).unwrap() {
-        let path = entry.unwrap().path();
-        if path.file_name().unwrap().to_str().unwrap().starts_with("snapshot-") {
+fn a_store_whose_snapshots_are_lost_recognises_nothing_from_before() {
+    for repaired_first in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LogStore::open(folder.path(), options()).unwrap();
+        for number in 0..100 {
+            apply(&store, number, None).unwrap();
+        }
+        let told = position(&store);
+        store.close().unwrap();
+        drop(store);
+        for name in files(folder.path(), "snapshot-") {
+            let path = folder.path().join(name);
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[20..60].fill(0xa5);
             std::fs::write(&path, bytes).unwrap();
         }
+        // Its log is whole, so it opens; but a snapshot that is lost may have counted otherwise.
+        if !repaired_first {
+            let store = LogStore::open(folder.path(), options()).unwrap();
+            assert!(store.opened().damaged_snapshots > 0);
+            assert_eq!(store.recall(&token(5000), told), Recall::Unknown);
+            assert!(position(&store) > told);
+            store.close().unwrap();
+        }
+        LogStore::repair(folder.path(), options(), |_| {}).unwrap();
+        let store = LogStore::open(folder.path(), options()).unwrap();
+        assert!(position(&store) > told);
+        assert_eq!(store.recall(&token(5000), told), Recall::Unknown);
+        assert_eq!(store.recall(&token(7), told), Recall::Unknown, "of before the repair");
+        assert_eq!(apply(&store, 5000, None).unwrap().0, 15);
     }
-    // Its log is whole, so it opens; but a snapshot that is lost may have counted otherwise.
-    let store = LogStore::open(folder.path(), options()).unwrap();
-    assert!(store.opened().damaged_snapshots > 0);
-    assert_eq!(store.recall(&token(5000), told), Recall::Unknown);
-    assert!(position(&store) > told);
-    store.close().unwrap();
-    drop(store);
-    LogStore::repair(folder.path(), options(), |_| {}).unwrap();
-    let store = LogStore::open(folder.path(), options()).unwrap();
-    assert_eq!(store.recall(&token(5000), told), Recall::Unknown);
-    assert_eq!(apply(&store, 5000, None).unwrap().0, 15);
 }
