@@ -1,5 +1,5 @@
-//! The memory of sessions, measured from outside: a server in a process of its own, whose resident size may grow by
-//! twice its account at most.
+//! The memory of sessions and of requests that wait, measured from outside: a server in a process of its own, whose
+//! resident size may grow by twice its account at most.
 //!
 //! Run with the argument `serve`, this program is the server; otherwise it starts itself as one for each case.
 
@@ -19,6 +19,8 @@ use nacre_rpc::{Kind, Outbox, ServerLimits, Services, control};
 use support::*;
 
 const SESSIONS: usize = 10_000;
+/// The small requests that are never answered.
+const WAITING: u64 = 1000;
 /// The bytes that the allocator and the threads of a process take besides.
 const SLACK_BYTES: usize = 8 << 20;
 
@@ -44,6 +46,13 @@ fn main() {
         let event = served.resume_one();
         assert_eq!(event.kind, Kind::EVENT, "what is kept can be resumed");
     }
+    let account = 8 << 20;
+    let served = Served::start(account);
+    let before = served.size("VmRSS");
+    let _waiting = served.leave_waiting();
+    let growth = served.size("VmHWM").saturating_sub(before);
+    println!("memory: {WAITING} small requests that wait: the server grew by {} MiB", growth >> 20);
+    assert!(growth <= 2 * account + SLACK_BYTES, "the server grew by {growth} bytes");
 }
 
 /// Serves the toy until standard input ends.
@@ -121,6 +130,23 @@ impl Served {
             teller.write_all(&body).unwrap();
             assert_eq!(receive(&mut teller).kind, OK);
         }
+    }
+
+    /// Sends small requests that wait, and between them large ones that are answered at once, so that few of the small
+    /// ones lie in the same buffer of the server.
+    fn leave_waiting(&self) -> TcpStream {
+        let (mut stream, _) = self.begun(SessionKey::NONE);
+        let body = vec![7; 60 << 10];
+        for number in 0..WAITING {
+            stream.write_all(&frame::header(NEVER, 1 << 32 | number, 100)).unwrap();
+            stream.write_all(&body[..100]).unwrap();
+            for id in 1..=3 {
+                stream.write_all(&frame::header(TELL, id, body.len() as u32)).unwrap();
+                stream.write_all(&body).unwrap();
+                assert_eq!(receive(&mut stream).kind, OK);
+            }
+        }
+        stream
     }
 
     /// Resumes a session, and returns the first thing that its subscription is told.

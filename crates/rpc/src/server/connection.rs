@@ -36,7 +36,7 @@ use crate::limit::{PROTOCOL_VERSION_EVENTS, READ_BYTES};
 use crate::outbox::Outbox;
 use crate::server::Shared;
 use crate::server::mailbox::Mailbox;
-use crate::server::service::{Fate, Handler, Incoming, Peer, Room, unsupported};
+use crate::server::service::{self, Fate, Handler, Incoming, Peer, Room, unsupported};
 use crate::server::sessions::Session;
 use crate::server::stats::Tally;
 
@@ -478,7 +478,7 @@ impl Connection {
         if self.handlers.is_empty() {
             self.handlers = self.shared.services.open(&self.peer);
         }
-        let answered = self.hand_over(index, kind, id, body, deadline);
+        let answered = self.hand_over(index, kind, id, service::lasting(body), deadline);
         if let Some(blocked) = &mut self.blocked {
             // It may wait for long.
             blocked.body = control::detached(std::mem::take(&mut blocked.body));
@@ -496,7 +496,7 @@ impl Connection {
         body: Bytes,
         deadline: Option<Instant>,
     ) -> bool {
-        let request_bytes = body.len();
+        let request_bytes = service::lasting_bytes(&body);
         let room = Room {
             budget: &self.shared.budget,
             base: self.buffers() + self.reserved,
@@ -504,7 +504,8 @@ impl Connection {
             reserved: Cell::new(0),
             alone: self.pending == 0 && self.outbox.is_empty(),
         };
-        let request = Incoming { kind, id, body, deadline, mailbox: &self.mailbox, room: Some(&room) };
+        let mailbox = &self.mailbox;
+        let request = Incoming { kind, id, body, request_bytes, deadline, mailbox, room: Some(&room) };
         let fate = self.handlers[index].handle(request, self.read_at, &mut self.outbox);
         self.held_bytes = room.drawn.get();
         let reserved = room.reserved.get();

@@ -14,6 +14,7 @@ use nacre_object::{ErrorKind, StoreError};
 
 use crate::control;
 use crate::frame::{CONTROL, Kind};
+use crate::limit::READ_BYTES;
 use crate::outbox::Outbox;
 use crate::server::budget::Budget;
 use crate::server::mailbox::{Mailbox, Parts, Publisher};
@@ -114,8 +115,10 @@ pub struct Incoming<'a> {
     pub kind: Kind,
     /// The id of the request, which its reply carries.
     pub id: u64,
-    /// The body, a slice of the receive buffer.
+    /// The body: a slice of the receive buffer if it is longer than 16 KiB, else a copy.
     pub body: Bytes,
+    /// The bytes that the request counts for while it waits.
+    pub(crate) request_bytes: usize,
     /// The time from which on the reply is not needed any more.
     pub deadline: Option<Instant>,
     pub(crate) mailbox: &'a Arc<Mailbox>,
@@ -354,6 +357,7 @@ struct Serving<S: Service> {
 /// A request whose reply is still being made.
 struct InFlight<P> {
     id: u64,
+    /// The bytes that it counts for.
     request_bytes: usize,
     reserved: usize,
     began: Instant,
@@ -369,6 +373,7 @@ struct Queued {
     kind: Kind,
     id: u64,
     body: Bytes,
+    request_bytes: usize,
     deadline: Option<Instant>,
     began: Instant,
 }
@@ -399,12 +404,12 @@ impl<P: Future + Unpin> Future for InFlight<P> {
 impl<S: Service> Handler for Serving<S> {
     fn handle(&mut self, request: Incoming<'_>, began: Instant, outbox: &mut Outbox) -> Fate {
         if self.ordered && !(self.pending.is_empty() && self.queue.is_empty()) {
-            let Incoming { kind, id, body, deadline, .. } = request;
+            let Incoming { kind, id, body, request_bytes, deadline, .. } = request;
             let body = control::detached(body);
-            self.queue.push_back(Queued { kind, id, body, deadline, began });
+            self.queue.push_back(Queued { kind, id, body, request_bytes, deadline, began });
             return Fate::Later;
         }
-        let (id, request_bytes, deadline) = (request.id, request.body.len(), request.deadline);
+        let (id, request_bytes, deadline) = (request.id, request.request_bytes, request.deadline);
         let room = request.room;
         match self.service.handle(&mut self.connection, request, outbox) {
             Handled::NoRoom(body) => Fate::NoRoom(body),
@@ -427,10 +432,9 @@ impl<S: Service> Handler for Serving<S> {
     ) -> Option<Finished> {
         loop {
             if self.pending.is_empty() {
-                let Queued { kind, id, body, deadline, began } = self.queue.pop_front()?;
-                let request_bytes = body.len();
+                let Queued { kind, id, body, request_bytes, deadline, began } = self.queue.pop_front()?;
                 // A queued request has no reservation of its own: the queue is short.
-                let request = Incoming { kind, id, body, deadline, mailbox, room: None };
+                let request = Incoming { kind, id, body, request_bytes, deadline, mailbox, room: None };
                 let mut rest = std::mem::take(&mut self.queue);
                 let fate = self.handle(request, began, outbox);
                 self.queue.append(&mut rest);
@@ -457,8 +461,8 @@ impl<S: Service> Handler for Serving<S> {
         let is_it = |other: u64, its: Option<Instant>| other == id && (deadline.is_none() || deadline == its);
         let queued = self.queue.iter().position(|queued| is_it(queued.id, queued.deadline));
         if let Some(queued) = queued.and_then(|at| self.queue.remove(at)) {
-            let Queued { id, body, deadline, began, .. } = queued;
-            return Some(Finished { id, request_bytes: body.len(), reserved: 0, began, deadline });
+            let Queued { id, request_bytes, deadline, began, .. } = queued;
+            return Some(Finished { id, request_bytes, reserved: 0, began, deadline });
         }
         let found = self
             .pending
@@ -533,6 +537,23 @@ impl<S: Service> Drop for Serving<S> {
     fn drop(&mut self) {
         self.service.ended(&mut self.connection);
     }
+}
+
+/// The largest body of a request, in bytes, that is copied out of the buffer in which it was received.
+const COPIED_BYTES_MAX: usize = 16 << 10;
+/// The bytes that a larger one counts for at least while it waits, for what it keeps of the buffer.
+const UNCOPIED_BYTES_MIN: usize = READ_BYTES / 4;
+
+/// Returns the body of a request that may wait for long: a small one in memory of its own, because it would keep the
+/// whole buffer in which it was received.
+pub(crate) fn lasting(body: Bytes) -> Bytes {
+    if body.len() <= COPIED_BYTES_MAX { Bytes::copy_from_slice(&body) } else { body }
+}
+
+/// Returns the bytes that a request with this body counts for while it waits.
+pub(crate) fn lasting_bytes(body: &Bytes) -> usize {
+    let len = body.len();
+    if len <= COPIED_BYTES_MAX { len } else { len.max(UNCOPIED_BYTES_MIN) }
 }
 
 /// Returns the error for a message that no service knows.

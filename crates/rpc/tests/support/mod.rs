@@ -168,7 +168,13 @@ impl Service for ToyService {
                     Ok(Bytes::from_static(b"counted"))
                 }));
             }
-            NEVER => return Handled::Later(Box::pin(std::future::pending())),
+            NEVER => {
+                let body = request.body;
+                return Handled::Later(Box::pin(async move {
+                    std::future::pending::<()>().await;
+                    Ok(body)
+                }));
+            }
             _ => Err(request.unsupported()),
         };
         self.finish(connection, request.id, answer, outbox);
