@@ -11,7 +11,7 @@ use std::io;
 use bytes::{Buf, BytesMut};
 
 use crate::WireError;
-use crate::frame::{self, Frame};
+use crate::frame::{self, Frame, Kind};
 use crate::limit::{HEADER_BYTES, READ_BYTES};
 use crate::stream::Stream;
 
@@ -21,6 +21,9 @@ const SPARE_BUFFERS_MAX: usize = 4;
 const MOVE_BYTES_MAX: usize = READ_BYTES / 4;
 /// The most by which the buffer of a frame longer than one read grows beyond the bytes that have arrived, in bytes.
 const AHEAD_BYTES_MAX: usize = 1 << 20;
+
+/// The longest frame, in bytes, that counts as a short message of the connection itself.
+const OWN_BYTES_MAX: usize = 4 * HEADER_BYTES;
 
 thread_local! {
     static SPARE: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
@@ -71,6 +74,19 @@ impl Inbox {
         let frame_bytes = frame::frame_bytes(header).ok().flatten()?;
         let id = header.last_chunk().map_or(0, |id| u64::from_le_bytes(*id));
         Some((id, frame_bytes))
+    }
+
+    /// Returns whether the next frame is a short message of the connection itself that asks for no work, or may turn out
+    /// to be one when more of it has arrived.
+    pub(crate) fn is_own_next(&self) -> bool {
+        match self.buffer.first_chunk::<HEADER_BYTES>() {
+            Some(header) => {
+                let own = [Kind::PING, Kind::CANCEL, Kind::WINDOW].contains(&Kind::new(header[4], header[5]));
+                own && frame::frame_bytes(header)
+                    .is_ok_and(|bytes| bytes.is_some_and(|bytes| bytes <= OWN_BYTES_MAX))
+            }
+            None => true,
+        }
     }
 
     /// Returns the bytes of memory held.

@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use nacre_rpc::client::{Host, Link, LinkOptions};
 use nacre_rpc::frame::{self, Frame};
 use nacre_rpc::handshake::hello;
-use nacre_rpc::{Address, ClusterKey, Server, ServerLimits, Services};
+use nacre_rpc::{Address, ClusterKey, Kind, Server, ServerLimits, Services};
 use support::*;
 
 const MIB: usize = 1 << 20;
@@ -199,6 +199,23 @@ fn requests_that_the_server_does_not_take_yet_are_no_stall() {
     assert!(is_closed(&mut half), "a peer that stalls is disconnected");
     holder.write_all(&frame::header(UNLOCK, 5, 0)).unwrap();
     assert_eq!([receive(&mut waiting).id, receive(&mut waiting).id], [2, 3]);
+}
+
+#[test]
+fn messages_of_the_connection_are_not_held_up_by_requests_that_wait() {
+    let server = open_server(ServerLimits { requests_max: 2, ..Default::default() });
+    let mut stream = introduced(&server);
+    let requests = [1, 2].map(|id| frame::header(NEVER, id, 0));
+    stream.write_all(&requests.concat()).unwrap();
+    wait_until("both wait", || server.stats().in_flight.get() == 2);
+    stream.write_all(&frame::header(Kind::PING, 7, 0)).unwrap();
+    let pong = receive(&mut stream);
+    assert_eq!((pong.kind, pong.id), (Kind::PONG, 7));
+    stream.write_all(&[&frame::header(Kind::CANCEL, 1, 1)[..], &[TOY]].concat()).unwrap();
+    stream.write_all(&frame::header(HOLDER, 3, 0)).unwrap();
+    let cancelled = receive(&mut stream);
+    assert_eq!((cancelled.kind, cancelled.id), (Kind::ERROR, 1));
+    assert_eq!(receive(&mut stream).id, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

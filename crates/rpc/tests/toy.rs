@@ -12,7 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 use nacre_rpc::client::{Call, Event};
-use nacre_rpc::{Handled, Incoming, Kind, Outbox, Peer, ServerLimits, Service, Services, control};
+use nacre_rpc::{
+    ClusterKey, Handled, Incoming, Kind, Outbox, Peer, ServerLimits, Service, Services, control,
+};
 use parking_lot::Mutex;
 use support::*;
 use tokio::sync::Semaphore;
@@ -62,6 +64,20 @@ async fn a_grant_that_its_caller_never_took_is_taken_back() {
     drop(never_polled);
     eventually("it is taken back", async || ask(&holder, HOLDER, "").await.unwrap()[..] == [0, 0]).await;
     assert_eq!(toy.cancelled.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_with_as_many_requests_as_it_may_have_can_cancel_them() {
+    let (toy, key) = (Arc::new(Toy::default()), ClusterKey::generate().unwrap());
+    let limits = ServerLimits { requests_max: 2, ..Default::default() };
+    let server = serve_with(Services::new().with(ToyService(toy.clone())), limits, Some(key.clone()));
+    let link = link(&server, &key);
+    let (first, _second) = (start(&link, NEVER, ""), start(&link, NEVER, ""));
+    eventually("both wait", async || server.stats().in_flight.get() == 2).await;
+    drop(first);
+    eventually("it is cancelled", async || toy.cancelled.load(Ordering::Relaxed) == 1).await;
+    assert_eq!(ask(&link, HOLDER, "").await.unwrap()[..], [0, 0]);
+    assert_eq!(server.stats().accepted.get(), 1, "one connection was enough");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

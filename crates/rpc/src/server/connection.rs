@@ -3,9 +3,9 @@
 //! A connection reads large batches, takes out every complete frame, hands each request to its service, and writes the
 //! replies of the whole batch at once. Replies that are ready at once cost no allocation and no task switch.
 //!
-//! Invariants: a connection stops reading while it has as many requests in flight, or as many bytes of replies
-//! unwritten, as its limits allow; so a peer that does not read its replies is soon not read from either. A peer that
-//! leaves a frame half sent, or replies unread, for too long is disconnected, which frees the memory that it holds.
+//! Invariants: a connection stops reading while it has as many bytes of replies unwritten as its limits allow; so a peer
+//! that does not read its replies is soon not read from either. While it has as many requests in flight as it may, it
+//! reads on up to the next request, so that pings, cancels and windows come through. A peer that leaves a frame half sent, or replies unread, for too long is disconnected, which frees the memory that it holds.
 
 mod resumption;
 mod stall;
@@ -323,13 +323,23 @@ impl Connection {
             && self.handlers.iter().all(|handler| handler.may_accept())
     }
 
+    /// True if the next frame is taken: where a further request would not be, a message of the connection itself still is.
+    /// Otherwise a client could not even cancel what it waits for, nor consume the parts that hold up a reply.
+    fn may_take(&self) -> bool {
+        self.may_accept()
+            || self.resuming.is_none()
+                && self.blocked.is_none()
+                && self.outbox.len() < self.shared.limits.reply_bytes_max
+                && self.inbox.is_own_next()
+    }
+
     /// Reads once, and accepts all complete frames. Returns whether there was progress.
     fn read(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         self.read_at = Instant::now();
         let mut progress = self.accept();
         self.starved = false;
         if !self.ended
-            && self.may_accept()
+            && self.may_take()
             && let Some(bytes_max) = self.may_read(context)?
         {
             match self.channel.poll_read(context, &mut self.inbox, bytes_max) {
@@ -394,7 +404,7 @@ impl Connection {
     fn accept(&mut self) -> bool {
         let mut progress = false;
         let mut answered = 0;
-        while !self.ended && self.may_accept() {
+        while !self.ended && self.may_take() {
             match self.inbox.next() {
                 Ok(None) if self.refuse_too_large() => {}
                 Ok(None) => break,
