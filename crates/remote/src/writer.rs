@@ -21,13 +21,16 @@ const OPENINGS_MAX: usize = 32;
 
 /// The writer of one link.
 pub(crate) struct Writer {
-    /// Its random id; `None` if writes are not to be repeated.
-    id: Option<[u8; WRITER_BYTES]>,
+    /// True if writes are to be repeated.
+    repeats: bool,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
+    /// The writer's random id, and the process that drew it. A process that was forked from that one draws another:
+    /// numbers of the two would clash.
+    id: Option<([u8; WRITER_BYTES], u32)>,
     /// The number of writes so far.
     sequence: u64,
     /// The number of the latest connection.
@@ -60,16 +63,13 @@ pub(crate) struct Stamp {
 impl Writer {
     /// Creates the writer of a link; without `repeats`, one that never repeats anything.
     pub(crate) fn new(repeats: bool) -> Writer {
-        let mut id = [0; WRITER_BYTES];
-        // Without random numbers nothing is repeated, and nothing else is lost.
-        let random = repeats && rand::rngs::OsRng.try_fill_bytes(&mut id).is_ok();
-        Writer { id: random.then_some(id), state: Mutex::default() }
+        Writer { repeats, state: Mutex::default() }
     }
 
     /// Opens the writer on a new connection, if the server recognises repetitions.
     pub(crate) async fn open(&self, greeting: &mut Greeting) -> Result<(), StoreError> {
-        let epoch = self.begin();
-        let told = match self.id {
+        let (id, epoch) = self.begin(std::process::id());
+        let told = match id {
             Some(id) if greeting.features() & once::REPETITION != 0 => {
                 let frame = greeting.ask(|outbox, frame| once::put_open(outbox, frame, &id, epoch)).await?;
                 if frame.kind != kind::WRITER_OPENED {
@@ -83,11 +83,19 @@ impl Writer {
         Ok(())
     }
 
-    /// Begins a connection; returns its number.
-    fn begin(&self) -> u64 {
+    /// Begins a connection of this process; returns the writer's id, if writes are to be repeated, and the number of the
+    /// connection.
+    fn begin(&self, process: u32) -> (Option<[u8; WRITER_BYTES]>, u64) {
         let mut state = self.state.lock();
         state.epoch += 1;
-        state.epoch
+        if self.repeats && state.id.is_none_or(|(_, drawn_by)| drawn_by != process) {
+            let mut id = [0; WRITER_BYTES];
+            // Without random numbers nothing is repeated, and nothing else is lost.
+            state.id = rand::rngs::OsRng.try_fill_bytes(&mut id).is_ok().then_some((id, process));
+            // What was sent under another id would not be recognised under this one.
+            state.forgotten = state.epoch;
+        }
+        (state.id.map(|(id, _)| id), state.epoch)
     }
 
     /// Notes what the server told at the opening of a connection.
@@ -99,7 +107,7 @@ impl Writer {
         if state.openings.len() > OPENINGS_MAX
             && let Some((forgotten, _)) = state.openings.pop_front()
         {
-            state.forgotten = forgotten;
+            state.forgotten = state.forgotten.max(forgotten);
         }
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
@@ -118,9 +126,8 @@ impl Writer {
     /// Returns the number of failed attempts to connect if no connection was opened yet, and writes are to be repeated:
     /// a write that is sent before has no number, so it could not be repeated.
     pub(crate) fn is_unopened(&self) -> Option<u64> {
-        self.id?;
         let state = self.state.lock();
-        (state.opened == 0).then_some(state.failures)
+        (self.repeats && state.opened == 0).then_some(state.failures)
     }
 
     /// Polls for the first opening, or for a failure after the first `failures`.
@@ -137,7 +144,6 @@ impl Writer {
 
     /// Returns the stamp of a new write; `None` if the server would not recognise a repetition of it.
     pub(crate) fn stamp(&self) -> Option<Stamp> {
-        self.id?;
         let mut state = self.state.lock();
         let told = state.told?;
         let sequence = state.sequence;
@@ -176,12 +182,14 @@ impl Writer {
 mod tests {
     use super::*;
 
+    const PROCESS: u32 = 7;
+
     fn at(position: u64) -> Option<WindowPosition> {
         Some(WindowPosition { window: [1; 16], position })
     }
 
     fn connect(writer: &Writer, told: Option<WindowPosition>) {
-        let epoch = writer.begin();
+        let (_, epoch) = writer.begin(PROCESS);
         writer.opened(epoch, told);
     }
 
@@ -210,7 +218,7 @@ mod tests {
     fn a_write_stamped_while_a_connection_is_opened_counts_that_opening() {
         let writer = Writer::new(true);
         connect(&writer, at(100));
-        let epoch = writer.begin();
+        let (_, epoch) = writer.begin(PROCESS);
         let stamp = writer.stamp().unwrap();
         writer.opened(epoch, at(80));
         connect(&writer, at(90));
@@ -240,5 +248,26 @@ mod tests {
         connect(&writer, at(10));
         assert_eq!(writer.since(&stamp), None);
         assert_eq!(Writer::new(false).stamp(), None);
+    }
+
+    #[test]
+    fn a_forked_process_is_another_writer() {
+        let writer = Writer::new(true);
+        let (first, epoch) = writer.begin(PROCESS);
+        writer.opened(epoch, at(10));
+        let stamp = writer.stamp().unwrap();
+        let (again, epoch) = writer.begin(PROCESS);
+        writer.opened(epoch, at(10));
+        assert_eq!(first, again);
+        assert_eq!(writer.since(&stamp), at(10));
+        let (forked, epoch) = writer.begin(PROCESS + 1);
+        assert_ne!(first, forked);
+        let early = writer.stamp().unwrap();
+        writer.opened(epoch, at(10));
+        assert_eq!(writer.since(&stamp), None, "the write of the process before");
+        assert_eq!(writer.since(&early), None, "it may have been sent before");
+        let later = writer.stamp().unwrap();
+        assert_eq!(writer.since(&later), at(10));
+        assert_eq!(Writer::new(false).begin(PROCESS).0, None);
     }
 }
