@@ -446,7 +446,7 @@ const CAPACITY_BYTES_PER_WRITE: u64 = 16 << 10;
 const WINDOW_WRITES_MIN: usize = 1024;
 
 impl Options {
-    /// Returns the number of writes that the store's window keeps: it takes 32 bytes for each.
+    /// Returns the number of writes that the store's window keeps: it takes 34 bytes for each.
     pub(crate) fn window_writes(&self) -> usize {
         let most = self.capacity_bytes.map_or(u64::MAX, |bytes| bytes / CAPACITY_BYTES_PER_WRITE);
         usize::try_from(most).unwrap_or(usize::MAX).clamp(WINDOW_WRITES_MIN, WINDOW_WRITES_MAX)

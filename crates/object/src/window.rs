@@ -1,13 +1,16 @@
 //! The window of a store's latest writes, by which repetitions are recognised.
 //!
 //! Every write with a token has a position: the number of such writes before it. The window keeps the latest ones in a
-//! ring of fixed size, 32 bytes each. Looking up a token goes through the ring; it happens only when a client repeats a
-//! write, so the ring needs no index, and a write costs no more than putting it into its place.
+//! ring of fixed size, 34 bytes each. Looking up a token happens only when a client repeats a write, so there is no index
+//! that each write would have to keep in order. It goes through the tags of all writes, two bytes each, many at a time:
+//! a few microseconds, whoever asks and however often. The tags are keyed, so nobody can choose tokens that share one.
 //!
 //! Invariants:
 //! - the entry with position `p` stands at `p` modulo the capacity, or was overwritten by a later one;
 //! - every write with a position from [`Window::begin`] on is in the window, except those that are being inserted by
 //!   others at the moment: who looks a token up must hold the lock of its object.
+
+use std::hash::{BuildHasher, RandomState};
 
 use crate::once::{WRITER_BYTES, WriteToken};
 
@@ -19,6 +22,10 @@ pub const WINDOW_WRITES_MAX: usize = 65_536;
 pub struct Window {
     /// The ring; shorter than its capacity as long as it was never full.
     ring: Vec<Entry>,
+    /// The tag of each entry.
+    tags: Vec<u16>,
+    /// The key of the tags.
+    key: [u64; 3],
     capacity: usize,
     /// The position from which on the window is complete, if none was overwritten.
     since: u64,
@@ -36,6 +43,9 @@ struct Entry {
 }
 
 const EMPTY: Entry = Entry { writer: [0; WRITER_BYTES], number: 0, version: 0 };
+
+/// The number of tags that are compared before there is a look at the result: so it is done without a branch for each.
+const TAGS_AT_ONCE: usize = 64;
 
 /// A write that took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +78,21 @@ impl Window {
     /// Creates an empty window for the writes from position `since` on, which keeps at most `capacity` of them, at least
     /// one.
     pub fn new(capacity: usize, since: u64) -> Self {
-        Self { ring: Vec::new(), capacity: capacity.max(1), since, end: since }
+        let random = RandomState::new();
+        let key = [0, 1, 2].map(|number| random.hash_one(number));
+        let (ring, tags) = (Vec::new(), Vec::new());
+        Self { ring, tags, key, capacity: capacity.max(1), since, end: since }
+    }
+
+    /// Returns the tag of a token.
+    fn tag(&self, token: &WriteToken) -> u16 {
+        let writer = u128::from_le_bytes(token.writer);
+        let product = |left: u64, right: u64| {
+            let product = u128::from(left) * u128::from(right);
+            product as u64 ^ (product >> 64) as u64
+        };
+        let writer = product(writer as u64 ^ self.key[0], (writer >> 64) as u64 ^ self.key[1]);
+        (product(writer ^ token.sequence, self.key[2] | 1) >> 48) as u16
     }
 
     /// Adds a write. Positions may come out of order.
@@ -81,13 +105,16 @@ impl Window {
             // In one piece, so that no write has to wait for the ring to be moved. Its pages cost nothing until they
             // are used.
             self.ring.reserve_exact(self.capacity);
+            self.tags.reserve_exact(self.capacity);
         }
         let at = (position % self.capacity as u64) as usize;
         if at >= self.ring.len() {
             self.ring.resize(at + 1, EMPTY);
+            self.tags.resize(at + 1, 0);
         }
         let number = token.sequence << 1 | u64::from(existed);
         self.ring[at] = Entry { writer: token.writer, number, version };
+        self.tags[at] = self.tag(token);
         self.end = self.end.max(position + 1);
     }
 
@@ -96,23 +123,27 @@ impl Window {
         let begin = self.begin();
         // All of the window, not only what is behind `since`: a position that a store told before it lost its latest
         // writes may be greater than that of a write which came later.
-        let len = (self.end - begin) as usize;
-        // What is looked through lies in one piece, or goes on at the ring's beginning.
-        let at = ((begin % self.capacity as u64) as usize).min(self.ring.len());
-        let (newer, older) = self.ring.split_at(at);
-        let newer = &newer[..len.saturating_sub(older.len()).min(at)];
-        let older = &older[..len.min(older.len())];
-        let is_it = |entry: &&Entry| {
-            entry.number >> 1 == token.sequence && entry.writer == token.writer && entry.version > 0
-        };
-        // The latest ones first: what is repeated was hardly ever sent long ago.
-        match newer.iter().rev().chain(older.iter().rev()).find(is_it) {
+        // What is older than that may still be in the ring; it is certain too.
+        match self.find(token) {
             Some(Entry { number, version, .. }) => {
                 Recall::Applied { version: *version, existed: number & 1 == 1 }
             }
             None if since >= begin => Recall::New,
             None => Recall::Unknown,
         }
+    }
+
+    /// Returns the entry of a token.
+    fn find(&self, token: &WriteToken) -> Option<&Entry> {
+        let tag = self.tag(token);
+        let (blocks, rest) = self.tags.as_chunks::<TAGS_AT_ONCE>();
+        let holds = |block: &[u16]| block.iter().fold(0, |held, other| held | u16::from(*other == tag)) != 0;
+        let holding = blocks.iter().enumerate().filter(|(_, block)| holds(*block));
+        let holding = holding.flat_map(|(index, _)| index * TAGS_AT_ONCE..(index + 1) * TAGS_AT_ONCE);
+        let rest = self.tags.len() - rest.len()..self.tags.len();
+        holding.chain(rest).map(|at| &self.ring[at]).find(|entry| {
+            entry.number >> 1 == token.sequence && entry.writer == token.writer && entry.version > 0
+        })
     }
 
     /// Returns the latest writes before position `end`, at most `most`, with the position of the first: what
@@ -154,7 +185,7 @@ impl Window {
 
     /// Returns the memory that the window takes, in bytes.
     pub fn held_bytes(&self) -> usize {
-        self.ring.capacity() * size_of::<Entry>()
+        self.ring.capacity() * size_of::<Entry>() + self.tags.capacity() * size_of::<u16>()
     }
 }
 
@@ -190,6 +221,28 @@ mod tests {
         assert_eq!(window.recall(&token(9), 100), Recall::Unknown);
         assert_eq!(window.recall(&token(9), 101), Recall::New);
         assert_eq!(window.recall(&token(1), 101), applied(2, true));
+    }
+
+    #[test]
+    fn writes_of_many_writers_are_told_apart() {
+        let mut window = Window::new(1000, 0);
+        let of = |number: u64| {
+            let mut writer = [7; WRITER_BYTES];
+            writer[15] = (number % 3) as u8;
+            WriteToken { writer, sequence: number / 3 }
+        };
+        for number in 0..2500 {
+            window.insert(number, &of(number), number + 1, number % 2 == 0);
+        }
+        for number in 0..4000 {
+            let expected = match number {
+                0..1500 => Recall::Unknown,
+                1500..2500 => applied(number + 1, number % 2 == 0),
+                _ => Recall::New,
+            };
+            let since = number.min(2500);
+            assert_eq!(window.recall(&of(number), since), expected, "{number}");
+        }
     }
 
     #[test]
@@ -239,7 +292,7 @@ mod tests {
         for number in 0..3 * WINDOW_WRITES_MAX as u64 {
             window.insert((1 << 60) + number, &token(number), number + 1, true);
         }
-        assert_eq!(window.held_bytes(), 2 << 20);
+        assert_eq!(window.held_bytes(), 34 * WINDOW_WRITES_MAX);
         assert_eq!(window.begin(), (1 << 60) + 2 * WINDOW_WRITES_MAX as u64);
     }
 }
