@@ -41,7 +41,35 @@ pub(crate) struct Known {
     /// Incremented when knowledge turns out to be wrong, so that only the first of a row of failures discards it.
     pub(crate) generation: u64,
     /// The number of calls under way whose effect on the header is not known before they are over.
-    pub(crate) calls: u32,
+    calls: u32,
+}
+
+/// A call under way. It is over when this is dropped, also where nobody waits for its end any more: what an OSD may
+/// still do then is another's change, as far as the knowledge is concerned.
+pub(crate) struct CallUnderWay<'a> {
+    known: &'a Mutex<Known>,
+    changed: Option<Token>,
+}
+
+impl<'a> CallUnderWay<'a> {
+    /// Begins a call on the object that `known` is of.
+    pub(crate) fn begin(known: &'a Mutex<Known>) -> Self {
+        known.lock().calls += 1;
+        Self { known, changed: None }
+    }
+
+    /// Ends the call, with the token of its change, if it made one.
+    pub(crate) fn end(mut self, changed: Option<Token>) {
+        self.changed = changed;
+    }
+}
+
+impl Drop for CallUnderWay<'_> {
+    fn drop(&mut self) {
+        let mut known = self.known.lock();
+        known.calls -= 1;
+        known.restart_after(self.changed);
+    }
 }
 
 impl Known {
@@ -124,7 +152,7 @@ impl Known {
     }
 
     /// Restarts after a call, of which nothing is known except the token of its change, if it made one.
-    pub(crate) fn restart_after(&mut self, token: Option<Token>) {
+    fn restart_after(&mut self, token: Option<Token>) {
         self.restart(None);
         self.left = token;
     }
@@ -175,5 +203,27 @@ impl Knowledge {
         }
         shard.young.insert(object.clone(), Arc::clone(&known));
         known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_nobody_waits_for_any_more_is_over() {
+        let known = Mutex::new(Known::default());
+        let dropped = CallUnderWay::begin(&known);
+        let other = CallUnderWay::begin(&known);
+        known.lock().header = Some(Header::default());
+        assert!(known.lock().header().is_none(), "it is about to change");
+        drop(dropped);
+        known.lock().header = Some(Header::default());
+        assert!(known.lock().header().is_none(), "by the other call");
+        let token = Token::default();
+        other.end(Some(token));
+        assert_eq!(known.lock().left, Some(token));
+        known.lock().header = Some(Header::default());
+        assert!(known.lock().header().is_some());
     }
 }

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::error::{Attempt, call_failed, errno, failed, newer, no_library, not_opened, pool_gone};
-use crate::known::{Knowledge, Known};
+use crate::known::{CallUnderWay, Knowledge, Known};
 use crate::limit::object_bytes_max;
 use crate::name::{object_id, object_name};
 use crate::native;
@@ -390,13 +390,9 @@ impl Inner {
         let mut compacted = false;
         loop {
             let (token, expected) = (self.tokens.next(), held.as_ref().map(|(version, _)| *version));
-            known.lock().calls += 1;
+            let under_way = CallUnderWay::begin(known);
             let called = self.evaluate(object, name, transaction, &token, expected, Attempt::Write).await;
-            {
-                let mut known = known.lock();
-                known.calls -= 1;
-                known.restart_after(matches!(called, Ok(Called::Changed(_))).then_some(token));
-            }
+            under_way.end(matches!(called, Ok(Called::Changed(_))).then_some(token));
             match called? {
                 Called::Changed(changed) => {
                     // Nobody waits for these, and where they fail the next call asks again.
