@@ -178,9 +178,9 @@ impl Request for Relocation {
         put_relocation(outbox, id, self)
     }
 
-    /// A location may be put to the same place again.
+    /// A change that is repeated may undo another one that was made meanwhile, and a removal would find nothing.
     fn is_read_only(&self) -> bool {
-        true
+        false
     }
 }
 
@@ -189,7 +189,8 @@ impl Request for Relocation {
 ///
 /// # Errors
 /// `Unavailable` if the daemon cannot be reached, `Denied` if it asks for another key, `Unsupported` if it has no
-/// reflector, otherwise the reason why the map cannot be changed.
+/// reflector, `Unknown` if the connection broke before the answer came, so that the map may or may not have been
+/// changed; otherwise the reason why the map cannot be changed.
 pub async fn relocate_at(
     address: &Address,
     key: Option<ClusterKey>,
@@ -223,9 +224,69 @@ pub async fn relocate_at(
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use bytes::{Bytes, BytesMut};
+    use nacre_rpc::{ServeOptions, Server, Services};
 
     use super::*;
+
+    /// A service that counts the changes it is asked for, and never answers.
+    struct Silent(Arc<AtomicU64>);
+
+    impl Service for Silent {
+        type Connection = ();
+        type Pending = std::future::Pending<()>;
+
+        fn number(&self) -> u8 {
+            REFLECT
+        }
+
+        fn is_awaited(&self) -> bool {
+            false
+        }
+
+        fn open(&self, _peer: &Peer) {}
+
+        fn handle(&self, (): &mut (), _: Incoming<'_>, _: &mut Outbox) -> Handled<Self::Pending> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Handled::Later(std::future::pending())
+        }
+
+        fn finish(&self, (): &mut (), _: u64, (): (), _: &mut Outbox) {}
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_change_whose_answer_is_lost_is_not_made_again() {
+        let asked = Arc::new(AtomicU64::new(0));
+        let services = Services::new().with(Silent(asked.clone()));
+        let listen = vec!["127.0.0.1:0".parse().unwrap()];
+        let server =
+            Server::start(ServeOptions { listen, open: true, services, ..Default::default() }).unwrap();
+        let Address::Tcp(upstream) = server.addresses()[0].clone() else { panic!("a TCP address") };
+        // A relay that breaks each connection as soon as a change has arrived.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let seen = asked.clone();
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                let (client, upstream) = (client.unwrap(), TcpStream::connect(&upstream).unwrap());
+                let before = seen.load(Ordering::SeqCst);
+                for (from, to) in [(&client, &upstream), (&upstream, &client)] {
+                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                }
+                while seen.load(Ordering::SeqCst) == before {
+                    std::thread::yield_now();
+                }
+                let _ = (client.shutdown(Shutdown::Both), upstream.shutdown(Shutdown::Both));
+            }
+        });
+        let error = relocate_at(&address, None, None, change()).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+    }
 
     fn change() -> Relocation {
         Relocation {
