@@ -92,6 +92,14 @@ impl ApplyCall {
         Self::Submitted(Call::start(link, request))
     }
 
+    /// Returns the link of a transaction that waits for its opening, and so has to be polled to be submitted.
+    pub(crate) fn held(&self) -> Option<Arc<Link>> {
+        match self {
+            Self::Held { link, .. } => Some(link.clone()),
+            Self::Submitted(_) => None,
+        }
+    }
+
     /// Submits a write that was held, as soon as it is known whether the connection can be opened.
     fn poll_submitted(&mut self, context: &mut Context<'_>) -> Poll<&mut Call<Apply>> {
         if let Self::Held { link, request: held, failures } = self

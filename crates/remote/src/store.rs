@@ -390,21 +390,31 @@ impl RemoteStore {
             return start(cluster);
         }
         let inner = self.inner.clone();
-        let (sender, result) = oneshot::channel();
         let task = async move {
-            let result = match inner.learn().await {
+            match inner.learn().await {
                 Ok(cluster) => start(cluster).await,
                 Err(error) => Err(error),
-            };
-            // The caller may be gone.
-            let _ = sender.send(result);
+            }
         };
-        if let Err(error) = self.inner.host.spawn(task) {
-            return Reply::ready(Err(error));
-        }
-        let ended = || StoreError::new(ErrorKind::Closed, "the runtime that drove the connection has ended");
-        Reply::pending(async move { result.await.unwrap_or_else(|_| Err(ended())) })
+        spawned(&self.inner.host, task)
     }
+}
+
+/// Returns the reply that a task makes, which goes on whether the reply is awaited or not.
+fn spawned<T: Send + Unpin + 'static>(
+    host: &Host,
+    task: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Reply<T> {
+    let (sender, result) = oneshot::channel();
+    let task = async move {
+        // The caller may be gone.
+        let _ = sender.send(task.await);
+    };
+    if let Err(error) = host.spawn(task) {
+        return Reply::ready(Err(error));
+    }
+    let ended = || StoreError::new(ErrorKind::Closed, "the runtime that drove the connection has ended");
+    Reply::pending(async move { result.await.unwrap_or_else(|_| Err(ended())) })
 }
 
 impl ObjectStore for RemoteStore {
@@ -416,7 +426,12 @@ impl ObjectStore for RemoteStore {
         let repeat_timeout = self.inner.repeat_timeout;
         self.on_cluster(move |cluster| {
             let Line { link, writer } = cluster.keeper(&object).line().clone();
-            Reply::Pending(Box::pin(ApplyCall::start(link, writer, object, transaction, repeat_timeout)))
+            let call = ApplyCall::start(link, writer, object, transaction, repeat_timeout);
+            match call.held() {
+                // It is sent whether its reply is awaited or not, as any other.
+                Some(link) => spawned(link.host(), call),
+                None => Reply::Pending(Box::pin(call)),
+            }
         })
     }
 

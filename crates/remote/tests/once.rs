@@ -191,6 +191,52 @@ fn the_first_write_of_a_client_is_repeated_too() {
     assert!(lost.load(Ordering::SeqCst), "the reply to the first attempt was not lost");
 }
 
+/// A relay that holds up the opening of a writer until it is told to let it through.
+fn relay_that_holds_the_writer(upstream: String) -> (Address, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let released = Arc::new(AtomicBool::new(false));
+    let told = released.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let released = released.clone();
+            let (client, server) = (stream.unwrap(), TcpStream::connect(&upstream).unwrap());
+            let (mut from, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            let (mut from, mut to) = (client, server);
+            std::thread::spawn(move || {
+                let mut buffer = [0; 1000];
+                while let Ok(count @ 1..) = from.read(&mut buffer) {
+                    // The client sends it by itself, because it waits for the answer.
+                    let Kind { service, code } = kind::OPEN_WRITER;
+                    if buffer[4..6] == [service, code] {
+                        eventually("it is released", || released.load(Ordering::SeqCst));
+                    }
+                    if to.write_all(&buffer[..count]).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    (address, told)
+}
+
+#[test]
+fn a_first_write_that_nobody_waits_for_is_sent_all_the_same() {
+    let store = Arc::new(LogStore::memory(Default::default()));
+    let server = serve_store(store.clone(), ServerLimits::default(), None);
+    let Address::Tcp(upstream) = server.addresses()[0].clone() else { panic!("a TCP address") };
+    let (relay, released) = relay_that_holds_the_writer(upstream);
+    let remote = RemoteStore::new(&[relay], options()).unwrap();
+    // The members are known then, and the writer is not open.
+    block_on(remote.addresses()).unwrap();
+    let object: ObjectId = "o".parse().unwrap();
+    drop(remote.apply(&object, append(0, 0)));
+    released.store(true, Ordering::SeqCst);
+    eventually("it is applied", || block_on(store.list(None, 10)).unwrap() == [object.clone()]);
+}
+
 #[test]
 fn a_client_that_is_closed_settles_its_first_write() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -79,6 +79,11 @@ impl Link {
         Arc::new(Link { address, greeter: Box::new(greeter), options, host, state: Mutex::new(state) })
     }
 
+    /// Returns the place where the link's connections are driven.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
     /// Returns the address of the server.
     pub fn address(&self) -> &Address {
         &self.address
