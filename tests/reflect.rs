@@ -5,10 +5,14 @@ mod harness;
 
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Stdio;
 
 use harness::reflect::{Joined, Reflector, http, until};
 use harness::{Server, program, run_with};
+use nacre_reflect::server::{Relocation, relocate_at};
+use nacre_reflect::token::{Grant, Scope, Token};
+use nacre_rpc::ClusterKey;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -162,7 +166,9 @@ fn a_token_is_asked_for_where_there_is_a_key() {
         reflect(&[&["send", &reflector.group(5), "x"], flags].concat()).failed(1, &[why]);
     };
     refused(&[], "token");
-    refused(&["--token", &token(&["*", "--for", "0s"])], "expired");
+    let past = Grant { scope: Scope::Any, expires_unix_s: 1, address: None };
+    let expired = Token::sign(&ClusterKey::load(Path::new(key)).unwrap(), &past).unwrap().to_string();
+    refused(&["--token", &expired], "expired");
     refused(&["--token", &token(&[&format!("{port}/6")])], "another group");
     refused(&["--token", &token(&[&format!("{port}/5"), "--address", "192.0.2.1"])], "another address");
     let mut forged = token(&["*"]);
@@ -356,6 +362,89 @@ fn what_is_wrong_is_said() {
         let ended = reflect(words);
         assert_eq!(ended.code, 2, "{words:?}: {ended:?}");
     }
+}
+
+#[test]
+fn a_setting_for_a_group_that_is_none_is_refused() {
+    let serve = |words: &[&str]| reflect(&[&["serve", "--listen", "127.0.0.1:0"], words].concat());
+    for (words, parts) in [
+        (&["--group", "1024:members=2"][..], &["--group 1024", "no such group", "up to 1023", "--ids"][..]),
+        (&["--ids", "5", "--group", "5:sequence"], &["--group 5", "up to 4"]),
+        (&["--groups", "7500-7510", "--group", "7511:sequence"], &["--group 7511", "--groups"]),
+        (&["--group", "9/3:sequence"], &["--group 9/3"]),
+        (&["--ids", "0"], &["--ids 0", "--groups"]),
+        (&["--group", "5:token"], &["--group", "5", "nobody could join", "--key"]),
+        (&["--group", "*:token"], &["--group *", "--key"]),
+        (&["--joins-per-second", "0"], &["--joins-per-second"]),
+        (&["--expiry", "3s"], &["--expiry", "2000 ms"]),
+        (&["--heartbeat", "50d"], &["--heartbeat", "a day"]),
+        (&["--backlog-bytes", "0"], &["--backlog-bytes", "65536"]),
+        (&["--standby", "0.0.0.0:7400"], &["--standby", "0.0.0.0:7400"]),
+        (&["--advertise", "192.0.2.1:0"], &["--advertise", "port 0"]),
+    ] {
+        let ended = serve(words);
+        assert_eq!((ended.code, &ended.stdout[..]), (2, &b""[..]), "{words:?}: {ended:?}");
+        assert!(parts.iter().all(|part| ended.stderr.contains(part)), "{words:?}: {ended:?}");
+    }
+    // In a daemon of several roles too, where a switch may be given as in the file.
+    for (pair, part) in [("group=5000:sequence", "no such group"), ("open=perhaps", "true or false")] {
+        let mut command = program();
+        command.args(["serve", "--roles", "reflect", "--reflect", "listen=127.0.0.1:0", "--reflect", pair]);
+        run_with(command, b"").failed(2, &[part]);
+    }
+    let mut command = program();
+    let public = ["--reflect", "listen=0.0.0.0:0", "--reflect", "open=false"];
+    command.args(["serve", "--roles", "reflect"]).args(public);
+    run_with(command, b"").failed(2, &["can be reached by others"]);
+    // What exists is taken, under each of its names.
+    let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let groups =
+        ["--group", &format!("{free}:sequence"), "--group", "1023:members=2", "--group", "0/7:sequence"];
+    let reflector = Reflector::start(&[&["--groups", &free][..], &groups].concat());
+    Joined::join(&reflector.group(1023), &[]);
+}
+
+#[test]
+fn a_place_that_cannot_be_is_no_place_for_a_location() {
+    let folder = harness::folder();
+    let map = harness::file(&folder.path().join("map"));
+    for (to, part) in [
+        ("5@0.0.0.0:7400", "no machine's address"),
+        ("5@127.0.0.1:0", "port 0"),
+        ("5@224.0.0.1:7400", "one machine"),
+        ("5@255.255.255.255:7400", "one machine"),
+        ("1000000@127.0.0.1:7400", "999999"),
+    ] {
+        reflect(&["move", "harbour", "--to", to, "--store", &map]).failed(2, &[part]);
+        reflect(&["move", "harbour", "--to", to, "--admin", "unix:/nowhere"]).failed(2, &[part]);
+    }
+    let there = ["move", "harbour", "--to", "5@127.0.0.1:7400"];
+    let and = |words: &[&str]| reflect(&[&there, words].concat());
+    and(&["--store", "mem:"]).failed(2, &["mem:", "gone", "--admin"]);
+    and(&["--store", &map, "--admin", "unix:/nowhere"]).failed(2, &["--store", "--admin"]);
+    and(&["--store", &map, "--standby", "127.0.0.1:7400"]).failed(2, &["twice"]);
+    assert!(!folder.path().join("map").exists(), "nothing was made");
+    and(&["--store", &map]).ok();
+    // A reflector refuses it too, whoever asks.
+    let reflector = Reflector::start(&[]);
+    let admin = ["--admin", &reflector.admin];
+    and(&admin).ok();
+    let change = Relocation {
+        location: "harbour".to_owned(),
+        group: 5,
+        reflectors: vec!["0.0.0.0:7400".parse().unwrap()],
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let address = reflector.admin.parse().unwrap();
+    let refused = runtime.block_on(relocate_at(&address, None, None, change)).unwrap_err();
+    assert!(refused.message.contains("no machine's address"), "{refused}");
+    reflect(&[&["move", "nowhere", "--remove"][..], &admin].concat()).failed(1, &["nowhere"]);
+    let key = folder.path().join("key");
+    let key = key.to_str().unwrap();
+    let mut keygen = program();
+    keygen.args(["keygen", key]);
+    run_with(keygen, b"").ok();
+    reflect(&["token", "5", "--for", "0s", "--key", key]).failed(2, &["--for 0s"]);
 }
 
 #[test]

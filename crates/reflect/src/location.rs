@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,6 +19,8 @@ use crate::wire::{LOCATION_BYTES_MAX, REFLECTORS_MAX, Reflectors};
 
 /// The greatest number of locations.
 pub const LOCATIONS_MAX: usize = 100_000;
+/// The greatest number of groups that can share a port; their ids are below it.
+pub const IDS_MAX: u32 = 1_000_000;
 
 /// The place of a location: a group, and its reflectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,41 @@ pub struct Place {
     pub reflectors: Reflectors,
     /// The group's id on that port.
     pub group: u32,
+}
+
+impl Place {
+    /// Checks that a group can be there, as far as that can be told without asking its reflectors.
+    ///
+    /// # Errors
+    /// A sentence about the part that cannot be.
+    pub fn check(&self) -> Result<(), String> {
+        if self.group >= IDS_MAX {
+            return Err(format!("no group has the id {}; ids go up to {}", self.group, IDS_MAX - 1));
+        }
+        let addresses = self.reflectors.as_slice();
+        for (index, address) in addresses.iter().enumerate() {
+            check_address(address)?;
+            if addresses[..index].contains(address) {
+                return Err(format!("{address} is named twice"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that a reflector can be at an address.
+///
+/// # Errors
+/// A sentence that says why not.
+pub fn check_address(address: &SocketAddr) -> Result<(), String> {
+    let is_broadcast = matches!(address.ip(), IpAddr::V4(ip) if ip.is_broadcast());
+    let why = match address.ip() {
+        _ if address.port() == 0 => "port 0 is none",
+        ip if ip.is_unspecified() => "it is no machine's address; name the one that members reach",
+        ip if ip.is_multicast() || is_broadcast => "it is not the address of one machine",
+        _ => return Ok(()),
+    };
+    Err(format!("no reflector can be reached at {address}: {why}"))
 }
 
 impl fmt::Display for Place {

@@ -29,6 +29,11 @@ pub struct Admin {
 }
 
 impl Admin {
+    /// Returns whether the command line names a daemon.
+    pub fn is_named(&self) -> bool {
+        self.admin.is_some()
+    }
+
     /// Has the daemon change the map of locations. Returns the map's new version.
     pub fn relocate(&self, common: &Common, change: Relocation) -> Result<u64, CommandError> {
         let text = match &self.admin {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use nacre::{Engine, Uri};
 use serde_json::{Value, json};
 
 use super::admin_client::Admin;
@@ -15,7 +16,8 @@ use crate::wire::Reflectors;
 /// Set where a location is, or move it to another group or reflector; its members are told and move
 ///
 /// The map of locations is kept in the store that reflectors share. With --store it is changed there, and every
-/// reflector on that store follows; otherwise the daemon of a reflector changes it, over its own connection.
+/// reflector on that store follows; otherwise the daemon of a reflector changes it, over its own connection. Whether a
+/// reflector at that address has the group is not asked.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// The location: any name
@@ -25,7 +27,7 @@ pub struct Args {
     #[arg(long, value_name = "GROUP@ADDRESS", required_unless_present = "remove")]
     to: Option<Target>,
     /// Reflectors that its members may turn to when that one is gone
-    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', requires = "to")]
     standby: Vec<SocketAddr>,
     /// Take the location out of the map instead
     #[arg(long, conflicts_with = "to")]
@@ -36,32 +38,44 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
+    let usage = |text: &str| Err(CommandError::Usage(text.to_owned()));
     let place = match &args.to {
         None => None,
-        Some(Target::Group { host, group }) => Some((resolve(host, group.port)?, group.id)),
-        Some(Target::Location { .. }) => {
-            let text = "--to names a group, such as 5@192.0.2.1:7400, and not another location";
-            return Err(CommandError::Usage(text.to_owned()));
-        }
-    };
-    if let Some(uri) = &common.store {
-        let store = open_store(uri, common.key.as_deref())?;
-        let to = place.map(|(reflector, group)| {
-            let all: Vec<SocketAddr> = [reflector].into_iter().chain(args.standby.iter().copied()).collect();
+        Some(Target::Group { host, group }) => {
+            let mut all = vec![resolve(host, group.port)?];
+            all.extend(&args.standby);
             let reflectors = Reflectors::new(&all).ok_or_else(|| {
                 CommandError::Usage(format!("{} reflectors are too many for a location", all.len()))
-            });
-            reflectors.map(|reflectors| Place { reflectors, group })
-        });
-        change_store(&store, &args.location, to.transpose()?)?;
+            })?;
+            Some(Place { reflectors, group: group.id })
+        }
+        Some(Target::Location { .. }) => {
+            return usage("--to names a group, such as 5@192.0.2.1:7400, and not another location");
+        }
+    };
+    place.map_or(Ok(()), |place| place.check()).map_err(CommandError::Usage)?;
+    if let Some(uri) = &common.store {
+        if args.admin.is_named() {
+            return usage(
+                "--store and --admin: the map is changed in the store, or by a daemon; name one of the two",
+            );
+        }
+        let store = match uri.parse::<Uri>().map(|uri| uri.engine) {
+            Ok(Engine::Memory) => {
+                return usage(
+                    "the map in mem: would be gone when this command ends; name the daemon with --admin, or the store that \
+                     the reflectors share",
+                );
+            }
+            _ => open_store(uri, common.key.as_deref())?,
+        };
+        change_store(&store, &args.location, place)?;
         return said(&args, &common, place, json!({ "location": args.location }));
     }
-    let reflectors =
-        place.iter().flat_map(|(reflector, _)| [*reflector].into_iter().chain(args.standby.clone()));
     let change = Relocation {
         location: args.location.clone(),
-        group: place.map_or(0, |(_, group)| group),
-        reflectors: reflectors.collect(),
+        group: place.map_or(0, |place| place.group),
+        reflectors: place.map_or_else(Vec::new, |place| place.reflectors.as_slice().to_vec()),
     };
     let version = args.admin.relocate(&common, change)?;
     said(&args, &common, place, json!({ "location": args.location, "version": version }))
@@ -75,18 +89,13 @@ fn change_store(store: &nacre::Store, name: &str, to: Option<Place>) -> Result<(
     runtime.block_on(relocate(&map, name, to)).map(drop).map_err(CommandError::Failed)
 }
 
-fn said(
-    args: &Args,
-    common: &Common,
-    place: Option<(SocketAddr, u32)>,
-    done: Value,
-) -> Result<(), CommandError> {
+fn said(args: &Args, common: &Common, place: Option<Place>, done: Value) -> Result<(), CommandError> {
     match common.json {
         true => print::line(&done.to_string()),
         false => match place {
             None => print::line(&format!("location \"{}\" is no more", args.location)),
-            Some((reflector, group)) => {
-                print::line(&format!("location \"{}\" is at {group}@{reflector}", args.location))
+            Some(Place { reflectors, group }) => {
+                print::line(&format!("location \"{}\" is at {group}@{}", args.location, reflectors.first()))
             }
         },
     }

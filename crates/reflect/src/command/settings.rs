@@ -2,6 +2,7 @@
 //! of the configuration file, and of `--reflect` of `nacre serve`.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -15,6 +16,7 @@ use super::store::open_store;
 use super::target::PORT_DEFAULT;
 use crate::control::{ControlOptions, StateOptions};
 use crate::forward::ForwardOptions;
+use crate::location::{IDS_MAX, check_address};
 use crate::plane::{Kind, PlaneOptions};
 use crate::rate::Rate;
 use crate::server::ServerOptions;
@@ -26,6 +28,14 @@ pub const HTTP_DEFAULT: &str = "127.0.0.1:7480";
 pub const ACCUMULATED: &[&str] = &["group"];
 /// The default interval between requests for a group's state.
 const STATE_EVERY: Duration = Duration::from_secs(30);
+/// The default interval between heartbeats.
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// The default number of groups on the shared port.
+const IDS_DEFAULT: u32 = 1024;
+/// The longest interval between heartbeats, and the longest time after which a silent member is gone.
+const SILENCE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// The smallest number of bytes that may wait for full devices: one datagram of the greatest length.
+const BACKLOG_BYTES_MIN: u64 = 64 << 10;
 
 /// The settings of a reflector.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -44,12 +54,13 @@ pub struct Settings {
     #[arg(long, value_name = "PORT[-PORT]", value_delimiter = ',')]
     pub groups: Vec<Ports>,
     /// Options of one group: an id on the shared port, a port of --groups, PORT/ID, or * for all others. Options are
-    /// sequence, token, open, members=N, rate=COPIES[/BURST] of each member and group-rate=COPIES[/BURST], a second, with
-    /// 0 for no limit; may be given several times
+    /// sequence, token (which needs --key), open, members=N, where 0 lets nobody join, rate=COPIES[/BURST] of each member
+    /// and group-rate=COPIES[/BURST], a second, with 0 for no limit; may be given several times
     #[arg(long = "group", value_name = "GROUP:OPTION,…")]
     pub group: Vec<GroupSetting>,
-    /// How many groups there are on the shared port, with the ids from 0 on [default: 1024]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    /// How many groups there are on the shared port, with the ids from 0 on; 0 for none, where there are --groups
+    /// [default: 1024]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(..=i64::from(IDS_MAX)))]
     pub ids: Option<u32>,
     /// Let anybody who can reach the reflector join, without a token
     #[arg(long)]
@@ -81,32 +92,42 @@ pub struct Settings {
     /// Let members with ports below 1024 join
     #[arg(long)]
     pub allow_privileged: bool,
-    /// Joins that one address may get done in a second [default: 50]
-    #[arg(long, value_name = "COUNT")]
+    /// Joins that one address may get done in a second, at least 1 [default: 50]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub joins_per_second: Option<u32>,
-    /// Datagrams of all groups together that may wait for a full device, in bytes [default: 64MiB]
+    /// Datagrams of all groups together that may wait for a full device, at least 64KiB [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     pub backlog_bytes: Option<Size>,
 }
 
 impl Settings {
-    /// Parses settings from pairs `NAME=VALUE`, with the names of the flags without their dashes; a switch is its name.
+    /// Parses settings from pairs `NAME=VALUE`, with the names of the flags without their dashes; a switch is its name, and
+    /// may be given as `NAME=true` or `NAME=false`.
     ///
     /// # Errors
     /// A sentence about the first pair that is wrong.
     pub fn from_pairs(pairs: &[String]) -> Result<Settings, String> {
+        let command = clap::Command::new("reflect").no_binary_name(true).disable_help_flag(true);
+        let command = Settings::augment_args(command);
+        let is_switch = |name: &str| {
+            let mut flags = command.get_arguments().filter(|flag| flag.get_long() == Some(name));
+            flags.any(|flag| matches!(flag.get_action(), clap::ArgAction::SetTrue))
+        };
         let (mut store, mut key, mut words) = (None, None, Vec::new());
         for pair in pairs {
             match pair.split_once('=') {
                 Some(("store", uri)) => store = Some(uri.to_owned()),
                 Some(("key", path)) => key = Some(PathBuf::from(path)),
+                Some((name, on)) if is_switch(name) => match on {
+                    "true" => words.push(format!("--{name}")),
+                    "false" => {}
+                    _ => return Err(format!("\"{name}\" is true or false, and not \"{on}\"")),
+                },
                 _ => words.push(format!("--{pair}")),
             }
         }
-        let command = clap::Command::new("reflect").no_binary_name(true).disable_help_flag(true);
-        let found = Settings::augment_args(command)
-            .try_get_matches_from(words)
-            .and_then(|matches| Settings::from_arg_matches(&matches));
+        let found =
+            command.try_get_matches_from(words).and_then(|matches| Settings::from_arg_matches(&matches));
         let settings = found.map_err(|error| {
             let text = error.to_string();
             text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
@@ -122,7 +143,8 @@ impl Settings {
     pub fn options(&self) -> Result<ServerOptions, CommandError> {
         self.check()?;
         let shared = self.shared();
-        let heartbeat_ms = self.heartbeat.map_or(2000, |time| time.0.as_millis() as u32);
+        // Neither is longer than a day, so that the milliseconds fit.
+        let heartbeat_ms = self.heartbeat().as_millis() as u32;
         let expiry_ms = self.expiry.map_or(heartbeat_ms.saturating_mul(4), |time| time.0.as_millis() as u32);
         let key = self.key.as_deref().map(ClusterKey::load).transpose();
         let key = key.map_err(|error| CommandError::Failed(error.message))?;
@@ -132,7 +154,7 @@ impl Settings {
         let forward = ForwardOptions::default();
         Ok(ServerOptions {
             ports: self.ports().into_iter().collect(),
-            ids: self.ids.unwrap_or(1024),
+            ids: self.ids(),
             group: self.default_group(),
             groups: self.named_groups(&shared),
             plane: match self.plane {
@@ -189,19 +211,80 @@ impl Settings {
                  tokens, or let anybody join with --open"
             )));
         }
-        if let (Some(heartbeat), Some(expiry)) = (self.heartbeat, self.expiry)
-            && expiry.0 < heartbeat.0 * 2
-        {
-            return Err(CommandError::Usage(
-                "--expiry must be at least two heartbeats, or members vanish with one datagram".to_owned(),
+        let usage = |text: String| Err(CommandError::Usage(text));
+        if self.expiry.is_some_and(|expiry| expiry.0 < self.heartbeat() * 2) {
+            return usage(format!(
+                "--expiry must be at least two heartbeats, of {} ms each, or members vanish with one datagram",
+                self.heartbeat().as_millis()
             ));
         }
         for (name, time) in [("heartbeat", self.heartbeat), ("expiry", self.expiry)] {
-            if time.is_some_and(|time| time.0 < Duration::from_millis(10)) {
-                return Err(CommandError::Usage(format!("--{name} must be at least 10ms")));
+            if time.is_some_and(|time| time.0 < Duration::from_millis(10) || time.0 > SILENCE_MAX) {
+                return usage(format!("--{name} must be at least 10ms, and at most a day"));
+            }
+        }
+        if self.backlog_bytes.is_some_and(|size| size.0 < BACKLOG_BYTES_MIN) {
+            return usage(format!("--backlog-bytes must be at least {BACKLOG_BYTES_MIN}, one long datagram"));
+        }
+        if self.ids() == 0 && self.groups.is_empty() {
+            return usage(
+                "--ids 0 leaves no group at all; name ports that are groups with --groups".to_owned(),
+            );
+        }
+        for (name, addresses) in [("advertise", &self.advertise), ("standby", &self.standby)] {
+            for address in addresses {
+                check_address(address)
+                    .map_err(|why| CommandError::Usage(format!("--{name} {address}: {why}")))?;
+            }
+        }
+        self.check_groups()
+    }
+
+    /// Checks that the groups that have settings of their own exist, and that members can join each of them.
+    fn check_groups(&self) -> Result<(), CommandError> {
+        let shared = self.shared();
+        let (ports, ids) = (self.ports(), self.ids());
+        let exists = |group: &Named| match *group {
+            Named::Others => true,
+            Named::Number(number) => {
+                number < ids || u16::try_from(number).is_ok_and(|port| ports.contains(&port))
+            }
+            Named::Full(GroupId { port, id }) => {
+                let is_shared = shared.iter().any(|address| address.port() == port);
+                is_shared && id < ids || ports.contains(&port) && id == 0
+            }
+        };
+        for setting in &self.group {
+            if !exists(&setting.group) {
+                let on_shared = match ids {
+                    0 => "there are no ids on the shared port".to_owned(),
+                    ids => format!("ids on the shared port go up to {} (--ids)", ids - 1),
+                };
+                return Err(CommandError::Usage(format!(
+                    "--group {}: this reflector has no such group; {on_shared}, and a port is a group if --groups names it",
+                    setting.group
+                )));
+            }
+        }
+        let named = self.named_groups(&shared).into_iter().map(|(id, options)| (id.to_string(), options));
+        let all = [("*".to_owned(), self.default_group())].into_iter().chain(named);
+        for (name, options) in all {
+            if options.token && self.key.is_none() {
+                return Err(CommandError::Usage(format!(
+                    "--group {name}: nobody could join it: no token is valid without the operator's key, which --key FILE names"
+                )));
             }
         }
         Ok(())
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.heartbeat.map_or(HEARTBEAT, |time| time.0)
+    }
+
+    /// Returns the number of groups on each shared port.
+    fn ids(&self) -> u32 {
+        self.ids.unwrap_or(IDS_DEFAULT)
     }
 
     /// Returns the options of the groups without settings of their own.
@@ -341,6 +424,16 @@ enum Named {
     Number(u32),
     /// `PORT/ID`.
     Full(GroupId),
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Named::Others => f.write_str("*"),
+            Named::Number(number) => write!(f, "{number}"),
+            Named::Full(id) => write!(f, "{id}"),
+        }
+    }
 }
 
 /// The value of `--group`.

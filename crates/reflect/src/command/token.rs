@@ -35,6 +35,11 @@ pub fn run(args: Args, common: Common) -> Result<(), CommandError> {
         let text = "give the operator's key with --key FILE; \"nacre keygen\" makes one";
         return Err(CommandError::Usage(text.to_owned()));
     };
+    if args.life.0.is_zero() {
+        return Err(CommandError::Usage(
+            "--for 0s: the token would never be good; give it a time".to_owned(),
+        ));
+    }
     let scope = scope(&args.scope).map_err(CommandError::Usage)?;
     let key = ClusterKey::load(path).map_err(|error| CommandError::Failed(error.message))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());

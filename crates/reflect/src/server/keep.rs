@@ -39,8 +39,10 @@ pub fn location_map(store: &Store) -> Result<ObjectLocationMap<Store>, nacre::Er
 /// Sets the place of a location, or removes it, whatever its present place. Returns the version of the map.
 ///
 /// # Errors
-/// A sentence, if there is no location to remove, the store fails, or others keep changing the location.
+/// A sentence, if there is no location to remove, nothing can be at the place, the store fails, or others keep changing
+/// the location.
 pub async fn relocate(map: &impl LocationMap, name: &str, to: Option<Place>) -> Result<u64, String> {
+    to.map_or(Ok(()), |place| place.check())?;
     let failed = |error: nacre::Error| error.message;
     let mut from = match map.read(0).await.map_err(failed)? {
         Some(snapshot) => snapshot.places.get(name).copied(),
