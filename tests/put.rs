@@ -245,6 +245,46 @@ fn a_writer_whose_stage_was_removed_fails_and_changes_nothing() {
 }
 
 #[test]
+fn a_server_that_is_started_again_meanwhile_is_waited_for() {
+    let folder = harness::folder();
+    let (store, address) = (file(&folder.path().join("store")), folder.path().join("socket"));
+    let address = format!("unix:{}", address.display());
+    let whole = content(5, 40 << 20);
+    // Between two pieces of a long content, before its end, and before the only transaction of a short one.
+    for (before, after) in [(24, 16), (24, 0), (4, 4)] {
+        let server = Server::listen(&address, &store, &[]);
+        let mut put = piped(&server, "a");
+        let mut stdin = put.stdin.take().unwrap();
+        let (begin, end) = (before << 20, (before + after) << 20);
+        stdin.write_all(&whole[..begin]).unwrap();
+        if before > 16 {
+            wait_for_stage(&server, "a", 16 << 20);
+        }
+        server.kill();
+        // A writer that waits for the server does not read on.
+        let server = std::thread::scope(|scope| {
+            let rest = &whole[begin..end];
+            scope.spawn(move || stdin.write_all(rest).unwrap());
+            Server::listen(&address, &store, &[])
+        });
+        let (code, stderr) = ended(put);
+        assert_eq!(code, 0, "{stderr}");
+        assert_eq!(read(&server.uri, "a"), Some((5, end as u64)));
+        assert_eq!(server.run(["ls", "--staged", "--json"]).json(), serde_json::json!([]));
+    }
+    // It is not waited for without end, and not by whoever asks for none of that.
+    let server = Server::listen(&address, &store, &[]);
+    let hasty = format!("{}?repeat_timeout=200ms", server.uri);
+    let mut put = server.command(["put", "a", "--store", &hasty]);
+    let mut put = put.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    put.stdin.as_mut().unwrap().write_all(&whole[..24 << 20]).unwrap();
+    wait_for_stage(&server, "a", 16 << 20);
+    server.kill();
+    let (code, stderr) = ended(put);
+    assert!(code == 1 && stderr.contains("object \"a\""), "{code}: {stderr}");
+}
+
+#[test]
 fn memory_is_bounded_however_long_the_stream_is() {
     let server = Server::in_memory();
     let mut put = piped(&server, "a");
@@ -276,7 +316,7 @@ fn reserved_names_are_hidden_and_not_taken_by_accident() {
     // An object whose first content is still arriving has none.
     let stat = server.run(["stat", "a", "--json"]).json();
     assert_eq!((&stat["forks"], &stat["bytes"]), (&serde_json::json!([]), &serde_json::json!(0)));
-    server.run(["get", "a"]).failed(1, &["object \"a\"", "no fork at all"]);
+    server.run(["get", "a"]).failed(1, &["object \"a\"", "on its way", "nacre ls --staged"]);
     let staged = server.run(["ls", "--staged"]).text();
     assert!(staged.contains(".nacre.staged.") && staged.ends_with("  a"), "{staged}");
     let (code, stderr) = ended(put);

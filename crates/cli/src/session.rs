@@ -138,13 +138,17 @@ pub async fn existing_fork(object: &Object) -> Result<(), Failure> {
         true => "default fork".to_owned(),
         false => format!("fork \"{fork}\""),
     };
+    let (store, id) = (object.store().name(), object.id());
     let names: Vec<String> = forks.iter().map(|(name, _)| fork_name(name)).collect();
-    let there = if names.is_empty() { "no fork at all".to_owned() } else { names.join(", ") };
-    let store = object.store().name();
-    Err(Failure::Failed(format!(
-        "object \"{}\" in {store} has no {wanted}; it has {there}: name one with --fork",
-        object.id()
-    )))
+    let advice = match names.is_empty() {
+        false => format!("it has {}: name one with --fork", names.join(", ")),
+        true if !object.staged().await?.is_empty() => {
+            "its first content is on its way, or its writer was interrupted; \"nacre ls --staged\" says for how long"
+                .to_owned()
+        }
+        true => "it holds no bytes at all".to_owned(),
+    };
+    Err(Failure::Failed(format!("object \"{id}\" in {store} has no {wanted}; {advice}")))
 }
 
 /// Returns the name of a fork for people.

@@ -1,17 +1,19 @@
 //! The handle on a store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nacre_object::copy::{self, Copied};
 use nacre_object::{
     ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
 };
+use nacre_remote::RemoteOptions;
 
 use crate::blocking::BlockingStore;
 use crate::engine::Opened;
 use crate::object::Object;
 use crate::pager::Objects;
-use crate::uri::Uri;
+use crate::uri::{Engine, Uri};
 
 /// A handle on a store. Cheap to clone; all clones are handles on the same store.
 #[derive(Clone)]
@@ -19,6 +21,8 @@ pub struct Store {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) opened: Opened,
     pub(crate) name: Arc<str>,
+    /// The longest time for which a transfer that has begun waits for servers that are away.
+    pub(crate) patience: Duration,
 }
 
 impl Store {
@@ -37,12 +41,19 @@ impl Store {
         let name = uri.name();
         let opened = Opened::open(uri, own_thread)
             .map_err(|error| error.context(format_args!("cannot open {name}")))?;
-        Ok(Store { objects: opened.objects(), opened, name: name.into() })
+        let patience = match &uri.engine {
+            Engine::Servers(_) => {
+                uri.options.repeat_timeout.unwrap_or(RemoteOptions::default().repeat_timeout)
+            }
+            _ => Duration::ZERO,
+        };
+        Ok(Store { objects: opened.objects(), opened, name: name.into(), patience })
     }
 
     /// Creates a handle on an engine of the caller's own, with a name for it in messages.
     pub fn from_engine(engine: Arc<dyn ObjectStore>, name: &str) -> Store {
-        Store { objects: engine.clone(), opened: Opened::Other(engine), name: name.into() }
+        let (objects, opened) = (engine.clone(), Opened::Other(engine));
+        Store { objects, opened, name: name.into(), patience: Duration::ZERO }
     }
 
     /// Connects to the servers now, where there are any, instead of when they are first needed. Fails if none of

@@ -1,13 +1,15 @@
 //! Byte streams of any length, in transactions of a few MiB.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use futures::channel::oneshot;
 use nacre_object::limit::TRANSACTION_BYTES_MAX;
 use nacre_object::stage::{STAMP_BYTES, Stage};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Intent, ObjectStore, Outcome, RangeRead, Read, StoreError, Transaction,
-    Write,
+    Answer, ByteRange, ErrorKind, Fork, Intent, ObjectStore, Outcome, RangeRead, Read, StoreError,
+    Transaction, Write,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -19,6 +21,9 @@ pub(crate) const PIECE_BYTES: usize = 4 << 20;
 pub(crate) const PIECES_MAX: usize = 4;
 
 const STORE: &str = "store all of";
+
+/// The wait before another attempt to reach a server that is away.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 impl Object {
     /// Replaces the fork's content with everything that `source` gives, at once: concurrent readers see the old content
@@ -34,7 +39,8 @@ impl Object {
     ///
     /// Where the store or the source fails, the content is the old one; only [`ErrorKind::Unknown`] leaves open which of
     /// the two it is. [`ErrorKind::Invalid`] says that the store holds no fork of this length, [`ErrorKind::Busy`]
-    /// that the stage was taken away.
+    /// that the stage was taken away. A server that is away when the transfer has begun, such as one that is started
+    /// again, is waited for ([`Options::repeat_timeout`](crate::Options::repeat_timeout)).
     pub async fn put(&self, source: impl AsyncRead + Unpin) -> Result<u64, StoreError> {
         self.put_sized(source, None).await
     }
@@ -110,6 +116,7 @@ pub(crate) struct Upload<'a> {
     /// The pieces, as long as one transaction holds them all.
     held: Vec<(u64, Bytes)>,
     staging: Option<Staging<'a>>,
+    patience: Patience,
 }
 
 /// A stream that turned out to be longer than one transaction.
@@ -117,15 +124,59 @@ struct Staging<'a> {
     stage: Stage<'a>,
     /// The first bytes, whose place the stage's stamp takes until the end.
     head: Bytes,
-    under_way: VecDeque<nacre_object::Reply<Outcome>>,
+    under_way: VecDeque<Piece>,
+}
+
+/// A piece of a stage that is being written.
+struct Piece {
+    offset: u64,
+    bytes: Bytes,
+    reply: nacre_object::Reply<Outcome>,
+}
+
+/// The patience of a transfer with a server that is away.
+struct Patience {
+    /// The longest time for which it may be away.
+    most: Duration,
+    /// The time of the first attempt that did not reach it.
+    away_since: Option<Instant>,
+}
+
+impl Patience {
+    /// Decides whether to repeat a request after an error, and waits until it is time for that. Only errors by which
+    /// nothing was changed are tried again.
+    async fn allows(&mut self, error: &StoreError) -> bool {
+        if !matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Closed) {
+            return false;
+        }
+        let away = self.away_since.get_or_insert_with(Instant::now).elapsed();
+        if away >= self.most {
+            return false;
+        }
+        // The caller's runtime may have no timer, or there may be no runtime at all.
+        let (done, over) = oneshot::channel::<()>();
+        let timer = std::thread::Builder::new().name("nacre-pause".to_owned());
+        let timer = timer.spawn(move || {
+            std::thread::sleep(AGAIN_AFTER);
+            drop(done);
+        });
+        // The channel's end is all that it tells.
+        timer.is_ok() && over.await.is_err()
+    }
+
+    /// Notes that the server answers.
+    fn answered(&mut self) {
+        self.away_since = None;
+    }
 }
 
 impl<'a> Upload<'a> {
     /// Starts an upload that is expected to have `bytes` bytes; fails if that is too long for the store.
     pub(crate) async fn new(object: &'a Object, bytes: Option<u64>) -> Result<Self, StoreError> {
         let limits = object.store().limits().await.map_err(|error| object.context(error, STORE))?;
-        let upload =
-            Self { object, bytes_max: limits.fork_bytes_max, offset: 0, held: Vec::new(), staging: None };
+        let patience = Patience { most: object.store().patience, away_since: None };
+        let (held, staging) = (Vec::new(), None);
+        let upload = Self { object, bytes_max: limits.fork_bytes_max, offset: 0, held, staging, patience };
         upload.fits(bytes.unwrap_or(0), "the content has")?;
         Ok(upload)
     }
@@ -167,8 +218,8 @@ impl<'a> Upload<'a> {
 
     async fn send(&mut self, offset: u64, piece: Bytes) -> Result<(), StoreError> {
         let Some(staging) = self.staging.as_mut().filter(|_| !piece.is_empty()) else { return Ok(()) };
-        staging.under_way.push_back(staging.stage.write(offset, piece));
-        let sent = staging.settle(PIECES_MAX).await;
+        staging.under_way.push_back(staging.begin(offset, piece));
+        let sent = staging.settle(PIECES_MAX, &mut self.patience).await;
         sent.map_err(|error| self.object.context(error, STORE))
     }
 
@@ -176,13 +227,8 @@ impl<'a> Upload<'a> {
     pub(crate) async fn finish(&mut self) -> Result<u64, StoreError> {
         let fork = self.object.fork_name().clone();
         let replaced = match self.staging.take() {
-            None => {
-                let content = Write::Extents { fork: fork.clone(), extents: std::mem::take(&mut self.held) };
-                let transaction =
-                    Transaction::new().change(Write::Truncate { fork, size: 0 }).change(content);
-                self.object.store().apply(self.object.id(), transaction).await.map(drop)
-            }
-            Some(mut staging) => match staging.settle(0).await {
+            None => self.replace_at_once(fork).await,
+            Some(mut staging) => match self.settle_all(&mut staging).await {
                 Ok(()) => staging.stage.replace(&fork, staging.head).await.map(drop),
                 Err(error) => {
                     self.staging = Some(staging);
@@ -194,12 +240,37 @@ impl<'a> Upload<'a> {
         Ok(self.offset)
     }
 
+    /// Makes the pieces, which are few, the fork's content.
+    async fn replace_at_once(&mut self, fork: Fork) -> Result<(), StoreError> {
+        let content = Write::Extents { fork: fork.clone(), extents: std::mem::take(&mut self.held) };
+        let transaction = Transaction::new().change(Write::Truncate { fork, size: 0 }).change(content);
+        loop {
+            match self.object.store().apply(self.object.id(), transaction.clone()).await {
+                Err(error) if self.patience.allows(&error).await => {}
+                replaced => return replaced.map(drop),
+            }
+        }
+    }
+
+    /// Waits for all pieces, and until the server answers: what ends the transfer is not repeated.
+    async fn settle_all(&mut self, staging: &mut Staging<'a>) -> Result<(), StoreError> {
+        staging.settle(0, &mut self.patience).await?;
+        while !self.patience.most.is_zero() {
+            let look = Transaction::new().read(Read::Stat);
+            match self.object.store().apply(self.object.id(), look).await {
+                Err(error) if self.patience.allows(&error).await => {}
+                looked => return looked.map(drop),
+            }
+        }
+        Ok(())
+    }
+
     /// Cleans up after a failure; returns the given result.
     pub(crate) async fn end(self, result: Result<u64, StoreError>) -> Result<u64, StoreError> {
         if let Some(mut staging) = self.staging {
             // What is under way still counts: whether the object is nothing but this stage depends on it.
-            for reply in staging.under_way {
-                let _ = staging.stage.wrote(reply.await);
+            for piece in staging.under_way {
+                let _ = staging.stage.wrote(piece.reply.await);
             }
             staging.stage.abandon().await;
         }
@@ -208,14 +279,27 @@ impl<'a> Upload<'a> {
 }
 
 impl Staging<'_> {
+    /// Begins to write a piece.
+    fn begin(&self, offset: u64, bytes: Bytes) -> Piece {
+        let reply = self.stage.write(offset, bytes.clone());
+        Piece { offset, bytes, reply }
+    }
+
     /// Waits until at most `limit` pieces are under way.
-    async fn settle(&mut self, limit: usize) -> Result<(), StoreError> {
+    async fn settle(&mut self, limit: usize, patience: &mut Patience) -> Result<(), StoreError> {
         // The stamp's version, by which writes know their stage, changes only while none is under way.
         let limit = if self.stage.is_old() { 0 } else { limit };
         while self.under_way.len() > limit {
-            let Some(reply) = self.under_way.pop_front() else { break };
-            let reply = reply.await;
-            self.stage.wrote(reply)?;
+            let Some(Piece { offset, bytes, reply }) = self.under_way.pop_front() else { break };
+            match reply.await {
+                Err(error) if patience.allows(&error).await => {
+                    self.under_way.push_front(self.begin(offset, bytes));
+                }
+                reply => {
+                    self.stage.wrote(reply)?;
+                    patience.answered();
+                }
+            }
         }
         if self.stage.is_old() { self.stage.refresh().await } else { Ok(()) }
     }

@@ -56,7 +56,7 @@ pub struct Options {
     /// `silence_timeout=TIME`: the longest time that a server may be silent. The default is `30s`.
     pub silence_timeout: Option<Duration>,
     /// `repeat_timeout=TIME`: the longest time for which a write whose reply was lost is repeated before it ends as
-    /// `Unknown`. The default is `10s`.
+    /// `Unknown`, and for which a `put` that has begun waits for a server that is away. The default is `10s`.
     pub repeat_timeout: Option<Duration>,
 }
 
