@@ -146,6 +146,31 @@ impl Usage for harness::Ended {
 }
 
 #[test]
+fn a_session_that_is_fenced_changes_nothing_more() {
+    let server = Server::in_memory();
+    server.run(["fence", "a", "7"]).failed(1, &["\"a\" does not exist"]);
+    server.run(["write", "a", "from 7", "--session", "7"]).ok();
+    let version: u64 = server.run(["fence", "a", "7"]).text().parse().unwrap();
+    assert!(server.run(["stat", "a"]).text().contains(&format!("version {version}, ")));
+    server
+        .run(["write", "a", "late", "--session", "7"])
+        .failed(1, &["session 7 is fenced", "nothing was changed"]);
+    server.run(["write", "a", "from 6", "--session", "6"]).ok();
+    let stat = server.run(["stat", "a", "--json"]).json();
+    assert_eq!((&stat["fence"], &stat["fenced_sessions"]), (&json!(0), &json!(1)));
+    let raised = server.run(["fence", "a", "--below", "9", "--json"]).json();
+    assert!(raised["version"].as_u64().unwrap() > version);
+    server.run(["write", "a", "late", "--session", "8"]).failed(1, &["session 8 is fenced"]);
+    server.run(["write", "a", "from 9", "--session", "9"]).ok();
+    server.run(["write", "a", "from nobody"]).ok();
+    assert_eq!(server.run(["stat", "a", "--json"]).json()["fence"], 9);
+    for words in [&["fence", "a"][..], &["fence", "a", "1", "--below", "2"], &["fence", "a", "--below", "0"]]
+    {
+        assert_eq!(server.run(words).code, 2, "{words:?}");
+    }
+}
+
+#[test]
 fn reads_give_versions_and_extents() {
     let server = Server::in_memory();
     server.run(["write", "a", "hello", "--fork", "f"]).ok();
@@ -376,6 +401,9 @@ fn shells_and_manual_readers_get_what_they_want() {
     assert!(write.contains("if\\-version"), "{write}");
     assert!(folder.path().join("nacre-keys-set.1").exists());
     assert!(!folder.path().join("nacre-tour-client.1").exists());
+    let help = run(&["help", "keys", "set"]).text();
+    assert!(help.contains("Usage: nacre keys set"), "{help}");
+    assert_eq!(run(&["help"]).text(), run(&["--help"]).text());
     let version = run(&["--version"]).text();
     assert_eq!(version, concat!("nacre ", env!("CARGO_PKG_VERSION")));
     let commands: Vec<String> = man

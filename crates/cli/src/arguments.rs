@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::Resettable;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nacre::{ByteRange, Fork, stage};
@@ -23,13 +24,16 @@ Names may hold any bytes: \\xNN stands for one, \\\\ for a backslash. Sizes may 
 
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 a guard did not hold, and standard output says what stands there now.";
 
+/// The environment variable that names the file with the cluster's key.
+const KEY_VARIABLE: &str = "NACRE_KEY";
+
 /// Objects of versioned extents with conditional writes.
 ///
 /// A store holds objects; an object holds forks (byte streams whose every byte has a version), keys and attributes.
 /// A write may be made on the condition that nothing in its range is newer than what was read.
 #[derive(Debug, Parser)]
 #[command(name = "nacre", version, styles = STYLES, after_help = AFTER_HELP)]
-#[command(disable_help_subcommand = true, max_term_width = 110)]
+#[command(max_term_width = 110)]
 pub struct Line {
     #[command(flatten)]
     pub common: Common,
@@ -41,7 +45,11 @@ impl Line {
     /// Reads a command line, and the configuration file if it starts a daemon. An error in the line itself is printed,
     /// and ends the program with exit code 2.
     pub fn read(words: Vec<OsString>) -> Result<Line, Failure> {
-        let command = Line::command();
+        let mut command = Line::command();
+        // An empty variable is none, as one that is set for a single command and then emptied.
+        if std::env::var_os(KEY_VARIABLE).is_some_and(|file| file.is_empty()) {
+            command = command.mut_arg("key", |arg| arg.env(Resettable::Reset));
+        }
         let matches = command.clone().try_get_matches_from(&words).unwrap_or_else(|error| error.exit());
         let words = configuration::complete(&command, words, &matches)?;
         let matches = command.try_get_matches_from(words).unwrap_or_else(|error| error.exit());
@@ -52,8 +60,8 @@ impl Line {
 /// The options of every command.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
-    /// The store: unix:PATH or nacre://HOST:PORT,… for servers, file:PATH for a folder [default: $NACRE_STORE, or the socket
-    /// of the user's own server]
+    /// The store: unix:PATH or nacre://HOST:PORT,… for servers, file:PATH for a folder [default: $NACRE_STORE, which serve,
+    /// reflect and bench do not read, or the socket of the user's own server]
     #[arg(long, global = true, value_name = "URI", help_heading = "For every command")]
     pub store: Option<String>,
     /// The file with the cluster's key, for servers that ask for it
@@ -61,7 +69,7 @@ pub struct Common {
         long,
         global = true,
         value_name = "FILE",
-        env = "NACRE_KEY",
+        env = KEY_VARIABLE,
         hide_env_values = true,
         help_heading = "For every command"
     )]
@@ -81,6 +89,7 @@ pub enum Command {
     Read(read::Args),
     Extents(extents::Args),
     Stat(stat::Args),
+    Fence(fence::Args),
     Ls(ls::Args),
     Rm(rm::Args),
     Keys(keys::KeysArgs),

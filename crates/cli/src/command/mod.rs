@@ -5,6 +5,7 @@ pub mod copy;
 pub mod copy_tree;
 pub mod daemon;
 pub mod extents;
+pub mod fence;
 pub mod keygen;
 pub mod keys;
 pub mod ls;
@@ -52,6 +53,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Read(args) => read::run(session, args).await,
         Command::Extents(args) => extents::run(session, args).await,
         Command::Stat(args) => stat::run(session, args).await,
+        Command::Fence(args) => fence::run(session, args).await,
         Command::Ls(args) => ls::run(session, args).await,
         Command::Rm(args) => rm::run(session, args).await,
         Command::Keys(args) => keys::keys(session, args).await,

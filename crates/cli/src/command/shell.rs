@@ -35,10 +35,19 @@ pub fn completions(args: CompletionsArgs) -> Result<(), Failure> {
 pub fn man(args: ManArgs) -> Result<(), Failure> {
     let mut command = Line::command();
     command.build();
+    let command = without_help(command);
     match args.folder {
         None => Ok(output::raw(&page(command)?)?),
         Some(folder) => write(&command, &folder, "nacre"),
     }
+}
+
+/// Hides the commands `help`: what they print is in the other pages.
+fn without_help(command: clap::Command) -> clap::Command {
+    command.mut_subcommands(|inner| match inner.get_name() {
+        "help" => inner.hide(true),
+        _ => without_help(inner),
+    })
 }
 
 fn page(command: clap::Command) -> Result<Vec<u8>, Failure> {

@@ -1,0 +1,42 @@
+//! `nacre fence`: shuts sessions out of an object.
+
+use nacre::ObjectId;
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::session::{self, Session};
+use crate::{name, output};
+
+/// Fence sessions off an object: what they still try to change of it fails, for ever
+///
+/// Sessions are numbered by whoever grants them, such as a lock service; a writer says which one it acts for with
+/// "nacre write --session", or in a program with Store::for_session. Changes that name no session are not affected. A fence
+/// is never lowered. Prints the object's new version; "nacre stat" shows the fence and how many sessions are fenced singly.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// The object, which must exist
+    #[arg(value_parser = name::object())]
+    object: ObjectId,
+    /// The number of the session
+    #[arg(value_name = "SESSION", required_unless_present = "below", conflicts_with = "below")]
+    number: Option<u64>,
+    /// Fence all sessions with smaller numbers than this one instead
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    below: Option<u64>,
+}
+
+/// Runs `nacre fence`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    let object = session.open()?.object(&args.object)?;
+    // Fencing would create it, also where its name is misspelt.
+    session::existing(&object).await?;
+    let version = match (args.number, args.below) {
+        (_, Some(least)) => object.raise_fence(least).await?,
+        (Some(number), None) => object.fence_session(number).await?,
+        (None, None) => return Err(Failure::Usage("name the session, or say --below".to_owned())),
+    };
+    match session.json {
+        true => Ok(output::line(&json!({ "version": version }).to_string())?),
+        false => Ok(output::line(&version.to_string())?),
+    }
+}
