@@ -4,7 +4,9 @@ mod harness;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use harness::reflect::{Joined, Reflector, http, request, until};
 use harness::{Server, file, program, run_with};
@@ -231,8 +233,37 @@ fn a_second_signal_ends_a_daemon_at_once() {
     // A member that cannot acknowledge the notice is waited for.
     member.signal(Signal::STOP);
     server.signal(Signal::TERM);
+    let asked = Instant::now();
     until("it is stopping", || server.log().contains("stopping").then_some(()));
+    // Signals that come together are one: the second is sent when the time for that is over.
+    until("half a second is over", || (asked.elapsed() > Duration::from_millis(600)).then_some(()));
     assert_eq!(server.stop(Signal::TERM).code(), Some(130));
+}
+
+#[test]
+fn signals_that_come_together_are_one_and_stop_a_daemon_in_good_order() {
+    for signals in [[Signal::TERM, Signal::INT], [Signal::HUP, Signal::TERM], [Signal::HUP, Signal::HUP]] {
+        let folder = harness::folder();
+        let server = Server::start(&file(&folder.path().join("store")), &[]);
+        server.run(["write", "a", "kept"]).ok();
+        server.signal(signals[0]);
+        assert_eq!(server.stop(signals[1]).code(), Some(0), "{signals:?}");
+        // A stop in good order leaves nothing to replay.
+        let again = Server::start(&file(&folder.path().join("store")), &[]);
+        assert_eq!(again.run(["info", "--json"]).json()[0]["report"]["replay_bytes"], 0);
+        assert_eq!(again.run(["read", "a"]).ok(), b"kept");
+    }
+    // Whoever starts it with nohup means it to outlive the terminal.
+    let folder = harness::folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let mut plain = program();
+    plain.args(["serve", "--json", "--store", "mem:", "--listen", &address]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(plain.get_program()).args(plain.get_args());
+    let server = Server::spawn(shell);
+    server.signal(Signal::HUP);
+    server.run(["write", "a", "still there"]).ok();
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
 
 #[test]

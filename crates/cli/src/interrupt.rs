@@ -1,4 +1,5 @@
-//! Handling of Ctrl-C and SIGTERM during work that can be stopped in good order.
+//! Handling of Ctrl-C, SIGTERM and SIGHUP during work that can be stopped in good order. Signals within half a second are
+//! one.
 
 use std::future::Future;
 use std::io;

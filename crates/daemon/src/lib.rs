@@ -26,6 +26,7 @@ mod membership;
 mod metrics;
 mod options;
 mod shown;
+mod signals;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,7 +39,6 @@ use nacre_reflect::server::{ReflectService, Server as Reflector, ServerError as 
 use nacre_remote::{AdminService, Requests, StoreService};
 use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
 use nacre_status::{ListenError, Listener, Part};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::administration::Administration;
 use crate::kept::{Kept, NoObjects};
@@ -46,6 +46,7 @@ pub use crate::membership::MEMBERS_FILE;
 use crate::metrics::Sources;
 pub use crate::options::{FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, MAILBOX_BYTES_MIN, ServerOptions};
 use crate::shown::StorePart;
+pub use crate::signals::Signals;
 
 /// A running daemon. Dropping it stops it too, but discards any error.
 pub struct Daemon {
@@ -249,35 +250,4 @@ pub async fn run(
     tokio::task::spawn_blocking(|| daemon.stop()).await.map_err(panicked)??;
     tracing::info!("stopped");
     Ok(())
-}
-
-/// The signals SIGTERM and SIGINT (Ctrl-C), caught from the creation of this value on.
-pub struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    /// Catches the signals from now on. Must be called in a tokio runtime with I/O enabled.
-    ///
-    /// # Errors
-    /// `Io` if the system refuses.
-    pub fn catch() -> Result<Signals, StoreError> {
-        let caught = |kind| {
-            signal(kind)
-                .map_err(|error| StoreError::new(ErrorKind::Io, format!("cannot catch signals: {error}")))
-        };
-        Ok(Signals {
-            interrupt: caught(SignalKind::interrupt())?,
-            terminate: caught(SignalKind::terminate())?,
-        })
-    }
-
-    /// Waits for the next signal.
-    pub async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
 }

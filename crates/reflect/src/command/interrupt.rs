@@ -1,10 +1,12 @@
-//! Ctrl-C and SIGTERM: the first asks a member to leave, the second ends the program.
+//! Ctrl-C and SIGTERM: the first asks a member to leave, another one half a second later or more ends the program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
 use super::CommandError;
 use crate::client::Waker;
@@ -19,18 +21,22 @@ impl Flag {
     }
 }
 
+/// The time within which signals are one request, as a terminal or a service manager may send several at once.
+const TOGETHER: Duration = Duration::from_millis(500);
+
 /// Catches the signals from now on.
 pub fn caught(waker: Waker) -> Result<Flag, CommandError> {
     let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag))
-            .map_err(CommandError::io("catch signals"))?;
-    }
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(CommandError::io("catch signals"))?;
     let set = Arc::clone(&flag);
     // It ends with the program.
     std::thread::spawn(move || {
-        for _ in signals.forever() {
+        let mut first: Option<Instant> = None;
+        for signal in signals.forever() {
+            if first.get_or_insert_with(Instant::now).elapsed() >= TOGETHER {
+                // It ends the program, as if it were not caught.
+                let _ = emulate_default_handler(signal);
+            }
             set.store(true, Ordering::SeqCst);
             waker.wake();
         }

@@ -46,14 +46,11 @@ impl Watch {
         }
     }
 
-    /// Makes SIGTERM and SIGINT stop the walk; a second one ends the program at once.
+    /// Makes SIGTERM and SIGINT stop the walk; another one, half a second later or more, ends the program at once.
     ///
     /// # Errors
     /// If the signals cannot be caught.
     pub fn catch_signals(&mut self) -> std::io::Result<()> {
-        for signal in [SIGTERM, SIGINT] {
-            signal_hook::flag::register_conditional_default(signal, Arc::clone(&self.signalled))?;
-        }
         let signals = Signals::new([SIGTERM, SIGINT])?;
         self.handle = Some(signals.handle());
         self.signals = Some(Mutex::new(signals));
@@ -83,7 +80,12 @@ impl Watch {
     /// Waits for signals until [`Watch::end`], on its own thread.
     pub fn wait_for_signals(&self) {
         let Some(signals) = &self.signals else { return };
-        for _ in signals.lock().forever() {
+        let mut first: Option<Instant> = None;
+        for signal in signals.lock().forever() {
+            if first.get_or_insert_with(Instant::now).elapsed() >= TOGETHER {
+                // It ends the program, as if it were not caught.
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
             // Whoever sees the walk stopped looks for the reason afterwards.
             self.signalled.store(true, Ordering::SeqCst);
             self.queue.stop();
@@ -136,6 +138,9 @@ impl Watch {
         message
     }
 }
+
+/// The time within which signals are one request, as a terminal or a service manager may send several at once.
+const TOGETHER: Duration = Duration::from_millis(500);
 
 fn line_on_terminal() -> ProgressBar {
     let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
