@@ -193,6 +193,47 @@ fn an_address_that_others_can_reach_needs_a_key_or_the_word_open() {
 }
 
 #[test]
+fn settings_that_others_could_have_written_are_not_read() {
+    let root = rustix::process::geteuid().is_root();
+    assert!(root, "this test makes files of a second user: run it as root");
+    let folder = folder();
+    let config = folder.path().join("nacre.toml");
+    let serve = |words: &[&str]| {
+        let mut command = program();
+        command.args(["serve", "--json", "--store", "mem:", "--listen", "unix:socket", "--http", "none"]);
+        command.args(words).current_dir(folder.path());
+        command
+    };
+    fs::write(&config, "log = \"warn\"\n").unwrap();
+    let own = |owner: u32, bits: u32| {
+        std::os::unix::fs::chown(&config, Some(owner), None).unwrap();
+        set_mode(&config, bits);
+    };
+    let named = ["--config", "nacre.toml"];
+    own(NOBODY, 0o644);
+    run_with(serve(&[]), b"").failed(1, &["nacre.toml", "user 65534", "--config"]);
+    // Whoever names it means it.
+    Server::spawn(serve(&named));
+    own(0, 0o664);
+    run_with(serve(&[]), b"").failed(1, &["nacre.toml", "others may change", "chmod go-w"]);
+    Server::spawn(serve(&named));
+    own(0, 0o666);
+    run_with(serve(&[]), b"").failed(1, &["nacre.toml", "others may change"]);
+    run_with(serve(&named), b"").failed(1, &["nacre.toml", "everybody may change", "chmod o-w"]);
+    let mut reflect = program();
+    reflect.args(["reflect", "serve"]).current_dir(folder.path());
+    run_with(reflect, b"").failed(1, &["nacre.toml", "others may change"]);
+    own(0, 0o644);
+    Server::spawn(serve(&[]));
+    // A link shows what it leads to.
+    fs::rename(&config, folder.path().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink("elsewhere", &config).unwrap();
+    Server::spawn(serve(&[]));
+    set_mode(&folder.path().join("elsewhere"), 0o646);
+    run_with(serve(&[]), b"").failed(1, &["nacre.toml", "others may change"]);
+}
+
+#[test]
 fn only_the_socket_of_a_server_that_is_gone_is_replaced() {
     let folder = folder();
     let at = |name: &str| folder.path().join(name);

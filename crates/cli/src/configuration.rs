@@ -4,7 +4,11 @@
 //! are defined once, at the flag. The command line itself takes precedence. Settings of a role are in a table of the
 //! role's name.
 
+use std::any::TypeId;
 use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
@@ -22,6 +26,9 @@ const FILE_DEFAULT: &str = "nacre.toml";
 const REFLECT: &str = "reflect";
 /// Flags that are not settings.
 const NO_SETTINGS: &[&str] = &["config", "help", "json", "version", REFLECT];
+
+/// Settings whose texts may be numbers.
+const NUMBERS_TOO: &[&str] = &["socket-group", "socket-mode"];
 
 /// Settings of a daemon that only reflects, in its role's table. A daemon of several roles has them once, outside of
 /// that table.
@@ -127,6 +134,31 @@ impl Role {
     }
 }
 
+/// Returns the reason not to believe a file, if there is one. One that is `named` is the user's own choice, unless
+/// everybody can write it; one that merely lies in the current folder has to be the user's own, or root's.
+fn distrust(file: &fs::Metadata, named: bool) -> Option<String> {
+    // Pipes and devices have been chosen, whoever they belong to.
+    if named && !file.is_file() {
+        return None;
+    }
+    let (mode, owner) = (file.mode() & 0o7777, file.uid());
+    let own = rustix::process::geteuid().as_raw();
+    if !named && owner != own && owner != 0 {
+        return Some(format!(
+            "they belong to user {owner}, who is neither you nor root; name the file with --config if you mean it"
+        ));
+    }
+    match named {
+        true if mode & 0o002 != 0 => {
+            Some(format!("everybody may change them (mode {mode:o}); \"chmod o-w\" ends that"))
+        }
+        false if mode & 0o022 != 0 => Some(format!(
+            "others may change them (mode {mode:o}); \"chmod go-w\" ends that, or name the file with --config"
+        )),
+        _ => None,
+    }
+}
+
 /// The text of the file, and its name for messages.
 struct File {
     name: String,
@@ -134,15 +166,23 @@ struct File {
 }
 
 impl File {
-    fn read(path: Option<&Path>) -> Result<Option<File>, Failure> {
-        let path = match path {
+    /// Reads the file that was named, or the default one, if there is one. A file that others could have written is
+    /// refused: whoever writes it decides what is served, and to whom.
+    fn read(named: Option<&Path>) -> Result<Option<File>, Failure> {
+        let path = match named {
             Some(path) => path,
             None if Path::new(FILE_DEFAULT).exists() => Path::new(FILE_DEFAULT),
             None => return Ok(None),
         };
         let name = path.display().to_string();
-        let text =
-            std::fs::read_to_string(path).map_err(Failure::io(format!("read the settings in {name}")))?;
+        let failed = |error| Failure::io(format!("read the settings in {name}"))(error);
+        let mut file = fs::File::open(path).map_err(failed)?;
+        // The open file is looked at, and not the name, which may be another's by now.
+        distrust(&file.metadata().map_err(failed)?, named.is_some()).map_or(Ok(()), |why| {
+            Err(Failure::Failed(format!("the settings in {name} are not read: {why}")))
+        })?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(failed)?;
         Ok(Some(File { name, text }))
     }
 
@@ -174,7 +214,8 @@ impl File {
         let (at, name) = (key.span().start, key.get_ref().as_ref());
         let Some(flag) = flags(command).find(|flag| names(flag).any(|known| known == name)) else {
             let near = nearest(name, flags(command).filter_map(Arg::get_long));
-            return Err(self.wrong(at, &format!("there is no setting \"{name}\"; the nearest is \"{near}\"")));
+            let near = near.map_or_else(String::new, |near| format!("; the nearest is \"{near}\""));
+            return Err(self.wrong(at, &format!("there is no setting \"{name}\"{near}")));
         };
         let values = match value.get_ref() {
             DeValue::Array(values) if matches!(flag.get_action(), ArgAction::Append) => {
@@ -216,6 +257,8 @@ impl File {
                 Err(self
                     .wrong(at, "\"socket-mode\" is a text of octal digits: put it in quotes, as in \"0660\""))
             }
+            // A number is no address, path or level; the flag would take it for one.
+            (_, DeValue::Integer(_)) if is_text(flag) && !NUMBERS_TOO.contains(&name) => Err(wrong("a text")),
             (_, DeValue::Integer(number)) => {
                 let number = i128::from_str_radix(number.as_str(), number.radix());
                 number.map(|number| Some(format!("--{name}={number}"))).map_err(|_| wrong("a number"))
@@ -240,15 +283,25 @@ fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|flag| flag.get_long().is_some_and(|name| !NO_SETTINGS.contains(&name)))
 }
 
+/// Returns whether the value of a flag is any text, or a path.
+fn is_text(flag: &Arg) -> bool {
+    let kind = flag.get_value_parser().type_id();
+    kind == TypeId::of::<String>() || kind == TypeId::of::<PathBuf>()
+}
+
 /// Returns the names of a flag: the current one, and older ones.
 fn names(flag: &Arg) -> impl Iterator<Item = &str> {
     flag.get_long().into_iter().chain(flag.get_all_aliases().unwrap_or_default())
 }
 
-/// Returns the known name that is most similar to another.
-fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> &'a str {
-    let likeness = |known: &&str| (strsim::jaro_winkler(name, known) * 1e6) as u64;
-    known.max_by_key(likeness).unwrap_or_default()
+/// The least likeness of two names of which one may be meant by the other, from 0 to 1.
+const LIKENESS_MIN: f64 = 0.75;
+
+/// Returns the known name that is most similar to another, if one is near.
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let likeness = |known: &str| strsim::jaro_winkler(name, known);
+    let near = known.filter(|known| likeness(known) >= LIKENESS_MIN);
+    near.max_by(|one, other| likeness(one).total_cmp(&likeness(other)))
 }
 
 /// Returns the settings of the role `reflect`, from pairs `NAME=VALUE` or names of switches.
