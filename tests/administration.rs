@@ -31,14 +31,14 @@ fn settings_come_from_a_file_and_the_line_wins() {
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 
     let mut command = program();
-    command.args(["serve", "--json", "--config", "nacre.toml", "--durability", "20ms", "--store", "mem:"]);
+    command.args(["serve", "--json", "--config", "nacre.toml", "--durability", "20ms", "--store", "other"]);
     let server = Server::spawn({
         command.current_dir(folder.path());
         command
     });
     let info = server.run(["info", "--json"]).json();
     assert_eq!(info[0]["report"]["durability"], "interval(20 ms)");
-    assert_eq!(info[0]["report"]["persistent"], false);
+    assert!(folder.path().join("other").is_dir());
     drop(server);
 
     let refused = |text: &str| {
@@ -56,6 +56,79 @@ fn settings_come_from_a_file_and_the_line_wins() {
     let mut command = program();
     command.args(["serve", "--config", "/no/such.toml"]);
     run_with(command, b"").failed(1, &["cannot read the settings in /no/such.toml"]);
+}
+
+#[test]
+fn settings_that_would_be_ignored_or_do_nothing_are_refused() {
+    let folder = harness::folder();
+    let serve = |words: &[&str]| {
+        let mut command = program();
+        command.args(["serve", "--listen", "unix:socket", "--store", "mem:"]).args(words);
+        run_with(
+            {
+                command.current_dir(folder.path());
+                command
+            },
+            b"",
+        )
+    };
+    serve(&["--durability", "none"]).failed(2, &["durability", "in a folder", "mem:"]);
+    serve(&["--snapshot-bytes", "1MiB"]).failed(2, &["snapshot-bytes", "mem:"]);
+    serve(&["--capacity", "0"]).failed(2, &["capacity of 0 bytes", "1048576"]);
+    serve(&["--segment-bytes", "64MiB", "--capacity", "64MiB"])
+        .failed(2, &["segments of 67108864 bytes", "capacity", "make segment-bytes smaller"]);
+    serve(&["--members-version", "2"]).failed(2, &["--members-version", "--members"]);
+    serve(&["--log", "inof"]).failed(2, &["--log inof", "not a level", "info"]);
+    serve(&["--log", "narce_rpc=debug"]).failed(2, &["narce_rpc", "logs anything"]);
+    serve(&["--http", "127.0.0.1:0", "--http-host", "http://status.example/"])
+        .failed(2, &["--http-host http://status.example/", "without a port"]);
+    for (flag, value) in [("--threads", "0"), ("--members-version", "0"), ("--connections-max", "0")] {
+        let ended = serve(&[flag, value]);
+        assert!(ended.code == 2 && ended.stderr.contains(flag), "{ended:?}");
+    }
+    let file = |text: &str| {
+        fs::write(folder.path().join("wrong.toml"), text).unwrap();
+        serve(&["--config", "wrong.toml"])
+    };
+    file("open = true\nlisten = [\"127.0.0.1:0\", 5]\n").failed(2, &["line 2", "\"listen\" is a text"]);
+    file("log = 3\n").failed(2, &["line 1", "\"log\" is a text"]);
+    let far = file("colour = 1\n");
+    assert!(far.code == 2 && !far.stderr.contains("nearest"), "{far:?}");
+    file("capasity = 1\n").failed(2, &["the nearest is \"capacity\""]);
+    assert!(!folder.path().join("socket").exists(), "none of them was served");
+    // The variable is for clients: a daemon does not stand in front of itself.
+    let mut command = program();
+    command.args(["serve", "--json", "--listen", "unix:socket"]).current_dir(folder.path());
+    command.env("NACRE_STORE", "unix:socket").env("NACRE_KEY", "");
+    let server = Server::spawn(command);
+    assert!(folder.path().join("nacre-data").is_dir());
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn a_store_that_is_full_is_well_and_says_so() {
+    let folder = harness::folder();
+    let store = file(&folder.path().join("store"));
+    let flags = ["--capacity", "4MiB", "--durability", "none", "--http", "127.0.0.1:0"];
+    let server = Server::start(&store, &flags);
+    let metrics = server.metrics.clone().unwrap();
+    let full = || {
+        let (status, text) = http(&metrics, "/metrics");
+        assert_eq!(status, 200);
+        let line = text.lines().find(|line| line.starts_with("nacre_store_full ")).unwrap();
+        line.ends_with(" 1.0")
+    };
+    assert!(!full());
+    assert!(http(&metrics, "/").1.contains("<th>full</th><td>no</td>"));
+    let client = nacre::open(&server.uri).unwrap().blocking();
+    let refused = (0..100)
+        .find_map(|number| client.object(format!("o{number}")).unwrap().write(0, vec![7; 256 << 10]).err());
+    assert_eq!(refused.unwrap().kind, nacre::ErrorKind::OutOfSpace);
+    assert!(full());
+    assert!(http(&metrics, "/").1.contains("<th>full</th><td>yes</td>"));
+    // It still serves what a load balancer would send to it.
+    assert_eq!(http(&metrics, "/healthz"), (200, "ok\n".to_owned()));
+    server.run(["rm", "o0"]).ok();
 }
 
 #[test]

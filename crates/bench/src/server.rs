@@ -110,7 +110,7 @@ impl Servers {
             if self.plan.region_statistics {
                 command.arg("--region-statistics");
             }
-            if let Some(bytes) = self.plan.snapshot_bytes {
+            if let Some(bytes) = self.plan.snapshot_bytes.filter(|_| self.plan.keep != Keep::Volatile) {
                 command.args(["--snapshot-bytes", &bytes.to_string()]);
             }
             let child = command

@@ -1,6 +1,8 @@
 //! The store that a daemon serves: an engine of its own, in a folder or in memory, or any other store, for which it
 //! then acts as a front end.
 
+use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +24,13 @@ use crate::options::ServerOptions;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The number of scrubs and compactions that may be under way at once.
 const LONG_WORK_MAX: usize = 4;
+/// The sizes that a segment of the log may have, in bytes.
+const SEGMENT_BYTES: RangeInclusive<u32> = 64 << 10..=1 << 30;
+/// The smallest capacity of a store, in bytes.
+const CAPACITY_BYTES_MIN: u64 = 1 << 20;
+/// The number of segments that a store with a capacity must have room for: the one that is written to, the next one, and
+/// those in reserve for cleaning, with the snapshots beside them.
+const SEGMENTS_MIN: u64 = 8;
 /// The object that is read to check whether such a store answers. It need not exist.
 const PROBE: &str = "nacre/health";
 
@@ -33,8 +42,8 @@ pub(crate) enum Kept {
         store: LogStore,
         /// The folder; `None` for a store in memory.
         folder: Option<PathBuf>,
-        /// The places for scrubs and compactions. Each has a thread and a segment in memory, also when its caller is
-        /// gone.
+        /// The places for scrubs and compactions. Each has a thread and a segment in memory. A scrub whose caller is gone
+        /// ends with the segment that it is at, a compaction goes on.
         places: Arc<Semaphore>,
     },
     /// A store elsewhere.
@@ -54,6 +63,7 @@ impl Kept {
                 return Ok(Kept::Other(store));
             }
         };
+        options.check_log_settings(uri, folder.is_some())?;
         let log = options.log_options(&uri.options);
         let store = match &folder {
             None => LogStore::memory(log),
@@ -142,10 +152,16 @@ impl Kept {
                     return Reply::ready(Err(StoreError::new(ErrorKind::Busy, text)));
                 };
                 let store = store.clone();
-                aside(method, move || {
+                aside(method, move |caller| {
                     let _place = place;
                     match method {
-                        "scrub" => value(store.scrub(|at| progress(value(at).unwrap_or(Value::Null)))?),
+                        "scrub" => {
+                            let report = store.scrub(|at| {
+                                caller.check();
+                                progress(value(at).unwrap_or(Value::Null));
+                            })?;
+                            value(report)
+                        }
                         _ => store.compact().and_then(|()| value(store.info())),
                     }
                 })
@@ -267,6 +283,38 @@ impl ServerOptions {
         }
     }
 
+    /// Refuses settings of the built-in engine that contradict each other, or that a store in memory does not have.
+    fn check_log_settings(&self, uri: &Uri, in_folder: bool) -> Result<(), StoreError> {
+        let invalid = |text: String| Err(StoreError::new(ErrorKind::Invalid, text));
+        let of_folders =
+            [("durability", self.durability.is_some()), ("snapshot-bytes", self.snapshot_bytes.is_some())];
+        if let Some((name, _)) = of_folders.iter().find(|(_, given)| *given && !in_folder) {
+            return invalid(format!("{name} is a setting of a store in a folder, and {uri} is none"));
+        }
+        if self.snapshot_bytes == Some(0) {
+            return invalid("snapshot-bytes is at least 1".to_owned());
+        }
+        let capacity = self.capacity.or(uri.options.capacity);
+        if let Some(capacity) = capacity.filter(|capacity| *capacity < CAPACITY_BYTES_MIN) {
+            return invalid(format!(
+                "a capacity of {capacity} bytes is too small for a store: it must be at least {CAPACITY_BYTES_MIN}"
+            ));
+        }
+        let Some(segment) = self.segment_bytes else { return Ok(()) };
+        if !SEGMENT_BYTES.contains(&segment) {
+            let (least, most) = (SEGMENT_BYTES.start(), SEGMENT_BYTES.end());
+            return invalid(format!("segments of {segment} bytes; they must be {least} to {most} bytes"));
+        }
+        let needed = SEGMENTS_MIN * u64::from(segment);
+        match capacity.filter(|capacity| *capacity < needed) {
+            None => Ok(()),
+            Some(capacity) => invalid(format!(
+                "segments of {segment} bytes do not go with a capacity of {capacity} bytes: a store takes {SEGMENTS_MIN} of \
+                 them before it can be written to; make segment-bytes smaller, or leave it away"
+            )),
+        }
+    }
+
     /// Refuses settings of the built-in engine for any other store.
     fn refuse_log_settings(&self, uri: &Uri) -> Result<(), StoreError> {
         let given = [
@@ -290,12 +338,38 @@ fn value(value: impl serde::Serialize) -> Result<Value, StoreError> {
     serde_json::to_value(value).map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))
 }
 
+/// The caller of work on a separate thread.
+struct Caller<'a>(&'a oneshot::Sender<Result<Value, StoreError>>);
+
+/// The payload of the unwinding that ends work whose caller is gone.
+struct CallerGone;
+
+impl Caller<'_> {
+    /// Ends the work by unwinding if the caller has dropped the reply. To be called between two steps, where nothing is
+    /// locked and nothing is left half done: the engine's callback has no other way to stop it.
+    fn check(&self) {
+        if self.0.is_closed() {
+            resume_unwind(Box::new(CallerGone));
+        }
+    }
+}
+
 /// Runs work that may take long on a separate thread.
-fn aside(method: &str, work: impl FnOnce() -> Result<Value, StoreError> + Send + 'static) -> Reply<Value> {
+fn aside(
+    method: &'static str,
+    work: impl FnOnce(Caller<'_>) -> Result<Value, StoreError> + Send + 'static,
+) -> Reply<Value> {
     let (send, result) = oneshot::channel();
     let thread = std::thread::Builder::new().name(format!("nacre-{method}")).spawn(move || {
-        // The caller may be gone.
-        let _ = send.send(work());
+        // The work shares nothing with others but the engine, which it leaves as any reader does.
+        match catch_unwind(AssertUnwindSafe(|| work(Caller(&send)))) {
+            // The caller may be gone.
+            Ok(done) => drop(send.send(done)),
+            Err(end) if end.is::<CallerGone>() => {
+                tracing::info!("a {method} ended early: its client is gone")
+            }
+            Err(panic) => resume_unwind(panic),
+        }
     });
     if let Err(error) = thread {
         let text = format!("cannot start a thread for {method}: {error}");
@@ -309,7 +383,11 @@ fn aside(method: &str, work: impl FnOnce() -> Result<Value, StoreError> + Send +
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Mutex, mpsc};
+
     use futures::executor::block_on;
+    use nacre_object::Fork;
 
     use super::*;
 
@@ -324,5 +402,82 @@ mod tests {
         drop(taken);
         assert!(block_on(kept.administer("scrub", |_| {})).is_ok());
         assert_eq!(places.available_permits(), LONG_WORK_MAX);
+    }
+
+    #[test]
+    fn a_scrub_whose_client_is_gone_ends_between_two_segments() {
+        let options = ServerOptions { segment_bytes: Some(64 << 10), ..ServerOptions::default() };
+        let kept = Kept::open(&"mem:".parse().unwrap(), &options).unwrap();
+        let Kept::Log { places, .. } = &kept else { panic!("a store in memory") };
+        let object = ObjectId::try_from("o").unwrap();
+        for block in 0..16u64 {
+            let write = Transaction::new().write(Fork::DEFAULT, block << 15, vec![7; 1 << 15]);
+            block_on(kept.apply(&object, write)).unwrap();
+        }
+        let segments = AtomicU64::new(0);
+        let looks = Arc::new((segments, Mutex::new(None)));
+        let (started, began) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        *looks.1.lock().unwrap() = Some(wait);
+        let counted = looks.clone();
+        let scrub = kept.administer("scrub", move |_| {
+            counted.0.fetch_add(1, Ordering::SeqCst);
+            started.send(()).unwrap();
+            let waiting = counted.1.lock().unwrap().take();
+            waiting.map(|waiting| waiting.recv());
+        });
+        began.recv().unwrap();
+        drop(scrub);
+        go.send(()).unwrap();
+        // The thread gives its place back when it ends.
+        drop(block_on(places.clone().acquire_many_owned(LONG_WORK_MAX as u32)).unwrap());
+        assert_eq!(looks.0.load(Ordering::SeqCst), 1, "there are some ten segments");
+        assert!(
+            block_on(kept.administer("scrub", |_| {})).unwrap()["findings"].as_array().unwrap().is_empty()
+        );
+    }
+
+    #[test]
+    fn settings_that_a_store_cannot_have_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = format!("file:{}", folder.path().join("store").display());
+        let default = ServerOptions::default;
+        let always = Some(Durability::Always);
+        for (store, options, parts) in [
+            ("mem:", ServerOptions { durability: always, ..default() }, &["durability", "in a folder"][..]),
+            ("mem:", ServerOptions { snapshot_bytes: Some(1), ..default() }, &["snapshot-bytes"]),
+            (&file, ServerOptions { snapshot_bytes: Some(0), ..default() }, &["snapshot-bytes"]),
+            ("mem:", ServerOptions { capacity: Some(0), ..default() }, &["capacity of 0 bytes", "1048576"]),
+            ("mem:?capacity=5", default(), &["capacity of 5 bytes"]),
+            ("mem:", ServerOptions { segment_bytes: Some(0), ..default() }, &["segments of 0 bytes"]),
+            (
+                &file,
+                ServerOptions { segment_bytes: Some(1 << 20), capacity: Some(1 << 20), ..default() },
+                &["segments of 1048576 bytes", "capacity of 1048576 bytes", "segment-bytes"],
+            ),
+        ] {
+            let error = Kept::open(&store.parse().unwrap(), &options).err().unwrap();
+            assert_eq!(error.kind, ErrorKind::Invalid);
+            assert!(parts.iter().all(|part| error.message.contains(part)), "{error}");
+        }
+        assert!(!folder.path().join("store").exists(), "nothing was made");
+    }
+
+    #[test]
+    fn a_store_with_the_fewest_segments_takes_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let segment = 128 << 10;
+        for store in ["mem:".to_owned(), format!("file:{}", folder.path().join("store").display())] {
+            let capacity = Some(SEGMENTS_MIN * u64::from(segment));
+            let options =
+                ServerOptions { segment_bytes: Some(segment), capacity, ..ServerOptions::default() };
+            let kept = Kept::open(&store.parse().unwrap(), &options).unwrap();
+            let object = ObjectId::try_from("o").unwrap();
+            for _ in 0..100 {
+                let write = Transaction::new().write(Fork::DEFAULT, 0, vec![7; 1 << 16]);
+                block_on(kept.apply(&object, write)).unwrap();
+            }
+            kept.close().unwrap();
+        }
     }
 }

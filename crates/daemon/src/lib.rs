@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod administration;
+mod fullness;
 mod kept;
 mod membership;
 mod metrics;
@@ -69,6 +70,9 @@ impl Daemon {
         }
         if options.store.is_none() && options.reflect.is_none() {
             return invalid("a daemon without a role has nothing to do");
+        }
+        if let Some(http) = options.http_options() {
+            http.check().map_err(http_error)?;
         }
         let listen = options.addresses()?;
         if options.store.is_some() && listen.is_empty() {
@@ -141,7 +145,8 @@ impl Daemon {
             let addresses = server.addresses().iter().map(Address::to_string).collect();
             let (stats, store) = (server.stats().clone(), store.clone());
             let requests = self.requests.clone();
-            let sources = Sources { stats, requests, store, addresses, started: Instant::now() };
+            let (started, fullness) = (Instant::now(), Default::default());
+            let sources = Sources { stats, requests, store, addresses, started, fullness };
             parts.push(Arc::new(StorePart(Arc::new(sources))));
         }
         if let Some(reflector) = &self.reflector {
@@ -208,26 +213,36 @@ fn reflector_error(error: ReflectorError) -> StoreError {
     }
 }
 
+impl ServerOptions {
+    /// Returns the settings of the HTTP listener, if there is to be one.
+    fn http_options(&self) -> Option<nacre_status::Options> {
+        let (address, hosts) = (self.http.clone()?, self.http_hosts.clone());
+        Some(nacre_status::Options { address, open: self.http_open, hosts })
+    }
+}
+
 /// Serves the parts over HTTP, if the options ask for it.
 fn serve_http(options: &ServerOptions, parts: Vec<Arc<dyn Part>>) -> Result<Option<Listener>, StoreError> {
-    let Some(address) = options.http.clone() else { return Ok(None) };
-    let listen =
-        nacre_status::Options { address, open: options.http_open, hosts: options.http_hosts.clone() };
+    let Some(listen) = options.http_options() else { return Ok(None) };
     match Listener::start(&listen, parts) {
         Ok(listener) => Ok(Some(listener)),
         Err(error) if error.is_taken() && options.http_if_free => {
             tracing::warn!("{error}; this server has none, name another address with --http");
             Ok(None)
         }
-        Err(error) => {
-            let kind = match &error {
-                ListenError::Open { .. } => ErrorKind::Denied,
-                ListenError::Io { .. } if error.is_taken() => ErrorKind::Busy,
-                ListenError::Io { .. } => ErrorKind::Io,
-            };
-            Err(StoreError::new(kind, error.to_string()))
-        }
+        Err(error) => Err(http_error(error)),
     }
+}
+
+/// Converts the HTTP listener's error to the daemon's.
+fn http_error(error: ListenError) -> StoreError {
+    let kind = match &error {
+        ListenError::Open { .. } => ErrorKind::Denied,
+        ListenError::Host { .. } => ErrorKind::Invalid,
+        ListenError::Io { .. } if error.is_taken() => ErrorKind::Busy,
+        ListenError::Io { .. } => ErrorKind::Io,
+    };
+    StoreError::new(kind, error.to_string())
 }
 
 /// Runs until `shutdown` completes or a role fails, then stops in good order. `ready` is called when clients can

@@ -10,6 +10,7 @@ use nacre_remote::{Ending, Operation, Requests};
 use nacre_rpc::server::{Stats, latency_bound};
 use nacre_status::{Collector, DescriptorEncoder, Encoder};
 
+use crate::fullness::Fullness;
 use crate::kept::Kept;
 
 /// The sources of the metrics and the status page.
@@ -19,6 +20,7 @@ pub(crate) struct Sources {
     pub(crate) store: Paced<Kept>,
     pub(crate) addresses: Vec<String>,
     pub(crate) started: Instant,
+    pub(crate) fullness: Fullness,
 }
 
 /// The collector over the sources.
@@ -93,6 +95,10 @@ impl Sources {
         let Some(info) = self.store.inner().numbers() else { return Ok(()) };
         let read_only = info.get("read_only").is_some_and(|reason| !reason.is_null());
         encoder.gauge("store_read_only", "1 if the store takes no more writes", f64::from(read_only))?;
+        let full = self.fullness.look(&info);
+        let help =
+            "1 if transactions were refused for want of space since the look before, or in the last minute";
+        encoder.gauge("store_full", help, f64::from(full))?;
         for (name, value) in info.as_object().into_iter().flatten() {
             if let Some(value) = value.as_f64() {
                 let help = format!("The engine's {}", name.replace('_', " "));

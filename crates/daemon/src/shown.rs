@@ -15,7 +15,8 @@ impl Part for StorePart {
         ready(Ok(Metrics { prefix: "nacre", source: Box::new(Source(self.0.clone())) })).boxed()
     }
 
-    /// Checks whether the store takes writes, or, if it is elsewhere, whether it answers.
+    /// Checks whether the store takes writes, or, if it is elsewhere, whether it answers. One that is full is well: it can
+    /// be read, and made smaller.
     fn health(&self) -> BoxFuture<'_, Result<(), String>> {
         self.0.store.inner().health().boxed()
     }
@@ -43,8 +44,9 @@ impl Sources {
         section.row("lost races", format!("{failures} of {attempts} conditional writes"));
         let turns = format!("{tracked} regions in turns, {waiting} requests waiting, {waited} waited so far");
         section.row("pacing", turns);
-        if let Some(serde_json::Value::Object(info)) = self.store.inner().numbers() {
-            for (name, value) in &info {
+        if let Some(info) = self.store.inner().numbers() {
+            section.row("full", if self.fullness.look(&info) { "yes" } else { "no" });
+            for (name, value) in info.as_object().into_iter().flatten() {
                 let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 section.row(name.replace('_', " "), value);
             }

@@ -30,6 +30,18 @@ impl Hosts {
     }
 }
 
+/// Returns whether a name can be that of a host in a request: an address, or labels of letters, digits, dashes and
+/// underscores, and no port, scheme or path.
+pub(crate) fn is_host(name: &str) -> bool {
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    if bare.parse::<IpAddr>().is_ok() {
+        return true;
+    }
+    let of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let is_label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(of_name);
+    name.len() <= 253 && name.split('.').all(is_label)
+}
+
 /// Returns a host without its port; `None` if it is not a host with or without a port.
 fn without_port(host: &str) -> Option<&str> {
     let end = match host.starts_with('[') {
@@ -80,6 +92,19 @@ mod tests {
             "127.0.0.1.evil.example",
         ] {
             assert!(!hosts.include(host, local), "{host}");
+        }
+    }
+
+    #[test]
+    fn what_no_request_can_name_is_no_host() {
+        for right in ["status.example", "localhost", "a_b-c", "192.0.2.9", "2001:db8::7", "[2001:db8::7]"] {
+            assert!(is_host(right), "{right}");
+        }
+        let long = "a".repeat(64);
+        for wrong in
+            ["", "*", "*.example", "a:80", "http://a", "a/b", "a b", "a..b", "a.", "[::1]:80", "größe", &long]
+        {
+            assert!(!is_host(wrong), "{wrong}");
         }
     }
 }

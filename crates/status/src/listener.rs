@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::Part;
-use crate::host::Hosts;
+use crate::host::{self, Hosts};
 use crate::page::{self, Answer};
 
 /// The number of connections that are served at a time; others wait to be accepted.
@@ -49,6 +49,19 @@ pub struct Options {
     pub hosts: Vec<String>,
 }
 
+impl Options {
+    /// Checks the further names, as far as that can be done before there is a listener.
+    ///
+    /// # Errors
+    /// [`ListenError::Host`] if a name is none that a request could have.
+    pub fn check(&self) -> Result<(), ListenError> {
+        match self.hosts.iter().find(|name| !host::is_host(name)) {
+            Some(name) => Err(ListenError::Host { name: name.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The reason why a listener cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -60,6 +73,14 @@ pub enum ListenError {
     Open {
         /// The address as given.
         address: String,
+    },
+    /// A further name is none that a request could have.
+    #[error(
+        "--http-host {name}: requests never name a host like that; write its name or its address, without a port"
+    )]
+    Host {
+        /// The name as given.
+        name: String,
     },
     /// The system refuses to listen.
     #[error("cannot serve HTTP on {address}: {why}")]
@@ -89,9 +110,10 @@ impl Listener {
     /// Starts to serve the parts. Requests can be made as soon as this returns.
     ///
     /// # Errors
-    /// [`ListenError::Open`] if the address is not a loopback one and `open` is not set, [`ListenError::Io`] if it
-    /// cannot be listened on.
+    /// Those of [`Options::check`], [`ListenError::Open`] if the address is not a loopback one and `open` is not set,
+    /// [`ListenError::Io`] if it cannot be listened on.
     pub fn start(options: &Options, parts: Vec<Arc<dyn Part>>) -> Result<Listener, ListenError> {
+        options.check()?;
         let failed = |why| ListenError::Io { address: options.address.clone(), why };
         let addresses: Vec<SocketAddr> = options.address.to_socket_addrs().map_err(failed)?.collect();
         if !options.open && addresses.iter().any(|address| !address.ip().is_loopback()) {

@@ -22,8 +22,8 @@ pub enum Command {
 }
 
 const AFTER_HELP: &str = "\
-Members join with \"nacre reflect join GROUP@ADDRESS\". SIGTERM and Ctrl-C tell the members, store what is to be stored, and \
-end; a second one ends at once. The kernel planes need root, or the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW; with \
+Members join with \"nacre reflect join GROUP@ADDRESS\". SIGTERM, SIGHUP and Ctrl-C tell the members, store what is to be \
+stored, and end; another one, half a second later or more, ends at once. The kernel planes need root, or the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW; with \
 --plane auto the reflector goes on in user space without them, and says so.";
 
 /// Run a reflector, until Ctrl-C or SIGTERM
@@ -35,7 +35,8 @@ end; a second one ends at once. The kernel planes need root, or the capabilities
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Read the settings from this file [default: nacre.toml, if there is one]
+    /// Read the settings from this file, which nobody but its owner and its group may change [default: nacre.toml, if there
+    /// is one, which must be yours or root's, and nobody else may change]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]

@@ -18,18 +18,20 @@ use crate::output;
 use crate::quantity::parse_size;
 
 const AFTER_HELP: &str = "\
-SIGTERM and Ctrl-C: the daemon accepts nothing more, finishes what it accepted, and ends; a second one ends it at once.";
+SIGTERM, SIGHUP and Ctrl-C: the daemon accepts nothing more, finishes what it accepted, and ends; another one, half a second \
+later or more, ends it at once.";
 
 /// Run a daemon, until Ctrl-C or SIGTERM: serve a store to clients, reflect datagrams, or both
 ///
 /// Here --store says what keeps the objects: a folder, file:FOLDER, mem: for a store that is gone when the daemon ends, or
-/// any other store, in front of which it then stands; file:nacre-data by default. Prints the addresses when clients can
-/// connect (with --json, as one line of JSON). Every flag may stand in nacre.toml under its name; what is said on the command
-/// line wins.
+/// any other store, in front of which it then stands; file:nacre-data by default. NACRE_STORE, which is for clients, is not
+/// read. Prints the addresses when clients can connect (with --json, as one line of JSON). Every flag may stand in nacre.toml
+/// under its name; what is said on the command line wins.
 #[derive(clap::Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// Read the settings from this file [default: nacre.toml, if there is one]
+    /// Read the settings from this file, which nobody but its owner and its group may change [default: nacre.toml, if there
+    /// is one, which must be yours or root's, and nobody else may change]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -78,8 +80,8 @@ struct Settings {
     /// Which of --members this server is [default: the one that is in --listen]
     #[arg(long, value_name = "ADDRESS")]
     member: Option<String>,
-    /// Version of the list of members, which must grow when the list is changed [default: 1]
-    #[arg(long, value_name = "NUMBER")]
+    /// Version of the list that --members names, which must grow when the list is changed [default: 1]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     members_version: Option<u64>,
     /// When a write is acknowledged: "always" when it is on the device; "none" when the system has it; or a time such
     /// as 50ms: when the system has it, which then has so long to sync it [default: always]
@@ -102,7 +104,7 @@ struct Settings {
     #[arg(long)]
     region_statistics: bool,
     /// Threads that serve connections [default: one for each processor, at most 4]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = crate::arguments::at_least_one)]
     threads: Option<usize>,
     /// Connections that may be open at once [default: 10000]
     #[arg(long, value_name = "COUNT", value_parser = crate::arguments::at_least_one)]
@@ -152,6 +154,10 @@ impl Settings {
                 return Err(Failure::Usage(text.into()));
             }
         };
+        if self.members_version.is_some() && self.members.is_empty() {
+            let text = "--members-version is the version of a list: name all members with --members too";
+            return Err(Failure::Usage(text.into()));
+        }
         // A server on an address of its own must not collide with the one on the default address.
         let http = self.listen.is_empty().then_some(HTTP_ADDRESS_DEFAULT);
         let segment_bytes = self.segment_bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
