@@ -355,6 +355,11 @@ impl RemoteStore {
         Ok(self.inner.learn().await?.servers.iter().map(|server| server.address.clone()).collect())
     }
 
+    /// Returns the settings of the links to the servers, for links of other services.
+    pub fn link_options(&self) -> LinkOptions {
+        (*self.inner.options).clone()
+    }
+
     /// Returns the address of the server that keeps an object. Connects to the given ones first if the members are not
     /// known yet.
     pub async fn server_of(&self, object: &ObjectId) -> Result<Address, StoreError> {
