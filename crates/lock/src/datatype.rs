@@ -252,6 +252,31 @@ impl Datatype {
     }
 }
 
+impl From<std::ops::Range<u64>> for Description {
+    /// Describes the bytes of a range; none if it is empty.
+    fn from(range: std::ops::Range<u64>) -> Description {
+        Description::contiguous(range.start, range.end.saturating_sub(range.start))
+    }
+}
+
+impl From<Region> for Description {
+    fn from(region: Region) -> Description {
+        Description::Contiguous(region)
+    }
+}
+
+impl From<Vec<Region>> for Description {
+    fn from(regions: Vec<Region>) -> Description {
+        Description::List(regions)
+    }
+}
+
+impl From<FileView> for Description {
+    fn from(view: FileView) -> Description {
+        Description::Datatype(view)
+    }
+}
+
 impl Description {
     /// Describes one range of bytes.
     pub fn contiguous(offset: u64, length: u64) -> Description {

@@ -75,4 +75,7 @@ pub enum PatternError {
          lock the pattern in parts"
     )]
     EvadesStripes,
+    /// A lock server refused the pattern, for this reason.
+    #[error("{0}")]
+    Refused(String),
 }

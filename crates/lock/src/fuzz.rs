@@ -1,6 +1,10 @@
 //! Entry points of the fuzz targets: nothing panics, whatever the bytes are.
 
-use crate::{Description, Pattern, Stripe};
+use bytes::{Bytes, BytesMut};
+use nacre_rpc::{Kind, Outbox};
+
+use crate::message::Call;
+use crate::{Description, Pattern, Stripe, wire};
 
 /// The number of steps of a search, few enough that the fuzzer goes on.
 const STEPS: u32 = 1000;
@@ -39,5 +43,38 @@ fn ask(description: &Description) {
         let _ = mine.count(u64::from(STEPS));
         let _ = mine.search_common(&pattern.from(middle), 0, STEPS);
         let _ = mine.search_common(&mine.from(middle), 0, STEPS);
+    }
+}
+
+/// Decodes bytes as a message of the lock service: the first byte is its kind. What is decoded stays the same when it is
+/// encoded and decoded again.
+pub fn wire(bytes: &[u8]) {
+    let Some((code, body)) = bytes.split_first() else { return };
+    let (kind, body) = (Kind::new(wire::LOCK, *code), Bytes::copy_from_slice(body));
+    let _ = wire::get_attach(&body);
+    let _ = wire::get_place(&body);
+    let _ = wire::get_numbered(&body);
+    if let Ok(reply) = wire::get_reply(kind, &body) {
+        let (kind, body) = wire::reply(&reply);
+        assert_eq!(wire::get_reply(kind, &body.into()), Ok(reply));
+    }
+    if let Ok((call, reply)) = wire::get_event(&body) {
+        assert_eq!(wire::get_event(&wire::event(call, &reply)), Ok((call, reply)));
+    }
+    if let Ok((number, Ok(call))) = wire::get_call(kind, &body) {
+        let description = match &call {
+            Call::Acquire { asked: Some(asked), .. } | Call::Assert { asked, .. } => {
+                assert!(asked.pattern.search_next(0, STEPS) != crate::Search::Paused(u64::MAX));
+                Bytes::from(Description::contiguous(0, 1).encode())
+            }
+            _ => Bytes::new(),
+        };
+        let mut outbox = Outbox::default();
+        assert_eq!(wire::put_call(&mut outbox, 1, number, &call, &description), Ok(()));
+        let mut frame = BytesMut::new();
+        outbox.copy_to(&mut frame);
+        let frame = nacre_rpc::frame::take(&mut frame).ok().flatten();
+        let again = frame.map(|frame| wire::get_call(frame.kind, &frame.body));
+        assert!(matches!(again, Some(Ok((again, Ok(_)))) if again == number));
     }
 }

@@ -8,6 +8,9 @@
 //! - [`Description`] is what a user gives: one range, a list of ranges, or a tree of MPI's datatype constructors.
 //! - [`Pattern`] is its normal form: a set of bytes, of which everything can be asked without unrolling it.
 //!
+//! Locks are a service over `rpc`: [`role`] is its server, [`remote`] its client, [`wire`] its messages. What they do is
+//! decided by state machines without I/O: [`server`], [`table`] and [`client`].
+//!
 //! ```
 //! use nacre_lock::{Datatype, Description, Pattern, Stripe};
 //!
@@ -27,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod clock;
 pub mod cycle;
 mod datatype;
 mod encoding;
@@ -36,11 +40,14 @@ pub mod fuzz;
 mod limit;
 pub mod message;
 pub mod pattern;
+pub mod remote;
+pub mod role;
 pub mod server;
 pub mod table;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 mod text;
+pub mod wire;
 
 pub use datatype::{Block, Datatype, Description, Distribution, FileView, Member, Order};
 pub use error::PatternError;

@@ -116,6 +116,17 @@ pub enum Reply {
     Refused(Refusal),
 }
 
+/// The limits of a server that [`Refusal::Full`] may name, by their codes on the wire.
+pub const FULL: [&str; 7] = [
+    "sessions",
+    "bytes in a file's name",
+    "lock requests",
+    "lock requests of one session",
+    "memory for patterns",
+    "memory for patterns of one session",
+    "files with locks",
+];
+
 /// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {

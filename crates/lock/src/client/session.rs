@@ -242,6 +242,21 @@ impl Client {
         !self.lost && self.links.values().all(|link| link.lease.is_none_or(|lease| !lease.is_over(now)))
     }
 
+    /// The time at which the first lease ends, and with it the session; none without a lease.
+    pub fn ends(&self) -> Option<Duration> {
+        self.links.values().filter_map(|link| link.lease.map(|lease| lease.ends())).min()
+    }
+
+    /// Returns whether the session has a lease at a server.
+    pub fn has_lease(&self, server: u32) -> bool {
+        self.links.get(&server).is_some_and(|link| link.lease.is_some())
+    }
+
+    /// Returns whether every call is answered.
+    pub fn is_answered(&self) -> bool {
+        self.calls.is_empty()
+    }
+
     /// The next time at which [`Client::tick`] has something to do.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.deadlines.first().filter(|_| !self.lost).map(|first| first.0)

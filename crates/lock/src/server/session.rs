@@ -47,6 +47,16 @@ impl Server {
         self.sessions.len()
     }
 
+    /// Returns whether there is such a session, one included that is being fenced.
+    pub fn knows(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    /// Returns whether there is no session, and none of a former epoch that may come back.
+    pub fn is_unused(&self) -> bool {
+        self.sessions.is_empty() && self.remembered.is_empty() && self.grace_until.is_none()
+    }
+
     /// The next time at which [`Server::tick`] has something to do.
     pub fn next_deadline(&self) -> Option<Duration> {
         let expiry = self.expiries.first().map(|expiry| expiry.0);

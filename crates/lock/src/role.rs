@@ -1,0 +1,156 @@
+//! The role `lock` of a daemon: a lock server with network, time, and a store for its records and fences.
+//!
+//! Calls are handled on the threads of the connections, under one lock. A thread of the role's own lets leases lapse,
+//! makes records durable, and raises fences. What the server says after a record is told when the record is durable:
+//! all that has gathered meanwhile is written together.
+
+mod core;
+mod ledger;
+mod run;
+mod service;
+mod shown;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+use self::core::{Core, Shared};
+use crate::server::{Limits, Server, Settings};
+use crate::table::Indexing;
+use crate::wire::Place;
+use crate::{Stripe, clock};
+use ledger::Ledger;
+
+pub use service::{LockConnection, LockService};
+pub use shown::{HeldLock, Totals};
+
+/// The shortest lease: renewals have to pass through a busy machine in time.
+pub const LEASE_MIN: Duration = Duration::from_millis(500);
+/// The longest lease.
+pub const LEASE_MAX: Duration = Duration::from_secs(3600);
+
+/// The settings of the role.
+#[derive(Clone)]
+pub struct Options {
+    /// The server's share of every file.
+    pub stripe: Stripe,
+    /// The time after its last renewal at which a session lapses.
+    pub lease: Duration,
+    /// The way in which what is held is indexed.
+    pub indexing: Indexing,
+    /// The store in which the server keeps its records.
+    pub records: Arc<dyn ObjectStore>,
+    /// The object in which they are.
+    pub ledger: ObjectId,
+    /// The store whose objects are fenced: the file of a lock is the object of the same name.
+    pub objects: Arc<dyn ObjectStore>,
+}
+
+/// A running lock server. Dropping it stops it.
+pub struct LockRole {
+    shared: Arc<Shared>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LockRole {
+    /// Starts a lock server. Blocks until its records are read.
+    ///
+    /// A server whose predecessor may have had sessions takes asserted locks for a grace period before it grants new ones:
+    /// a fifth longer than the lease, or than the predecessor's if that was longer.
+    ///
+    /// # Errors
+    /// `Invalid` if the lease is out of range or the stripe is none; those of the store with the records; `Io` if no
+    /// thread can be started.
+    pub fn start(options: Options) -> Result<LockRole, StoreError> {
+        let invalid = |text: String| StoreError::new(ErrorKind::Invalid, text);
+        if !(LEASE_MIN..=LEASE_MAX).contains(&options.lease) {
+            return Err(invalid(format!(
+                "a lock lease of {} ms; it is {} ms to {} s",
+                options.lease.as_millis(),
+                LEASE_MIN.as_millis(),
+                LEASE_MAX.as_secs()
+            )));
+        }
+        let Stripe { bytes, servers, server } = options.stripe;
+        crate::Pattern::empty().restrict(options.stripe).map_err(|error| invalid(error.to_string()))?;
+        let opened = Ledger::open(options.records.clone(), options.ledger.clone());
+        let (ledger, found) = futures::executor::block_on(opened)
+            .map_err(|error| error.context("cannot start the lock server"))?;
+        let settings = Settings {
+            epoch: found.epoch + 1,
+            stripe: options.stripe,
+            indexing: options.indexing,
+            lease: options.lease,
+            grace: options.lease.max(found.lease) * 6 / 5,
+            limits: Limits { name_bytes_max: nacre_object::limit::OBJECT_ID_BYTES_MAX, ..Limits::default() },
+        };
+        let state = if found.used || !found.records.is_empty() {
+            tracing::info!(
+                "the lock server was restarted: for {:?} it only takes asserted locks",
+                settings.grace
+            );
+            Server::restarted(clock::now(), settings, found.records)
+        } else {
+            Server::new(settings)
+        };
+        let shared = Arc::new(Shared {
+            core: Mutex::new(Core::new(state, found.numbers)),
+            work: Notify::new(),
+            place: Place { server, servers, stripe_bytes: bytes },
+            connections: AtomicU64::new(0),
+        });
+        let failed = |error: std::io::Error| {
+            StoreError::new(ErrorKind::Io, format!("cannot start the lock server's thread: {error}"))
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (stop, stopped) = oneshot::channel();
+        let (running, objects) = (shared.clone(), options.objects);
+        let thread = std::thread::Builder::new()
+            .name("nacre-lock".to_owned())
+            .spawn(move || runtime.block_on(run::run(running, ledger, objects, stopped)))
+            .map_err(failed)?;
+        Ok(LockRole { shared, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Returns the service by which clients reach the server.
+    pub fn service(&self) -> LockService {
+        LockService { shared: self.shared.clone() }
+    }
+
+    /// Returns a handle for reports and administration.
+    pub fn handle(&self) -> Handle {
+        Handle { shared: self.shared.clone() }
+    }
+
+    /// Stops the server. To be called when its connections are gone. Sessions come back to its successor.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the lock server's thread ended in a panic");
+        }
+    }
+}
+
+impl Drop for LockRole {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A handle on a lock server for reports and administration. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+}

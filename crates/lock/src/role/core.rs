@@ -1,0 +1,349 @@
+//! The lock server with those who wait for its replies, behind one lock.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::channel::oneshot;
+use nacre_rpc::server::Publisher;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::ledger::Change;
+use crate::clock;
+use crate::message::{Call, FileName, Reply, RequestNumber, SessionId};
+use crate::server::{CallId, Output, Server};
+use crate::wire::{self, Attach, Place};
+
+/// The number of session numbers that are reserved at once.
+const NUMBERS_AT_ONCE: u64 = 1024;
+
+/// The cycles of waiting sessions that are remembered for reports.
+const CYCLES_MAX: usize = 16;
+
+/// The parts of the role that its connections and its thread share.
+pub(super) struct Shared {
+    pub core: Mutex<Core>,
+    /// Wakes the role's thread.
+    pub work: Notify,
+    pub place: Place,
+    pub connections: AtomicU64,
+}
+
+/// The lock server, its unanswered calls, and its orders that are not carried out yet.
+pub(super) struct Core {
+    pub server: Server,
+    /// Orders that wait for records before them to be durable.
+    pub queue: VecDeque<Output>,
+    /// True while the role's thread makes records durable.
+    pub writing: bool,
+    /// Fences to be raised.
+    pub raises: Vec<(SessionId, FileName)>,
+    /// The calls that are answered by an event.
+    waiters: HashMap<CallId, Waiter>,
+    /// The latest waiting call about each request.
+    latest: HashMap<(SessionId, RequestNumber), CallId>,
+    attached: HashMap<SessionId, Attached>,
+    calls_made: CallId,
+    /// True once this epoch is on record.
+    pub begun: bool,
+    /// The number of the next session, and the number below which numbers are on record as given.
+    next_number: u64,
+    pub numbers: u64,
+    /// Those who wait for the number of a session.
+    numbered: Vec<oneshot::Sender<u64>>,
+    pub cycles: VecDeque<Vec<SessionId>>,
+    pub counts: Counts,
+    /// The time until which the role's thread sleeps; none if it sleeps until it is woken.
+    pub sleeps_until: Option<Duration>,
+}
+
+/// Counts for the metrics.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub calls: u64,
+    pub grants: u64,
+    pub refusals: u64,
+    pub fences: u64,
+    pub cycles: u64,
+}
+
+/// A call that is not answered yet.
+struct Waiter {
+    session: SessionId,
+    /// The client's number of the call.
+    call: u64,
+    request: Option<RequestNumber>,
+}
+
+/// The connection over which a session is spoken for.
+struct Attached {
+    /// The number that the client gave the connection.
+    connection: u64,
+    /// The server's own number of the connection.
+    link: u64,
+    publisher: Option<Publisher>,
+}
+
+/// The reason why a call is not taken.
+pub(super) struct NotAttached;
+
+impl Core {
+    pub fn new(server: Server, numbers: u64) -> Core {
+        Core {
+            server,
+            queue: VecDeque::new(),
+            writing: false,
+            raises: Vec::new(),
+            waiters: HashMap::new(),
+            latest: HashMap::new(),
+            attached: HashMap::new(),
+            calls_made: 0,
+            begun: false,
+            next_number: numbers.max(1),
+            numbers,
+            numbered: Vec::new(),
+            cycles: VecDeque::new(),
+            counts: Counts::default(),
+            sleeps_until: None,
+        }
+    }
+
+    /// Carries out orders of the server as far as the records before them are durable. Returns the reply to the call
+    /// `own`, if it is there.
+    pub fn carry(&mut self, out: Vec<Output>, own: Option<CallId>) -> Option<Reply> {
+        let mut answer = None;
+        for output in out {
+            let first_open =
+                matches!(&output, Output::Reply { reply: Reply::Open { .. }, .. }) && !self.begun;
+            if self.writing || !self.queue.is_empty() || first_open || matches!(output, Output::Record(_)) {
+                self.queue.push_back(output);
+                continue;
+            }
+            match output {
+                Output::Reply { call, reply } if Some(call) == own => {
+                    self.count(&reply);
+                    answer = Some(reply);
+                }
+                output => self.carry_out(output),
+            }
+        }
+        answer
+    }
+
+    /// Carries out an order that waits for nothing.
+    pub fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Reply { call, reply } => {
+                self.count(&reply);
+                self.answer(call, &reply);
+            }
+            Output::Raise { session, file } => self.raises.push((session, file)),
+            Output::Cycle { sessions } => self.note_cycle(sessions),
+            // The role's thread has made it durable.
+            Output::Record(_) => {}
+        }
+    }
+
+    fn count(&mut self, reply: &Reply) {
+        match reply {
+            Reply::Progress { progress, .. } if progress.last.is_some() => self.counts.grants += 1,
+            Reply::Refused(_) => self.counts.refusals += 1,
+            _ => {}
+        }
+    }
+
+    /// Sends the reply to a call that waits for an event.
+    fn answer(&mut self, call: CallId, reply: &Reply) {
+        let Some(waiter) = self.waiters.remove(&call) else { return };
+        if let Some(request) = waiter.request
+            && self.latest.get(&(waiter.session, request)) == Some(&call)
+        {
+            self.latest.remove(&(waiter.session, request));
+        }
+        if let Some(Attached { publisher: Some(publisher), .. }) = self.attached.get(&waiter.session) {
+            // A client that is gone, or misses events, asks again when it is back.
+            publisher.push(wire::event(waiter.call, reply));
+        }
+    }
+
+    fn wait(&mut self, id: CallId, waiter: Waiter) {
+        if let Some(request) = waiter.request
+            && let Some(before) = self.latest.insert((waiter.session, request), id)
+        {
+            // The same call again; the server answers it once.
+            self.waiters.remove(&before);
+        }
+        self.waiters.insert(id, waiter);
+    }
+
+    fn note_cycle(&mut self, sessions: Vec<SessionId>) {
+        let names: Vec<String> = sessions.iter().map(SessionId::to_string).collect();
+        tracing::warn!(
+            "lock sessions {} wait for each other in a circle; \"nacre locks break SESSION\" ends one of them",
+            names.join(", ")
+        );
+        self.counts.cycles += 1;
+        self.cycles.push_back(sessions);
+        if self.cycles.len() > CYCLES_MAX {
+            self.cycles.pop_front();
+        }
+    }
+
+    /// Returns the changes that the orders in the queue wait for.
+    pub fn changes(&self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if self.next_number.saturating_add(self.numbered.len() as u64) > self.numbers
+            && !self.numbered.is_empty()
+        {
+            let below = self.next_number + self.numbered.len() as u64 + NUMBERS_AT_ONCE;
+            changes.push(Change::Numbers(below));
+        }
+        let opens = |output: &Output| matches!(output, Output::Reply { reply: Reply::Open { .. }, .. });
+        if !self.begun && self.queue.iter().any(opens) {
+            let settings = self.server.settings();
+            changes.push(Change::Begin { epoch: settings.epoch, lease: settings.lease });
+        }
+        let records = self.queue.iter().filter_map(|output| match output {
+            Output::Record(record) => Some(Change::Record(record.clone())),
+            _ => None,
+        });
+        changes.extend(records);
+        changes
+    }
+
+    /// Takes in changes that are durable now.
+    pub fn changed(&mut self, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::Begin { .. } => self.begun = true,
+                Change::Numbers(below) => self.numbers = *below,
+                Change::End | Change::Record(_) => {}
+            }
+        }
+        while self.next_number < self.numbers
+            && let Some(waiting) = self.numbered.pop()
+        {
+            // Whoever asked may be gone; the number is then nobody's.
+            let _ = waiting.send(self.take_number());
+        }
+    }
+
+    fn take_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+
+    /// Forgets the connections of sessions that have lapsed since, once there are many.
+    pub fn sweep(&mut self) {
+        if self.attached.len() > 2 * self.server.sessions() + 64 {
+            let server = &self.server;
+            self.attached.retain(|session, attached| attached.publisher.is_some() || server.knows(*session));
+        }
+    }
+
+    /// Forgets the connection of a session that is no more.
+    fn forget(&mut self, session: SessionId) {
+        if !self.server.knows(session)
+            && self.attached.get(&session).is_some_and(|attached| attached.publisher.is_none())
+        {
+            self.attached.remove(&session);
+        }
+    }
+}
+
+impl Shared {
+    /// Lets the server do something, and carries out what it orders. Returns the reply to the call `own`, if it is there.
+    pub fn with<T>(&self, act: impl FnOnce(&mut Server, Duration, &mut Vec<Output>) -> T) -> T {
+        let mut core = self.core.lock();
+        let mut out = Vec::new();
+        let result = act(&mut core.server, clock::now(), &mut out);
+        core.carry(out, None);
+        self.wake(&core);
+        result
+    }
+
+    /// Wakes the role's thread if it has something to do, or has to wake up earlier.
+    fn wake(&self, core: &Core) {
+        let due = core.server.next_deadline();
+        let earlier = match (due, core.sleeps_until) {
+            (Some(due), Some(until)) => due < until,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if earlier || !core.raises.is_empty() || !core.queue.is_empty() || !core.numbered.is_empty() {
+            self.work.notify_one();
+        }
+    }
+
+    /// Takes a call over a connection. Returns the reply, or nothing if it follows as an event.
+    pub fn call(
+        &self,
+        link: u64,
+        session: SessionId,
+        call: u64,
+        message: Call,
+    ) -> Result<Option<Reply>, NotAttached> {
+        let mut core = self.core.lock();
+        if core.attached.get(&session).is_none_or(|attached| attached.link != link) {
+            return Err(NotAttached);
+        }
+        core.counts.calls += 1;
+        core.calls_made += 1;
+        let id = core.calls_made;
+        let request = match &message {
+            Call::Acquire { request, .. } => Some(*request),
+            _ => None,
+        };
+        let mut out = Vec::new();
+        core.server.handle(clock::now(), session, id, message, &mut out);
+        let answered = out.iter().any(|output| matches!(output, Output::Reply { call, .. } if *call == id));
+        let reply = core.carry(out, Some(id));
+        if reply.is_none() {
+            // A reply that is made but waits for a record is not to be mistaken for a wait.
+            core.wait(id, Waiter { session, call, request: request.filter(|_| !answered) });
+        }
+        self.wake(&core);
+        Ok(reply)
+    }
+
+    /// Binds a session to a connection. Returns false if it is bound to a later one.
+    pub fn attach(&self, link: u64, attach: Attach, publisher: Publisher) -> bool {
+        let mut core = self.core.lock();
+        let session = SessionId(attach.session);
+        if core.attached.get(&session).is_some_and(|known| known.connection >= attach.connection) {
+            return false;
+        }
+        let attached = Attached { connection: attach.connection, link, publisher: Some(publisher) };
+        core.attached.insert(session, attached);
+        true
+    }
+
+    /// Takes in that a connection is gone. The session goes on until its lease lapses.
+    pub fn detach(&self, link: u64, session: SessionId) {
+        let mut core = self.core.lock();
+        if let Some(attached) = core.attached.get_mut(&session)
+            && attached.link == link
+        {
+            attached.publisher = None;
+        }
+        core.forget(session);
+    }
+
+    /// Returns a number for a session, at once or later.
+    pub fn number(&self) -> Result<u64, oneshot::Receiver<u64>> {
+        let mut core = self.core.lock();
+        if core.next_number < core.numbers && core.numbered.is_empty() {
+            return Ok(core.take_number());
+        }
+        let (sender, receiver) = oneshot::channel();
+        core.numbered.push(sender);
+        self.wake(&core);
+        Err(receiver)
+    }
+
+    /// Returns a new number of a connection.
+    pub fn next_link(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
