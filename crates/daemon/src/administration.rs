@@ -8,10 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::kept::Kept;
+use crate::lock;
 
 /// The calls that the daemon answers.
 pub(crate) struct Administration {
     pub(crate) store: Option<Paced<Kept>>,
+    pub(crate) lock: Option<nacre_lock::role::Handle>,
 }
 
 /// The number of regions to report on.
@@ -93,7 +95,7 @@ impl Administration {
     }
 }
 
-fn json(value: &impl Serialize) -> Result<Bytes, StoreError> {
+pub(crate) fn json(value: &impl Serialize) -> Result<Bytes, StoreError> {
     serde_json::to_vec(value)
         .map(Bytes::from)
         .map_err(|error| StoreError::new(ErrorKind::Unsupported, error.to_string()))
@@ -102,7 +104,8 @@ fn json(value: &impl Serialize) -> Result<Bytes, StoreError> {
 impl Admin for Administration {
     fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes> {
         let store = self.store.as_ref().and_then(|store| Self::store(store, method, &argument, progress));
-        store.unwrap_or_else(|| {
+        let lock = || lock::call(self.lock.as_ref()?, method, &argument);
+        store.or_else(lock).unwrap_or_else(|| {
             let text = format!("no role of this daemon knows a call named \"{method}\"");
             Reply::ready(Err(StoreError::new(ErrorKind::Unsupported, text)))
         })

@@ -1,8 +1,8 @@
 //! Nacre's daemon: roles in one process, with one set of addresses for clients and the administration, one HTTP
 //! listener and one shutdown.
 //!
-//! The role `store` serves a store to clients; the role `reflect` reflects datagrams. A daemon has one of them, or
-//! both:
+//! The role `store` serves a store to clients, the role `lock` grants locks on bytes of its objects; the role `reflect`
+//! reflects datagrams. A daemon has any of them:
 //!
 //! ```
 //! use nacre_daemon::{Daemon, ServerOptions};
@@ -23,6 +23,7 @@
 mod administration;
 mod fullness;
 mod kept;
+mod lock;
 mod membership;
 mod metrics;
 mod options;
@@ -33,6 +34,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use nacre_lock::role::LockRole;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use nacre_reflect::forward::ForwardError;
@@ -45,13 +47,16 @@ use crate::administration::Administration;
 use crate::kept::{Kept, NoObjects};
 pub use crate::membership::MEMBERS_FILE;
 use crate::metrics::Sources;
-pub use crate::options::{FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, MAILBOX_BYTES_MIN, ServerOptions};
+pub use crate::options::{
+    FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, LOCK_STRIPE_BYTES_DEFAULT, MAILBOX_BYTES_MIN, ServerOptions,
+};
 use crate::shown::StorePart;
 pub use crate::signals::Signals;
 
 /// A running daemon. Dropping it stops it too, but discards any error.
 pub struct Daemon {
     server: Option<Server>,
+    lock: Option<LockRole>,
     reflector: Option<Reflector>,
     http: Option<Listener>,
     store: Option<Paced<Kept>>,
@@ -75,6 +80,9 @@ impl Daemon {
             http.check().map_err(http_error)?;
         }
         let listen = options.addresses()?;
+        if options.lock && options.store.is_none() {
+            return invalid("the role lock locks bytes of objects, and is for a daemon with the role store");
+        }
         if options.store.is_some() && listen.is_empty() {
             return invalid("the role store has to listen somewhere");
         }
@@ -90,7 +98,7 @@ impl Daemon {
             }
         };
         let requests = Arc::new(Requests::default());
-        let mut daemon = Daemon { server: None, reflector, http: None, store, requests };
+        let mut daemon = Daemon { server: None, lock: None, reflector, http: None, store, requests };
         daemon.server = match daemon.serve(options, listen, key, kept.as_ref()) {
             Err(error) if options.store.is_none() && options.listen_if_possible => {
                 tracing::warn!("{error}; this daemon has no administration, name an address for it");
@@ -104,7 +112,7 @@ impl Daemon {
 
     /// Serves clients and the administration, if there are addresses to listen on.
     fn serve(
-        &self,
+        &mut self,
         options: &ServerOptions,
         listen: Vec<Address>,
         key: Option<ClusterKey>,
@@ -114,7 +122,12 @@ impl Daemon {
             return Ok(None);
         }
         let membership = membership::settle(options, &listen, kept)?;
-        let administration = Administration { store: self.store.clone() };
+        self.lock = match kept {
+            Some(kept) if options.lock => Some(lock::start(options, &membership, kept)?),
+            _ => None,
+        };
+        let lock = self.lock.as_ref().map(LockRole::handle);
+        let administration = Administration { store: self.store.clone(), lock };
         let objects: Arc<dyn ObjectStore> = match &self.store {
             Some(store) => Arc::new(store.clone()),
             None => Arc::new(NoObjects),
@@ -125,6 +138,9 @@ impl Daemon {
             .with(AdminService::new(Arc::new(administration), requests));
         if let Some(reflector) = &self.reflector {
             services = services.with(ReflectService::new(reflector.handle()));
+        }
+        if let Some(lock) = &self.lock {
+            services = services.with(lock.service());
         }
         let serve = ServeOptions {
             listen,
@@ -148,6 +164,9 @@ impl Daemon {
             let (started, fullness) = (Instant::now(), Default::default());
             let sources = Sources { stats, requests, store, addresses, started, fullness };
             parts.push(Arc::new(StorePart(Arc::new(sources))));
+        }
+        if let Some(lock) = &self.lock {
+            parts.push(Arc::new(lock::LockPart(lock.handle())));
         }
         if let Some(reflector) = &self.reflector {
             parts.push(Arc::new(reflector.handle()));
@@ -187,7 +206,7 @@ impl Daemon {
     /// # Errors
     /// The reason why a role failed, earlier or while stopping; the other roles are stopped in good order in any case.
     pub fn stop(self) -> Result<(), StoreError> {
-        let Daemon { server, reflector, http, store, .. } = self;
+        let Daemon { server, lock, reflector, http, store, .. } = self;
         // Members are told while clients receive their last replies: neither waits for the other. Both need the store.
         let reflected = std::thread::scope(|scope| {
             let reflected = reflector.map(|reflector| scope.spawn(|| reflector.stop()));
@@ -197,6 +216,9 @@ impl Daemon {
             reflected.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(ReflectorError::Panicked)))
         });
         drop(http);
+        if let Some(lock) = lock {
+            lock.stop();
+        }
         let closed = store.map_or(Ok(()), |store| store.inner().close());
         reflected.map_err(reflector_error).and(closed)
     }

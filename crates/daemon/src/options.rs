@@ -13,6 +13,8 @@ use nacre_rpc::{Address, ServerLimits, SocketAccess};
 
 /// The default address of the HTTP listener.
 pub const HTTP_ADDRESS_DEFAULT: &str = "127.0.0.1:6471";
+/// The default number of bytes of a file in a row that are one lock server's.
+pub const LOCK_STRIPE_BYTES_DEFAULT: u64 = 64 << 10;
 /// The default folder of the store.
 pub const FOLDER_DEFAULT: &str = "nacre-data";
 
@@ -32,6 +34,13 @@ pub struct ServerOptions {
     /// The reflector to run, for the role `reflect`. Unless it has a store of its own, it keeps states and locations in
     /// the daemon's, or without one in memory.
     pub reflect: Option<nacre_reflect::server::ServerOptions>,
+    /// Whether to grant locks on the objects of the store, the role `lock`. Of several daemons in front of one store only
+    /// one may: they know nothing of each other's locks.
+    pub lock: bool,
+    /// The time after which the lock session of a client that is not heard of lapses.
+    pub lock_lease: Duration,
+    /// The bytes of a file in a row that are one lock server's, the same at all servers of a store.
+    pub lock_stripe_bytes: u64,
     /// The addresses to serve clients on: `unix:PATH`, or `HOST:PORT`, which needs `key` or `open`. If empty, the
     /// socket of the user that the server runs as: see [`nacre_rpc::socket::own_socket_for_server`].
     pub listen: Vec<String>,
@@ -104,6 +113,9 @@ impl Default for ServerOptions {
         Self {
             store: Some(Uri { engine: Engine::Folder(FOLDER_DEFAULT.into()), options: Default::default() }),
             reflect: None,
+            lock: false,
+            lock_lease: nacre_lock::server::Settings::default().lease,
+            lock_stripe_bytes: LOCK_STRIPE_BYTES_DEFAULT,
             listen: Vec::new(),
             listen_if_possible: false,
             socket_mode: format!("{SOCKET_MODE_DEFAULT:04o}"),

@@ -1,0 +1,250 @@
+//! The role `lock`: the daemon's lock server, its place among those of the store, its administration, and what it shows.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt, ready};
+use nacre::{Engine, Store, Uri};
+use nacre_lock::Stripe;
+use nacre_lock::message::SessionId;
+use nacre_lock::role::{Handle, HeldLock, LockRole, Options, Totals};
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use nacre_remote::Membership;
+use nacre_rpc::Address;
+use nacre_status::{Collector, DescriptorEncoder, Encoder, Metrics, Part, Section, Table};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::kept::Kept;
+use crate::options::ServerOptions;
+
+/// The name of the object with the server's records, unless another member keeps the object of that name.
+const LEDGER: &str = "nacre/locks";
+
+/// The largest number of requests in one reply: even with the longest names it fits into a frame.
+const LOCKS_MAX: usize = 8192;
+/// The number of requests that the status page shows.
+const SHOWN_MAX: usize = 100;
+
+/// Starts the lock server of a daemon. Blocks.
+pub(crate) fn start(
+    options: &ServerOptions,
+    membership: &Membership,
+    kept: &Kept,
+) -> Result<LockRole, StoreError> {
+    let servers = membership.members().names().len() as u32;
+    let server = membership.own() as u32;
+    LockRole::start(Options {
+        stripe: Stripe { bytes: options.lock_stripe_bytes, servers, server },
+        lease: options.lock_lease,
+        indexing: Default::default(),
+        records: Arc::new(kept.clone()),
+        ledger: ledger(membership)?,
+        objects: objects(options, membership, kept)?,
+    })
+}
+
+/// Returns the name of the object with the records: one that this member keeps.
+fn ledger(membership: &Membership) -> Result<ObjectId, StoreError> {
+    let mut name = LEDGER.to_owned();
+    for number in 1.. {
+        let object: ObjectId = name.parse()?;
+        if membership.keeps(&object) {
+            return Ok(object);
+        }
+        name = format!("{LEDGER}-{number}");
+    }
+    Err(StoreError::new(ErrorKind::Invalid, "no name of an object is this member's"))
+}
+
+/// Returns the store whose objects are fenced: this member's, and those of the other members behind their addresses.
+fn objects(
+    options: &ServerOptions,
+    membership: &Membership,
+    kept: &Kept,
+) -> Result<Arc<dyn ObjectStore>, StoreError> {
+    if membership.is_alone() {
+        return Ok(Arc::new(kept.clone()));
+    }
+    let names = membership.members().names();
+    let servers = names.iter().map(|name| name.parse()).collect::<Result<Vec<Address>, _>>()?;
+    let uri_options = nacre::Options { key: options.key.clone(), ..Default::default() };
+    let all = Store::open_apart(&Uri { engine: Engine::Servers(servers), options: uri_options })?;
+    Ok(Arc::new(AllMembers { own: kept.clone(), membership: membership.clone(), all }))
+}
+
+/// The objects of all members, as one of them reaches them.
+struct AllMembers {
+    own: Kept,
+    membership: Membership,
+    all: Store,
+}
+
+impl ObjectStore for AllMembers {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        match self.membership.keeps(object) {
+            true => self.own.apply(object, transaction),
+            false => self.all.apply(object, transaction),
+        }
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        ObjectStore::list(&self.all, after, limit)
+    }
+}
+
+/// The part of the requests to list.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LocksArgument {
+    after: Option<u64>,
+    limit: Option<usize>,
+}
+
+/// The session to break.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BreakArgument {
+    session: u64,
+}
+
+/// Answers a call about the lock server; `None` if the method is not one of its own.
+pub(crate) fn call(lock: &Handle, method: &str, argument: &Bytes) -> Option<Reply<Bytes>> {
+    let wrong = |error: serde_json::Error| StoreError::new(ErrorKind::Invalid, format!("{method}: {error}"));
+    let answer = match method {
+        "locks" => {
+            let argument: Result<LocksArgument, _> = match &argument[..] {
+                [] => Ok(LocksArgument::default()),
+                text => serde_json::from_slice(text),
+            };
+            argument.map_err(wrong).map(|LocksArgument { after, limit }| {
+                report(lock, after, limit.unwrap_or(LOCKS_MAX).min(LOCKS_MAX))
+            })
+        }
+        "break-lock-session" => {
+            let argument: Result<BreakArgument, _> = serde_json::from_slice(argument);
+            argument
+                .map_err(wrong)
+                .map(|BreakArgument { session }| json!({ "broken": lock.break_session(SessionId(session)) }))
+        }
+        _ => return None,
+    };
+    Some(Reply::ready(answer.and_then(|answer| crate::administration::json(&answer))))
+}
+
+fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
+    let (totals, locks) = (lock.totals(), lock.list(after, limit));
+    let next = if locks.len() == limit { locks.last().map(|lock| lock.request.key) } else { None };
+    let waits: Vec<[u64; 2]> =
+        lock.waits().into_iter().map(|(waiting, holder)| [waiting.0, holder.0]).collect();
+    json!({
+        "server": totals.place.server,
+        "servers": totals.place.servers,
+        "stripe_bytes": totals.place.stripe_bytes,
+        "epoch": totals.epoch,
+        "lease_ms": totals.lease.as_millis() as u64,
+        "in_grace": totals.in_grace,
+        "sessions": totals.sessions,
+        "requests": totals.requests,
+        "waiting": totals.waiting,
+        "locks": locks.iter().map(lock_json).collect::<Vec<_>>(),
+        "waits": waits,
+        "next": next,
+    })
+}
+
+fn lock_json(lock: &HeldLock) -> Value {
+    let request = &lock.request;
+    json!({
+        "file": &*request.file,
+        "session": request.session.0,
+        "request": request.request,
+        "mode": lock.mode(),
+        "state": lock.state(),
+        "offset": request.bounds.0,
+        "end": request.bounds.1,
+        "last_held": request.progress.last,
+        "next_wanted": request.progress.next,
+        "grant": { "epoch": request.token.epoch, "number": request.token.number },
+    })
+}
+
+/// The lock server as a part of the daemon's pages.
+pub(crate) struct LockPart(pub(crate) Handle);
+
+struct Source(Handle);
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Source(lock)")
+    }
+}
+
+impl Collector for Source {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Totals {
+            epoch,
+            in_grace,
+            sessions,
+            requests,
+            waiting,
+            calls,
+            grants,
+            refusals,
+            fences,
+            cycles,
+            ..
+        } = self.0.totals();
+        let mut encoder = Encoder::new(encoder);
+        encoder.gauge("epoch", "The lock server's epoch", epoch as f64)?;
+        encoder.gauge("in_grace", "1 in the grace period after a restart", f64::from(in_grace))?;
+        encoder.gauge("sessions", "Lock sessions", sessions as f64)?;
+        encoder.gauge("requests", "Lock requests that hold bytes or wait", requests as f64)?;
+        encoder.gauge("waiting", "Lock requests that wait", waiting as f64)?;
+        encoder.counter("calls", "Calls of clients", calls)?;
+        encoder.counter("grants", "Replies that told of held bytes", grants)?;
+        encoder.counter("refusals", "Calls that were refused", refusals)?;
+        encoder.counter("fences", "Fences raised against sessions that lapsed or were broken", fences)?;
+        encoder.counter("cycles", "Cycles of sessions that wait for each other", cycles)
+    }
+}
+
+impl Part for LockPart {
+    fn metrics(&self) -> BoxFuture<'_, Result<Metrics, String>> {
+        ready(Ok(Metrics { prefix: "nacre_lock", source: Box::new(Source(self.0.clone())) })).boxed()
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<(), String>> {
+        ready(Ok(())).boxed()
+    }
+
+    fn section(&self) -> BoxFuture<'_, Result<Section, String>> {
+        let totals = self.0.totals();
+        let mut section = Section { title: "lock".to_owned(), ..Section::default() };
+        let place = totals.place;
+        section.row("server", format!("{} of {}", place.server + 1, place.servers));
+        section.row("stripe", format!("{} bytes", place.stripe_bytes));
+        section.row("epoch", totals.epoch);
+        if totals.in_grace {
+            section.row("grace period", "only locks from before the restart are taken");
+        }
+        section.row("lease", format!("{} ms", totals.lease.as_millis()));
+        section.row("sessions", totals.sessions);
+        section.row("requests", format!("{}, {} of them waiting", totals.requests, totals.waiting));
+        section.row("fences raised", totals.fences);
+        let cells = |lock: &HeldLock| {
+            let request = &lock.request;
+            let bytes = format!("{}..{}", request.bounds.0, request.bounds.1);
+            let next = request.progress.next.map_or_else(|| "-".to_owned(), |next| next.to_string());
+            let (mode, state) = (lock.mode().to_owned(), lock.state().to_owned());
+            vec![request.file.to_string(), request.session.to_string(), mode, state, bytes, next]
+        };
+        section.tables.push(Table {
+            title: "locks".to_owned(),
+            heads: vec!["file", "session", "mode", "state", "bytes", "waits for byte"],
+            rows: self.0.list(None, SHOWN_MAX).iter().map(cells).collect(),
+        });
+        ready(Ok(section)).boxed()
+    }
+}
