@@ -68,7 +68,7 @@ impl Store {
         self.administer_with(method, Value::Null, progress).await
     }
 
-    async fn administer_with(
+    pub(crate) async fn administer_with(
         &self,
         method: &'static str,
         argument: Value,

@@ -50,6 +50,7 @@
 mod administration;
 mod blocking;
 mod engine;
+pub mod lock;
 mod object;
 mod pager;
 mod session;

@@ -23,6 +23,7 @@ pub struct Store {
     pub(crate) name: Arc<str>,
     /// The longest time for which a transfer that has begun waits for servers that are away.
     pub(crate) patience: Duration,
+    pub(crate) locks: Arc<crate::lock::Sessions>,
 }
 
 impl Store {
@@ -47,13 +48,13 @@ impl Store {
             }
             _ => Duration::ZERO,
         };
-        Ok(Store { objects: opened.objects(), opened, name: name.into(), patience })
+        Ok(Store { objects: opened.objects(), opened, name: name.into(), patience, locks: Arc::default() })
     }
 
     /// Creates a handle on an engine of the caller's own, with a name for it in messages.
     pub fn from_engine(engine: Arc<dyn ObjectStore>, name: &str) -> Store {
         let (objects, opened) = (engine.clone(), Opened::Other(engine));
-        Store { objects, opened, name: name.into(), patience: Duration::ZERO }
+        Store { objects, opened, name: name.into(), patience: Duration::ZERO, locks: Arc::default() }
     }
 
     /// Connects to the servers now, where there are any, instead of when they are first needed. Fails if none of

@@ -1,0 +1,423 @@
+//! Locks on the bytes of files.
+//!
+//! A *file* is locked by its name at the servers of a store; it is the object of the same name, and need not exist. A lock
+//! covers the bytes of an access pattern, exactly those, however many pieces they are.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), nacre::Error> {
+//! use nacre::lock::{Datatype, Mode};
+//!
+//! let store = nacre::open("nacre://localhost:6470")?;
+//! // Every fourth block of 4 KiB.
+//! let mine = Datatype::Bytes(4096).vector(1024, 1, 4).at(0);
+//! let lock = store.file("results")?.lock(mine, Mode::Exclusive).await?;
+//!
+//! // What is written through this handle is refused once the lock is lost.
+//! lock.store().object("results")?.write(0, vec![1; 4096]).await?;
+//! lock.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::executor::block_on;
+pub use nacre_lock::client::{Method, Protocol};
+pub use nacre_lock::remote::Request;
+use nacre_lock::remote::{Checker, Session};
+pub use nacre_lock::table::Mode;
+pub use nacre_lock::{
+    Block, Datatype, Description, Distribution, FileView, Member, Order, PatternError, Region,
+};
+use nacre_object::{
+    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
+};
+use nacre_rpc::client::LinkOptions;
+use serde_json::{Value, json};
+
+use crate::administration::Report;
+use crate::blocking::BlockingStore;
+use crate::engine::Opened;
+use crate::store::Store;
+
+/// Checks that a description can be locked.
+///
+/// # Errors
+///
+/// The reason why it has no normal form.
+pub fn check(description: &Description) -> Result<(), PatternError> {
+    nacre_lock::Pattern::new(description).map(|_| ())
+}
+
+/// The lock session of a store's handles: begun with the first lock, and again after it was lost.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    current: tokio::sync::Mutex<Option<Session>>,
+}
+
+impl Sessions {
+    async fn session(&self, store: &Store) -> Result<Session, StoreError> {
+        let Opened::Remote(remote) = &store.opened else {
+            let text = format!(
+                "{} has no lock servers: locks are granted by the servers of a store, nacre:// or unix:",
+                store.name()
+            );
+            return Err(StoreError::new(ErrorKind::Unsupported, text));
+        };
+        let mut current = self.current.lock().await;
+        if let Some(session) = current.as_ref().filter(|session| session.check().is_ok()) {
+            return Ok(session.clone());
+        }
+        let addresses = remote.addresses().await?;
+        let options = LinkOptions { features: 0, ..remote.link_options() };
+        let session = Session::begin(addresses, options).await?;
+        *current = Some(session.clone());
+        Ok(session)
+    }
+}
+
+impl Store {
+    /// Returns a handle on a file, whose bytes can be locked.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the name is not 1 to 255 bytes of UTF-8.
+    pub fn file(&self, name: impl AsRef<[u8]>) -> Result<File, StoreError> {
+        let name = nacre_lock::wire::file_name(name.as_ref())
+            .map_err(|why| StoreError::new(ErrorKind::Invalid, why))?;
+        Ok(File { store: self.clone(), name })
+    }
+
+    /// Returns the lock requests at every lock server: who holds which bytes, and who waits.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if the servers keep no locks.
+    pub async fn locks(&self) -> Result<Vec<Report>, StoreError> {
+        let mut all: Vec<Report> = Vec::new();
+        let mut after = Value::Null;
+        loop {
+            let pages = self.administer_with("locks", json!({ "after": after }), |_| ()).await?;
+            let mut next = Value::Null;
+            for page in pages {
+                // A server that has no more is asked again only if another one has.
+                if let Some(number) = page.report["next"].as_u64() {
+                    next = json!(next.as_u64().map_or(number, |least: u64| least.min(number)));
+                }
+                match all.iter_mut().find(|known| known.place == page.place) {
+                    None => all.push(page),
+                    Some(known) => merge(&mut known.report, page.report),
+                }
+            }
+            if next.is_null() {
+                return Ok(all);
+            }
+            after = next;
+        }
+    }
+
+    /// Takes a lock session's leases away at all servers. Its exclusive locks are released once it is fenced at the objects
+    /// that it may have written, its shared ones when its leases would have lapsed. Returns whether any server knew it.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if the servers keep no locks.
+    pub async fn break_lock_session(&self, session: u64) -> Result<bool, StoreError> {
+        let told = self.administer_with("break-lock-session", json!({ "session": session }), |_| ()).await?;
+        Ok(told.iter().any(|part| part.report["broken"] == true))
+    }
+
+    /// Ends the lock session of this store's handles: all its locks are released. Waits until the servers that can be
+    /// reached know it. Without this, the end of a program leaves its session to lapse.
+    pub async fn end_locks(&self) {
+        let session = self.locks.current.lock().await.take();
+        if let Some(session) = session {
+            session.end().await;
+        }
+    }
+}
+
+/// Adds the requests of a further page to those of the pages before.
+fn merge(known: &mut Value, page: Value) {
+    let Value::Object(mut page) = page else { return };
+    let Some(Value::Array(more)) = page.remove("locks") else { return };
+    if let Some(locks) = known["locks"].as_array_mut() {
+        for lock in more {
+            let is =
+                |other: &Value| other["session"] == lock["session"] && other["request"] == lock["request"];
+            // Pages of several servers begin at the least place of all, so some come twice.
+            if !locks.iter().rev().take(LOOK_BACK).any(is) {
+                locks.push(lock);
+            }
+        }
+    }
+    known["next"] = Value::Null;
+}
+
+/// The number of requests at the end of a listing that are compared with those of the next page.
+const LOOK_BACK: usize = 8192;
+
+/// A file whose bytes can be locked.
+#[derive(Clone, Debug)]
+pub struct File {
+    store: Store,
+    name: Arc<str>,
+}
+
+impl File {
+    /// Returns the file's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Locks bytes, and waits for those that others hold. If the future is dropped the wait ends, and nothing stays
+    /// locked.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if the description has no normal form, `Unavailable` if a lock server cannot be reached, `Unsupported` if
+    /// the store has none, `Closed` if the lock session is lost meanwhile, `OutOfSpace` if a limit of a server is reached.
+    pub async fn lock(&self, bytes: impl Into<Description>, mode: Mode) -> Result<Lock, StoreError> {
+        self.lock_by(&Request::new(bytes, mode)).await
+    }
+
+    /// Locks bytes if nobody else holds any of them in a conflicting mode; `None` if somebody does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`File::lock`].
+    pub async fn try_lock(
+        &self,
+        bytes: impl Into<Description>,
+        mode: Mode,
+    ) -> Result<Option<Lock>, StoreError> {
+        self.lock_if_had(Request::new(bytes, mode).without_wait()).await
+    }
+
+    /// Locks bytes, and waits at most for some time for those that others hold; `None` if they still hold some then.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`File::lock`].
+    pub async fn lock_within(
+        &self,
+        bytes: impl Into<Description>,
+        mode: Mode,
+        wait: Duration,
+    ) -> Result<Option<Lock>, StoreError> {
+        self.lock_if_had(Request::new(bytes, mode).wait(wait)).await
+    }
+
+    async fn lock_if_had(&self, request: Request) -> Result<Option<Lock>, StoreError> {
+        match self.lock_by(&request).await {
+            Ok(lock) => Ok(Some(lock)),
+            Err(error) if error.kind == ErrorKind::Busy => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Locks bytes by a method and a protocol of the caller's choice.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`File::lock`], and `Busy` if others hold some of the bytes for longer than the request waits.
+    pub async fn lock_by(&self, request: &Request) -> Result<Lock, StoreError> {
+        let failed = |error: StoreError| {
+            error.context(format_args!("cannot lock \"{}\" of {}", self.name, self.store.name()))
+        };
+        let session = self.store.locks.session(&self.store).await.map_err(failed)?;
+        let lock = session.lock(self.name.as_bytes(), request).await;
+        let lock = lock.map_err(|error| failed(error.into()))?;
+        Ok(Lock { store: self.store.clone(), lock })
+    }
+}
+
+/// Locked bytes of a file. Released by [`Lock::release`], or when it is dropped.
+///
+/// A lock can be lost before: if the lease of its session cannot be renewed in time, or an administrator breaks the
+/// session. What goes through [`Lock::store`] then fails: at once by the client's own clock, and at the store, which is told
+/// before anybody else is granted the bytes.
+#[must_use]
+pub struct Lock {
+    store: Store,
+    lock: nacre_lock::remote::Lock,
+}
+
+impl Lock {
+    /// Returns the fencing token: the number of the session, for [`Store::for_session`].
+    pub fn token(&self) -> u64 {
+        self.lock.token()
+    }
+
+    /// Checks that the lock is held.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if it is lost.
+    pub fn check(&self) -> Result<(), StoreError> {
+        self.lock.check().map_err(StoreError::from)
+    }
+
+    /// Waits until the lock is lost. Returns the error.
+    pub async fn lost(&self) -> StoreError {
+        self.lock.checker().lost().await.into()
+    }
+
+    /// Returns a handle on the store that acts under the lock: everything through it fails once the lock is lost. The lock
+    /// keeps out only changes of other holders of locks, so all programs that share bytes are to lock them.
+    pub fn store(&self) -> Store {
+        let store = self.store.for_session(self.token());
+        let (inner, checker) = (store.objects.clone(), self.lock.checker());
+        Store { objects: Arc::new(UnderLock { inner, checker }), ..store }
+    }
+
+    /// Releases the lock, and waits until the servers know it. Replies to what was written under it are to be awaited before.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if it was lost before.
+    pub async fn release(self) -> Result<(), StoreError> {
+        self.lock.release().await.map_err(StoreError::from)
+    }
+}
+
+impl std::fmt::Debug for Lock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lock(session {})", self.token())
+    }
+}
+
+/// A store that is used as long as a lock is held.
+struct UnderLock {
+    inner: Arc<dyn ObjectStore>,
+    checker: Checker,
+}
+
+impl UnderLock {
+    fn guarded<T>(&self, act: impl FnOnce() -> Reply<T>) -> Reply<T> {
+        match self.checker.check() {
+            Ok(()) => act(),
+            Err(error) => Reply::ready(Err(error.into())),
+        }
+    }
+}
+
+impl ObjectStore for UnderLock {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        self.guarded(|| self.inner.apply(object, transaction))
+    }
+
+    fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
+        self.guarded(|| self.inner.apply_once(object, transaction, once))
+    }
+
+    fn window(&self) -> Option<WindowPosition> {
+        self.inner.window()
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.guarded(|| self.inner.list(after, limit))
+    }
+
+    fn limits(&self) -> Reply<Limits> {
+        self.inner.limits()
+    }
+}
+
+/// A [`File`] whose calls block the calling thread.
+#[derive(Clone, Debug)]
+pub struct BlockingFile {
+    file: File,
+}
+
+/// A [`Lock`] whose calls block the calling thread.
+#[derive(Debug)]
+#[must_use]
+pub struct BlockingLock {
+    lock: Lock,
+}
+
+impl BlockingStore {
+    /// Returns a handle on a file. See [`Store::file`].
+    pub fn file(&self, name: impl AsRef<[u8]>) -> Result<BlockingFile, StoreError> {
+        Ok(BlockingFile { file: self.nonblocking().file(name)? })
+    }
+
+    /// Returns the lock requests at every lock server. See [`Store::locks`].
+    pub fn locks(&self) -> Result<Vec<Report>, StoreError> {
+        block_on(self.nonblocking().locks())
+    }
+
+    /// Takes a lock session's leases away. See [`Store::break_lock_session`].
+    pub fn break_lock_session(&self, session: u64) -> Result<bool, StoreError> {
+        block_on(self.nonblocking().break_lock_session(session))
+    }
+
+    /// Ends the lock session of this store's handles. See [`Store::end_locks`].
+    pub fn end_locks(&self) {
+        block_on(self.nonblocking().end_locks());
+    }
+}
+
+impl BlockingFile {
+    /// Returns the file's name.
+    pub fn name(&self) -> &str {
+        self.file.name()
+    }
+
+    /// Locks bytes. See [`File::lock`].
+    pub fn lock(&self, bytes: impl Into<Description>, mode: Mode) -> Result<BlockingLock, StoreError> {
+        block_on(self.file.lock(bytes, mode)).map(BlockingLock::new)
+    }
+
+    /// Locks bytes if nobody else holds any. See [`File::try_lock`].
+    pub fn try_lock(
+        &self,
+        bytes: impl Into<Description>,
+        mode: Mode,
+    ) -> Result<Option<BlockingLock>, StoreError> {
+        Ok(block_on(self.file.try_lock(bytes, mode))?.map(BlockingLock::new))
+    }
+
+    /// Locks bytes within some time. See [`File::lock_within`].
+    pub fn lock_within(
+        &self,
+        bytes: impl Into<Description>,
+        mode: Mode,
+        wait: Duration,
+    ) -> Result<Option<BlockingLock>, StoreError> {
+        Ok(block_on(self.file.lock_within(bytes, mode, wait))?.map(BlockingLock::new))
+    }
+
+    /// Locks bytes by a method and a protocol. See [`File::lock_by`].
+    pub fn lock_by(&self, request: &Request) -> Result<BlockingLock, StoreError> {
+        block_on(self.file.lock_by(request)).map(BlockingLock::new)
+    }
+}
+
+impl BlockingLock {
+    fn new(lock: Lock) -> Self {
+        Self { lock }
+    }
+
+    /// Returns the fencing token. See [`Lock::token`].
+    pub fn token(&self) -> u64 {
+        self.lock.token()
+    }
+
+    /// Checks that the lock is held. See [`Lock::check`].
+    pub fn check(&self) -> Result<(), StoreError> {
+        self.lock.check()
+    }
+
+    /// Returns a handle on the store that acts under the lock. See [`Lock::store`].
+    pub fn store(&self) -> BlockingStore {
+        self.lock.store().blocking()
+    }
+
+    /// Releases the lock. See [`Lock::release`].
+    pub fn release(self) -> Result<(), StoreError> {
+        block_on(self.lock.release())
+    }
+}
