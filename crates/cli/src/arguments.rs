@@ -74,6 +74,16 @@ pub struct Common {
         help_heading = "For every command"
     )]
     pub key: Option<PathBuf>,
+    /// Act for this lock session: changes of objects at which it is fenced are refused
+    #[arg(
+        long,
+        global = true,
+        value_name = "SESSION",
+        env = crate::session::FENCE_VARIABLE,
+        hide_env_values = true,
+        help_heading = "For every command"
+    )]
+    pub fence: Option<u64>,
     /// Print JSON
     #[arg(long, global = true, help_heading = "For every command")]
     pub json: bool,
@@ -98,6 +108,8 @@ pub enum Command {
     Scrub(administration::ScrubArgs),
     Compact(administration::CompactArgs),
     CopyObjects(copy::Args),
+    Lock(lock::Args),
+    Locks(locks::Args),
     Walk(Box<nacre_walk::command::Args>),
     Copy(copy_tree::Args),
     Remove(remove::Args),

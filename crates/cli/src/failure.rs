@@ -16,6 +16,13 @@ pub enum Failure {
     Usage(String),
     /// A guard did not hold. Exit code 3.
     Refused(Refused),
+    /// A command that was run ended with this code, or could not be run for this reason.
+    Command {
+        /// The exit code.
+        code: u8,
+        /// The message, if there is something to say.
+        sentence: Option<String>,
+    },
     /// The reader of the output is gone, which is not an error. Exit code 0, without a message.
     Unread,
 }
@@ -36,6 +43,8 @@ impl Failure {
     pub fn report(self, json: bool) -> ExitCode {
         let (sentence, code) = match self {
             Failure::Unread => return ExitCode::SUCCESS,
+            Failure::Command { code, sentence: None } => return ExitCode::from(code),
+            Failure::Command { code, sentence: Some(sentence) } => (sentence, code),
             Failure::Failed(sentence) => (sentence, 1),
             Failure::Usage(sentence) => (sentence, 2),
             Failure::Refused(refused) => {

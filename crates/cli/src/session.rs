@@ -10,6 +10,9 @@ use crate::failure::{Failure, advise_for_ceph};
 /// The environment variable that names the store.
 pub const STORE_VARIABLE: &str = "NACRE_STORE";
 
+/// The environment variable with the number of the lock session that commands act for.
+pub const FENCE_VARIABLE: &str = "NACRE_FENCE";
+
 /// The purpose for which a command opens a store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -23,6 +26,7 @@ pub enum Purpose {
 pub struct Session {
     uri: String,
     key: Option<PathBuf>,
+    fence: Option<u64>,
     /// Whether to print JSON.
     pub json: bool,
 }
@@ -34,7 +38,8 @@ impl Session {
         let uri = common.store.clone().or_else(named);
         // The default is never a port of this machine, on which any user could listen.
         let default = || format!("unix:{}", nacre_rpc::socket::own_socket().display());
-        Self { uri: uri.unwrap_or_else(default), key: common.key.clone(), json: common.json }
+        let uri = uri.unwrap_or_else(default);
+        Self { uri, key: common.key.clone(), fence: common.fence, json: common.json }
     }
 
     /// Returns the file with the cluster's key.
@@ -82,7 +87,11 @@ impl Session {
             }
             nacre::Engine::Rados(_) => advise_for_ceph(),
         }
-        Ok(Store::open(&uri)?)
+        let store = Store::open(&uri)?;
+        Ok(match self.fence {
+            Some(session) => store.for_session(session),
+            None => store,
+        })
     }
 
     /// Returns an object of the store with one of its forks, for reading.

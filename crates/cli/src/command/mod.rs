@@ -8,6 +8,8 @@ pub mod extents;
 pub mod fence;
 pub mod keygen;
 pub mod keys;
+pub mod lock;
+pub mod locks;
 pub mod ls;
 pub mod read;
 pub mod reflect;
@@ -62,6 +64,8 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Scrub(args) => administration::scrub(session, args).await,
         Command::Compact(args) => administration::compact(session, args).await,
         Command::CopyObjects(args) => copy::run(session, args).await,
+        Command::Lock(args) => lock::run(session, args).await,
+        Command::Locks(args) => locks::run(session, args).await,
         Command::Serve(_)
         | Command::Copy(_)
         | Command::Remove(_)

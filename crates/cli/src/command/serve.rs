@@ -43,6 +43,8 @@ pub struct Args {
 pub enum Role {
     /// Serve a store to clients
     Store,
+    /// Grant locks on the store's objects
+    Lock,
     /// Reflect datagrams
     Reflect,
 }
@@ -50,9 +52,16 @@ pub enum Role {
 /// The settings that both the command line and the file may contain.
 #[derive(clap::Args, Clone, Debug)]
 struct Settings {
-    /// The daemon's roles; one process has any of them together
-    #[arg(long, value_name = "ROLE", value_delimiter = ',', value_enum, default_value = "store")]
+    /// The daemon's roles; one process has any of them together [default: store,lock; store alone in front of another store,
+    /// unless --members names the daemons in front of it]
+    #[arg(long, value_name = "ROLE", value_delimiter = ',', value_enum)]
     roles: Vec<Role>,
+    /// Time after which the locks of a client that is not heard of are taken away, 500ms to 1h [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    lock_lease: Option<Time>,
+    /// Bytes of a file in a row that are one lock server's; the same at all servers of the store [default: 64KiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    lock_stripe: Option<u64>,
     /// A setting of the role reflect: a flag of "nacre reflect serve" without its dashes, as in listen=0.0.0.0:7400; may be
     /// given several times. In the file, settings of the role are in the part "reflect"
     #[arg(long, value_name = "NAME[=VALUE]")]
@@ -132,7 +141,7 @@ struct Settings {
 impl Settings {
     /// Converts the settings to the daemon's options.
     fn options(self, common: &Common) -> Result<ServerOptions, Failure> {
-        let has = |role| self.roles.contains(&role);
+        let has = |role| self.roles.contains(&role) || self.roles.is_empty() && role == Role::Store;
         let default = ServerOptions::default();
         let store = match &common.store {
             Some(store) if has(Role::Store) => Some(store_uri(store, common)?),
@@ -144,6 +153,12 @@ impl Settings {
                 return Err(Failure::Usage(text));
             }
             None => default.store.clone().filter(|_| has(Role::Store)),
+        };
+        let lock = match &store {
+            _ if !self.roles.is_empty() => has(Role::Lock),
+            // Several of them would know nothing of each other's locks.
+            Some(Uri { engine: Engine::Servers(_) | Engine::Rados(_), .. }) => !self.members.is_empty(),
+            store => store.is_some(),
         };
         let reflect = match has(Role::Reflect) {
             true => Some(reflect_options(&self.reflect, common)?),
@@ -165,6 +180,9 @@ impl Settings {
         let mut options = ServerOptions {
             store,
             reflect,
+            lock,
+            lock_lease: self.lock_lease.map_or(default.lock_lease, |time| time.0),
+            lock_stripe_bytes: self.lock_stripe.unwrap_or(default.lock_stripe_bytes),
             listen: self.listen,
             open: self.open,
             socket_mode: self.socket_mode.unwrap_or(default.socket_mode.clone()),
@@ -276,7 +294,7 @@ mod tests {
 
     fn options(words: &[&str], store: Option<&str>) -> Result<ServerOptions, Failure> {
         let line = Line::try_parse_from([&["serve"], words].concat()).unwrap();
-        let common = Common { store: store.map(str::to_owned), key: None, json: false };
+        let common = Common { store: store.map(str::to_owned), key: None, fence: None, json: false };
         line.args.settings.options(&common)
     }
 

@@ -1,0 +1,350 @@
+//! Locks by the command line: processes that lock interleaved bytes of one file, by one server or several.
+
+mod harness;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use harness::{PATIENCE, Server, folder, program, run_with, wait};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A pattern of every 64th byte.
+const EVERY_64TH: &str = "vector(count=1024, block=1, stride=64)";
+
+/// A command that holds a lock until the file `until` exists, and then ends with code 0. It makes the file `held` when it
+/// has the lock.
+struct Holder {
+    child: Child,
+}
+
+impl Holder {
+    #[track_caller]
+    fn start(mut command: Command, flags: &[&str], held: &Path, until: &Path) -> Holder {
+        let script =
+            format!("touch '{}'; while ! test -e '{}'; do sleep 0.02; done", held.display(), until.display());
+        command.args(flags).args(["--", "sh", "-c", &script]);
+        let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        Holder { child }
+    }
+
+    #[track_caller]
+    fn ends_well(mut self) {
+        let status = wait(&mut self.child, PATIENCE);
+        assert!(status.success(), "{status}");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32).unwrap()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It may have been reaped already, in which case this does nothing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits for a condition.
+#[track_caller]
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The lock requests that a server lists.
+#[track_caller]
+fn locks(server: &Server) -> Vec<Value> {
+    let parts = server.run(["--json", "locks"]).json();
+    let parts = parts.as_array().unwrap().iter();
+    parts.flat_map(|part| part["report"]["locks"].as_array().unwrap().clone()).collect()
+}
+
+fn interleaved(command: impl Fn(&[&str]) -> Command, listed: impl Fn() -> Vec<Value>) {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let shifted = "view(displacement=1, of=vector(count=1024, block=1, stride=64))";
+    let lock = command(&["lock", "results"]);
+    let one = Holder::start(lock, &["--pattern", EVERY_64TH], &path("one"), &path("end"));
+    // Another one takes the bytes between them at the same time.
+    let two =
+        Holder::start(command(&["lock", "results", "--pattern", shifted]), &[], &path("two"), &path("end"));
+    eventually("both hold their bytes", || path("one").exists() && path("two").exists());
+    let held = listed();
+    assert_eq!(held.len(), 2, "{held:?}");
+    assert!(held.iter().all(|lock| lock["state"] == "held" && lock["mode"] == "exclusive"), "{held:?}");
+    // A third one wants a byte of the first.
+    let third = ["lock", "results", "--pattern", "range(offset=6400, length=1)"];
+    let refused = run_with(command(&[&third[..], &["--try", "-E", "7", "--", "true"]].concat()), b"");
+    refused.failed(7, &["others hold some of the bytes"]);
+    let late = run_with(command(&[&third[..], &["--wait", "50ms", "--", "true"]].concat()), b"");
+    late.failed(1, &["others held some of the bytes"]);
+    let waiting = Holder::start(command(&third), &[], &path("three"), &path("end"));
+    eventually("it waits", || listed().iter().any(|lock| lock["state"] == "waits"));
+    assert!(!path("three").exists());
+    std::fs::write(path("end"), "").unwrap();
+    for holder in [one, two, waiting] {
+        holder.ends_well();
+    }
+    assert!(path("three").exists());
+    assert_eq!(listed(), Vec::<Value>::new());
+}
+
+#[test]
+fn interleaved_vectors_are_locked_at_once_over_a_unix_socket() {
+    let server = Server::in_memory();
+    interleaved(|words| server.command(words), || locks(&server));
+}
+
+#[test]
+fn interleaved_vectors_are_locked_at_once_over_tcp_with_a_key() {
+    let folder = folder();
+    let key = folder.path().join("key");
+    let mut keygen = program();
+    keygen.arg("keygen").arg(&key);
+    run_with(keygen, b"").ok();
+    let key = key.to_str().unwrap();
+    let server = Server::listen("127.0.0.1:0", "mem:", &["--key", key]);
+    let command = |words: &[&str]| {
+        let mut command = server.command(words);
+        command.env("NACRE_KEY", key);
+        command
+    };
+    let listed = || {
+        let parts = run_with(command(&["--json", "locks"]), b"").json();
+        parts[0]["report"]["locks"].as_array().unwrap().clone()
+    };
+    interleaved(command, listed);
+}
+
+/// A pattern and a command that ends at once.
+fn with_lock(server: &Server, flags: &[&str], words: &[&str]) -> harness::Ended {
+    server.run([&["lock", "f"][..], flags, &["--"], words].concat())
+}
+
+#[test]
+fn exit_codes_are_those_of_the_command() {
+    let server = Server::in_memory();
+    assert_eq!(with_lock(&server, &[], &["sh", "-c", "echo $NACRE_FENCE"]).text(), "1");
+    assert_eq!(with_lock(&server, &["--shared"], &["sh", "-c", "exit 17"]).code, 17);
+    assert_eq!(with_lock(&server, &[], &["sh", "-c", "kill -9 $$"]).code, 128 + 9);
+    with_lock(&server, &[], &["/nowhere/at/all"]).failed(127, &["cannot run /nowhere/at/all"]);
+    with_lock(&server, &[], &["/etc"]).failed(126, &["cannot run /etc"]);
+    for (pattern, part) in [
+        ("vector(count=3, stride)", "at character"),
+        ("range(offset=0)", "length"),
+        ("vector(count=4611686018427387904, stride=1024)", "2^63"),
+    ] {
+        let ended = with_lock(&server, &["--pattern", pattern], &["true"]);
+        assert!(ended.code == 2 && ended.stderr.contains(part), "{ended:?}");
+    }
+    let ended = with_lock(&server, &["--method", "posix", "--protocol", "two-phase"], &["true"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert_eq!(locks(&server), Vec::<Value>::new(), "every session has ended");
+}
+
+#[test]
+fn readers_share_bytes_that_a_writer_waits_for() {
+    let (server, folder) = (Server::in_memory(), folder());
+    let path = |name: &str| folder.path().join(name);
+    let lock = || server.command(["lock", "f"]);
+    let one = Holder::start(lock(), &["--shared"], &path("one"), &path("end"));
+    let two = Holder::start(lock(), &["--shared"], &path("two"), &path("end"));
+    eventually("both read", || path("one").exists() && path("two").exists());
+    let writer = Holder::start(lock(), &[], &path("three"), &path("end"));
+    eventually("the writer waits", || locks(&server).iter().any(|lock| lock["state"] == "waits"));
+    // A reader that comes later does not pass it.
+    with_lock(&server, &["--shared", "--try"], &["true"]).failed(1, &["others hold"]);
+    std::fs::write(path("end"), "").unwrap();
+    [one, two, writer].into_iter().for_each(Holder::ends_well);
+}
+
+/// The session that holds a lock on a server.
+fn holder(server: &Server) -> u64 {
+    locks(server).iter().find(|lock| lock["state"] == "held").unwrap()["session"].as_u64().unwrap()
+}
+
+#[test]
+fn what_a_killed_client_held_goes_to_the_next_and_its_session_is_fenced() {
+    let (server, folder) = (Server::start("mem:", &["--lock-lease", "1s"]), folder());
+    let path = |name: &str| folder.path().join(name);
+    let mut killed = Holder::start(server.command(["lock", "f"]), &[], &path("held"), &path("end"));
+    eventually("it holds", || path("held").exists());
+    let session = holder(&server).to_string();
+    server.run(["write", "f", "before", "--fence", &session]).ok();
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    let next = with_lock(&server, &[], &["sh", "-c", "echo $NACRE_FENCE"]).text();
+    assert!(next.parse::<u64>().unwrap() > session.parse().unwrap());
+    server.run(["write", "f", "after", "--fence", &session]).failed(1, &["is fenced"]);
+    server.run(["write", "f", "after", "--fence", &next]).ok();
+    assert_eq!(server.run(["--json", "stat", "f"]).json()["fenced_sessions"], 1);
+    std::fs::write(path("end"), "").unwrap();
+}
+
+#[test]
+fn a_client_that_was_stopped_for_longer_than_its_lease_writes_nothing_more() {
+    let (server, folder) = (Server::start("mem:", &["--lock-lease", "1s"]), folder());
+    let path = |name: &str| folder.path().join(name);
+    let nacre = env!("CARGO_BIN_EXE_nacre");
+    // The command itself is not stopped, and knows nothing of its lock's loss.
+    let script = format!(
+        "trap '' TERM; touch '{0}/held'; while ! test -e '{0}/go'; do sleep 0.02; done; \
+         '{nacre}' write f stale 2>'{0}/said'; echo $? >'{0}/code.new'; mv '{0}/code.new' '{0}/code'",
+        folder.path().display()
+    );
+    let mut command = server.command(["lock", "f", "--", "sh", "-c", &script]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stopped = Holder { child };
+    eventually("it holds", || path("held").exists());
+    kill_process(stopped.pid(), Signal::STOP).unwrap();
+    with_lock(&server, &[], &[nacre, "write", "f", "fresh"]).ok();
+    std::fs::write(path("go"), "").unwrap();
+    eventually("it has written", || path("code").exists());
+    assert_eq!(std::fs::read_to_string(path("code")).unwrap(), "1\n");
+    assert!(std::fs::read_to_string(path("said")).unwrap().contains("is fenced"));
+    kill_process(stopped.pid(), Signal::CONT).unwrap();
+    assert_eq!(wait(&mut stopped.child, PATIENCE).code(), Some(1), "it says that its lock is lost");
+    assert_eq!(server.run(["read", "f"]).text(), "fresh");
+}
+
+#[test]
+fn a_restarted_server_learns_who_holds_what_and_serves_those_who_wait() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let address = format!("unix:{}", path("socket").display());
+    let store = harness::file(&path("store"));
+    // Long enough for a server that starts on a busy machine: who cannot renew its lease gives up by its own clock.
+    let start = || Server::listen(&address, &store, &["--lock-lease", "5s"]);
+    let server = start();
+    let holder = Holder::start(server.command(["lock", "f"]), &[], &path("one"), &path("end"));
+    eventually("it holds", || path("one").exists());
+    let waiting = Holder::start(server.command(["lock", "f"]), &[], &path("two"), &path("end"));
+    eventually("the other waits", || locks(&server).iter().any(|lock| lock["state"] == "waits"));
+    server.kill();
+    let server = start();
+    // Nothing is granted before those who held something could say so.
+    with_lock(&server, &["--wait", "7s"], &["true"]).failed(1, &["others held"]);
+    let listed = locks(&server);
+    assert!(listed.iter().any(|lock| lock["state"] == "held"), "{listed:?}");
+    assert!(listed.iter().any(|lock| lock["state"] == "waits"), "{listed:?}");
+    assert!(!path("two").exists());
+    std::fs::write(path("end"), "").unwrap();
+    holder.ends_well();
+    waiting.ends_well();
+    assert!(path("two").exists());
+    // One that ends without sessions needs no grace period.
+    server.stop(Signal::TERM);
+    let server = start();
+    with_lock(&server, &["--try"], &["true"]).ok();
+}
+
+#[test]
+fn who_does_not_come_back_to_a_restarted_server_is_fenced() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let address = format!("unix:{}", path("socket").display());
+    let store = harness::file(&path("store"));
+    let start = || Server::listen(&address, &store, &["--lock-lease", "1s"]);
+    let server = start();
+    let mut gone = Holder::start(server.command(["lock", "f"]), &[], &path("one"), &path("end"));
+    eventually("it holds", || path("one").exists());
+    let session = holder(&server).to_string();
+    gone.child.kill().unwrap();
+    gone.child.wait().unwrap();
+    server.kill();
+    let server = start();
+    with_lock(&server, &[], &["true"]).ok();
+    server.run(["write", "f", "late", "--fence", &session]).failed(1, &["is fenced"]);
+    std::fs::write(path("end"), "").unwrap();
+}
+
+#[test]
+fn an_administrator_breaks_a_session() {
+    let (server, folder) = (Server::in_memory(), folder());
+    let path = |name: &str| folder.path().join(name);
+    let mut broken = Holder::start(server.command(["lock", "f"]), &[], &path("one"), &path("end"));
+    eventually("it holds", || path("one").exists());
+    let session = holder(&server).to_string();
+    server.run(["locks", "break", "4711"]).failed(1, &["no lock session 4711"]);
+    server.run(["locks", "break", &session]).ok();
+    with_lock(&server, &["--wait", "5s"], &["true"]).ok();
+    server.run(["write", "f", "late", "--fence", &session]).failed(1, &["is fenced"]);
+    // Its command is told to end when it learns that.
+    assert_eq!(wait(&mut broken.child, PATIENCE).code(), Some(1));
+}
+
+#[test]
+fn several_servers_share_the_bytes_of_a_file() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let (servers, uri) = Server::together(folder.path(), &["mem:", "mem:", "mem:"], &["--lock-lease", "1s"]);
+    let command = |words: &[&str]| {
+        let mut command = program();
+        command.env("NACRE_STORE", &uri).args(words);
+        command
+    };
+    // A byte of every stripe of every server.
+    let pattern = ["--pattern", "vector(count=300, block=1, stride=65536)"];
+    for protocol in ["two-phase", "one-try", "alt-try"] {
+        let words = [&["lock", "f", "--protocol", protocol][..], &pattern, &["--", "true"]].concat();
+        run_with(command(&words), b"").ok();
+    }
+    let mut holder = Holder::start(command(&["lock", "f"]), &pattern, &path("one"), &path("end"));
+    eventually("it holds", || path("one").exists());
+    let parts = run_with(command(&["--json", "locks"]), b"").json();
+    let held: Vec<usize> = parts
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| part["report"]["locks"].as_array().unwrap().len())
+        .collect();
+    assert_eq!(held, [1, 1, 1]);
+    let session = parts[0]["report"]["locks"][0]["session"].to_string();
+    let others = ["lock", "f", "--pattern", "range(offset=65537, length=65535)", "--try", "--", "true"];
+    run_with(command(&others), b"").ok();
+    let its = ["lock", "f", "--pattern", "range(offset=65536, length=1)", "--try", "--", "true"];
+    run_with(command(&its), b"").failed(1, &["others hold"]);
+    // The fence goes to the one server that keeps the object, whichever server granted the bytes.
+    holder.child.kill().unwrap();
+    holder.child.wait().unwrap();
+    run_with(command(&["lock", "f", "--", "true"]), b"").ok();
+    run_with(command(&["write", "f", "late", "--fence", &session]), b"").failed(1, &["is fenced"]);
+    std::fs::write(path("end"), "").unwrap();
+    drop(servers);
+}
+
+#[test]
+fn a_store_without_lock_servers_says_so() {
+    let server = Server::start("mem:", &["--roles", "store"]);
+    with_lock(&server, &[], &["true"]).failed(1, &["without the role lock"]);
+    let folder = folder();
+    let mut command = program();
+    command.args(["lock", "f", "--store", &harness::file(&folder.path().join("s")), "--", "true"]);
+    let ended = run_with(command, b"");
+    assert_eq!(ended.code, 1, "{ended:?}");
+}
+
+#[test]
+fn the_pages_show_locks() {
+    let server = Server::start("mem:", &["--http", "127.0.0.1:0"]);
+    let pages = server.ready["http"].as_str().unwrap().to_owned();
+    // It ends when its input does.
+    let mut command = server.command(["lock", "f", "--", "sh", "-c", "cat"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    eventually("it holds", || locks(&server).iter().any(|lock| lock["state"] == "held"));
+    let (_, metrics) = harness::reflect::http(&pages, "GET", "/metrics", "");
+    for line in ["nacre_lock_sessions 1.0", "nacre_lock_requests 1.0", "nacre_lock_waiting 0.0"] {
+        assert!(metrics.lines().any(|other| other == line), "{line} is not in\n{metrics}");
+    }
+    let (_, page) = harness::reflect::http(&pages, "GET", "/", "");
+    assert!(page.contains("<h2>lock</h2>") && page.contains("exclusive"), "{page}");
+    drop(child.stdin.take());
+    assert!(wait(&mut child, PATIENCE).success());
+}
