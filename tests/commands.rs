@@ -149,19 +149,19 @@ impl Usage for harness::Ended {
 fn a_session_that_is_fenced_changes_nothing_more() {
     let server = Server::in_memory();
     server.run(["fence", "a", "7"]).failed(1, &["\"a\" does not exist"]);
-    server.run(["write", "a", "from 7", "--session", "7"]).ok();
+    server.run(["write", "a", "from 7", "--fence", "7"]).ok();
     let version: u64 = server.run(["fence", "a", "7"]).text().parse().unwrap();
     assert!(server.run(["stat", "a"]).text().contains(&format!("version {version}, ")));
     server
-        .run(["write", "a", "late", "--session", "7"])
+        .run(["write", "a", "late", "--fence", "7"])
         .failed(1, &["session 7 is fenced", "nothing was changed"]);
-    server.run(["write", "a", "from 6", "--session", "6"]).ok();
+    server.run(["write", "a", "from 6", "--fence", "6"]).ok();
     let stat = server.run(["stat", "a", "--json"]).json();
     assert_eq!((&stat["fence"], &stat["fenced_sessions"]), (&json!(0), &json!(1)));
     let raised = server.run(["fence", "a", "--below", "9", "--json"]).json();
     assert!(raised["version"].as_u64().unwrap() > version);
-    server.run(["write", "a", "late", "--session", "8"]).failed(1, &["session 8 is fenced"]);
-    server.run(["write", "a", "from 9", "--session", "9"]).ok();
+    server.run(["write", "a", "late", "--fence", "8"]).failed(1, &["session 8 is fenced"]);
+    server.run(["write", "a", "from 9", "--fence", "9"]).ok();
     server.run(["write", "a", "from nobody"]).ok();
     assert_eq!(server.run(["stat", "a", "--json"]).json()["fence"], 9);
     for words in [&["fence", "a"][..], &["fence", "a", "1", "--below", "2"], &["fence", "a", "--below", "0"]]

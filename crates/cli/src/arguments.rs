@@ -13,6 +13,7 @@ use crate::configuration;
 use crate::failure::Failure;
 use crate::name;
 use crate::quantity::parse_size;
+use crate::session::FENCE_VARIABLE;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -47,8 +48,10 @@ impl Line {
     pub fn read(words: Vec<OsString>) -> Result<Line, Failure> {
         let mut command = Line::command();
         // An empty variable is none, as one that is set for a single command and then emptied.
-        if std::env::var_os(KEY_VARIABLE).is_some_and(|file| file.is_empty()) {
-            command = command.mut_arg("key", |arg| arg.env(Resettable::Reset));
+        for (flag, variable) in [("key", KEY_VARIABLE), ("fence", FENCE_VARIABLE)] {
+            if std::env::var_os(variable).is_some_and(|value| value.is_empty()) {
+                command = command.mut_arg(flag, |arg| arg.env(Resettable::Reset));
+            }
         }
         let matches = command.clone().try_get_matches_from(&words).unwrap_or_else(|error| error.exit());
         let words = configuration::complete(&command, words, &matches)?;
@@ -79,7 +82,7 @@ pub struct Common {
         long,
         global = true,
         value_name = "SESSION",
-        env = crate::session::FENCE_VARIABLE,
+        env = FENCE_VARIABLE,
         hide_env_values = true,
         help_heading = "For every command"
     )]

@@ -9,8 +9,8 @@ use crate::{name, output};
 
 /// Fence sessions off an object: what they still try to change of it fails, for ever
 ///
-/// Sessions are numbered by whoever grants them, such as a lock service; a writer says which one it acts for with
-/// "nacre write --session", or in a program with Store::for_session. Changes that name no session are not affected. A fence
+/// Sessions are numbered by whoever grants them, as the lock service does; a command says which one it acts for with
+/// --fence, and a program with Store::for_session. Changes that name no session are not affected. A fence
 /// is never lowered. Prints the object's new version; "nacre stat" shows the fence and how many sessions are fenced singly.
 #[derive(clap::Args, Debug)]
 pub struct Args {

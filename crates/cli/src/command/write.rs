@@ -46,9 +46,6 @@ pub struct Args {
     /// Only if the object does not exist yet
     #[arg(long, help_heading = "Conditions")]
     create: bool,
-    /// Only if this session is not fenced off the object: see "nacre fence"
-    #[arg(long, value_name = "NUMBER", help_heading = "Conditions")]
-    session: Option<u64>,
 }
 
 /// Parses a range such as `4KiB+64KiB`.
@@ -66,11 +63,7 @@ pub async fn run(session: &Session, mut args: Args) -> Result<(), Failure> {
             "--guard-range needs --if-version or --propose to say what it guards".into(),
         ));
     }
-    let mut object = session.object_to_fill(&args.object, &args.fork.own()?)?;
-    if let Some(number) = args.session {
-        object =
-            object.store().for_session(number).object(&args.object)?.fork(object.fork_name().as_bytes())?;
-    }
+    let object = session.object_to_fill(&args.object, &args.fork.own()?)?;
     let data = match args.data.take() {
         Some(data) => data,
         None => read_all(args.file.as_deref())?.into(),
