@@ -5,7 +5,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -100,6 +100,35 @@ fn peers_that_stop_in_the_middle_lock_nobody_out() {
     let _halves = fill(&server, account);
     let mut honest: Vec<TcpStream> = (0..3).map(|_| introduced(&server)).collect();
     honest.iter_mut().for_each(ask_much);
+}
+
+#[test]
+fn requests_that_wait_for_their_service_do_not_add_up_beyond_the_account() {
+    let account = 8 * MIB;
+    let limits = ServerLimits { held_bytes_max: account, ..Default::default() };
+    let server = open_server(limits);
+    let mut peers: Vec<TcpStream> = (0..24).map(|_| introduced(&server)).collect();
+    let (body, done): (&[u8], _) = (&vec![0; 3 * MIB], &AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for peer in &mut peers {
+            scope.spawn(move || {
+                peer.write_all(&frame::header(NEVER, 1, body.len() as u32)).unwrap();
+                // It is sent only once the server has memory for it.
+                peer.write_all(body).unwrap();
+                peer.write_all(&[&frame::header(Kind::CANCEL, 1, 1)[..], &[TOY]].concat()).unwrap();
+                assert_eq!((receive(peer).kind, 1), (Kind::ERROR, 1));
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        let begin = Instant::now();
+        let mut most = 0;
+        while done.load(Ordering::Relaxed) < 24 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "all have their turn");
+            most = most.max(server.stats().held_bytes.get());
+            std::thread::yield_now();
+        }
+        assert!(most <= 2 * account as u64, "{most} bytes were held");
+    });
 }
 
 #[test]

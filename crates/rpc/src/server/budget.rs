@@ -5,11 +5,12 @@
 //! waits.
 //!
 //! Small requests may exceed the limit somewhat, and those of a connection that has nothing else under way a little
-//! further still; so may a large one while nothing at all is under way. Thus work goes on however much memory the peers
+//! further still; so may any while nothing at all is under way. Thus work goes on however much memory the peers
 //! keep occupied. What may last (sessions, subscriptions, events and parts of replies that wait for their readers) takes
-//! half of the account at most, so that it cannot keep requests out. For the same reason a connection that holds nothing may always be read from once, and of the
-//! connections that have received part of a request, one at a time may receive the rest: otherwise they might all wait
-//! for each other.
+//! half of the account at most, so that it cannot keep requests out. For the same reason a connection that holds nothing
+//! may always be read from once, and of the connections that have received part of a request, one at a time may receive
+//! the rest and have it done: otherwise they might all wait for each other. If the next one went on as soon as a request
+//! is received, the requests that wait for the store would add up without bound.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,8 +35,7 @@ pub(crate) struct Budget {
     /// True if `waiting` may be non-empty.
     any_waiting: AtomicBool,
     waiting: Mutex<Vec<Waker>>,
-    /// The number of the connection that may receive the rest of a request although the account is exhausted; 0 for
-    /// none.
+    /// The number of the connection whose request may go beyond the account until it is done; 0 for none.
     privileged: AtomicU64,
 }
 
@@ -58,16 +58,24 @@ impl Budget {
             return Some(held);
         }
         let ceiling = match bytes {
-            ..=SMALL_BYTES_MAX if alone => self.limit + self.limit / 4,
-            ..=SMALL_BYTES_MAX => self.limit + self.limit / 8,
             // Idle connections do not give back what they hold, so it must not block a request that would otherwise fit
             // for ever.
             _ if alone && stats.in_flight.get() == 0 => self.limit.saturating_mul(2),
+            ..=SMALL_BYTES_MAX if alone => self.limit + self.limit / 4,
+            ..=SMALL_BYTES_MAX => self.limit + self.limit / 8,
             _ => self.limit,
         };
         [wanted.next_multiple_of(STEP_BYTES), wanted]
             .into_iter()
             .find(|drawn| stats.held_bytes.try_add((drawn - held) as u64, ceiling as u64))
+    }
+
+    /// Draws on the account for a connection that has drawn `held` bytes and is to hold `wanted`, however much there is.
+    /// Returns the new total that it has drawn.
+    pub(crate) fn draw_anyhow(&self, held: usize, wanted: usize) -> usize {
+        let drawn = wanted.max(held);
+        self.stats.held_bytes.change(held, drawn);
+        drawn
     }
 
     /// Wakes `waker` when memory is given back. Memory given back before this call wakes nothing, so the caller must
@@ -124,7 +132,7 @@ impl Budget {
             && self.waiting.lock().iter().any(|waker| !waker.will_wake(own))
     }
 
-    /// Returns whether connection `number` may receive the rest of its request although the account is exhausted.
+    /// Returns whether connection `number` may go beyond the account.
     pub(crate) fn is_privileged(&self, number: u64) -> bool {
         self.privileged.load(Ordering::SeqCst) == number
     }
@@ -138,7 +146,7 @@ impl Budget {
         }
     }
 
-    /// Notes that connection `number` no longer has part of a request, or is gone.
+    /// Notes that connection `number` no longer has a large request under way, or is gone.
     pub(crate) fn step_back(&self, number: u64) {
         let is_it = self.privileged.load(Ordering::Relaxed) == number;
         if is_it && self.privileged.compare_exchange(number, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {

@@ -363,11 +363,16 @@ impl Connection {
             }
         }
         self.inbox.settle();
-        // Others may go on while it waits for room for a reply.
-        if !self.is_partial() || self.blocked.is_some() {
+        if !self.is_large() {
             self.shared.budget.step_back(self.number);
         }
         Ok(progress)
+    }
+
+    /// True while a large request may be under way: received in part, waiting for room, or waiting for its service. One
+    /// that went beyond the account keeps others from doing so until it is done, not only until it is received.
+    fn is_large(&self) -> bool {
+        self.is_partial() || self.blocked.is_some() || self.pending_bytes > READ_BYTES
     }
 
     /// Returns the number of bytes that may be read at once; `None` if there is no memory for any.
@@ -384,7 +389,15 @@ impl Connection {
         }
         // A peer that has sent nothing more must not keep others from going on.
         let goes_on = self.has_input(context)?;
-        let may = budget.is_privileged(self.number) || goes_on && budget.may_grow(self.number);
+        let may = match budget.is_privileged(self.number) {
+            // Beyond the account goes one request. Behind it, only what is short is read: it may be what ends the wait.
+            true if self.pending_bytes > READ_BYTES => {
+                self.starved = self.is_partial();
+                return Ok((!self.starved).then_some(SCANT_BYTES));
+            }
+            true => true,
+            false => goes_on && budget.may_grow(self.number),
+        };
         self.starved = !may;
         Ok(may.then_some(READ_BYTES))
     }
@@ -509,10 +522,11 @@ impl Connection {
         let request_bytes = service::lasting_bytes(&body);
         let room = Room {
             budget: &self.shared.budget,
-            base: self.buffers() + self.reserved,
+            base: self.buffers() + self.reserved + request_bytes,
             drawn: Cell::new(self.held_bytes),
             reserved: Cell::new(0),
             alone: self.pending == 0 && self.outbox.is_empty(),
+            privileged: self.shared.budget.is_privileged(self.number),
         };
         let mailbox = &self.mailbox;
         let request = Incoming { kind, id, body, request_bytes, deadline, mailbox, room: Some(&room) };

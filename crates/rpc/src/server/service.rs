@@ -128,7 +128,7 @@ pub struct Incoming<'a> {
 /// The part of the server's account that a connection draws on for one request.
 pub(crate) struct Room<'a> {
     pub(crate) budget: &'a Budget,
-    /// The bytes that the connection holds and has reserved without the request.
+    /// The bytes that the connection holds, the request among them, and has reserved for others.
     pub(crate) base: usize,
     /// The bytes that the connection has drawn.
     pub(crate) drawn: Cell<usize>,
@@ -136,6 +136,8 @@ pub(crate) struct Room<'a> {
     pub(crate) reserved: Cell<usize>,
     /// True if nothing else is under way on the connection.
     pub(crate) alone: bool,
+    /// True if the connection may go beyond the account.
+    pub(crate) privileged: bool,
 }
 
 impl Incoming<'_> {
@@ -167,14 +169,14 @@ impl Incoming<'_> {
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
         let wanted = room.base + room.reserved.get() + bytes;
-        match room.budget.draw(room.drawn.get(), wanted, bytes, room.alone) {
-            None => Ok(false),
-            Some(drawn) => {
-                room.drawn.set(drawn);
-                room.reserved.set(room.reserved.get() + bytes);
-                Ok(true)
-            }
-        }
+        let drawn = match room.privileged {
+            true => Some(room.budget.draw_anyhow(room.drawn.get(), wanted)),
+            false => room.budget.draw(room.drawn.get(), wanted, bytes, room.alone),
+        };
+        let Some(drawn) = drawn else { return Ok(false) };
+        room.drawn.set(drawn);
+        room.reserved.set(room.reserved.get() + bytes);
+        Ok(true)
     }
 
     /// Returns the number of bytes that all connections together may hold.
