@@ -2,7 +2,7 @@
 //!
 //! Reads go into large buffers that the connections of a thread share: a connection holds one only from a read until it
 //! has taken out all complete frames. What is left then, the first part of a frame, is moved to a buffer of its own
-//! size. So a thousand idle connections hold no buffers at all, and bodies are never copied: they are slices of the
+//! size. So a thousand idle connections hold no buffers at all, and bodies are not copied here: they are slices of the
 //! buffer that they were read into.
 
 use std::cell::RefCell;
