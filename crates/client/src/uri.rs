@@ -44,7 +44,7 @@ pub struct Options {
     /// `owner=USER`: the user that the server at a Unix socket runs as, by name or number. The default is the user of
     /// this process, or root; a server of any other user is not trusted.
     pub owner: Option<u32>,
-    /// `capacity=BYTES`: the maximum number of bytes that a folder or memory may be filled with. The default is the
+    /// `capacity=SIZE`, such as `64MiB`: the maximum number of bytes that a folder or memory may be filled with. The default is the
     /// volume's space.
     pub capacity: Option<u64>,
     /// `key=PATH`: the file that holds the cluster's key, for servers that ask for it.
@@ -155,9 +155,9 @@ impl Options {
                 "no" => self.create.replace(false).is_some(),
                 _ => return Err(invalid(format!("create={value} is neither yes nor no"))),
             },
-            "capacity" => match value.parse() {
+            "capacity" => match nacre_quantity::parse_size(value) {
                 Ok(bytes) => self.capacity.replace(bytes).is_some(),
-                Err(_) => return Err(invalid(format!("capacity={value} is not a number of bytes"))),
+                Err(why) => return Err(invalid(format!("capacity={value}: {why}"))),
             },
             "owner" => match nacre_rpc::socket::user_number(value) {
                 Some(user) => self.owner.replace(user).is_some(),
@@ -193,18 +193,13 @@ impl FromStr for Durability {
     }
 }
 
-/// Parses a time such as `50ms` or `2s`.
+/// Parses a time that is not zero.
 fn parse_time(text: &str) -> Result<Duration, StoreError> {
-    let (digits, unit): (_, fn(u64) -> Duration) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
-        (Some(digits), _) => (digits, Duration::from_millis),
-        (None, Some(digits)) => (digits, Duration::from_secs),
-        _ => return Err(invalid(format!("\"{text}\" is not a time; write it like 50ms or 2s"))),
-    };
-    match digits.parse::<u32>() {
-        Ok(count) if count > 0 && digits.bytes().all(|digit| digit.is_ascii_digit()) => {
-            Ok(unit(count.into()))
+    match nacre_quantity::parse_time(text).map_err(invalid)? {
+        Duration::ZERO => {
+            Err(invalid(format!("\"{text}\" is not a time above zero; write it like 50ms or 2s")))
         }
-        _ => Err(invalid(format!("\"{text}\" is not a time above zero; write it like 50ms or 2s"))),
+        time => Ok(time),
     }
 }
 
@@ -306,7 +301,7 @@ mod tests {
             ("mem:?", "has no value"),
             ("file:x?key=y", "does not apply"),
             ("unix:/x?capacity=1", "does not apply"),
-            ("file:x?capacity=much", "is not a number of bytes"),
+            ("file:x?capacity=much", "is not a unit"),
             ("file:x?durability=0ms", "neither always nor none"),
             ("file:x?durability=sometimes", "neither always nor none"),
             ("file:x?create=maybe", "neither yes nor no"),

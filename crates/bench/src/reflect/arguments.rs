@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nacre_quantity::parse_time;
 use nacre_reflect::plane::Kind;
 
 use super::counting::{MARK_BYTES, RECEIVERS_MAX};
 use super::point::Contender;
 use super::stage::Device;
 use crate::BenchError;
-use crate::quantity::parse_duration;
 
 /// Copy datagrams to groups by each of the reflector's planes, and measure the cost of a copy.
 ///
@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, help_heading = "Measuring")]
     pub quick: bool,
     /// Duration of each repetition of each cell [default: 300ms]
-    #[arg(long, value_parser = parse_duration, value_name = "TIME", help_heading = "Measuring")]
+    #[arg(long, value_parser = parse_time, value_name = "TIME", help_heading = "Measuring")]
     pub window: Option<Duration>,
     /// Number of repetitions of each cell [default: 3]
     #[arg(long, value_name = "N", help_heading = "Measuring")]

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use nacre_quantity::{parse_size, parse_time};
 
 use super::point::{Coordination, Place, Point};
 use crate::BenchError;
-use crate::quantity::{Limit, parse_bytes, parse_duration, parse_limit};
+use crate::quantity::{Limit, parse_limit};
 use crate::server::Keep;
 
 /// Update shared blocks from many clients at once, and see what coordination costs.
@@ -74,7 +75,7 @@ pub struct Args {
     #[arg(long, default_value = "unlimited", value_parser = parse_limit, help_heading = "Blocks")]
     pub blocks: Limit,
     /// Size of a block
-    #[arg(long, default_value = "4KiB", value_parser = parse_bytes, value_name = "SIZE", help_heading = "Blocks")]
+    #[arg(long, default_value = "4KiB", value_parser = parse_size, value_name = "SIZE", help_heading = "Blocks")]
     pub block_size: u64,
     /// Make the writes propose the version that was read plus one, as the paper's protocol does
     #[arg(long, help_heading = "Blocks")]
@@ -90,10 +91,10 @@ pub struct Args {
     #[arg(long, help_heading = "Measuring")]
     pub full: bool,
     /// Time before the measured window [default: 500ms]
-    #[arg(long, value_parser = parse_duration, value_name = "TIME", help_heading = "Measuring")]
+    #[arg(long, value_parser = parse_time, value_name = "TIME", help_heading = "Measuring")]
     pub warm_up: Option<Duration>,
     /// Length of the measured window [default: 2s]
-    #[arg(long, value_parser = parse_duration, value_name = "TIME", help_heading = "Measuring")]
+    #[arg(long, value_parser = parse_time, value_name = "TIME", help_heading = "Measuring")]
     pub window: Option<Duration>,
     /// Number of repetitions of each point [default: 5]
     #[arg(long, value_name = "N", help_heading = "Measuring")]

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use nacre_quantity::parse_size;
+
 use super::contender::Contender;
 use super::mpi::MpiArgs;
 use super::study::{FigureName, Source};
 use super::tree::Shape;
 use crate::BenchError;
-use crate::quantity::parse_bytes;
 
 /// Walk a large tree with Nacre, with common tools, and with nothing but the system calls.
 ///
@@ -135,7 +136,7 @@ pub struct MakeArgs {
     #[arg(long, value_name = "N")]
     pub hard_links: Option<u32>,
     /// Files are sparse and smaller than this, a power of two
-    #[arg(long, default_value = "4GiB", value_parser = parse_bytes, value_name = "SIZE")]
+    #[arg(long, default_value = "4GiB", value_parser = parse_size, value_name = "SIZE")]
     pub file_size: u64,
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::arguments::ForkArgs;
 use crate::failure::Failure;
 use crate::session::{self, Session};
-use crate::{name, output};
+use crate::{name, output, quantity};
 
 /// Remove objects, or one fork of each, or their staged forks
 ///
@@ -27,16 +27,22 @@ pub struct Args {
     /// behind
     #[arg(long, conflicts_with = "fork")]
     staged: bool,
-    /// Only those whose writers have not got on for so many seconds
+    /// Only those whose writers have not got on for so long: a time such as 30min, or a number of seconds
     #[arg(
         long,
         allow_negative_numbers = true,
-        value_name = "SECONDS",
+        value_name = "TIME",
+        value_parser = parse_idle,
         requires = "staged",
         default_value = "0",
         hide_default_value = true
     )]
-    idle: u64,
+    idle: Duration,
+}
+
+/// Parses a time, or a number of seconds.
+fn parse_idle(text: &str) -> Result<Duration, String> {
+    text.parse().map(Duration::from_secs).or_else(|_| quantity::parse_time(text))
 }
 
 /// Runs `nacre rm`.
@@ -67,7 +73,7 @@ async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failur
         if !args.force {
             session::existing(&object).await?;
         }
-        return Ok(object.remove_staged(Duration::from_secs(args.idle)).await?.len() as u64);
+        return Ok(object.remove_staged(args.idle).await?.len() as u64);
     }
     let there = match &args.fork.fork {
         None => match object.remove().await {
@@ -90,4 +96,16 @@ async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failur
         return Err(session::no_such_object(&object));
     }
     Ok(u64::from(there))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_time_has_a_unit_or_is_in_seconds() {
+        assert_eq!(parse_idle("3600"), Ok(Duration::from_secs(3600)));
+        assert_eq!(parse_idle("1h"), Ok(Duration::from_secs(3600)));
+        assert!(parse_idle("-1").is_err() && parse_idle("soon").is_err());
+    }
 }

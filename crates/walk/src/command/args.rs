@@ -3,6 +3,7 @@
 use crate::filter::{Days, Depths, Kinds, Reference, Size, User};
 use crate::list::Field;
 use crate::report::histogram::Measure;
+use nacre_quantity::parse_time;
 use std::num::{NonZeroUsize, ParseIntError};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -145,35 +146,5 @@ pub fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
     match threads.get() <= THREADS_MAX {
         true => Ok(threads),
         false => Err(format!("at most {THREADS_MAX} threads are of any use")),
-    }
-}
-
-/// Parses a time such as `30s`, `5m`, `1h` or `500ms`.
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| format!("\"{digits}\" is not a whole number; write a time like 30s, 5m or 500ms"))?;
-    let milliseconds = match &text[digits.len()..] {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        unit => return Err(format!("\"{unit}\" is not a unit of time; use ms, s, m or h")),
-    };
-    number.checked_mul(milliseconds).map(Duration::from_millis).ok_or_else(|| "that is too long".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_need_their_units() {
-        assert_eq!(parse_time("30s"), Ok(Duration::from_secs(30)));
-        assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
-        for wrong in ["", "30", "s", "-1s", "1.5s", "1d", "99999999999999999999s", "18446744073709551615h"] {
-            assert!(parse_time(wrong).is_err(), "{wrong}");
-        }
     }
 }

@@ -1,0 +1,118 @@
+//! Sizes and times as people type them: one grammar for all commands, settings and uris.
+//!
+//! A quantity is a whole number and a unit, with or without a space between them. Units of sizes are powers of 1024, in
+//! any case: `4096`, `64KiB`, `64k`, `1 GiB`. Times have a unit always, in small letters: `500ms`, `30s`, `10min`, `10m`,
+//! `2h`, `7d`.
+
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+/// Parses a size in bytes.
+///
+/// # Errors
+/// A sentence, if the text is no size, or the size is 2^64 bytes or more.
+///
+/// ```
+/// assert_eq!(nacre_quantity::parse_size("64KiB"), Ok(65536));
+/// ```
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = split(text);
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        "p" | "pib" => 50,
+        _ => return Err(format!("\"{unit}\" is not a unit; use B, KiB, MiB, GiB, TiB or PiB")),
+    };
+    let number = whole(digits)
+        .ok_or_else(|| format!("\"{digits}\" is not a whole number of bytes; write it like 4096 or 64KiB"))?;
+    number?.checked_mul(1 << shift).ok_or_else(|| "that is more than 2^64 bytes".to_owned())
+}
+
+/// Parses a time.
+///
+/// # Errors
+/// A sentence, if the text is no time, or the time is 2^64 milliseconds or more.
+///
+/// ```
+/// # use std::time::Duration;
+/// assert_eq!(nacre_quantity::parse_time("10min"), Ok(Duration::from_secs(600)));
+/// ```
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let (digits, unit) = split(text);
+    let wrong = || format!("\"{text}\" is not a time; write it like 500ms, 30s, 10min, 2h or 7d");
+    let unit_ms: u64 = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(wrong()),
+    };
+    let number = whole(digits).ok_or_else(wrong)??;
+    number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(|| format!("\"{text}\" is too long"))
+}
+
+/// Splits a quantity into its number and its unit.
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    (digits.trim_end(), &text[digits.len()..])
+}
+
+/// Parses a whole number without a sign; `None` if it is none.
+fn whole(digits: &str) -> Option<Result<u64, String>> {
+    let is_whole = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    is_whole.then(|| digits.parse().map_err(|_| format!("{digits} is more than can be counted")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("4096B", 4096),
+            ("64KiB", 65536),
+            ("64k", 65536),
+            ("1 KiB", 1024),
+            (" 1 GiB ", 1 << 30),
+            ("3P", 3 << 50),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "KiB", "-1", "+1", "1.5MiB", "4 parsecs", "0x10", "1 0", "1kb"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+        for large in ["99999999999TiB", "16384PiB", "18446744073709551616"] {
+            assert!(parse_size(large).is_err(), "{large}");
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        for (text, ms) in [
+            ("0s", 0),
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("1m", 60_000),
+            ("1min", 60_000),
+            ("1 min", 60_000),
+            ("2h", 7_200_000),
+            ("7d", 604_800_000),
+        ] {
+            assert_eq!(parse_time(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for wrong in
+            ["", "5", "s", "-1s", "+1s", "1.5s", "1M", "1sec", "99999999999999999d", "18446744073709551616ms"]
+        {
+            assert!(parse_time(wrong).is_err(), "{wrong}");
+        }
+    }
+}
