@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::executor::block_on;
 use harness::Server;
 use nacre::ErrorKind;
-use nacre::lock::{Datatype, Mode, Request};
+use nacre::lock::{Datatype, Method, Mode, Protocol, Region, Request};
 
 #[test]
 fn a_lock_is_had_by_one_handle_at_a_time() {
@@ -92,4 +92,55 @@ fn what_is_done_under_a_lost_lock_fails_and_says_so() {
     drop(taken);
     // The next lock is one of a new session.
     assert!(store.file("f").unwrap().lock(0..100, Mode::Exclusive).unwrap().check().is_ok());
+}
+
+#[test]
+fn counters_that_are_kept_by_locks_alone_lose_no_increment() {
+    const COUNTERS: u64 = 8;
+    const ROUNDS: u64 = 25;
+    let folder = harness::folder();
+    // Every counter is another server's than its neighbours.
+    let (servers, uri) = Server::together(folder.path(), &["mem:", "mem:"], &["--lock-stripe", "8"]);
+    let mut random = harness::Random::from_environment();
+    let seeds: Vec<u64> = (0..4).map(|_| random.next()).collect();
+    std::thread::scope(|scope| {
+        for seed in seeds {
+            let store = nacre::open(&uri).unwrap().blocking();
+            scope.spawn(move || {
+                let mut random = harness::Random(seed);
+                let file = store.file("counters").unwrap();
+                for round in 0..ROUNDS {
+                    let mine: Vec<u64> = (0..COUNTERS).filter(|_| random.next().is_multiple_of(3)).collect();
+                    let bytes: Vec<Region> = mine.iter().map(|number| Region::new(number * 8, 8)).collect();
+                    let protocol = Protocol::NAMES[round as usize % 3].1;
+                    let method = Method::NAMES[random.next() as usize % 3].1;
+                    let request = Request::new(bytes, Mode::Exclusive).protocol(protocol).method(method);
+                    let lock = file.lock_by(&request).unwrap();
+                    let object = lock.store().object("counters").unwrap();
+                    for number in mine {
+                        let old = object.read(number * 8..number * 8 + 8).unwrap().data;
+                        let old = old.as_ref().try_into().map_or(0, u64::from_le_bytes);
+                        object.write(number * 8, (old + 1).to_le_bytes().to_vec()).unwrap();
+                        // Counted apart, in a way that needs no lock.
+                        store
+                            .object("total")
+                            .unwrap()
+                            .update(0..8, |old| {
+                                let old = old.try_into().map_or(0, u64::from_le_bytes);
+                                (old + 1).to_le_bytes().to_vec()
+                            })
+                            .unwrap();
+                    }
+                    lock.release().unwrap();
+                }
+            });
+        }
+    });
+    let store = nacre::open(&uri).unwrap().blocking();
+    let numbers = |object: &str| -> Vec<u64> {
+        let data = store.object(object).unwrap().read(0..8 * COUNTERS).unwrap().data;
+        data.chunks(8).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())).collect()
+    };
+    assert_eq!(numbers("counters").iter().sum::<u64>(), numbers("total")[0]);
+    drop(servers);
 }

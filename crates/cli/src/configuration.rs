@@ -25,7 +25,7 @@ const FILE_DEFAULT: &str = "nacre.toml";
 /// The table of the role `reflect`, and the flag for its settings.
 const REFLECT: &str = "reflect";
 /// Flags that are not settings.
-const NO_SETTINGS: &[&str] = &["config", "help", "json", "version", REFLECT];
+const NO_SETTINGS: &[&str] = &["config", "fence", "help", "json", "version", REFLECT];
 
 /// Settings whose texts may be numbers.
 const NUMBERS_TOO: &[&str] = &["socket-group", "socket-mode"];
@@ -325,6 +325,8 @@ mod tests {
         ("store", "\"file:x\"", &["--store", "file:x"]),
         ("key", "\"some/key\"", &["--key", "some/key"]),
         ("roles", "[\"store\", \"reflect\"]", &["--roles", "store,reflect"]),
+        ("lock-lease", "\"2s\"", &["--lock-lease", "2s"]),
+        ("lock-stripe", "\"1MiB\"", &["--lock-stripe", "1MiB"]),
         ("listen", "[\"unix:/a\", \"127.0.0.1:0\"]", &["--listen", "unix:/a", "--listen", "127.0.0.1:0"]),
         ("open", "true", &["--open"]),
         ("socket-mode", "\"0660\"", &["--socket-mode", "0660"]),

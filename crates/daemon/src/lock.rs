@@ -24,6 +24,8 @@ const LEDGER: &str = "nacre/locks";
 
 /// The largest number of requests in one reply: even with the longest names it fits into a frame.
 const LOCKS_MAX: usize = 8192;
+/// The number of waiting requests up to which a report says who waits for whom: finding that out takes time for each pair.
+const WAITS_MAX: usize = 512;
 /// The number of requests that the status page shows.
 const SHOWN_MAX: usize = 100;
 
@@ -136,8 +138,10 @@ pub(crate) fn call(lock: &Handle, method: &str, argument: &Bytes) -> Option<Repl
 fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
     let (totals, locks) = (lock.totals(), lock.list(after, limit));
     let next = if locks.len() == limit { locks.last().map(|lock| lock.request.key) } else { None };
-    let waits: Vec<[u64; 2]> =
-        lock.waits().into_iter().map(|(waiting, holder)| [waiting.0, holder.0]).collect();
+    let pairs = |waits: Vec<(SessionId, SessionId)>| -> Value {
+        waits.into_iter().map(|(waiting, holder)| json!([waiting.0, holder.0])).collect()
+    };
+    let waits = if totals.waiting <= WAITS_MAX { pairs(lock.waits()) } else { Value::Null };
     json!({
         "server": totals.place.server,
         "servers": totals.place.servers,

@@ -64,7 +64,7 @@ pub fn wire(bytes: &[u8]) {
     if let Ok((number, Ok(call))) = wire::get_call(kind, &body) {
         let description = match &call {
             Call::Acquire { asked: Some(asked), .. } | Call::Assert { asked, .. } => {
-                assert!(asked.pattern.search_next(0, STEPS) != crate::Search::Paused(u64::MAX));
+                let _ = asked.pattern.search_next(0, STEPS);
                 Bytes::from(Description::contiguous(0, 1).encode())
             }
             _ => Bytes::new(),

@@ -211,7 +211,7 @@ impl Session {
             file,
             pattern,
             description,
-            request: request.clone(),
+            request: Box::new(request.clone()),
             deadline,
             reply,
         };

@@ -190,3 +190,31 @@ fn parts_of_a_pattern_are_described_by_their_regions() {
     let long = Bytes::from(vec![0; nacre_lock::DESCRIPTION_BYTES_MAX + 1]);
     assert!(matches!(wire::described(&many, Some(&long)), Err(PatternError::TooLong { .. })));
 }
+
+#[test]
+fn nothing_panics_whatever_the_bytes_are() {
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+    let mut seeds: Vec<Vec<u8>> = Vec::new();
+    for (value, ..) in calls() {
+        let (kind, body) = call(&value);
+        seeds.push([&[kind.code][..], &body].concat());
+    }
+    for (value, ..) in replies() {
+        let (kind, body) = wire::reply(&value);
+        seeds.push([&[kind.code][..], &body].concat());
+    }
+    for seed in 0..20_000 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut bytes = seeds[random.random_range(0..seeds.len())].clone();
+        for _ in 0..random.random_range(1..4) {
+            let at = random.random_range(0..bytes.len());
+            match random.random_range(0..3) {
+                0 => bytes[at] ^= 1 << random.random_range(0..8),
+                1 => bytes[at] = random.random(),
+                _ => bytes.truncate(at.max(1)),
+            }
+        }
+        nacre_lock::fuzz::wire(&bytes);
+    }
+}

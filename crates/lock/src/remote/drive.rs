@@ -40,7 +40,7 @@ pub(super) enum Command {
         file: FileName,
         pattern: Pattern,
         description: Bytes,
-        request: Request,
+        request: Box<Request>,
         deadline: Option<Instant>,
         reply: oneshot::Sender<Result<(), LockError>>,
     },

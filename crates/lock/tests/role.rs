@@ -1,0 +1,326 @@
+//! The lock server behind real sockets: sessions and their connections, late calls, cut networks, restarts.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use nacre_lock::message::{Asked, Call, Refusal, Reply};
+use nacre_lock::remote::{LockError, Request, Session};
+use nacre_lock::role::{LockRole, Options};
+use nacre_lock::table::Mode;
+use nacre_lock::wire::{self, Attach};
+use nacre_lock::{Datatype, Pattern, Stripe};
+use nacre_object::testkit::MemoryStore;
+use nacre_object::{Answer, ErrorKind, ObjectStore, Outcome, Read, StoreError, Transaction};
+use nacre_rpc::client::{self, Event, Host, Link, LinkOptions, Subscription};
+use nacre_rpc::{Address, Kind, Outbox, ServeOptions, Server, Services, control};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+const LEASE: Duration = Duration::from_secs(20);
+
+/// A lock server on a port of its own, with a store that outlives it.
+struct Daemon {
+    role: Option<LockRole>,
+    server: Option<Server>,
+    store: Arc<MemoryStore>,
+}
+
+impl Daemon {
+    fn start(store: Arc<MemoryStore>, lease: Duration, server: u32, servers: u32) -> Daemon {
+        let options = Options {
+            stripe: Stripe { bytes: 4096, servers, server },
+            lease,
+            indexing: Default::default(),
+            records: store.clone(),
+            ledger: format!("ledger-{server}").parse().unwrap(),
+            objects: store.clone(),
+        };
+        let role = LockRole::start(options).unwrap();
+        let serve = ServeOptions {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            open: true,
+            services: Services::new().with(role.service()),
+            ..Default::default()
+        };
+        Daemon { role: Some(role), server: Some(Server::start(serve).unwrap()), store }
+    }
+
+    fn alone() -> Daemon {
+        Daemon::start(Arc::default(), LEASE, 0, 1)
+    }
+
+    fn address(&self) -> Address {
+        self.server.as_ref().unwrap().addresses()[0].clone()
+    }
+
+    async fn session(&self) -> Session {
+        Session::begin(vec![self.address()], LinkOptions::default()).await.unwrap()
+    }
+
+    fn stop(&mut self) {
+        self.server.take().unwrap().stop();
+        self.role.take().unwrap().stop();
+    }
+}
+
+fn whole(mode: Mode) -> Request {
+    Request::new(0..1 << 20, mode)
+}
+
+/// A request as it is: a kind and a body.
+struct Raw(Kind, Bytes);
+
+impl client::Request for Raw {
+    fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
+        assert!(control::put_body(outbox, self.0, id, &self.1).is_ok());
+        Ok(())
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
+fn link(host: &Daemon) -> Arc<Link> {
+    Link::new(host.address(), (), Arc::default(), Arc::new(Host::new(false)))
+}
+
+fn body(put: impl FnOnce(&mut Outbox)) -> Bytes {
+    let (mut outbox, mut bytes) = (Outbox::default(), BytesMut::new());
+    put(&mut outbox);
+    outbox.copy_to(&mut bytes);
+    nacre_rpc::frame::take(&mut bytes).unwrap().unwrap().body
+}
+
+async fn attach(link: &Arc<Link>, session: u64, connection: u64) -> Result<Subscription<Raw>, StoreError> {
+    let attach = Attach { session, connection };
+    let request = Raw(wire::ATTACH, body(|outbox| wire::put_attach(outbox, 1, &attach)));
+    let (frame, subscription) = Subscription::start(link.clone(), request).await?;
+    subscription.ok_or_else(|| control::get_failure(&frame).unwrap())
+}
+
+/// Sends a call, numbered. Returns its reply, or nothing if it is to come as an event.
+async fn call(link: &Arc<Link>, number: u64, call: Call) -> Result<Option<Reply>, StoreError> {
+    let description: Bytes = nacre_lock::Description::contiguous(0, 10).encode().into();
+    let kind = match &call {
+        Call::Open => wire::OPEN,
+        Call::Acquire { .. } => wire::ACQUIRE,
+        Call::Release { .. } => wire::RELEASE,
+        other => panic!("{other:?}"),
+    };
+    let body = body(|outbox| wire::put_call(outbox, 1, number, &call, &description).unwrap());
+    let mut call = client::Call::start(link.clone(), Raw(kind, body));
+    let frame = poll_fn(|context| call.poll_frame(context.waker())).await?;
+    match frame.kind {
+        Kind::ERROR => Err(control::get_failure(&frame).unwrap()),
+        wire::WAITING => Ok(None),
+        kind => Ok(Some(wire::get_reply(kind, &frame.body).unwrap())),
+    }
+}
+
+async fn event(subscription: &mut Subscription<Raw>) -> (u64, Reply) {
+    match subscription.next().await {
+        Some(Ok(Event::Pushed(payload))) => wire::get_event(&payload).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks for the first 10 bytes.
+fn acquire(request: u64) -> Call {
+    let pattern = Pattern::contiguous(0, 10).unwrap();
+    let asked = Asked { file: "f".into(), operation: request, mode: Mode::Exclusive, pattern };
+    Call::Acquire { request, asked: Some(asked), until: Some(1 << 40) }
+}
+
+fn is_held(reply: &Reply) -> bool {
+    matches!(reply, Reply::Progress { progress, .. } if progress.next.is_none())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_call_over_an_earlier_connection_is_refused() {
+    let host = Daemon::alone();
+    let (first, second) = (link(&host), link(&host));
+    assert_eq!(call(&first, 1, Call::Open).await.unwrap_err().kind, ErrorKind::Closed, "no session");
+    let mut early = attach(&first, 7, 1).await.unwrap();
+    // The first session of an epoch is told when the epoch is on record.
+    let open = match call(&first, 1, Call::Open).await.unwrap() {
+        Some(reply) => reply,
+        None => event(&mut early).await.1,
+    };
+    assert!(matches!(open, Reply::Open { epoch: 1, lease: LEASE }));
+    let mut late = attach(&second, 7, 2).await.unwrap();
+    let first_grant = match call(&second, 2, acquire(1)).await.unwrap() {
+        Some(reply) => reply,
+        None => event(&mut late).await.1,
+    };
+    assert!(is_held(&first_grant), "{first_grant:?}");
+    // What was on its way over the earlier connection does not release what was acquired since.
+    let refused = call(&first, 3, Call::Release { request: 1 }).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Closed, "{refused}");
+    assert_eq!(attach(&first, 7, 2).await.err().unwrap().kind, ErrorKind::Closed);
+    assert_eq!(host.role.as_ref().unwrap().handle().totals().requests, 1);
+    assert!(early.next().await.is_none(), "its subscription has ended");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_is_answered_by_an_event_and_holds_up_no_other_call() {
+    let host = Daemon::alone();
+    let holder = host.session().await;
+    let held = holder.lock(b"f", &whole(Mode::Exclusive)).await.unwrap();
+    let link = link(&host);
+    let mut events = attach(&link, 1000, 1).await.unwrap();
+    call(&link, 1, Call::Open).await.unwrap();
+    // Far more waits than a connection may have requests under way.
+    for request in 1..=6000 {
+        assert_eq!(call(&link, request + 1, acquire(request)).await.unwrap(), None);
+    }
+    assert_eq!(host.role.as_ref().unwrap().handle().totals().waiting, 6000);
+    let released = call(&link, 7000, Call::Release { request: 6000 }).await.unwrap();
+    assert_eq!(released, Some(Reply::Done));
+    assert_eq!(event(&mut events).await, (6001, Reply::Refused(Refusal::Released)));
+    held.release().await.unwrap();
+    let (number, reply) = event(&mut events).await;
+    assert!(number == 2 && is_held(&reply), "first come, first served: {number} {reply:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_of_sessions_are_never_given_twice() {
+    let mut host = Daemon::alone();
+    let mut last = 0;
+    for _ in 0..2 {
+        for _ in 0..3 {
+            let number = host.session().await.number();
+            assert!(number > last, "{number} after {last}");
+            last = number;
+        }
+        host.stop();
+        host = Daemon::start(host.store.clone(), LEASE, 0, 1);
+    }
+}
+
+/// A network that can be cut: connections through it end, and no new ones are made.
+struct Network {
+    address: Address,
+    cut: Arc<AtomicBool>,
+    told: Arc<tokio::sync::Notify>,
+}
+
+impl Network {
+    async fn to(address: Address) -> Network {
+        let Address::Tcp(target) = address else { panic!("{address}") };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+        let (cut, told) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Notify::new()));
+        let network = Network { address, cut: cut.clone(), told: told.clone() };
+        tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                tokio::select! {
+                    accepted = listener.accept() => {
+                        let (mut near, _) = accepted.unwrap();
+                        if cut.load(Ordering::SeqCst) {
+                            continue;
+                        }
+                        let target = target.clone();
+                        connections.spawn(async move {
+                            let Ok(mut far) = TcpStream::connect(target).await else { return };
+                            let _ = copy_bidirectional(&mut near, &mut far).await;
+                        });
+                    }
+                    () = told.notified() => connections.abort_all(),
+                }
+            }
+        });
+        network
+    }
+
+    fn cut(&self, cut: bool) {
+        self.cut.store(cut, Ordering::SeqCst);
+        self.told.notify_one();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_network_delays_locks_and_loses_none() {
+    let store = Arc::<MemoryStore>::default();
+    let hosts = [0, 1].map(|server| Daemon::start(store.clone(), LEASE, server, 2));
+    let network = Network::to(hosts[1].address()).await;
+    let near = Session::begin(vec![hosts[0].address(), hosts[1].address()], LinkOptions::default());
+    let far = Session::begin(vec![hosts[0].address(), network.address.clone()], LinkOptions::default());
+    let (near, far) = (near.await.unwrap(), far.await.unwrap());
+    // Every other 64 bytes, at both servers.
+    let pattern = Request::new(Datatype::Bytes(64).vector(1024, 1, 2).at(0), Mode::Exclusive);
+    for _ in 0..3 {
+        let held = near.lock(b"f", &pattern).await.unwrap();
+        let waits = tokio::spawn({
+            let (far, pattern) = (far.clone(), pattern.clone());
+            async move { far.lock(b"f", &pattern).await }
+        });
+        let waiting = || hosts.iter().any(|host| host.role.as_ref().unwrap().handle().totals().waiting > 0);
+        while !waiting() {
+            tokio::task::yield_now().await;
+        }
+        network.cut(true);
+        held.release().await.unwrap();
+        // Bytes at the server that can be reached are granted to it meanwhile, and to nobody else.
+        network.cut(false);
+        let held = waits.await.unwrap().unwrap();
+        assert_eq!(near.lock(b"f", &pattern.clone().without_wait()).await.err(), Some(LockError::WouldWait));
+        network.cut(true);
+        network.cut(false);
+        held.release().await.unwrap();
+    }
+    let totals = hosts.each_ref().map(|host| host.role.as_ref().unwrap().handle().totals());
+    assert!(totals.iter().all(|totals| totals.fences == 0 && totals.requests == 0), "{totals:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_a_lease_fences_the_session_in_the_files_that_it_held() {
+    let lease = Duration::from_millis(500);
+    let host = Daemon::start(Arc::default(), lease, 0, 1);
+    let network = Network::to(host.address()).await;
+    let lost = Session::begin(vec![network.address.clone()], LinkOptions::default()).await.unwrap();
+    let held = lost.lock(b"written", &whole(Mode::Exclusive)).await.unwrap();
+    let read = lost.lock(b"read", &whole(Mode::Shared)).await.unwrap();
+    network.cut(true);
+    let error = held.checker().lost().await;
+    assert!(matches!(error, LockError::Lost { session, .. } if session == lost.number()), "{error}");
+    assert!(read.check().is_err() && lost.lock(b"other", &whole(Mode::Shared)).await.is_err());
+    let next = host.session().await;
+    let taken = next.lock(b"written", &whole(Mode::Exclusive)).await.unwrap();
+    drop(next.lock(b"read", &whole(Mode::Exclusive)).await.unwrap());
+    let fenced = |file: &str| {
+        let read = Transaction::new().read(Read::Fences);
+        match nacre_object::testkit::block_on(host.store.apply(&file.parse().unwrap(), read)).unwrap() {
+            Outcome::Done(done) => match &done.answers[0] {
+                Answer::Fences(fences) => fences.sessions.clone(),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(fenced("written"), [lost.number()]);
+    assert_eq!(fenced("read"), [0; 0], "a reader is stopped by its own clock");
+    taken.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_number_of_servers_is_refused() {
+    let host = Daemon::start(Arc::default(), LEASE, 0, 2);
+    let error = Session::begin(vec![host.address()], LinkOptions::default()).await.err().unwrap();
+    assert!(error.kind == ErrorKind::Invalid && error.message.contains("of 2"), "{error}");
+    let second = Daemon::start(Arc::default(), LEASE, 1, 2);
+    let both = vec![second.address(), host.address()];
+    let error = Session::begin(both, LinkOptions::default()).await.err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Invalid, "the first server numbers sessions: {error}");
+    // A server that takes the place of another one is found out when it is needed.
+    let other = Daemon::start(Arc::default(), LEASE, 0, 2);
+    let misplaced = vec![host.address(), other.address()];
+    let session = Session::begin(misplaced, LinkOptions::default()).await.unwrap();
+    let error = session.lock(b"f", &whole(Mode::Exclusive)).await.err().unwrap();
+    assert!(matches!(&error, LockError::Store(error) if error.kind == ErrorKind::Invalid), "{error}");
+}
