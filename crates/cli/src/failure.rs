@@ -93,7 +93,9 @@ impl From<Error> for Failure {
             ErrorKind::Unavailable => {
                 "start the server with \"nacre serve\", or name another store with --store or NACRE_STORE"
             }
-            ErrorKind::Unknown => "it may or may not have taken effect: read the object to find out",
+            ErrorKind::Unknown => {
+                "it may or may not have taken effect, and may still do so in a moment: read the object to find out"
+            }
             ErrorKind::Denied if error.message.contains("asks for the cluster's key") => {
                 "give the key file with --key or NACRE_KEY"
             }

@@ -80,7 +80,8 @@ impl Store {
     }
 
     /// Applies a transaction to one object: wholly, or not at all. It is under way when this returns, whether its
-    /// reply is awaited or not.
+    /// reply is awaited or not, unless so much waits to be sent to the server already (16 MiB, or 16,384 requests on a
+    /// connection) that it is sent only when the reply is polled.
     pub fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
         self.objects.apply(object, transaction)
     }

@@ -20,7 +20,9 @@ pub enum ErrorKind {
     /// The server that is this object's master cannot be reached. Nothing was changed.
     Unavailable = 6,
     /// The request was sent, or was being made durable, when the connection or the store failed: it may or may
-    /// not have taken effect, and only a later read can tell.
+    /// not have taken effect, and while it is on its way it still may. A later read can show that it did. It never will
+    /// once its guards no longer hold, its session is fenced, or the same client has written over a later connection to
+    /// the server, which ends the earlier ones.
     Unknown = 7,
     /// The peer did not prove that it is allowed to do this.
     Denied = 8,

@@ -191,6 +191,52 @@ fn the_first_write_of_a_client_is_repeated_too() {
     assert!(lost.load(Ordering::SeqCst), "the reply to the first attempt was not lost");
 }
 
+/// A relay that loses the reply after the flag is set, with the connection, and is silent on all connections after it.
+fn relay_that_falls_silent(upstream: String) -> (Address, Arc<AtomicBool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let loses = Arc::new(AtomicBool::new(false));
+    let flag = loses.clone();
+    std::thread::spawn(move || {
+        let client = listener.accept().unwrap().0;
+        let server = TcpStream::connect(upstream).unwrap();
+        let (mut up, mut to_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut up, &mut to_server));
+        let (mut from, mut to) = (server, client);
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            if flag.load(Ordering::SeqCst) {
+                break;
+            }
+            to.write_all(&buffer[..count]).unwrap();
+        }
+        let _ = to.shutdown(Shutdown::Both);
+        let _silent: Vec<_> = listener.incoming().collect();
+    });
+    (address, loses)
+}
+
+#[test]
+fn a_repetition_that_meets_silence_ends_when_its_time_is_over() {
+    let server = serve_store(Arc::new(LogStore::memory(Default::default())), ServerLimits::default(), None);
+    let Address::Tcp(upstream) = server.addresses()[0].clone() else { panic!("a TCP address") };
+    let (address, loses) = relay_that_falls_silent(upstream);
+    let (patient, short) = (Duration::from_secs(600), Duration::from_millis(300));
+    let options = RemoteOptions {
+        connect_timeout: patient,
+        silence_timeout: patient,
+        repeat_timeout: short,
+        ..options()
+    };
+    let remote = RemoteStore::new(&[address], options).unwrap();
+    let id: ObjectId = "a".parse().unwrap();
+    block_on(remote.apply(&id, append(0, 0))).unwrap();
+    loses.store(true, Ordering::SeqCst);
+    // Without an end of its own it would wait for ten minutes.
+    let error = block_on(remote.apply(&id, append(0, 1))).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unknown);
+}
+
 /// A relay that holds up the opening of a writer until it is told to let it through.
 fn relay_that_holds_the_writer(upstream: String) -> (Address, Arc<AtomicBool>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

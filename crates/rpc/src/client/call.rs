@@ -93,8 +93,9 @@ pub struct Call<R: Request> {
 
 /// The state of a request that may have taken effect.
 struct Limbo {
-    /// The time at which it is given up.
+    /// The time at which it is given up, and what wakes the call then; `None` if nothing can, or if it has.
     until: Instant,
+    alarm: Option<oneshot::Receiver<()>>,
     /// The reason why its reply was lost.
     why: String,
 }
@@ -157,14 +158,23 @@ impl<R: Request> Call<R> {
                             self.place = Place::Done;
                             return Poll::Ready(Err(error));
                         }
-                        Ok(()) if matches!(self.place, Place::Outside) => return Poll::Pending,
+                        Ok(()) if matches!(self.place, Place::Outside) => {
+                            if !self.is_overdue(waker) {
+                                return Poll::Pending;
+                            }
+                            self.place = self.give_up();
+                        }
                         Ok(()) => {}
                     }
                 }
                 Place::Under(ticket) => match self.poll_link(ticket, waker) {
                     Poll::Pending => {
                         self.place = Place::Under(ticket);
-                        return Poll::Pending;
+                        if !self.is_overdue(waker) {
+                            return Poll::Pending;
+                        }
+                        self.link.abandon(ticket);
+                        self.place = self.give_up();
                     }
                     Poll::Ready(Ok((frame, _)))
                         if self.limbo.is_some() && !self.request.is_settled_by(&frame) =>
@@ -185,7 +195,11 @@ impl<R: Request> Call<R> {
                     // Where the task that waits is gone, the time counts as over.
                     if Pin::new(&mut pause).poll(&mut Context::from_waker(waker)).is_pending() {
                         self.place = Place::Pausing(pause);
-                        return Poll::Pending;
+                        if !self.is_overdue(waker) {
+                            return Poll::Pending;
+                        }
+                        self.place = self.give_up();
+                        continue;
                     }
                     self.place = Place::Outside;
                 }
@@ -231,11 +245,25 @@ impl<R: Request> Call<R> {
                 let time = self.request.repeat();
                 if self.limbo.is_none() {
                     let until = Instant::now() + time.unwrap_or_default();
-                    self.limbo = Some(Box::new(Limbo { until, why }));
+                    let alarm = time.and_then(|_| self.link.alarm(until).ok());
+                    self.limbo = Some(Box::new(Limbo { until, alarm, why }));
                 }
                 if time.is_some() && self.may_repeat() { Place::Outside } else { self.give_up() }
             }
         }
+    }
+
+    /// Returns whether the time has come at which a request that may have taken effect is given up, once; `waker` is woken
+    /// then. An attempt may be under way that would take longer to fail.
+    fn is_overdue(&mut self, waker: &Waker) -> bool {
+        let Some(limbo) = &mut self.limbo else { return false };
+        let Some(alarm) = &mut limbo.alarm else { return false };
+        if Pin::new(alarm).poll(&mut Context::from_waker(waker)).is_pending() {
+            return false;
+        }
+        limbo.alarm = None;
+        // Where the task that waits is gone, so is the runtime; attempts fail by themselves.
+        Instant::now() >= limbo.until
     }
 
     /// Returns whether a request that may have taken effect may be sent once more.

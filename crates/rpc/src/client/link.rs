@@ -280,13 +280,26 @@ impl Link {
     pub(super) fn pause(&self) -> Result<oneshot::Receiver<()>, StoreError> {
         let least = Instant::now() + self.options.backoff_min;
         let until = self.state.lock().failure.as_ref().map_or(least, |(_, until)| least.max(*until));
-        let (over, pause) = oneshot::channel();
+        self.alarm(until)
+    }
+
+    /// Returns a future that is ready at a time.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if no thread can be started to wait.
+    pub(super) fn alarm(&self, time: Instant) -> Result<oneshot::Receiver<()>, StoreError> {
+        let (mut over, alarm) = oneshot::channel();
         self.host.spawn(async move {
-            tokio::time::sleep_until(until.into()).await;
-            // Whoever waited may be gone.
-            let _ = over.send(());
+            tokio::select! {
+                () = tokio::time::sleep_until(time.into()) => {
+                    // Whoever waited may be gone by now.
+                    let _ = over.send(());
+                }
+                () = over.closed() => {}
+            }
         })?;
-        Ok(pause)
+        Ok(alarm)
     }
 
     fn shutting_down(&self) -> StoreError {
