@@ -392,7 +392,7 @@ fn wrong_usage_is_said() {
         (&["--list", "--fields", "colour"], "invalid value"),
         (&["--top", "0"], "not in"),
         (&["--threads", "0"], "zero"),
-        (&["--every", "5"], "not a unit of time"),
+        (&["--every", "5"], "is not a time"),
         (&["--picture", "x.svg"], "--histogram"),
     ] {
         let ended = walk(&[&[root], words].concat());

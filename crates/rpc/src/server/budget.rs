@@ -26,6 +26,10 @@ const SMALL_BYTES_MAX: usize = 192 << 10;
 /// The step in which the account is drawn on, in bytes, so that most requests cost no access to it.
 const STEP_BYTES: usize = 64 << 10;
 
+/// The bytes by which one request at a time may exceed a small account: enough for the largest request with the largest
+/// reply.
+const BEYOND_BYTES: usize = 64 << 20;
+
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: usize,
@@ -50,14 +54,24 @@ impl Budget {
         self.limit
     }
 
-    /// Draws on the account for a connection that has drawn `held` bytes and is to hold `wanted`, `bytes` of them for a
-    /// new request. Returns the new total that it has drawn, or `None` if the account does not have as much.
-    pub(crate) fn draw(&self, held: usize, wanted: usize, bytes: usize, alone: bool) -> Option<usize> {
+    /// Draws on the account for a connection that has drawn `held` bytes and is to hold `wanted`, `bytes` of them for the
+    /// reply to a new request. `alone` is set if the connection has nothing else under way, and `privileged` if it may go
+    /// beyond the account besides. Returns the new total that it has drawn, or `None` if the account does not have as much.
+    pub(crate) fn draw(
+        &self,
+        held: usize,
+        wanted: usize,
+        bytes: usize,
+        alone: bool,
+        privileged: bool,
+    ) -> Option<usize> {
         let stats = &self.stats;
         if wanted <= held {
             return Some(held);
         }
         let ceiling = match bytes {
+            // Parts of requests may have taken all of the account, and wait for this one to be done.
+            _ if privileged => self.limit.saturating_mul(2).max(self.limit.saturating_add(BEYOND_BYTES)),
             // Idle connections do not give back what they hold, so it must not block a request that would otherwise fit
             // for ever.
             _ if alone && stats.in_flight.get() == 0 => self.limit.saturating_mul(2),
@@ -68,14 +82,6 @@ impl Budget {
         [wanted.next_multiple_of(STEP_BYTES), wanted]
             .into_iter()
             .find(|drawn| stats.held_bytes.try_add((drawn - held) as u64, ceiling as u64))
-    }
-
-    /// Draws on the account for a connection that has drawn `held` bytes and is to hold `wanted`, however much there is.
-    /// Returns the new total that it has drawn.
-    pub(crate) fn draw_anyhow(&self, held: usize, wanted: usize) -> usize {
-        let drawn = wanted.max(held);
-        self.stats.held_bytes.change(held, drawn);
-        drawn
     }
 
     /// Wakes `waker` when memory is given back. Memory given back before this call wakes nothing, so the caller must
@@ -195,35 +201,37 @@ mod tests {
     #[test]
     fn what_does_not_fit_waits_unless_nothing_else_would_ever_be_given_back() {
         let (budget, stats) = account(10 * MIB, 1);
-        assert_eq!(budget.draw(0, 7 * MIB, 7 * MIB, true), None);
-        assert_eq!(budget.draw(0, 6 * MIB, 6 * MIB, true), Some(6 * MIB));
+        assert_eq!(budget.draw(0, 7 * MIB, 7 * MIB, true, false), None);
+        assert_eq!(budget.draw(0, 6 * MIB, 6 * MIB, true, false), Some(6 * MIB));
         assert_eq!(stats.held_bytes.get() as usize, 16 * MIB);
         // Small ones go on, up to a point.
-        assert!(budget.draw(0, 100_000, 100_000, false).is_some());
-        assert!(budget.draw(0, 3 * MIB, 100_000, false).is_none());
-        assert!(budget.draw(0, 3 * MIB, 100_000, true).is_some());
-        assert!(budget.draw(0, 3 * MIB, 100_000, true).is_none());
+        assert!(budget.draw(0, 100_000, 100_000, false, false).is_some());
+        assert!(budget.draw(0, 3 * MIB, 100_000, false, false).is_none());
+        assert!(budget.draw(0, 3 * MIB, 100_000, true, false).is_some());
+        assert!(budget.draw(0, 3 * MIB, 100_000, true, false).is_none());
 
         let (budget, _) = account(10 * MIB, 0);
-        assert_eq!(budget.draw(0, 16 * MIB, 16 * MIB, false), None);
-        assert_eq!(budget.draw(0, 16 * MIB, 16 * MIB, true), Some(16 * MIB));
-        assert_eq!(budget.draw(0, 16 * MIB, 16 * MIB, true), None);
+        assert_eq!(budget.draw(0, 16 * MIB, 16 * MIB, false, false), None);
+        assert_eq!(budget.draw(0, 16 * MIB, 16 * MIB, true, false), Some(16 * MIB));
+        assert_eq!(budget.draw(0, 16 * MIB, 16 * MIB, true, false), None);
+        assert_eq!(budget.draw(0, 16 * MIB, 16 * MIB, true, true), Some(16 * MIB));
+        assert_eq!(budget.draw(0, 64 * MIB, 64 * MIB, true, true), None);
     }
 
     #[test]
     fn a_connection_draws_in_steps_and_exactly_where_there_is_no_more() {
         let (budget, _) = account(0, 1);
-        assert_eq!(budget.draw(0, 1, 1, false), Some(STEP_BYTES));
-        assert_eq!(budget.draw(STEP_BYTES, STEP_BYTES, 9, false), Some(STEP_BYTES));
+        assert_eq!(budget.draw(0, 1, 1, false, false), Some(STEP_BYTES));
+        assert_eq!(budget.draw(STEP_BYTES, STEP_BYTES, 9, false, false), Some(STEP_BYTES));
         let (budget, _) = account(18 * MIB - 10, 1);
-        assert_eq!(budget.draw(0, 10, 10, false), Some(10));
+        assert_eq!(budget.draw(0, 10, 10, false, false), Some(10));
     }
 
     #[test]
     fn what_may_last_takes_half_of_the_account_at_most() {
         let (budget, stats) = account(0, 0);
         assert!(budget.keep(8 * MIB) && !budget.keep(1));
-        assert!(budget.draw(0, 8 * MIB, 8 * MIB, false).is_some(), "the other half is for requests");
+        assert!(budget.draw(0, 8 * MIB, 8 * MIB, false, false).is_some(), "the other half is for requests");
         budget.give_back(MIB);
         assert!(budget.keep(MIB));
         budget.give_back(8 * MIB);

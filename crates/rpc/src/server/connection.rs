@@ -520,13 +520,14 @@ impl Connection {
         deadline: Option<Instant>,
     ) -> bool {
         let request_bytes = service::lasting_bytes(&body);
+        let alone = self.pending == 0 && self.outbox.is_empty();
         let room = Room {
             budget: &self.shared.budget,
             base: self.buffers() + self.reserved + request_bytes,
             drawn: Cell::new(self.held_bytes),
             reserved: Cell::new(0),
-            alone: self.pending == 0 && self.outbox.is_empty(),
-            privileged: self.shared.budget.is_privileged(self.number),
+            alone,
+            privileged: alone && self.shared.budget.is_privileged(self.number),
         };
         let mailbox = &self.mailbox;
         let request = Incoming { kind, id, body, request_bytes, deadline, mailbox, room: Some(&room) };

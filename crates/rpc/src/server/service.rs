@@ -136,7 +136,7 @@ pub(crate) struct Room<'a> {
     pub(crate) reserved: Cell<usize>,
     /// True if nothing else is under way on the connection.
     pub(crate) alone: bool,
-    /// True if the connection may go beyond the account.
+    /// True if the request may go beyond the account.
     pub(crate) privileged: bool,
 }
 
@@ -169,10 +169,7 @@ impl Incoming<'_> {
             return Err(StoreError::new(ErrorKind::Invalid, text));
         }
         let wanted = room.base + room.reserved.get() + bytes;
-        let drawn = match room.privileged {
-            true => Some(room.budget.draw_anyhow(room.drawn.get(), wanted)),
-            false => room.budget.draw(room.drawn.get(), wanted, bytes, room.alone),
-        };
+        let drawn = room.budget.draw(room.drawn.get(), wanted, bytes, room.alone, room.privileged);
         let Some(drawn) = drawn else { return Ok(false) };
         room.drawn.set(drawn);
         room.reserved.set(room.reserved.get() + bytes);
