@@ -115,6 +115,8 @@ fn requests_that_wait_for_their_service_do_not_add_up_beyond_the_account() {
                 peer.write_all(&frame::header(NEVER, 1, body.len() as u32)).unwrap();
                 // It is sent only once the server has memory for it.
                 peer.write_all(body).unwrap();
+                // The service is slow: others could be received meanwhile.
+                std::thread::sleep(Duration::from_millis(200));
                 peer.write_all(&[&frame::header(Kind::CANCEL, 1, 1)[..], &[TOY]].concat()).unwrap();
                 assert_eq!((receive(peer).kind, 1), (Kind::ERROR, 1));
                 done.fetch_add(1, Ordering::Relaxed);
