@@ -1,7 +1,7 @@
-//! Whether a store is full, judged by the transactions that it refuses for want of space.
+//! The fullness of a store, judged by the transactions that it refuses for want of space.
 //!
-//! How much a store takes tells nothing: one that overwrites itself comes to its bound soon, and goes on. The engine counts
-//! refusals; whoever looks at the count, again and again, sees it grow.
+//! The space that a store takes tells nothing: one that overwrites itself comes to its bound soon, and goes on. The engine counts
+//! refusals; repeated looks at the count show it grow.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

@@ -34,7 +34,7 @@ pub struct ServerOptions {
     /// The reflector to run, for the role `reflect`. Unless it has a store of its own, it keeps states and locations in
     /// the daemon's, or without one in memory.
     pub reflect: Option<nacre_reflect::server::ServerOptions>,
-    /// Whether to grant locks on the objects of the store, the role `lock`. Of several daemons in front of one store only
+    /// Grants locks on the objects of the store: the role `lock`. Of several daemons in front of one store only
     /// one may: they know nothing of each other's locks.
     pub lock: bool,
     /// The time after which the lock session of a client that is not heard of lapses.

@@ -348,7 +348,7 @@ fn behind(leaf: &[Entry], start: u64) -> &[Entry] {
 
 /// The entries that overlap a range, in ascending order; see [`ExtentMap::overlapping`].
 pub struct Overlapping<'a> {
-    /// What is left of the present leaf.
+    /// The rest of the present leaf.
     entries: slice::Iter<'a, Entry>,
     /// The leaves after it.
     later: Option<btree_map::Range<'a, u64, Vec<Entry>>>,

@@ -42,9 +42,9 @@ pub(crate) const FRAME_BYTES_MAX: usize = 4 << 20;
 const FRAME_HEADER: u8 = 1;
 const FRAME_ITEMS: u8 = 2;
 pub(crate) const FRAME_END: u8 = 3;
-/// What readers may skip: zeros, or the latest writes (module `recall`).
+/// Padding, which readers may skip: zeros, or the latest writes (module `recall`).
 const FRAME_PADDING: u8 = 4;
-/// The length of what stands in front of the body of a frame, in bytes: magic number, checksum, length, kind.
+/// The bytes in front of the body of a frame: magic number, checksum, length, kind.
 pub(crate) const FRAME_HEAD_BYTES: u64 = 13;
 /// The length in bytes of the frames that padding is cut into, so that little memory is taken for it.
 const PADDING_BYTES: u64 = 64 << 10;

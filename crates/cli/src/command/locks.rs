@@ -21,8 +21,8 @@ pub struct Args {
 pub enum Command {
     /// Take a session's locks away
     ///
-    /// What it holds exclusively is released once the store refuses its changes of the objects that it may have written; what
-    /// it holds shared, when its lease would have lapsed.
+    /// Its exclusive locks are released once the store refuses its changes of the objects that it may have written; its shared
+    /// ones, when its lease would have lapsed.
     Break {
         /// The session
         session: u64,

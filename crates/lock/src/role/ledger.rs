@@ -1,4 +1,4 @@
-//! What a lock server has to know after a restart, kept as keys of an object of the store.
+//! The records that a lock server needs after a restart, kept as keys of an object of the store.
 //!
 //! | key | value |
 //! |---|---|

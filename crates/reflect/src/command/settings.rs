@@ -58,7 +58,7 @@ pub struct Settings {
     /// and group-rate=COPIES[/BURST], a second, with 0 for no limit; may be given several times
     #[arg(long = "group", value_name = "GROUP:OPTION,…")]
     pub group: Vec<GroupSetting>,
-    /// How many groups there are on the shared port, with the ids from 0 on; 0 for none, where there are --groups
+    /// Number of groups on the shared port, with the ids from 0 on; 0 for none, where there are --groups
     /// [default: 1024]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(..=i64::from(IDS_MAX)))]
     pub ids: Option<u32>,
