@@ -168,9 +168,10 @@ impl Driver {
         loop {
             self.client.tick(clock::now(), &mut self.actions);
             self.expire();
-            self.carry();
+            // Before anybody is told of a lock: were the program stopped in between, its next check would know no end.
             let ends = self.client.ends().map_or(u64::MAX, |ends| ends.as_nanos() as u64);
             self.state.ends_ns.store(ends, Ordering::Release);
+            self.carry();
             if ending.is_some() && self.calls.is_empty() && self.client.is_answered() {
                 return;
             }
