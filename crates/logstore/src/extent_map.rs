@@ -171,7 +171,9 @@ impl ExtentMap {
         }
         match self.leaves.range(..end).next_back() {
             // Nearly always: the last leaf that begins before the end holds `start` too, so it is the only one.
-            Some((key, leaf)) if *key <= start => Overlapping { entries: behind(leaf, start).iter(), ..none },
+            Some((key, leaf)) if *key <= start => {
+                Overlapping { entries: leaf[first_behind(leaf, start)..].iter(), ..none }
+            }
             Some(_) => {
                 // The leaf that holds `start` may begin before it; every later one begins within the range.
                 let first = self.leaves.range(..=start).next_back().map_or(start, |(key, _)| *key);
@@ -218,8 +220,8 @@ impl ExtentMap {
             _ => self.gather(start, end, &mut release),
         };
         let Some(leaf) = self.leaves.get_mut(&home) else { return };
-        let from = leaf.partition_point(|entry| entry.end() <= start);
-        let to = leaf.partition_point(|entry| entry.start < end).max(from);
+        let from = first_behind(leaf, start);
+        let to = from + leaf[from..].partition_point(|entry| entry.start < end);
         // The most common change by far: a block written again, whole.
         if let ([old], [entry]) = (&mut leaf[from..to], new)
             && old.start == entry.start
@@ -341,9 +343,28 @@ impl ExtentMap {
     }
 }
 
-/// The entries of a leaf that end behind `start`.
-fn behind(leaf: &[Entry], start: u64) -> &[Entry] {
-    &leaf[leaf.partition_point(|entry| entry.end() <= start)..]
+/// Returns the index of the first entry of a leaf that ends behind `start`.
+///
+/// Pieces of a fork are spread evenly more often than not. A search from the place where an entry stands then reads three cache lines, one by
+/// halves reads six, and nearly all of the time is spent waiting for them.
+fn first_behind(leaf: &[Entry], start: u64) -> usize {
+    let (Some(first), Some(last)) = (leaf.first(), leaf.last()) else { return 0 };
+    if last.end() <= start {
+        return leaf.len();
+    }
+    if first.end() > start {
+        return 0;
+    }
+    // Both loops end: the first entry ends before `start`, the last one behind it.
+    let place = (start - first.start) as f64 / (last.start - first.start) as f64;
+    let mut at = ((place * (leaf.len() - 1) as f64) as usize).min(leaf.len() - 1);
+    while leaf[at].end() > start {
+        at -= 1;
+    }
+    while leaf[at].end() <= start {
+        at += 1;
+    }
+    at
 }
 
 /// The entries that overlap a range, in ascending order; see [`ExtentMap::overlapping`].
@@ -366,7 +387,7 @@ impl<'a> Iterator for Overlapping<'a> {
                 return Some(entry).filter(|entry| entry.start < self.end);
             }
             let (_, leaf) = self.later.as_mut()?.next()?;
-            self.entries = behind(leaf, self.start).iter();
+            self.entries = leaf[first_behind(leaf, self.start)..].iter();
         }
     }
 }

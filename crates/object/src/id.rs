@@ -1,5 +1,6 @@
 //! Names of objects, forks, keys and attributes. All are byte strings; programs usually use UTF-8.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use bytes::Bytes;
@@ -32,8 +33,30 @@ fn escape(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal, $range:expr) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Eq, Hash)]
         pub struct $name(Bytes);
+
+        impl PartialEq for $name {
+            fn eq(&self, other: &Self) -> bool {
+                self.0.len() == other.0.len() && self.cmp(other) == Ordering::Equal
+            }
+        }
+
+        impl Ord for $name {
+            fn cmp(&self, other: &Self) -> Ordering {
+                // An empty `Bytes` points nowhere, where the vector instructions of `memcmp` take some 200 ns.
+                if self.0.is_empty() || other.0.is_empty() {
+                    return self.0.len().cmp(&other.0.len());
+                }
+                self.0.cmp(&other.0)
+            }
+        }
+
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
 
         impl $name {
             /// Creates the name from bytes; [`ErrorKind::Invalid`] if their number is not allowed.
