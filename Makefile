@@ -30,11 +30,12 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help run test check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help run test test-fresh check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
 	@echo "make test       every test of the project (installs what they need, as root on Debian)"
+	@echo "make test-fresh what a change has to pass, and make run, in a new root file system (as root; needs mmdebstrap, 40 GB, an hour)"
 	@echo "make check      format, lints and documentation, with warnings denied"
 	@echo "make mpi        nacre-mpi, for walks by the ranks of an MPI job (needs MPI and libclang: mpich libmpich-dev libclang-dev)"
 	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look)"
@@ -70,6 +71,9 @@ install-deps:
 
 test: install-deps
 	@CARGO="$(CARGO)" MPIS="$(MPIS)" TARGET="$(TARGET)" scripts/test
+
+test-fresh:
+	@scripts/test-fresh
 
 check:
 	$(CARGO) fmt --all --check
