@@ -15,9 +15,9 @@ SOAK_HISTORIES ?= 100000
 SOAK_INTERLEAVINGS ?= 20000
 # Pairs of access patterns that each test of `make soak-lock` compares with bitmaps or lists.
 SOAK_PATTERNS ?= 3000000
-# Histories of clusters of lock servers with faults, histories of a lock table, and states of each small system of lock servers that it
-# runs through.
-SOAK_CLUSTERS ?= 30000
+# Histories (schedules from a seed) of clusters of lock servers with faults, most of them small: a million takes about seven minutes of
+# processor time. Histories of a lock table, and states of each small system of lock servers that it runs through.
+SOAK_CLUSTERS ?= 1000000
 SOAK_TABLES ?= 100000
 SOAK_STATES ?= 3000000
 
@@ -45,7 +45,8 @@ help:
 	@echo "                make soak-store, the embedded store through $(SOAK_HISTORIES) histories of faults and crashes;"
 	@echo "                make soak-ceph, clients that count on Ceph while OSDs and the monitor are killed, for $(SOAK_SECONDS) s;"
 	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice;"
-	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps, and lock servers under faults"
+	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps, $(SOAK_CLUSTERS) schedules of clusters of lock"
+	@echo "                servers with faults, and clients in processes of their own at servers that are killed, for $(SOAK_SECONDS) s"
 	@echo "make release    the program alone: $(NACRE)"
 	@echo "make install    the program, its manual pages and completions, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
@@ -122,6 +123,7 @@ soak-lock:
 	NACRE_LOCK_HISTORIES=$(SOAK_TABLES) $(CARGO) test --release --package nacre-lock --test table
 	NACRE_LOCK_HISTORIES=$(SOAK_CLUSTERS) NACRE_LOCK_CLUSTER=10000,1000 $(CARGO) test --release --package nacre-lock --test history
 	NACRE_LOCK_STATES=$(SOAK_STATES) $(CARGO) test --release --package nacre-lock --test exhaustive
+	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package nacre-cli --test lock_history -- --nocapture
 
 # The promise is for an hour: make soak-ceph SOAK_SECONDS=3600.
 soak-ceph:

@@ -22,8 +22,12 @@ struct Holder {
 impl Holder {
     #[track_caller]
     fn start(mut command: Command, flags: &[&str], held: &Path, until: &Path) -> Holder {
-        let script =
-            format!("touch '{}'; while ! test -e '{}'; do sleep 0.02; done", held.display(), until.display());
+        // It ends with the test in any case, also if whoever was to wait for it was killed.
+        let script = format!(
+            "touch '{0}'; while test -e '{0}' && ! test -e '{1}'; do sleep 0.02; done",
+            held.display(),
+            until.display()
+        );
         command.args(flags).args(["--", "sh", "-c", &script]);
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         Holder { child }
@@ -243,6 +247,31 @@ fn a_restarted_server_learns_who_holds_what_and_serves_those_who_wait() {
     server.stop(Signal::TERM);
     let server = start();
     with_lock(&server, &["--try"], &["true"]).ok();
+}
+
+#[test]
+fn a_client_away_for_longer_than_its_lease_has_lost_its_lock_though_a_restarted_server_would_still_take_it() {
+    const LEASE: Duration = Duration::from_secs(3);
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let address = format!("unix:{}", path("socket").display());
+    let store = harness::file(&path("store"));
+    let start = || Server::listen(&address, &store, &["--lock-lease", "3s"]);
+    let server = start();
+    let mut away = Holder::start(server.command(["lock", "f"]), &[], &path("one"), &path("end"));
+    eventually("it holds", || path("one").exists());
+    let session = holder(&server).to_string();
+    kill_process(away.pid(), Signal::STOP).unwrap();
+    let begin = Instant::now();
+    server.kill();
+    let server = start();
+    // The server takes what is asserted until a fifth more than the lease is over.
+    eventually("its lease is over", || begin.elapsed() > LEASE);
+    kill_process(away.pid(), Signal::CONT).unwrap();
+    assert_eq!(wait(&mut away.child, PATIENCE).code(), Some(1), "it says that its lock is lost");
+    with_lock(&server, &["--wait", "60s"], &["true"]).ok();
+    server.run(["write", "f", "late", "--fence", &session]).failed(1, &["is fenced"]);
+    std::fs::write(path("end"), "").unwrap();
 }
 
 #[test]

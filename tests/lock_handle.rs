@@ -65,6 +65,78 @@ fn a_wait_that_is_dropped_is_granted_to_nobody() {
     drop(block_on(one.file("f").unwrap().lock(0..20, Mode::Exclusive)).unwrap());
 }
 
+/// The circles of sessions that a server reports.
+fn cycles(store: &nacre::BlockingStore, server: usize) -> Vec<Vec<u64>> {
+    let report = &store.locks().unwrap()[server].report["cycles"];
+    let cycles = report.as_array().unwrap().iter().map(|cycle| cycle.as_array().unwrap());
+    cycles.map(|cycle| cycle.iter().map(|session| session.as_u64().unwrap()).collect()).collect()
+}
+
+#[test]
+fn circles_of_waits_over_several_servers_are_reported_and_chains_are_not() {
+    let folder = harness::folder();
+    let (servers, uri) = Server::together(folder.path(), &["mem:", "mem:"], &["--lock-stripe", "8"]);
+    // Programs with two guards each. The bytes 0 and 16 are the first server's, byte 8 the second's.
+    let programs: Vec<_> = (0..5).map(|_| nacre::open(&uri).unwrap().blocking()).collect();
+    let lock = |program: usize, file: &str, byte: u64| {
+        let file = programs[program].file(file).unwrap();
+        move || file.lock(byte..byte + 1, Mode::Exclusive)
+    };
+    let hold = |program, file, byte| lock(program, file, byte)().unwrap();
+    let waits = |count: u64| {
+        let until = std::time::Instant::now() + harness::PATIENCE;
+        let waiting = || {
+            programs[0]
+                .locks()
+                .unwrap()
+                .iter()
+                .map(|part| part.report["waiting"].as_u64().unwrap())
+                .sum::<u64>()
+        };
+        while waiting() < count {
+            assert!(std::time::Instant::now() < until);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    // Each waits for the next, at both servers.
+    let (third, fourth, fifth) = (hold(2, "chain", 0), hold(3, "chain", 8), hold(4, "chain", 16));
+    let chain = [std::thread::spawn(lock(2, "chain", 8)), std::thread::spawn(lock(3, "chain", 16))];
+    waits(2);
+    let (first, second) = (hold(0, "f", 0), hold(1, "f", 8));
+    let (one, other) = (std::thread::spawn(lock(0, "f", 8)), std::thread::spawn(lock(1, "f", 0)));
+    waits(4);
+    let until = std::time::Instant::now() + harness::PATIENCE;
+    let mut found = cycles(&programs[0], 0);
+    while found.is_empty() {
+        assert!(std::time::Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(20));
+        found = cycles(&programs[0], 0);
+    }
+    let mut both = vec![first.token(), second.token()];
+    both.sort_unstable();
+    assert_eq!(found, [both]);
+    assert_eq!(cycles(&programs[0], 1), Vec::<Vec<u64>>::new(), "it sees no circle");
+    // By the command line, too.
+    let mut shown = harness::program();
+    shown.args(["--store", &uri, "locks"]);
+    let shown = harness::run_with(shown, b"");
+    assert!(shown.code == 0 && shown.stderr.contains("wait for each other in a circle"), "{shown:?}");
+    assert_eq!(
+        servers[0].log().matches("wait for each other in a circle").count(),
+        1,
+        "{}",
+        servers[0].log()
+    );
+    assert_eq!(servers[1].log(), "");
+    // An end to it goes on as it should.
+    drop(first);
+    assert!(other.join().unwrap().unwrap().check().is_ok());
+    drop(second);
+    one.join().unwrap().unwrap().release().unwrap();
+    drop((third, fourth, fifth));
+    chain.into_iter().for_each(|waiting| drop(waiting.join().unwrap().unwrap()));
+}
+
 #[test]
 fn what_is_done_under_a_lost_lock_fails_and_says_so() {
     let server = Server::in_memory();

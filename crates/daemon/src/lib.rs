@@ -24,6 +24,7 @@ mod administration;
 mod fullness;
 mod kept;
 mod lock;
+mod lock_cycles;
 mod membership;
 mod metrics;
 mod options;
@@ -45,6 +46,7 @@ use nacre_status::{ListenError, Listener, Part};
 
 use crate::administration::Administration;
 use crate::kept::{Kept, NoObjects};
+use crate::lock_cycles::CycleWatch;
 pub use crate::membership::MEMBERS_FILE;
 use crate::metrics::Sources;
 pub use crate::options::{
@@ -57,6 +59,7 @@ pub use crate::signals::Signals;
 pub struct Daemon {
     server: Option<Server>,
     lock: Option<LockRole>,
+    lock_cycles: Option<CycleWatch>,
     reflector: Option<Reflector>,
     http: Option<Listener>,
     store: Option<Paced<Kept>>,
@@ -98,7 +101,8 @@ impl Daemon {
             }
         };
         let requests = Arc::new(Requests::default());
-        let mut daemon = Daemon { server: None, lock: None, reflector, http: None, store, requests };
+        let mut daemon =
+            Daemon { server: None, lock: None, lock_cycles: None, reflector, http: None, store, requests };
         daemon.server = match daemon.serve(options, listen, key, kept.as_ref()) {
             Err(error) if options.store.is_none() && options.listen_if_possible => {
                 tracing::warn!("{error}; this daemon has no administration, name an address for it");
@@ -127,6 +131,11 @@ impl Daemon {
             _ => None,
         };
         let lock = self.lock.as_ref().map(LockRole::handle);
+        if let Some(lock) = lock.as_ref().filter(|_| membership.own() == 0 && !membership.is_alone()) {
+            let servers = membership.members().names().len() as u32;
+            let members = lock::members(options, &membership)?;
+            self.lock_cycles = Some(CycleWatch::start(members, servers, lock.clone())?);
+        }
         let administration = Administration { store: self.store.clone(), lock };
         let objects: Arc<dyn ObjectStore> = match &self.store {
             Some(store) => Arc::new(store.clone()),
@@ -206,7 +215,9 @@ impl Daemon {
     /// # Errors
     /// The reason why a role failed, earlier or while stopping; the other roles are stopped in good order in any case.
     pub fn stop(self) -> Result<(), StoreError> {
-        let Daemon { server, lock, reflector, http, store, .. } = self;
+        let Daemon { server, lock, lock_cycles, reflector, http, store, .. } = self;
+        // Its calls are to end before the connections over which it makes them.
+        drop(lock_cycles);
         // Members are told while clients receive their last replies: neither waits for the other. Both need the store.
         let reflected = std::thread::scope(|scope| {
             let reflected = reflector.map(|reflector| scope.spawn(|| reflector.stop()));

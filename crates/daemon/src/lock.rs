@@ -7,8 +7,10 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, ready};
 use nacre::{Engine, Store, Uri};
 use nacre_lock::Stripe;
+use nacre_lock::cycle::cycles;
 use nacre_lock::message::SessionId;
 use nacre_lock::role::{Handle, HeldLock, LockRole, Options, Totals};
+use nacre_lock::server::Wait;
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 use nacre_remote::Membership;
 use nacre_rpc::Address;
@@ -24,8 +26,10 @@ const LEDGER: &str = "nacre/locks";
 
 /// The largest number of requests in one reply: even with the longest names it fits into a frame.
 const LOCKS_MAX: usize = 8192;
-/// The number of waiting requests up to which a report says who waits for whom: finding that out takes time for each pair.
-const WAITS_MAX: usize = 512;
+/// The number of waiting requests up to which a report says who waits for whom, and that of the waits in it: finding them out
+/// takes time for each pair.
+const WAITING_MAX: usize = 512;
+const WAITS_MAX: usize = 8192;
 /// The number of requests that the status page shows.
 const SHOWN_MAX: usize = 100;
 
@@ -69,11 +73,16 @@ fn objects(
     if membership.is_alone() {
         return Ok(Arc::new(kept.clone()));
     }
+    let all = members(options, membership)?;
+    Ok(Arc::new(AllMembers { own: kept.clone(), membership: membership.clone(), all }))
+}
+
+/// Returns a handle on the servers of the store, this one included.
+pub(crate) fn members(options: &ServerOptions, membership: &Membership) -> Result<Store, StoreError> {
     let names = membership.members().names();
     let servers = names.iter().map(|name| name.parse()).collect::<Result<Vec<Address>, _>>()?;
     let uri_options = nacre::Options { key: options.key.clone(), ..Default::default() };
-    let all = Store::open_apart(&Uri { engine: Engine::Servers(servers), options: uri_options })?;
-    Ok(Arc::new(AllMembers { own: kept.clone(), membership: membership.clone(), all }))
+    Store::open_apart(&Uri { engine: Engine::Servers(servers), options: uri_options })
 }
 
 /// The objects of all members, as one of them reaches them.
@@ -124,6 +133,7 @@ pub(crate) fn call(lock: &Handle, method: &str, argument: &Bytes) -> Option<Repl
                 report(lock, after, limit.unwrap_or(LOCKS_MAX).min(LOCKS_MAX))
             })
         }
+        "lock-waits" => Ok(waits_json(lock)),
         "break-lock-session" => {
             let argument: Result<BreakArgument, _> = serde_json::from_slice(argument);
             argument
@@ -138,10 +148,18 @@ pub(crate) fn call(lock: &Handle, method: &str, argument: &Bytes) -> Option<Repl
 fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
     let (totals, locks) = (lock.totals(), lock.list(after, limit));
     let next = if locks.len() == limit { locks.last().map(|lock| lock.request.key) } else { None };
-    let pairs = |waits: Vec<(SessionId, SessionId)>| -> Value {
-        waits.into_iter().map(|(waiting, holder)| json!([waiting.0, holder.0])).collect()
-    };
-    let waits = if totals.waiting <= WAITS_MAX { pairs(lock.waits()) } else { Value::Null };
+    let waits = few_waits(lock, &totals);
+    let pairs = waits.as_ref().map(|waits| {
+        let mut pairs: Vec<[u64; 2]> = waits.iter().map(|wait| [wait.session.0, wait.holder.0]).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        pairs
+    });
+    // Those that this server sees now, and those that span servers, which the first one looks for.
+    let mut cycles = cycles(waits.into_iter().flatten().map(|wait| (wait.session, wait.holder)));
+    cycles.extend(lock.spanning_cycles());
+    let cycles: Vec<Vec<u64>> =
+        cycles.into_iter().map(|cycle| cycle.into_iter().map(|session| session.0).collect()).collect();
     json!({
         "server": totals.place.server,
         "servers": totals.place.servers,
@@ -153,9 +171,25 @@ fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
         "requests": totals.requests,
         "waiting": totals.waiting,
         "locks": locks.iter().map(lock_json).collect::<Vec<_>>(),
-        "waits": waits,
+        "waits": pairs,
+        "cycles": cycles,
         "next": next,
     })
+}
+
+/// Returns the waits at a server, unless so many requests wait that finding out for whom would take long.
+fn few_waits(lock: &Handle, totals: &Totals) -> Option<Vec<Wait>> {
+    (totals.waiting <= WAITING_MAX).then(|| lock.waits(WAITS_MAX))
+}
+
+/// The waits at a server, for whoever looks for cycles that span servers.
+fn waits_json(lock: &Handle) -> Value {
+    let totals = lock.totals();
+    let waits = few_waits(lock, &totals).map(|waits| {
+        let numbers = |wait: &Wait| [wait.session.0, wait.request, wait.byte, wait.holder.0, wait.held_by];
+        waits.iter().map(numbers).collect::<Vec<_>>()
+    });
+    json!({ "server": totals.place.server, "epoch": totals.epoch, "waits": waits })
 }
 
 fn lock_json(lock: &HeldLock) -> Value {

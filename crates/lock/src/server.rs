@@ -27,7 +27,7 @@ use crate::OFFSET_MAX;
 use crate::message::{Asked, Call, FileName, Refusal, Reply, RequestNumber, SessionId, Token};
 use crate::table::{Mode, Owner, Progress, Reached, RequestKey, Table, TableError, Woken};
 
-pub use listing::Listed;
+pub use listing::{Listed, Wait};
 use session::{Session, State};
 pub use settings::{Limits, Settings};
 
@@ -467,7 +467,10 @@ impl Server {
         let mut open = vec![key];
         while let Some(waiting) = open.pop() {
             let mut holders = BTreeSet::new();
-            self.blocking(waiting, |session| holders.insert(session));
+            self.blocking(waiting, |session, _| {
+                holders.insert(session);
+                true
+            });
             for holder in holders {
                 if holder == start.session {
                     let mut sessions = vec![self.requests[&waiting].session];
@@ -491,15 +494,16 @@ impl Server {
         }
     }
 
-    /// Calls `visit` with the sessions that keep a waiting request from its byte, until it returns false.
-    fn blocking(&self, key: RequestKey, mut visit: impl FnMut(SessionId) -> bool) {
+    /// Calls `visit` with the sessions, and requests of theirs, that keep a waiting request from its byte, until it returns
+    /// false.
+    fn blocking(&self, key: RequestKey, mut visit: impl FnMut(SessionId, RequestKey) -> bool) {
         let Some(file) = self.requests.get(&key).and_then(|request| self.files.get(&request.file)) else {
             return;
         };
         let first = file.table.progress(key).and_then(|progress| file.table.line(progress.next?).next());
         for waiting in [Some(key), first.filter(|first| *first != key)].into_iter().flatten() {
-            file.table.blockers(waiting, |_, owner| match self.programs.get(&owner.program) {
-                Some(session) => visit(*session),
+            file.table.blockers(waiting, |holder, owner| match self.programs.get(&owner.program) {
+                Some(session) => visit(*session, holder),
                 None => true,
             });
         }

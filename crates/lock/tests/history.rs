@@ -1,6 +1,9 @@
 //! Histories of whole clusters with faults. `NACRE_SEED` replays one; `NACRE_LOCK_HISTORIES` sets their number, and
 //! `NACRE_LOCK_CLUSTER=clients,servers` runs one large cluster.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::available_parallelism;
+
 use nacre_lock::client::{Method, Protocol};
 use nacre_lock::testkit::history::{Broken, Plan, Told, Violation, run};
 
@@ -38,13 +41,44 @@ fn add(sum: &mut Told, told: Told) {
     sum.restarts += told.restarts;
 }
 
+/// The plan of a history: most clusters are small, where the interleavings that matter come soon.
+fn plan_of(seed: u64) -> Plan {
+    match seed % 8 {
+        0 => plan(),
+        1..=3 => {
+            Plan { clients: 3, servers: 2, operations: 4, file_bytes: 16, files: 1, faults: 6, ..plan() }
+        }
+        4 => Plan { clients: 2, servers: 3, operations: 4, file_bytes: 24, files: 2, faults: 6, ..plan() },
+        _ => Plan { clients: 3, servers: 1, operations: 3, file_bytes: 12, files: 1, faults: 4, ..plan() },
+    }
+}
+
+/// Runs histories on all processors.
+fn run_all(seeds: std::ops::Range<u64>) -> Told {
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        let mut sum = Told::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return sum;
+            }
+            let told = run(&plan_of(seed), seed);
+            add(&mut sum, told.unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}")));
+        }
+    };
+    let mut sum = Told::default();
+    std::thread::scope(|scope| {
+        let threads = (0..available_parallelism().map_or(1, |count| count.get())).map(|_| scope.spawn(work));
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().for_each(|thread| add(&mut sum, thread.join().unwrap()));
+    });
+    sum
+}
+
 #[test]
 fn locks_exclude_and_everybody_finishes_whatever_fails() {
-    let mut sum = Told::default();
-    for seed in seeds(300, 1) {
-        let told = run(&plan(), seed).unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}"));
-        add(&mut sum, told);
-    }
+    let sum = run_all(seeds(500, 1));
     eprintln!("{sum:?}");
     if std::env::var("NACRE_SEED").is_err() {
         assert!(sum.held > 0 && sum.lost > 0 && sum.fences > 0 && sum.restarts > 0, "{sum:?}");
@@ -63,7 +97,7 @@ fn every_protocol_and_method_finishes_under_contention() {
                 protocol: Some(protocol),
                 ..plan()
             };
-            for seed in seeds(2, 200) {
+            for seed in seeds(2, 2000) {
                 let told = run(&plan, seed);
                 let told = told.unwrap_or_else(|violation| {
                     panic!("NACRE_SEED={seed}, {protocol:?}, {method:?}: {violation:?}")

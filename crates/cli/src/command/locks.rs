@@ -70,6 +70,14 @@ fn print(reports: &[nacre::Report]) -> Result<(), Failure> {
                 "nacre: {place} was restarted, and takes only locks from before for some seconds"
             ));
         }
+        for cycle in report["cycles"].as_array().into_iter().flatten() {
+            let sessions: Vec<String> =
+                cycle.as_array().into_iter().flatten().map(Value::to_string).collect();
+            output::complain(&format!(
+                "nacre: lock sessions {} wait for each other in a circle; \"nacre locks break SESSION\" ends one of them",
+                sessions.join(", ")
+            ));
+        }
         for lock in report["locks"].as_array().into_iter().flatten() {
             let text = |name: &str| match &lock[name] {
                 Value::String(text) => text.clone(),

@@ -18,9 +18,6 @@ use crate::wire::{self, Attach, Place};
 /// The number of session numbers that are reserved at once.
 const NUMBERS_AT_ONCE: u64 = 1024;
 
-/// The cycles of waiting sessions that are remembered for reports.
-const CYCLES_MAX: usize = 16;
-
 /// The parts of the role that its connections and its thread share.
 pub(super) struct Shared {
     pub core: Mutex<Core>,
@@ -52,7 +49,8 @@ pub(super) struct Core {
     pub numbers: u64,
     /// Those who wait for the number of a session.
     numbered: Vec<oneshot::Sender<u64>>,
-    pub cycles: VecDeque<Vec<SessionId>>,
+    /// The cycles of waiting sessions that span servers and were found at the last look at them.
+    pub spanning: Vec<Vec<SessionId>>,
     pub counts: Counts,
     /// The time until which the role's thread sleeps; none if it sleeps until it is woken.
     pub sleeps_until: Option<Duration>,
@@ -103,7 +101,7 @@ impl Core {
             next_number: numbers.max(1),
             numbers,
             numbered: Vec::new(),
-            cycles: VecDeque::new(),
+            spanning: Vec::new(),
             counts: Counts::default(),
             sleeps_until: None,
         }
@@ -139,7 +137,7 @@ impl Core {
                 self.answer(call, &reply);
             }
             Output::Raise { session, file } => self.raises.push((session, file)),
-            Output::Cycle { sessions } => self.note_cycle(sessions),
+            Output::Cycle { sessions } => self.note_cycle(&sessions),
             // The role's thread has made it durable.
             Output::Record(_) => {}
         }
@@ -177,17 +175,14 @@ impl Core {
         self.waiters.insert(id, waiter);
     }
 
-    fn note_cycle(&mut self, sessions: Vec<SessionId>) {
+    /// Reports a cycle of sessions.
+    pub fn note_cycle(&mut self, sessions: &[SessionId]) {
         let names: Vec<String> = sessions.iter().map(SessionId::to_string).collect();
         tracing::warn!(
             "lock sessions {} wait for each other in a circle; \"nacre locks break SESSION\" ends one of them",
             names.join(", ")
         );
         self.counts.cycles += 1;
-        self.cycles.push_back(sessions);
-        if self.cycles.len() > CYCLES_MAX {
-            self.cycles.pop_front();
-        }
     }
 
     /// Returns the changes that the orders in the queue wait for.

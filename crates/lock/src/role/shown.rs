@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Handle;
 use crate::message::SessionId;
-use crate::server::Listed;
+use crate::server::{Listed, Wait};
 use crate::table::{Mode, RequestKey};
 use crate::wire::Place;
 
@@ -92,9 +92,22 @@ impl Handle {
         core.server.list(after, limit).into_iter().map(|request| HeldLock { request }).collect()
     }
 
-    /// Returns which sessions wait for which others here.
-    pub fn waits(&self) -> Vec<(SessionId, SessionId)> {
-        self.shared.core.lock().server.waits()
+    /// Returns up to `limit` waits here: which requests wait for which sessions.
+    pub fn waits(&self, limit: usize) -> Vec<Wait> {
+        self.shared.core.lock().server.waits(limit)
+    }
+
+    /// Takes in the cycles of waiting sessions that span servers: those that are new are reported, and those that stand are
+    /// shown until the next call.
+    pub fn note_cycles(&self, new: &[Vec<SessionId>], standing: Vec<Vec<SessionId>>) {
+        let mut core = self.shared.core.lock();
+        new.iter().for_each(|cycle| core.note_cycle(cycle));
+        core.spanning = standing;
+    }
+
+    /// Returns the cycles of waiting sessions that span servers, as they were told last.
+    pub fn spanning_cycles(&self) -> Vec<Vec<SessionId>> {
+        self.shared.core.lock().spanning.clone()
     }
 
     /// Takes a session's lease away. Its exclusive locks are released once it is fenced at the objects that it may have

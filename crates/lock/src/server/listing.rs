@@ -1,6 +1,8 @@
 //! Holders and waiters, for reports.
 
-use super::Server;
+use std::collections::BTreeMap;
+
+use super::{File, Server};
 use crate::message::{FileName, RequestNumber, SessionId, Token};
 use crate::table::{Mode, Progress, RequestKey};
 
@@ -27,6 +29,21 @@ pub struct Listed {
     pub lapsed: bool,
     /// The number of its newest grant.
     pub token: Token,
+}
+
+/// A wait of a request for one of another session, which is in its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Wait {
+    /// The session that waits.
+    pub session: SessionId,
+    /// The place of its request in the listing.
+    pub request: RequestKey,
+    /// The byte that it waits for.
+    pub byte: u64,
+    /// The session in its way.
+    pub holder: SessionId,
+    /// The place of that session's request in the listing.
+    pub held_by: RequestKey,
 }
 
 impl Server {
@@ -66,20 +83,32 @@ impl Server {
         (self.requests.len(), self.files.values().map(|file| file.table.waiters()).sum())
     }
 
-    /// Which sessions wait for which others here. Those of several servers together show the cycles that span servers
-    /// ([`cycles`](crate::cycle::cycles)).
-    pub fn waits(&self) -> Vec<(SessionId, SessionId)> {
+    /// Up to `limit` waits here, one for each request that waits and each session in its way. Those of several servers
+    /// together show the cycles that span servers ([`Watch`](crate::cycle::Watch)).
+    pub fn waits(&self, limit: usize) -> Vec<Wait> {
         let mut waits = Vec::new();
-        for (waiting, session) in &self.sessions {
-            for key in &session.waiting {
-                self.blocking(*key, |holder| {
-                    waits.push((*waiting, holder));
-                    true
-                });
+        for (session, request) in
+            self.sessions.iter().flat_map(|(id, session)| session.waiting.iter().map(|key| (*id, *key)))
+        {
+            let byte = |file: &File| file.table.progress(request)?.next;
+            let byte = self.requests.get(&request).and_then(|found| byte(self.files.get(&found.file)?));
+            let Some(byte) = byte else { continue };
+            // The same session may be in the way with many requests; any of them will do, but always the same.
+            let mut holders: BTreeMap<SessionId, RequestKey> = BTreeMap::new();
+            let mut visits = 0;
+            self.blocking(request, |holder, held_by| {
+                let known = holders.entry(holder).or_insert(held_by);
+                *known = held_by.min(*known);
+                visits += 1;
+                visits < limit
+            });
+            for (holder, held_by) in holders {
+                if waits.len() >= limit {
+                    return waits;
+                }
+                waits.push(Wait { session, request, byte, holder, held_by });
             }
         }
-        waits.sort_unstable();
-        waits.dedup();
         waits
     }
 }
