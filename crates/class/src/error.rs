@@ -38,7 +38,9 @@ pub enum CallError {
         bounds: Box<Bounds>,
     },
     /// The caller's session is fenced at the object. Nothing was changed.
-    #[error("{class}.{method} on object \"{object}\" was refused: the session is fenced there, below {fence}")]
+    #[error(
+        "{class}.{method} on object \"{object}\" was refused: the session is fenced there, below {fence}"
+    )]
     Fenced {
         /// The object.
         object: ObjectId,
@@ -50,7 +52,9 @@ pub enum CallError {
         fence: u64,
     },
     /// Others changed the object during each of many attempts. Nothing was changed.
-    #[error("{class}.{method} on object \"{object}\" was given up: others changed the object during {attempts} attempts")]
+    #[error(
+        "{class}.{method} on object \"{object}\" was given up: others changed the object during {attempts} attempts"
+    )]
     Contended {
         /// The object.
         object: ObjectId,

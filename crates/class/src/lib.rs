@@ -35,9 +35,11 @@ mod classes;
 pub mod errno;
 mod error;
 mod machines;
+pub mod packed;
 mod pattern;
 mod registry;
 mod runtime;
+pub mod transcript;
 mod validate;
 mod vm;
 

@@ -78,14 +78,8 @@ pub(crate) fn search(
         Some(rest) if anchors => (true, rest),
         _ => (false, pattern),
     };
-    let mut matcher = Matcher {
-        subject,
-        pattern,
-        captures: [(0, Length::Open); CAPTURES_MAX],
-        level: 0,
-        depth: 0,
-        steps,
-    };
+    let mut matcher =
+        Matcher { subject, pattern, captures: [(0, Length::Open); CAPTURES_MAX], level: 0, depth: 0, steps };
     for start in from..=subject.len() {
         matcher.level = 0;
         matcher.step()?;
@@ -396,8 +390,8 @@ mod tests {
 
     fn find(subject: &str, pattern: &str) -> Option<(usize, usize, Vec<String>)> {
         let mut steps = 1_000_000;
-        let found =
-            search(subject.as_bytes(), pattern.as_bytes(), 0, true, None, &mut steps).expect("a sound pattern")?;
+        let found = search(subject.as_bytes(), pattern.as_bytes(), 0, true, None, &mut steps)
+            .expect("a sound pattern")?;
         let text = |capture| match capture {
             Capture::Text { start, end } => subject[start..end].to_owned(),
             Capture::Position(at) => format!("@{at}"),
@@ -408,7 +402,10 @@ mod tests {
     #[test]
     fn patterns_match_as_in_the_manual() {
         assert_eq!(find("hello world", "o w"), Some((4, 7, vec![])));
-        assert_eq!(find("key = value", "(%w+)%s*=%s*(%w+)"), Some((0, 11, vec!["key".into(), "value".into()])));
+        assert_eq!(
+            find("key = value", "(%w+)%s*=%s*(%w+)"),
+            Some((0, 11, vec!["key".into(), "value".into()]))
+        );
         assert_eq!(find("THE (quick) fox", "%((%a+)%)"), Some((4, 11, vec!["quick".into()])));
         assert_eq!(find("f(a(b)c)d", "%b()"), Some((1, 8, vec![])));
         assert_eq!(find("THE (quick) fox", "%f[%a]%a+%f[%A]"), Some((0, 3, vec![])));

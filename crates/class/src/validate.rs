@@ -27,7 +27,8 @@ pub fn validate(runtime: &Runtime, name: &str, text: Bytes, bounds: Bounds) -> R
         return Err(refused("it is bytecode; only texts are accepted".to_owned()));
     }
     if let Some(line) = attribute_line(&text) {
-        let text = "variables with attributes (<const>, <close>) are not in Lua 5.3, which Ceph's servers run";
+        let text =
+            "variables with attributes (<const>, <close>) are not in Lua 5.3, which Ceph's servers run";
         return Err(refused(format!("line {line}: {text}")));
     }
     let mut class = Class::new(name.to_owned(), 0, text, Vec::new(), bounds);
@@ -60,7 +61,8 @@ pub fn validate(runtime: &Runtime, name: &str, text: Bytes, bounds: Bounds) -> R
         .collect();
     if methods.is_empty() {
         return Err(refused(
-            "it registers no method: call objclass.register(f) for each global function that is to be one".to_owned(),
+            "it registers no method: call objclass.register(f) for each global function that is to be one"
+                .to_owned(),
         ));
     }
     if methods.len() > METHODS_MAX {
@@ -145,7 +147,10 @@ mod tests {
         assert_eq!(attribute_line(b"local y = 1\nlocal a, b\t<close> = nil, f()"), Some(2));
         assert_eq!(attribute_line(b"local a, b = 1, 2 if a <b then end"), None);
         assert_eq!(attribute_line(b"local a = b < c"), None);
-        assert_eq!(attribute_line(b"-- local x <const>\n--[[ local x <const> ]] local y = 'local z <close>'"), None);
+        assert_eq!(
+            attribute_line(b"-- local x <const>\n--[[ local x <const> ]] local y = 'local z <close>'"),
+            None
+        );
         assert_eq!(attribute_line(b"local s = [==[\nlocal x <const>]==] s = s"), None);
         assert_eq!(attribute_line(b"local function f() end f = 1 < 2"), None);
         assert_eq!(attribute_line(b"--[[ not closed"), None);

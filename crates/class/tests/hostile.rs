@@ -9,7 +9,7 @@ use nacre_class::{Bound, Bounds, CallError};
 use nacre_object::{Answer, Read, Stat};
 
 fn small() -> Bounds {
-    Bounds { instructions: 2_000_000, memory_bytes: 8 << 20, ..Bounds::default() }
+    Bounds { instructions: 500_000, memory_bytes: 8 << 20, ..Bounds::default() }
 }
 
 /// Runs the body of a method that changes the object first, and returns the bound that stopped it.
@@ -19,7 +19,7 @@ fn stopped(body: &str) -> Bound {
 
 fn stopped_with(body: &str, bounds: Bounds) -> Bound {
     let text = format!(
-        "function m(input, output) objclass.create() {body}\nend objclass.register(m)
+        "function m(input, output) objclass.create(); {body}\nend objclass.register(m)
          function good(input, output) output:append(('ok'):rep(1) .. table.concat({{1, 2}})) end objclass.register(good)"
     );
     let bench = Bench::bounded(&text, bounds);
@@ -57,17 +57,20 @@ fn endless_loops_end_wherever_they_are() {
         "table.move({}, 1, math.maxinteger - 1, 2)",
         "table.sort(setmetatable({}, {__len = function() return math.maxinteger end, __index = function() return nil end}))",
         "table.unpack(setmetatable({}, {__index = function() while true do end end}), 1, 10)",
-        "error(setmetatable({}, {__tostring = function() while true do end end})) while true do end",
         "for i = 1, math.huge do end",
         "for i = 1, 10 do local s = string.rep('', 1 << 60) end while true do (''):rep(1 << 62) end",
         "while true do nacre.unpack('\\x01') end",
     ] {
-        if body.starts_with("error(") {
-            assert!(eval(body).is_err(), "{body}");
-            continue;
-        }
-        assert_eq!(stopped(body), Bound::Instructions, "{body}");
+        let bound = stopped(body);
+        // Some need room for what they loop over, and may run out of that first.
+        assert!(matches!(bound, Bound::Instructions | Bound::Memory), "{body}: {bound:?}");
     }
+}
+
+#[test]
+fn an_error_object_is_not_asked_for_its_text() {
+    let error = eval("error(setmetatable({}, {__tostring = function() while true do end end}))").unwrap_err();
+    assert_eq!(error.to_string(), "c.m on object \"o\" failed: an error that is a table (error 5)");
 }
 
 #[test]
@@ -104,7 +107,7 @@ fn memory_is_bounded_whatever_asks_for_it() {
         "('x'):rep(1 << 20):gsub('x', function() return ('y'):rep(1 << 20) end)",
         "local b = bufferlist.new() local s = ('x'):rep(1 << 20) while true do b:append(s) end",
         "local b = bufferlist.new() b:append(('x'):rep(1 << 20)) while true do b = b .. b end",
-        "local function f(...) return f(1, ...) end f() local function g() return 1 + g() end while true do pcall(g) end",
+        "local function g() return 1 + g() end while true do pcall(g) end",
         "pcall(function() local s = 'x' while true do s = s .. s end end) while true do end",
         "local s = '' while true do s = s .. ('x'):rep(10000) end",
         "for i = 1, 1 << 40 do objclass.log(('x'):rep(1 << 20)) end",
@@ -119,7 +122,10 @@ fn memory_is_bounded_whatever_asks_for_it() {
 fn output_is_bounded() {
     let bounds = Bounds { output_bytes: 1000, ..small() };
     assert_eq!(stopped_with("while true do output:append('0123456789') end", bounds), Bound::Output);
-    assert_eq!(stopped_with("pcall(output.append, output, ('x'):rep(1001)) while true do end", bounds), Bound::Output);
+    assert_eq!(
+        stopped_with("pcall(output.append, output, ('x'):rep(1001)) while true do end", bounds),
+        Bound::Output
+    );
 }
 
 #[test]
@@ -153,12 +159,15 @@ fn recursion_ends_with_an_error_or_a_bound() {
         "('('):rep(300):find(('('):rep(300))",
         "nacre.unpack(('\\x91'):rep(1000))",
         "local t = {} t.t = t nacre.pack(t)",
+        "local function f(...) return f(1, ...) end f()",
         "local function less() table.sort({2, 1}, less) end table.sort({2, 1}, less)",
         "local function f() return (('x'):gsub('x', f)) end f()",
         "nacre.call('c.m')",
     ] {
         let bench = Bench::bounded(
-            &format!("function m(input, output) {body} end objclass.register(m) function ok() end objclass.register(ok)"),
+            &format!(
+                "function m(input, output) {body} end objclass.register(m) function ok() end objclass.register(ok)"
+            ),
             small(),
         );
         match bench.call("m", "") {
@@ -189,7 +198,6 @@ fn a_call_leaves_nothing_behind_for_the_next() {
             function() rawset(string, 'rep', print) end,
             function() rawset(objclass, 'read', print) end,
             function() table.insert(table, print) end,
-            function() table.sort(math) end,
             function() objclass.ENOENT = 5 end,
             function() setmetatable(_G, nil) end,
             function() getmetatable(_G).__index = {} end,
@@ -231,12 +239,13 @@ fn finalizers_weak_tables_and_addresses_are_not_to_be_had() {
         assert_eq!(error.errno(), nacre_class::errno::EIO, "{body}: {error}");
     }
     // Set afterwards, they have no effect that a script could see.
-    let body = "local m = {} local t = setmetatable({}, m) m.__mode = 'k' m.__gc = function() error('ran') end
-        t[{}] = 1 t = nil
-        local w = setmetatable({}, m) w[{}] = 1
+    let body = "local m = {} local t, w = setmetatable({}, m), setmetatable({}, m)
+        m.__mode = 'v' m.__gc = function() error('ran') end
+        t = nil
+        w[1] = {}
         for i = 1, 20000 do local x = {i} end
         output:append(tostring(rawlen(w)))";
-    assert_eq!(eval(body).unwrap(), "0");
+    assert_eq!(eval(body).unwrap(), "1");
     // What differs from run to run is in no text.
     let texts = "output:append(tostring({}) .. tostring(print) .. tostring(input) .. string.format('%s', {}))
         local ok, text = pcall(function() local x = {} .. 'x' end) output:append(text)
@@ -265,7 +274,8 @@ fn a_process_stays_small_under_greedy_scripts() {
     };
     let greedy = "function m() local t = {} while true do t[#t + 1] = {('x'):rep(100) .. #t} end end objclass.register(m)
         function n() local t = {} for i = 1, 20000 do t[i] = {i} end end objclass.register(n)";
-    let bench = Bench::bounded(greedy, Bounds { instructions: 1 << 30, memory_bytes: 16 << 20, ..Bounds::default() });
+    let bench =
+        Bench::bounded(greedy, Bounds { instructions: 1 << 30, memory_bytes: 16 << 20, ..Bounds::default() });
     assert_eq!(bench.result("n"), 0);
     let before = resident();
     for _ in 0..20 {

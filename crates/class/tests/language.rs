@@ -35,8 +35,10 @@ fn replaced_functions_give_luas_results() {
         ("('aaa'):gsub('^a', 'b')", "baa"),
         ("('aaa'):gsub('^a', function() return 'b' end)", "baa"),
         ("select(2, ('hello'):gsub('l', {}))", "2"),
-        ("string.format('%5.2f|%d|%s|%q|%x|%5s|%-5s|', 3.14159, 42, 'x', 'a\\n', 255, 'r', 'l')",
-            " 3.14|42|x|\"a\\\n\"|ff|    r|l    |"),
+        (
+            "string.format('%5.2f|%d|%s|%q|%x|%5s|%-5s|', 3.14159, 42, 'x', 'a\\n', 255, 'r', 'l')",
+            " 3.14|42|x|\"a\\\n\"|ff|    r|l    |",
+        ),
         ("string.format('%s %s %s', nil, true, {})", "nil true table"),
         ("string.format('%s', setmetatable({}, {__tostring = function() return 'mine' end}))", "mine"),
         ("string.unpack('<i8', string.pack('<i8', -5))", "-5"),
@@ -45,7 +47,10 @@ fn replaced_functions_give_luas_results() {
         ("table.concat({})", ""),
         ("select('#', table.unpack({1, nil, 3}, 1, 3))", "3"),
         ("table.pack(1, nil).n", "2"),
-        ("tostring(1e15) .. ' ' .. tostring(2^53) .. ' ' .. tostring(10 // 3) .. ' ' .. tostring(-0.0)", "1e+15 9.007199254741e+15 3 -0.0"),
+        (
+            "tostring(1e15) .. ' ' .. tostring(2^53) .. ' ' .. tostring(10 // 3) .. ' ' .. tostring(-0.0)",
+            "1e+15 9.007199254741e+15 3 -0.0",
+        ),
         ("tonumber('0x10') + tonumber('z', 36)", "51"),
         ("math.maxinteger // -1", "-9223372036854775807"),
         ("math.type(1) .. math.type(1.0)", "integerfloat"),
@@ -59,7 +64,8 @@ fn replaced_functions_give_luas_results() {
 #[test]
 fn tables_are_changed_as_luas_functions_change_them() {
     let show = "local function show(t) output:append(table.concat(t, ',') .. ';') end ";
-    let check = |body: &str, expected: &str| assert_eq!(eval(&format!("{show}{body}")).unwrap(), expected, "{body}");
+    let check =
+        |body: &str, expected: &str| assert_eq!(eval(&format!("{show}{body}")).unwrap(), expected, "{body}");
     check("local t = {1, 2} table.insert(t, 3) table.insert(t, 1, 0) show(t)", "0,1,2,3;");
     check("local t = {1, 2, 3} show({table.remove(t)}) show({table.remove(t, 1)}) show(t)", "3;1;2;");
     check("show({table.remove({}) == nil and 'nothing'})", "nothing;");
@@ -98,12 +104,30 @@ fn tables_are_gone_through_in_order_of_their_keys() {
 #[test]
 fn what_scripts_must_not_have_is_not_there() {
     for name in [
-        "load", "loadstring", "loadfile", "dofile", "require", "collectgarbage", "xpcall", "coroutine", "os", "io",
-        "debug", "package", "utf8", "warn", "module", "math.random", "math.randomseed", "string.dump",
+        "load",
+        "loadstring",
+        "loadfile",
+        "dofile",
+        "require",
+        "collectgarbage",
+        "xpcall",
+        "coroutine",
+        "os",
+        "io",
+        "debug",
+        "package",
+        "utf8",
+        "warn",
+        "module",
+        "math.random",
+        "math.randomseed",
+        "string.dump",
     ] {
         assert_eq!(value(name), "nil", "{name}");
     }
-    for name in ["string.rep", "table.concat", "math.floor", "objclass.read", "nacre.read", "bufferlist.new", "pcall"] {
+    for name in
+        ["string.rep", "table.concat", "math.floor", "objclass.read", "nacre.read", "bufferlist.new", "pcall"]
+    {
         assert_eq!(value(&format!("type({name})")), "function", "{name}");
     }
 }
@@ -117,8 +141,13 @@ fn structured_values_survive_packing() {
         assert(second == 'second' and third == nil and back[11].a.b and back[6] == math.mininteger and back[7] == 1.5)
         output:append('' .. #packed)";
     assert_eq!(eval(body).unwrap(), "376");
-    assert_eq!(value("nacre.pack({1, {a = 'b'}}):gsub('.', function(c) return ('%02x '):format(c:byte()) end)"), "92 01 81 a1 61 a1 62 ");
-    for wrong in ["'\\x92\\x01'", "'\\xa5abc'", "'\\xc1'", "'\\x81\\xc0\\x01'", "('\\x91'):rep(100)", "'\\xdc'"] {
+    assert_eq!(
+        value("nacre.pack({1, {a = 'b'}}):gsub('.', function(c) return ('%02x '):format(c:byte()) end)"),
+        "92 01 81 a1 61 a1 62 "
+    );
+    for wrong in
+        ["'\\x92\\x01'", "'\\xa5abc'", "'\\xc1'", "'\\x81\\xc0\\x01'", "('\\x91'):rep(100)", "'\\xdc'"]
+    {
         assert_eq!(value(&format!("pcall(nacre.unpack, {wrong})")), "false", "{wrong}");
     }
 }

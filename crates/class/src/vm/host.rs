@@ -21,7 +21,7 @@ const PERIOD: c_int = 1000;
 /// That number once a block of [`LARGE_BYTES`] was allocated: comparing long strings is one instruction each.
 const PERIOD_LARGE: c_int = 100;
 /// That number once a block of [`HUGE_BYTES`] was allocated.
-const PERIOD_HUGE: c_int = 4;
+const PERIOD_HUGE: c_int = 1;
 const LARGE_BYTES: usize = 64 << 10;
 const HUGE_BYTES: usize = 1 << 20;
 /// The alignment that Lua expects of its allocator.

@@ -160,7 +160,9 @@ fn sorted_keys(stack: &Stack<'_>) -> Result<c_int, Raise> {
         let top = stack.top();
         let Some(key) = sort_key(stack, top) else {
             let kind = stack.kind(top).name();
-            return Err(Raise::Message(format!("a key that is a {kind} has no place in the order of a table")));
+            return Err(Raise::Message(format!(
+                "a key that is a {kind} has no place in the order of a table"
+            )));
         };
         keys.push(key);
     }
@@ -184,7 +186,10 @@ fn sort(stack: &Stack<'_>) -> Result<c_int, Raise> {
         let key = sort_key(stack, stack.top());
         stack.pop(1);
         match key {
-            Some(key) if key.rank() < 2 && keys.first().is_none_or(|first: &SortKey| first.rank() == key.rank()) => {
+            Some(key)
+                if key.rank() < 2
+                    && keys.first().is_none_or(|first: &SortKey| first.rank() == key.rank()) =>
+            {
                 keys.push(key);
             }
             _ => {
@@ -217,7 +222,9 @@ fn concat(stack: &Stack<'_>) -> Result<c_int, Raise> {
         let top = stack.top();
         let Some(bytes) = stack.to_bytes(top) else {
             let kind = stack.kind(top).name();
-            return Err(Raise::Message(format!("invalid value (a {kind}) at index {number} in table for 'concat'")));
+            return Err(Raise::Message(format!(
+                "invalid value (a {kind}) at index {number} in table for 'concat'"
+            )));
         };
         stack.reserve(out.len() / 8 + bytes.len())?;
         out.extend_from_slice(bytes);

@@ -369,7 +369,10 @@ impl Vm {
             }
             None => {
                 let kind = self.stack().kind(-1).name();
-                Ended::Failed(errno::EIO, format!("the method returned a {kind}, where an integer is expected"))
+                Ended::Failed(
+                    errno::EIO,
+                    format!("the method returned a {kind}, where an integer is expected"),
+                )
             }
         }
     }
@@ -410,12 +413,6 @@ impl Vm {
             ffi::lua_gc(self.state, ffi::LUA_GCCOLLECT, 0);
         }
         self.floor = self.host.used();
-    }
-
-    /// Returns the bytes that the machine keeps.
-    #[cfg(test)]
-    pub fn bytes(&self) -> usize {
-        self.host.used()
     }
 }
 

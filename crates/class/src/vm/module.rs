@@ -107,11 +107,8 @@ fn extents(stack: &Stack<'_>) -> Result<c_int, Raise> {
     for (index, extent) in found.extents.iter().enumerate() {
         stack.charge(8)?;
         stack.push_table(0, 4)?;
-        let fields = [
-            ("offset", extent.range.offset),
-            ("length", extent.range.len),
-            ("version", extent.version),
-        ];
+        let fields =
+            [("offset", extent.range.offset), ("length", extent.range.len), ("version", extent.version)];
         for (name, number) in fields {
             stack.push_bytes(name.as_bytes());
             stack.push_integer(number as i64);

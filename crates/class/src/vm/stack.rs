@@ -109,8 +109,10 @@ impl<'a> Stack<'a> {
 
     /// Makes sure that there is memory for so many bytes, and charges for filling them.
     pub fn reserve(&self, bytes: usize) -> Result<(), Raise> {
-        self.charge(bytes as u64 / 64)?;
-        if self.host.reserve(bytes) { Ok(()) } else { Err(Raise::Fatal) }
+        if !self.host.reserve(bytes) {
+            return Err(Raise::Fatal);
+        }
+        self.charge(bytes as u64 / 64)
     }
 
     /// Returns the number of values on the stack.

@@ -23,7 +23,8 @@ impl Bench {
     }
 
     pub fn bounded(text: &str, bounds: Bounds) -> Self {
-        let class = Class::new("c".to_owned(), 1, Bytes::copy_from_slice(text.as_bytes()), Vec::new(), bounds);
+        let class =
+            Class::new("c".to_owned(), 1, Bytes::copy_from_slice(text.as_bytes()), Vec::new(), bounds);
         Self {
             store: Arc::new(MemoryStore::new()),
             runtime: Runtime::new(1),
@@ -73,5 +74,6 @@ pub fn eval(body: &str) -> Result<String, CallError> {
 
 /// Runs an expression, and returns what `tostring` makes of it.
 pub fn value(expression: &str) -> String {
-    eval(&format!("output:append(tostring({expression}))")).unwrap_or_else(|error| panic!("{expression}: {error}"))
+    eval(&format!("output:append(tostring({expression}))"))
+        .unwrap_or_else(|error| panic!("{expression}: {error}"))
 }
