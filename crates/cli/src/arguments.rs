@@ -111,6 +111,7 @@ pub enum Command {
     Scrub(administration::ScrubArgs),
     Compact(administration::CompactArgs),
     CopyObjects(copy::Args),
+    Class(class::Args),
     Lock(lock::Args),
     Locks(locks::Args),
     Walk(Box<nacre_walk::command::Args>),

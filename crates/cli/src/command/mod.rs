@@ -1,6 +1,7 @@
 //! The commands: one file for each, or for a pair that belongs together.
 
 pub mod administration;
+pub mod class;
 pub mod copy;
 pub mod copy_tree;
 pub mod daemon;
@@ -64,6 +65,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Scrub(args) => administration::scrub(session, args).await,
         Command::Compact(args) => administration::compact(session, args).await,
         Command::CopyObjects(args) => copy::run(session, args).await,
+        Command::Class(args) => class::run(session, args).await,
         Command::Lock(args) => lock::run(session, args).await,
         Command::Locks(args) => locks::run(session, args).await,
         Command::Serve(_)

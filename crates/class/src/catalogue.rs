@@ -1,0 +1,94 @@
+//! Classes: their texts and versions, and the catalogue of all that are current at one epoch.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::bounds::Bounds;
+
+/// The maximum length of a class's name, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// The maximum length of a class's text, in bytes.
+pub const TEXT_BYTES_MAX: usize = 256 << 10;
+/// The maximum number of methods of a class.
+pub const METHODS_MAX: usize = 256;
+
+/// A method, as its class declares it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Method {
+    /// The name: a global function of the class's text that it registers.
+    pub name: String,
+    /// False if the class declares that the method changes nothing; changes then fail with EROFS.
+    pub writes: bool,
+    /// What it does, in the class's words.
+    pub about: String,
+    /// Its input, in the class's words.
+    pub input: String,
+    /// Its output, in the class's words.
+    pub output: String,
+}
+
+/// A class that can be called: a text at a version.
+#[derive(Debug)]
+pub struct Class {
+    /// The name.
+    pub name: String,
+    /// The version: 1 for the first text under this name.
+    pub version: u64,
+    /// The text, in Lua.
+    pub text: Bytes,
+    /// The methods that it declares.
+    pub methods: Vec<Method>,
+    /// What a call of it may use.
+    pub bounds: Bounds,
+    /// A number that no other class of this process has, by which machines know what they have compiled.
+    id: u64,
+}
+
+impl Class {
+    /// Creates a class.
+    pub fn new(name: String, version: u64, text: Bytes, methods: Vec<Method>, bounds: Bounds) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { name, version, text, methods, bounds: bounds.clamped(), id }
+    }
+
+    /// Returns the number that no other class of this process has.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+/// The classes that are current at one epoch. A call sees one catalogue from its beginning to its end.
+#[derive(Debug, Default)]
+pub struct Catalogue {
+    /// The epoch: it grows with every change of any class.
+    pub epoch: u64,
+    /// The classes by name.
+    pub classes: BTreeMap<String, Arc<Class>>,
+}
+
+impl Catalogue {
+    /// Creates a catalogue of one class, at epoch 0.
+    pub fn of(class: Class) -> Self {
+        let classes = BTreeMap::from([(class.name.clone(), Arc::new(class))]);
+        Self { epoch: 0, classes }
+    }
+}
+
+/// Checks a class's name: letters, digits, `_` and `-`, beginning with a letter.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if name.len() > NAME_BYTES_MAX {
+        return Err(format!("a class's name has at most {NAME_BYTES_MAX} bytes"));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(allowed) {
+        return Err(format!(
+            "\"{name}\" is no name for a class: it must begin with a letter, and consist of letters, digits, _ and -"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! The handle on the classes of a store: installing them, looking at them, calling their methods.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use nacre_object::{ObjectStore, StoreError};
+
+use crate::bounds::Bounds;
+use crate::catalogue::{Catalogue, Class};
+use crate::error::{CallError, ClassError};
+use crate::registry::{Record, Registry, StoreRegistry, newest};
+use crate::runtime::{Called, Request, Runtime};
+use crate::validate::validate;
+
+/// The classes of a store, and the machines that run them. Methods run in this process.
+pub struct Classes {
+    store: Arc<dyn ObjectStore>,
+    registry: Box<dyn Registry>,
+    runtime: Runtime,
+}
+
+impl Classes {
+    /// Creates a handle on the classes that a store holds.
+    pub fn new(store: Arc<dyn ObjectStore>) -> Self {
+        let registry = Box::new(StoreRegistry::new(store.clone()));
+        Self::with(store, registry, Runtime::default())
+    }
+
+    /// Creates a handle with a registry and a runtime of one's own.
+    pub fn with(store: Arc<dyn ObjectStore>, registry: Box<dyn Registry>, runtime: Runtime) -> Self {
+        Self { store, registry, runtime }
+    }
+
+    /// Returns the runtime.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Returns the classes that are current, asking the registry.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn catalogue(&self) -> Result<Arc<Catalogue>, StoreError> {
+        self.registry.catalogue().await
+    }
+
+    /// Calls a method. Its class is the one that is current when the call begins, and stays the same to its end.
+    ///
+    /// # Errors
+    ///
+    /// As [`Runtime::call`].
+    pub async fn call(&self, request: &Request<'_>) -> Result<Called, CallError> {
+        let catalogue = self.catalogue().await?;
+        self.runtime.call(&*self.store, &catalogue, request).await
+    }
+
+    /// Installs a text as the next version of a class, which may be new. Returns the version; a text and bounds that are
+    /// current already make none.
+    ///
+    /// # Errors
+    ///
+    /// [`ClassError::Refused`] if the class is not sound, [`ClassError::Conflict`] if somebody else was faster.
+    pub async fn put(&self, name: &str, text: Bytes, bounds: Bounds) -> Result<u64, ClassError> {
+        let class = validate(&self.runtime, name, text, bounds)?;
+        let history = self.registry.history(name).await?;
+        if let Some(current) = history.first()
+            && (current.removed, &current.text[..], current.bounds) == (false, &class.text[..], class.bounds)
+        {
+            return Ok(current.version);
+        }
+        self.add(name, &history, |version| record(version, &class)).await
+    }
+
+    /// Makes the text of an earlier version the next version: of the given one, or of the one before the newest.
+    ///
+    /// # Errors
+    ///
+    /// [`ClassError::Missing`] if there is no such version, and as [`Classes::put`].
+    pub async fn rollback(&self, name: &str, version: Option<u64>) -> Result<u64, ClassError> {
+        let history = self.registry.history(name).await?;
+        let wanted = match version {
+            Some(version) => history.iter().find(|record| record.version == version && !record.removed),
+            None => history.iter().skip(1).find(|record| !record.removed),
+        };
+        let Some(old) = wanted else {
+            return Err(ClassError::Missing { name: name.to_owned(), version });
+        };
+        // The rules may have changed since.
+        let class = validate(&self.runtime, name, old.text.clone().into(), old.bounds)?;
+        let restored = Some(old.version);
+        self.add(name, &history, |version| Record { restored, ..record(version, &class) }).await
+    }
+
+    /// Removes a class. Its versions are kept, and [`Classes::rollback`] brings it back.
+    ///
+    /// # Errors
+    ///
+    /// [`ClassError::Missing`] if there is none.
+    pub async fn remove(&self, name: &str) -> Result<u64, ClassError> {
+        let history = self.registry.history(name).await?;
+        let bounds = newest(name, &history)?.bounds;
+        self.add(name, &history, |version| Record {
+            version,
+            text: Vec::new(),
+            methods: Vec::new(),
+            bounds,
+            removed: true,
+            restored: None,
+            made_s: now_s(),
+        })
+        .await
+    }
+
+    /// Returns the versions of a class that are kept, newest first.
+    ///
+    /// # Errors
+    ///
+    /// [`ClassError::Missing`] if there never was one.
+    pub async fn history(&self, name: &str) -> Result<Vec<Record>, ClassError> {
+        let history = self.registry.history(name).await?;
+        if history.is_empty() {
+            return Err(ClassError::Missing { name: name.to_owned(), version: None });
+        }
+        Ok(history)
+    }
+
+    async fn add(
+        &self,
+        name: &str,
+        history: &[Record],
+        make: impl FnOnce(u64) -> Record,
+    ) -> Result<u64, ClassError> {
+        let version = history.first().map_or(0, |record| record.version) + 1;
+        match self.registry.add(name, make(version)).await? {
+            true => Ok(version),
+            false => Err(ClassError::Conflict { name: name.to_owned() }),
+        }
+    }
+}
+
+fn record(version: u64, class: &Class) -> Record {
+    Record {
+        version,
+        text: class.text.to_vec(),
+        methods: class.methods.clone(),
+        bounds: class.bounds,
+        removed: false,
+        restored: None,
+        made_s: now_s(),
+    }
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,127 @@
+//! Why a call, or a change of the classes, failed.
+
+use bytes::Bytes;
+use nacre_object::{ObjectId, StoreError};
+
+use crate::bounds::{Bound, Bounds};
+use crate::errno::{self, Errno};
+
+/// A call that took no effect, or of which it is not known.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CallError {
+    /// The method failed, by its result or by an error.
+    #[error("{class}.{method} on object \"{object}\" failed: {} (error {errno})", failure.message)]
+    Failed {
+        /// The object.
+        object: ObjectId,
+        /// The class.
+        class: String,
+        /// The method.
+        method: String,
+        /// The positive error number.
+        errno: Errno,
+        /// What else there is to say.
+        failure: Box<Failure>,
+    },
+    /// The method exceeded one of its bounds. Nothing was changed.
+    #[error("{class}.{method} on object \"{object}\" was stopped: {}", bound.sentence(bounds))]
+    Exceeded {
+        /// The object.
+        object: ObjectId,
+        /// The class.
+        class: String,
+        /// The method.
+        method: String,
+        /// The bound.
+        bound: Bound,
+        /// All bounds of the call.
+        bounds: Box<Bounds>,
+    },
+    /// The caller's session is fenced at the object. Nothing was changed.
+    #[error(
+        "{class}.{method} on object \"{object}\" was refused: the session is fenced there, below {fence}"
+    )]
+    Fenced {
+        /// The object.
+        object: ObjectId,
+        /// The class.
+        class: String,
+        /// The method.
+        method: String,
+        /// The object's fence.
+        fence: u64,
+    },
+    /// Others changed the object during each of many attempts. Nothing was changed.
+    #[error(
+        "{class}.{method} on object \"{object}\" was given up: others changed the object during {attempts} attempts"
+    )]
+    Contended {
+        /// The object.
+        object: ObjectId,
+        /// The class.
+        class: String,
+        /// The method.
+        method: String,
+        /// The number of attempts.
+        attempts: u32,
+    },
+    /// The store failed. The call may or may not have taken effect if the kind is
+    /// [`Unknown`](nacre_object::ErrorKind::Unknown).
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A failed method's last words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Failure {
+    /// The message.
+    pub message: String,
+    /// What it had written to its output.
+    pub output: Bytes,
+    /// What it had logged.
+    pub log: Vec<String>,
+}
+
+impl CallError {
+    /// Returns the positive error number that cls_lua's callers would be given.
+    pub fn errno(&self) -> Errno {
+        match self {
+            CallError::Failed { errno, .. } => *errno,
+            CallError::Exceeded { bound: Bound::Memory, .. } => errno::ENOMEM,
+            CallError::Exceeded { .. } => errno::E2BIG,
+            CallError::Fenced { .. } => errno::EPERM,
+            CallError::Contended { .. } => errno::EAGAIN,
+            CallError::Store(_) => errno::EIO,
+        }
+    }
+}
+
+/// A change of the classes that was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClassError {
+    /// The class is not sound; the text says why.
+    #[error("class \"{name}\" is refused: {reason}")]
+    Refused {
+        /// The class.
+        name: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no such class, or no such version of it.
+    #[error("there is no class \"{name}\"{}", version.map(|version| format!(" of version {version}")).unwrap_or_default())]
+    Missing {
+        /// The class.
+        name: String,
+        /// The version, if one was asked for.
+        version: Option<u64>,
+    },
+    /// Somebody else changed the class at the same time. Nothing was changed.
+    #[error("class \"{name}\" was changed by somebody else meanwhile; look at it and try again")]
+    Conflict {
+        /// The class.
+        name: String,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

@@ -1,0 +1,411 @@
+//! Calls of methods on objects of any store.
+//!
+//! A call reads the object at one version, runs without holding anything up, and applies what the method wants changed on
+//! condition that the object is still at that version. If it is not, the call starts again from the new state. Where calls
+//! of one object fail each other so, they take turns.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use nacre_object::{
+    Answer, Done, Found, Guard, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction,
+};
+use parking_lot::Mutex;
+
+use crate::bounds::{Bound, Bounds};
+use crate::call::{Call, View};
+use crate::catalogue::{Catalogue, Class};
+use crate::errno;
+use crate::error::{CallError, Failure};
+use crate::machines::Machines;
+use crate::vm::{Ended, Fatal};
+
+/// The number of attempts after which a call is given up.
+const ATTEMPTS_MAX: u32 = 1000;
+/// The number of conflicts after which a call waits for its turn.
+const CONFLICTS_MIN: u32 = 2;
+/// The number of turns of which each object has one, by its hash.
+const TURNS: usize = 256;
+/// The number of parts of the table of habits.
+const SHARDS: usize = 16;
+/// The maximum number of methods in each part.
+const HABITS_MAX: usize = 1024;
+
+/// The outcome of a call that took effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Called {
+    /// The method's result: not negative.
+    pub result: i32,
+    /// The method's output.
+    pub output: Bytes,
+    /// The object's version after the call, if it changed or read anything.
+    pub version: Option<u64>,
+    /// True if the call changed the object.
+    pub wrote: bool,
+    /// The lines that the method logged.
+    pub log: Vec<String>,
+    /// The version of the class.
+    pub class_version: u64,
+    /// The number of attempts: more than one if others changed the object meanwhile.
+    pub attempts: u32,
+    /// The instructions that the last run took.
+    pub instructions: u64,
+}
+
+/// A call to be made.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The object.
+    pub object: &'a ObjectId,
+    /// The class.
+    pub class: &'a str,
+    /// The method.
+    pub method: &'a str,
+    /// The method's input.
+    pub input: Bytes,
+    /// The session for which the caller acts: if it is fenced at the object, nothing is changed.
+    pub fence: Option<u64>,
+    /// Bounds instead of the class's own.
+    pub bounds: Option<Bounds>,
+}
+
+impl<'a> Request<'a> {
+    /// Creates a request with an empty input.
+    pub fn new(object: &'a ObjectId, class: &'a str, method: &'a str) -> Self {
+        Self { object, class, method, input: Bytes::new(), fence: None, bounds: None }
+    }
+
+    /// Sets the input.
+    pub fn input(mut self, input: impl Into<Bytes>) -> Self {
+        self.input = input.into();
+        self
+    }
+}
+
+/// The reads that a method made last, and how often in a row it made the same ones.
+#[derive(Default)]
+struct Habit {
+    reads: Vec<Read>,
+    repeats: u32,
+}
+
+/// One of the turns that contended objects take.
+#[derive(Default)]
+struct Turn {
+    /// The number of calls that have it or wait for it.
+    calls: AtomicU32,
+    lock: futures::lock::Mutex<()>,
+}
+
+/// What runs methods: machines, and what it has learned of the methods' reads.
+pub struct Runtime {
+    machines: Machines,
+    habits: Box<[Mutex<HashMap<u64, Habit>>]>,
+    hasher: RandomState,
+    turns: Box<[Turn]>,
+}
+
+impl Default for Runtime {
+    /// Creates a runtime with a machine for each processor.
+    fn default() -> Self {
+        Self::new(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+}
+
+impl Runtime {
+    /// Creates a runtime with so many machines; as many methods run at the same time.
+    pub fn new(machines: usize) -> Self {
+        Self {
+            machines: Machines::new(machines),
+            habits: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            turns: (0..TURNS).map(|_| Turn::default()).collect(),
+        }
+    }
+
+    pub(crate) fn machines(&self) -> &Machines {
+        &self.machines
+    }
+
+    /// Calls a method of a class of the catalogue on an object of the store.
+    ///
+    /// The method runs on the caller's thread, for no longer than its bounds allow. A future that is dropped before it is
+    /// done may or may not have changed the object.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; nothing was changed, unless the store does not know.
+    pub async fn call(
+        &self,
+        store: &dyn ObjectStore,
+        catalogue: &Arc<Catalogue>,
+        request: &Request<'_>,
+    ) -> Result<Called, CallError> {
+        let Some(class) = catalogue.classes.get(request.class) else {
+            let text = format!("there is no class \"{}\"", request.class);
+            return Err(failed(request, errno::EOPNOTSUPP, Failure { message: text, ..Failure::default() }));
+        };
+        let habit = self.hasher.hash_one((class.id(), request.method));
+        let mut reads = self.habitual(habit);
+        let turn = &self.turns[self.hasher.hash_one(request.object) as usize % TURNS];
+        let mut mine = None;
+        for attempt in 1..=ATTEMPTS_MAX {
+            // Whoever comes while others take turns stands in line too.
+            if mine.is_none() && (attempt > CONFLICTS_MIN || turn.calls.load(Ordering::Relaxed) > 0) {
+                mine = Some(Waiting::new(turn));
+            }
+            let _turn = match &mine {
+                Some(_) => Some(turn.lock.lock().await),
+                None => None,
+            };
+            match self.attempt(store, catalogue, class, request, reads).await? {
+                Attempt::Done(mut called, used) => {
+                    self.learn(habit, used);
+                    called.attempts = attempt;
+                    return Ok(called);
+                }
+                // The same questions will be asked again, most likely: all at once this time.
+                Attempt::Conflict(again) => reads = again,
+            }
+        }
+        Err(CallError::Contended {
+            object: request.object.clone(),
+            class: request.class.to_owned(),
+            method: request.method.to_owned(),
+            attempts: ATTEMPTS_MAX,
+        })
+    }
+
+    async fn attempt(
+        &self,
+        store: &dyn ObjectStore,
+        catalogue: &Arc<Catalogue>,
+        class: &Arc<Class>,
+        request: &Request<'_>,
+        reads: Vec<Read>,
+    ) -> Result<Attempt, CallError> {
+        let bounds = request.bounds.unwrap_or(class.bounds).clamped();
+        let mut fetched = Fetched::default();
+        let mut view = View::default();
+        if !reads.is_empty() && !fetch(store, request.object, &mut view, reads, &mut fetched).await? {
+            return Ok(Attempt::Conflict(Vec::new()));
+        }
+        let (call, result, instructions) = loop {
+            if let Some(bound) = fetched.exceeds(&bounds) {
+                return Err(exceeded(request, bound, bounds));
+            }
+            let call = Call::new(std::mem::take(&mut view), catalogue.clone());
+            let (mut call, ended, instructions) = self.machines.with(|vm| {
+                let input = request.input.clone();
+                let done = vm.run(call, class, request.method, input, &bounds);
+                // A machine that ran out of something may be large, or in the middle of anything.
+                let keep = !matches!(&done.1, Ended::Fatal(fatal) if *fatal != Fatal::Missing);
+                (done, keep)
+            });
+            match ended {
+                Ended::Returned(result) => break (call, result, instructions),
+                Ended::Failed(number, message) => {
+                    let output = call.buffers.freeze(call.output);
+                    return Err(failed(request, number, Failure { message, output, log: call.log }));
+                }
+                Ended::Fatal(Fatal::Bound(bound)) => return Err(exceeded(request, bound, bounds)),
+                Ended::Fatal(Fatal::Panic(text)) => {
+                    let message = format!("a bug in the runtime: {text}");
+                    return Err(failed(request, errno::EFAULT, Failure { message, ..Failure::default() }));
+                }
+                Ended::Fatal(Fatal::Missing) => {
+                    let wanted: Vec<Read> = call.missing.take().flatten().into_iter().collect();
+                    let again = || reads_of(&call).into_iter().chain(wanted.clone()).collect();
+                    view = call.view.clone();
+                    if !fetch(store, request.object, &mut view, wanted.clone(), &mut fetched).await? {
+                        return Ok(Attempt::Conflict(again()));
+                    }
+                }
+            }
+        };
+        let used = reads_of(&call);
+        let mut call = call;
+        let output = call.buffers.freeze(call.output);
+        if result < 0 {
+            let number = i32::try_from(-result).unwrap_or(errno::EIO);
+            let failure = Failure { message: errno::text(number), output, log: call.log };
+            return Err(failed(request, number, failure));
+        }
+        let mut called = Called {
+            // The machine has checked the range.
+            result: result as i32,
+            output,
+            version: call.view.known.map(|(version, _)| version),
+            wrote: !call.writes.is_empty(),
+            log: call.log,
+            class_version: class.version,
+            attempts: 1,
+            instructions,
+        };
+        if called.wrote {
+            let mut transaction = Transaction { writes: call.writes, ..Transaction::new() };
+            if let Some((version, _)) = call.view.known {
+                transaction = transaction.guard(Guard::Version { version });
+            }
+            if let Some(token) = request.fence {
+                transaction = transaction.guard(Guard::Fence { token });
+            }
+            match store.apply(request.object, transaction).await? {
+                Outcome::Done(done) => called.version = Some(done.version),
+                Outcome::Refused(refusal) => {
+                    if let Found::Fence(fence) = refusal.found {
+                        return Err(CallError::Fenced {
+                            object: request.object.clone(),
+                            class: request.class.to_owned(),
+                            method: request.method.to_owned(),
+                            fence,
+                        });
+                    }
+                    return Ok(Attempt::Conflict(used));
+                }
+            }
+        }
+        Ok(Attempt::Done(called, used))
+    }
+
+    /// Returns the reads that a method makes each time, if it does.
+    fn habitual(&self, method: u64) -> Vec<Read> {
+        let habits = self.habits[method as usize % SHARDS].lock();
+        match habits.get(&method) {
+            Some(habit) if habit.repeats > 0 => habit.reads.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Notes the reads that a method made.
+    fn learn(&self, method: u64, reads: Vec<Read>) {
+        let mut habits = self.habits[method as usize % SHARDS].lock();
+        if habits.len() >= HABITS_MAX && !habits.contains_key(&method) {
+            habits.clear();
+        }
+        let habit = habits.entry(method).or_default();
+        if habit.reads == reads {
+            habit.repeats = habit.repeats.saturating_add(1);
+        } else {
+            *habit = Habit { reads, repeats: 0 };
+        }
+    }
+}
+
+/// One of the calls that have a turn or wait for it.
+struct Waiting<'a>(&'a Turn);
+
+impl<'a> Waiting<'a> {
+    fn new(turn: &'a Turn) -> Self {
+        turn.calls.fetch_add(1, Ordering::Relaxed);
+        Self(turn)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.calls.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The end of an attempt that did not fail.
+enum Attempt {
+    /// It took effect, and used these answers.
+    Done(Called, Vec<Read>),
+    /// Somebody else changed the object, and these answers will be needed again.
+    Conflict(Vec<Read>),
+}
+
+/// What one attempt has read.
+#[derive(Default)]
+struct Fetched {
+    reads: u64,
+    bytes: u64,
+}
+
+impl Fetched {
+    fn exceeds(&self, bounds: &Bounds) -> Option<Bound> {
+        if self.reads > bounds.reads.into() {
+            return Some(Bound::Reads);
+        }
+        (self.bytes > bounds.memory_bytes).then_some(Bound::Memory)
+    }
+}
+
+fn reads_of(call: &Call) -> Vec<Read> {
+    call.used.iter().map(|at| call.view.answers[*at].0.clone()).collect()
+}
+
+/// Adds answers to a view; false if the object is not at the view's version any more.
+async fn fetch(
+    store: &dyn ObjectStore,
+    object: &ObjectId,
+    view: &mut View,
+    reads: Vec<Read>,
+    fetched: &mut Fetched,
+) -> Result<bool, StoreError> {
+    let mut transaction = Transaction { reads: reads.clone(), ..Transaction::new() };
+    if let Some((version, _)) = view.known {
+        transaction = transaction.guard(Guard::Version { version });
+    }
+    let Outcome::Done(Done { version, existed, answers }) = store.apply(object, transaction).await? else {
+        return Ok(false);
+    };
+    view.known = Some((version, existed));
+    fetched.reads += reads.len().max(1) as u64;
+    let alone = reads.len() == 1;
+    for (read, answer) in reads.into_iter().zip(answers) {
+        fetched.bytes += bytes_of(&answer);
+        // What was cut because other answers filled the reply is asked for again if it is needed.
+        if alone || is_whole(&read, &answer) {
+            view.answers.push((read, answer));
+        }
+    }
+    Ok(true)
+}
+
+fn bytes_of(answer: &Answer) -> u64 {
+    let sum = match answer {
+        Answer::Range(range) => range.data.len() + range.extents.len() * size_of::<nacre_object::Extent>(),
+        Answer::Value(value) => value.as_ref().map_or(0, Bytes::len),
+        Answer::VersionedValue(value) => value.as_ref().map_or(0, |value| value.value.len()),
+        Answer::Keys(page) => {
+            page.entries.iter().map(|(key, value)| key.as_bytes().len() + value.len() + 64).sum()
+        }
+        _ => 0,
+    };
+    sum as u64 + 64
+}
+
+fn is_whole(read: &Read, answer: &Answer) -> bool {
+    match (read, answer) {
+        (_, Answer::Range(range)) => range.next.is_none(),
+        (Read::Keys { limit, .. }, Answer::Keys(page)) => !page.more || page.entries.len() == *limit as usize,
+        (_, Answer::Keys(page)) => !page.more,
+        _ => true,
+    }
+}
+
+fn failed(request: &Request<'_>, errno: i32, failure: Failure) -> CallError {
+    CallError::Failed {
+        object: request.object.clone(),
+        class: request.class.to_owned(),
+        method: request.method.to_owned(),
+        errno,
+        failure: Box::new(failure),
+    }
+}
+
+fn exceeded(request: &Request<'_>, bound: Bound, bounds: Bounds) -> CallError {
+    CallError::Exceeded {
+        object: request.object.clone(),
+        class: request.class.to_owned(),
+        method: request.method.to_owned(),
+        bound,
+        bounds: Box::new(bounds),
+    }
+}

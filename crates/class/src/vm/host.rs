@@ -1,0 +1,309 @@
+//! What a Lua state and Rust share: the account of instructions and memory, the call under way, and the errors on their way.
+//!
+//! Everything here is reached through shared references and cells, because the allocator and the hook are called from
+//! within Lua while a native function may hold a reference too.
+
+use std::alloc::{Layout, alloc, dealloc, realloc};
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::time::Instant;
+
+use mlua_sys as ffi;
+
+use crate::bounds::{Bound, Bounds};
+use crate::call::Call;
+use crate::errno::Errno;
+
+/// The number of instructions between two looks at the clock.
+const PERIOD: c_int = 1000;
+/// That number once a block of [`LARGE_BYTES`] was allocated: comparing long strings is one instruction each.
+const PERIOD_LARGE: c_int = 100;
+/// That number once a block of [`HUGE_BYTES`] was allocated.
+const PERIOD_HUGE: c_int = 1;
+const LARGE_BYTES: usize = 64 << 10;
+const HUGE_BYTES: usize = 1 << 20;
+/// The alignment that Lua expects of its allocator.
+const ALIGNMENT: usize = 16;
+
+/// Why a call cannot go on. No script can catch it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fatal {
+    /// A bound is exceeded.
+    Bound(Bound),
+    /// The call needs an answer that it does not have: it is run again with it.
+    Missing,
+    /// A native function panicked.
+    Panic(String),
+}
+
+/// The Rust side of a Lua state.
+pub(crate) struct Host {
+    /// Bytes that Lua has allocated.
+    used: Cell<usize>,
+    /// The greatest value of `used` at which Lua is given more.
+    limit: Cell<usize>,
+    /// Bytes of the call's buffers, which are not Lua's, but count.
+    external: Cell<usize>,
+    /// True while a native function runs. Its allocations are never refused, because a refusal would jump over its
+    /// frames; it reserves what it needs before.
+    native: Cell<bool>,
+    instructions: Cell<i64>,
+    period: Cell<c_int>,
+    deadline: Cell<Option<Instant>>,
+    fatal: RefCell<Option<Fatal>>,
+    is_fatal: Cell<bool>,
+    /// The error number of the error that is on its way.
+    errno: Cell<Option<Errno>>,
+    call: RefCell<Option<Call>>,
+    state: Cell<*mut ffi::lua_State>,
+    output_max: Cell<usize>,
+    /// The functions of compiled classes, by the classes' numbers: references into the registry.
+    compiled: RefCell<HashMap<u64, c_int>>,
+}
+
+impl Host {
+    pub(super) fn new() -> Self {
+        Self {
+            used: Cell::new(0),
+            limit: Cell::new(usize::MAX),
+            external: Cell::new(0),
+            native: Cell::new(true),
+            instructions: Cell::new(i64::MAX),
+            period: Cell::new(PERIOD),
+            deadline: Cell::new(None),
+            fatal: RefCell::new(None),
+            is_fatal: Cell::new(false),
+            errno: Cell::new(None),
+            call: RefCell::new(None),
+            state: Cell::new(ptr::null_mut()),
+            output_max: Cell::new(usize::MAX),
+            compiled: RefCell::new(HashMap::new()),
+        }
+    }
+
+    pub(super) fn set_state(&self, state: *mut ffi::lua_State) {
+        self.state.set(state);
+    }
+
+    /// Returns the bytes that Lua has allocated.
+    pub(super) fn used(&self) -> usize {
+        self.used.get()
+    }
+
+    /// Begins a call: sets its bounds, and arms the hook.
+    pub(super) fn begin(&self, call: Call, bounds: &Bounds) {
+        *self.call.borrow_mut() = Some(call);
+        *self.fatal.borrow_mut() = None;
+        self.is_fatal.set(false);
+        self.errno.set(None);
+        self.external.set(0);
+        self.limit.set(self.used.get().saturating_add(bounds.memory_bytes as usize));
+        self.instructions.set(bounds.instructions as i64);
+        self.output_max.set(bounds.output_bytes as usize);
+        self.deadline.set(Some(Instant::now() + bounds.wall));
+        self.period.set(PERIOD);
+        self.arm(PERIOD);
+    }
+
+    /// Ends a call: returns it, and the reason why it could not go on, if there is one.
+    pub(super) fn end(&self) -> (Option<Call>, Option<Fatal>) {
+        self.limit.set(usize::MAX);
+        (self.call.borrow_mut().take(), self.fatal.borrow_mut().take())
+    }
+
+    /// Returns the instructions that are left.
+    pub(super) fn instructions_left(&self) -> u64 {
+        self.instructions.get().max(0) as u64
+    }
+
+    pub(super) fn is_fatal(&self) -> bool {
+        self.is_fatal.get()
+    }
+
+    /// Returns the maximum bytes of output.
+    pub(super) fn output_max(&self) -> usize {
+        self.output_max.get()
+    }
+
+    /// Returns the functions of compiled classes.
+    pub(super) fn compiled(&self) -> RefMut<'_, HashMap<u64, c_int>> {
+        self.compiled.borrow_mut()
+    }
+
+    pub(super) fn enter_native(&self) -> bool {
+        self.native.replace(true)
+    }
+
+    pub(super) fn leave_native(&self, before: bool) {
+        self.native.set(before);
+    }
+
+    /// Sets why the call cannot go on, unless that is known already. From now on every instruction fails.
+    pub(crate) fn fail(&self, fatal: Fatal) {
+        if !self.is_fatal.replace(true) {
+            *self.fatal.borrow_mut() = Some(fatal);
+        }
+        self.period.set(1);
+        self.arm(1);
+    }
+
+    /// Takes instructions from the budget; false if it is spent.
+    pub(super) fn charge(&self, instructions: u64) -> bool {
+        let left = self.instructions.get().saturating_sub(i64::try_from(instructions).unwrap_or(i64::MAX));
+        self.instructions.set(left);
+        if left < 0 {
+            self.fail(Fatal::Bound(Bound::Instructions));
+        }
+        left >= 0
+    }
+
+    /// Makes sure that a native function may allocate so much; false if it may not.
+    pub(super) fn reserve(&self, bytes: usize) -> bool {
+        let wanted = self.used.get().saturating_add(self.external.get()).saturating_add(bytes);
+        if wanted > self.limit.get() {
+            self.fail(Fatal::Bound(Bound::Memory));
+            return false;
+        }
+        self.watch(bytes);
+        true
+    }
+
+    /// Counts bytes of buffers; false if there is no room for them.
+    pub(super) fn occupy(&self, bytes: usize) -> bool {
+        let fits = self.reserve(bytes);
+        if fits {
+            self.external.set(self.external.get() + bytes);
+        }
+        fits
+    }
+
+    /// Looks at the clock more often once there are large blocks.
+    fn watch(&self, bytes: usize) {
+        let period = match bytes {
+            HUGE_BYTES.. => PERIOD_HUGE,
+            LARGE_BYTES.. => PERIOD_LARGE,
+            _ => return,
+        };
+        if period < self.period.get() {
+            self.period.set(period);
+            self.arm(period);
+        }
+    }
+
+    fn arm(&self, period: c_int) {
+        let state = self.state.get();
+        if !state.is_null() {
+            // SAFETY: the state is alive as long as this host is known to it, and lua_sethook may be called at any time.
+            unsafe { ffi::lua_sethook(state, Some(hook), ffi::LUA_MASKCOUNT, period) };
+        }
+    }
+
+    pub(super) fn set_errno(&self, errno: Option<Errno>) {
+        self.errno.set(errno);
+    }
+
+    pub(super) fn take_errno(&self) -> Option<Errno> {
+        self.errno.take()
+    }
+
+    /// Runs a function on the call under way.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut Call) -> T) -> T {
+        let mut call = self.call.borrow_mut();
+        // Natives run only between `begin` and `end`, and never within one another.
+        f(call.as_mut().expect("a native function runs within a call"))
+    }
+}
+
+/// Returns the host of a state.
+///
+/// # Safety
+///
+/// The state was made by [`super::Vm`], whose host outlives it.
+pub(super) unsafe fn host_of<'a>(state: *mut ffi::lua_State) -> &'a Host {
+    // SAFETY: the extra space of every state holds the pointer that Vm::new stored, and new threads copy it.
+    unsafe { &*(*(ffi::lua_getextraspace(state) as *const *const Host)) }
+}
+
+/// Lua's allocator.
+///
+/// # Safety
+///
+/// Lua calls it, with the host, and with a block of this allocator and its size.
+pub(super) unsafe extern "C" fn allocate(
+    host: *mut c_void,
+    block: *mut c_void,
+    old_bytes: usize,
+    new_bytes: usize,
+) -> *mut c_void {
+    // SAFETY: `host` is what Vm::new passed to lua_newstate, and outlives the state.
+    let host = unsafe { &*(host as *const Host) };
+    // Without a block, the old size is a kind of object.
+    let old_bytes = if block.is_null() { 0 } else { old_bytes };
+    let layout = |bytes| Layout::from_size_align(bytes, ALIGNMENT).ok();
+    if new_bytes == 0 {
+        if let (false, Some(layout)) = (block.is_null() || old_bytes == 0, layout(old_bytes)) {
+            // SAFETY: the block was allocated below with this layout.
+            unsafe { dealloc(block as *mut u8, layout) };
+            host.used.set(host.used.get() - old_bytes);
+        }
+        return ptr::null_mut();
+    }
+    if new_bytes > old_bytes && !host.native.get() {
+        let wanted = host.used.get().saturating_add(host.external.get()) - old_bytes;
+        let limit = host.limit.get();
+        if host.is_fatal.get() || wanted.saturating_add(new_bytes) > limit {
+            host.fail(Fatal::Bound(Bound::Memory));
+            return ptr::null_mut();
+        }
+        host.watch(new_bytes);
+    }
+    let Some(new_layout) = layout(new_bytes) else { return ptr::null_mut() };
+    // SAFETY: sizes are not zero, and an old block was allocated here with the layout of its old size.
+    let made = unsafe {
+        match layout(old_bytes) {
+            Some(layout) if old_bytes > 0 => realloc(block as *mut u8, layout, new_bytes),
+            _ => alloc(new_layout),
+        }
+    };
+    if !made.is_null() {
+        host.used.set(host.used.get() - old_bytes + new_bytes);
+    }
+    made as *mut c_void
+}
+
+/// Called by Lua after every so many instructions.
+///
+/// # Safety
+///
+/// Lua calls it, with a state of a [`super::Vm`].
+unsafe extern "C-unwind" fn hook(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
+    // SAFETY: the state is a Vm's.
+    let host = unsafe { host_of(state) };
+    if !host.is_fatal.get() {
+        let spent = u64::try_from(host.period.get()).unwrap_or(1);
+        let in_time = host.deadline.get().is_none_or(|deadline| Instant::now() < deadline);
+        if host.charge(spent) && !in_time {
+            host.fail(Fatal::Bound(Bound::Wall));
+        }
+    }
+    if host.is_fatal.get() {
+        // SAFETY: hooks may raise errors; nothing in this frame has to be dropped.
+        unsafe { raise_fatal(state) };
+    }
+}
+
+/// Raises the error of a call that cannot go on.
+///
+/// # Safety
+///
+/// Called where errors may be raised, with nothing to be dropped in the caller's frame.
+pub(super) unsafe fn raise_fatal(state: *mut ffi::lua_State) -> c_int {
+    static MARK: c_char = 0;
+    // SAFETY: pushing a light userdata allocates nothing; a hook has LUA_MINSTACK slots.
+    unsafe {
+        ffi::lua_pushlightuserdata(state, &raw const MARK as *mut c_void);
+        ffi::lua_error(state)
+    }
+}

@@ -1,0 +1,439 @@
+//! `nacre class`: object classes are installed, looked at, tried and called.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nacre::{ObjectId, Store};
+use nacre_class::{
+    Bounds, CallError, Called, ClassError, Classes, Record, Request, TEXT_BYTES_MAX, packed, transcript,
+};
+use nacre_reflect::command::Time;
+use serde_json::{Map, Value, json};
+
+use crate::failure::Failure;
+use crate::output::{self, Array, Table};
+use crate::quantity::{self, parse_size};
+use crate::session::Session;
+use crate::{arguments, name};
+
+/// Install object classes, and call their methods
+///
+/// A class is a text in Lua whose methods run on one object, see it as it stood, and take effect wholly or not at all.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// Install a text as the next version of a class; prints the version
+    Put {
+        /// The text; - is standard input
+        file: PathBuf,
+        /// The class [default: the file's name without its ending]
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        bounds: BoundsArgs,
+    },
+    /// List classes with their methods
+    Ls,
+    /// Print the text of a class
+    Show {
+        /// The class
+        class: String,
+        /// An earlier version
+        #[arg(long, value_name = "NUMBER")]
+        version: Option<u64>,
+    },
+    /// List the versions of a class, newest first
+    History {
+        /// The class
+        class: String,
+    },
+    /// Make the text of an earlier version the newest; prints the new version
+    Rollback {
+        /// The class
+        class: String,
+        /// The version to bring back [default: the one before the newest]
+        version: Option<u64>,
+    },
+    /// Remove a class; its versions are kept
+    Rm {
+        /// The class
+        class: String,
+    },
+    /// Call a method on an object; prints its output
+    Call {
+        /// The object, which need not exist
+        #[arg(value_parser = name::object())]
+        object: ObjectId,
+        /// The class and its method
+        #[arg(value_name = "CLASS.METHOD")]
+        method: String,
+        /// The input, as it is; - is standard input
+        #[arg(default_value = "", hide_default_value = true, value_parser = name::value(), allow_hyphen_values = true)]
+        input: Bytes,
+        /// The input is a JSON array, each of whose elements becomes a packed value
+        #[arg(long)]
+        pack: bool,
+        /// Print packed output as JSON, a line for each value
+        #[arg(long)]
+        unpack: bool,
+        #[command(flatten)]
+        bounds: BoundsArgs,
+    },
+    /// Check classes, and make the calls in their comments on an object in memory
+    ///
+    /// "--> METHOD INPUT" calls a method, "--= OUTPUT" is what must come of it, "--! ERROR" a failure that must.
+    Test {
+        /// The texts; classes may call each other
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
+/// Bounds of a call.
+#[derive(clap::Args, Debug)]
+struct BoundsArgs {
+    /// The instructions that a call may take [default: 10000000]
+    #[arg(long, value_name = "COUNT", value_parser = arguments::at_least_one)]
+    instructions: Option<usize>,
+    /// The memory that a call may allocate [default: 32MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// The length of a call's output [default: 4MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    output: Option<u64>,
+    /// The time that a call's script may run [default: 1s]
+    #[arg(long, value_name = "TIME")]
+    wall: Option<Time>,
+}
+
+impl BoundsArgs {
+    /// Returns bounds with those that were given replaced; none if none was given.
+    fn over(&self, bounds: Bounds) -> Option<Bounds> {
+        let given = self.instructions.is_some()
+            || self.memory.is_some()
+            || self.output.is_some()
+            || self.wall.is_some();
+        let bounds = Bounds {
+            instructions: self.instructions.map_or(bounds.instructions, |count| count as u64),
+            memory_bytes: self.memory.unwrap_or(bounds.memory_bytes),
+            output_bytes: self.output.unwrap_or(bounds.output_bytes),
+            wall: self.wall.as_ref().map_or(bounds.wall, |wall| wall.0),
+            ..bounds
+        };
+        given.then(|| bounds.clamped())
+    }
+}
+
+/// Runs `nacre class`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    match args.action {
+        Action::Put { file, name, bounds } => {
+            let (name, text) = (class_name(&file, name)?, read_text(&file)?);
+            let classes = Classes::new(Arc::new(session.open_to_fill()?));
+            let bounds = bounds.over(Bounds::default()).unwrap_or_default();
+            let version = classes.put(&name, text, bounds).await.map_err(failure)?;
+            tell_version(session, &name, version)
+        }
+        Action::Ls => list(session).await,
+        Action::Show { class, version } => show(session, &class, version).await,
+        Action::History { class } => history(session, &class).await,
+        Action::Rollback { class, version } => {
+            let classes = open(session)?;
+            let version = classes.rollback(&class, version).await.map_err(failure)?;
+            tell_version(session, &class, version)
+        }
+        Action::Rm { class } => {
+            let version = open(session)?.remove(&class).await.map_err(failure)?;
+            tell_version(session, &class, version)
+        }
+        Action::Call { object, method, input, pack, unpack, bounds } => {
+            let store = session.open_to_fill()?;
+            let input = if input == "-" { read_input()? } else { input };
+            let input = if pack { pack_input(&input)? } else { input };
+            call(session, store, &object, &method, input, unpack, &bounds).await
+        }
+        Action::Test { files } => test(session, &files).await,
+    }
+}
+
+fn open(session: &Session) -> Result<Classes, Failure> {
+    Ok(Classes::new(Arc::new(session.open()?)))
+}
+
+fn failure(error: ClassError) -> Failure {
+    match error {
+        ClassError::Store(error) => error.into(),
+        ClassError::Missing { version: None, .. } => {
+            Failure::Failed(format!("{error}; \"nacre class ls\" lists the classes that there are"))
+        }
+        ClassError::Missing { name, .. } => {
+            let advice = format!("\"nacre class history {name}\" lists those that are kept");
+            Failure::Failed(format!("class \"{name}\" has no such version; {advice}"))
+        }
+        error => Failure::Failed(error.to_string()),
+    }
+}
+
+fn tell_version(session: &Session, class: &str, version: u64) -> Result<(), Failure> {
+    Ok(match session.json {
+        true => output::line(&json!({ "class": class, "version": version }).to_string())?,
+        false => output::line(&version.to_string())?,
+    })
+}
+
+fn class_name(file: &Path, name: Option<String>) -> Result<String, Failure> {
+    let stem = || file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    match name.or_else(|| stem().filter(|stem| stem != "-")) {
+        Some(name) => Ok(name),
+        None => {
+            Err(Failure::Usage("a text from standard input needs a name: give it with --name".to_owned()))
+        }
+    }
+}
+
+/// Reads a text, a little more than a class may have, so that what is too long is refused by the rules.
+fn read_text(file: &Path) -> Result<Bytes, Failure> {
+    let mut text = Vec::new();
+    let limit = TEXT_BYTES_MAX as u64 + 1;
+    let read = match file.as_os_str() == "-" {
+        true => std::io::stdin().lock().take(limit).read_to_end(&mut text),
+        false => std::fs::File::open(file).and_then(|file| file.take(limit).read_to_end(&mut text)),
+    };
+    read.map_err(Failure::io(format_args!("read {}", file.display())))?;
+    Ok(text.into())
+}
+
+fn read_input() -> Result<Bytes, Failure> {
+    let limit = nacre::limit::TRANSACTION_BYTES_MAX as u64;
+    let mut input = Vec::new();
+    let read = std::io::stdin().lock().take(limit + 1).read_to_end(&mut input);
+    read.map_err(Failure::io("read standard input"))?;
+    if input.len() as u64 > limit {
+        let text =
+            format!("standard input holds more than the {} that an input may have", quantity::size(limit));
+        return Err(Failure::Failed(text));
+    }
+    Ok(input.into())
+}
+
+fn pack_input(input: &[u8]) -> Result<Bytes, Failure> {
+    let values = match serde_json::from_slice(input) {
+        Ok(Value::Array(values)) => values,
+        _ => return Err(Failure::Usage("the input to be packed is no JSON array".to_owned())),
+    };
+    packed::pack(&values).map(Bytes::from).map_err(Failure::Usage)
+}
+
+async fn list(session: &Session) -> Result<(), Failure> {
+    let catalogue = open(session)?.catalogue().await?;
+    if session.json {
+        let mut array = Array::begin()?;
+        for class in catalogue.classes.values() {
+            let methods: Vec<Value> = class
+                .methods
+                .iter()
+                .map(|method| {
+                    json!({
+                        "name": method.name,
+                        "writes": method.writes,
+                        "about": method.about,
+                        "input": method.input,
+                        "output": method.output,
+                    })
+                })
+                .collect();
+            array.entry(&json!({ "class": class.name, "version": class.version, "methods": methods }))?;
+        }
+        return Ok(array.end()?);
+    }
+    let mut table = Table::new(&["class", "version", "method", "changes", "about"]);
+    for class in catalogue.classes.values() {
+        for method in &class.methods {
+            let changes = if method.writes { "yes" } else { "no" };
+            table.row([
+                class.name.clone(),
+                class.version.to_string(),
+                method.name.clone(),
+                changes.to_owned(),
+                method.about.clone(),
+            ]);
+        }
+    }
+    Ok(table.print()?)
+}
+
+async fn show(session: &Session, class: &str, version: Option<u64>) -> Result<(), Failure> {
+    let history = open(session)?.history(class).await.map_err(failure)?;
+    let wanted = match version {
+        Some(version) => history.iter().find(|record| record.version == version),
+        None => history.first(),
+    };
+    let Some(record) = wanted.filter(|record| !record.removed) else {
+        return Err(failure(ClassError::Missing { name: class.to_owned(), version }));
+    };
+    if session.json {
+        let mut map = describe(record);
+        map.insert("class".to_owned(), class.into());
+        output::put_bytes(&mut map, "text", &record.text);
+        return Ok(output::line(&Value::Object(map).to_string())?);
+    }
+    Ok(output::raw(&record.text)?)
+}
+
+fn describe(record: &Record) -> Map<String, Value> {
+    let bounds = json!({
+        "instructions": record.bounds.instructions,
+        "memory_bytes": record.bounds.memory_bytes,
+        "output_bytes": record.bounds.output_bytes,
+        "wall_ms": record.bounds.wall.as_millis() as u64,
+    });
+    let mut map = Map::new();
+    map.insert("version".to_owned(), record.version.into());
+    map.insert("removed".to_owned(), record.removed.into());
+    map.insert("restored".to_owned(), record.restored.into());
+    map.insert("made_s".to_owned(), record.made_s.into());
+    map.insert("bytes".to_owned(), record.text.len().into());
+    map.insert("bounds".to_owned(), bounds);
+    map
+}
+
+async fn history(session: &Session, class: &str) -> Result<(), Failure> {
+    let history = open(session)?.history(class).await.map_err(failure)?;
+    if session.json {
+        let mut array = Array::begin()?;
+        for record in &history {
+            array.entry(&Value::Object(describe(record)))?;
+        }
+        return Ok(array.end()?);
+    }
+    let mut table = Table::new(&["version", "bytes", "methods", "remark"]);
+    for record in &history {
+        let remark = match record.restored {
+            _ if record.removed => "removed".to_owned(),
+            Some(version) => format!("version {version} again"),
+            None => String::new(),
+        };
+        let (bytes, methods) = (record.text.len().to_string(), record.methods.len().to_string());
+        table.row([record.version.to_string(), bytes, methods, remark]);
+    }
+    Ok(table.print()?)
+}
+
+async fn call(
+    session: &Session,
+    store: Store,
+    object: &ObjectId,
+    name: &str,
+    input: Bytes,
+    unpack: bool,
+    bounds: &BoundsArgs,
+) -> Result<(), Failure> {
+    let Some((class, method)) = name.split_once('.') else {
+        return Err(Failure::Usage(format!("\"{name}\" is not CLASS.METHOD")));
+    };
+    let classes = Classes::new(Arc::new(store));
+    let own = classes.catalogue().await?.classes.get(class).map_or(Bounds::default(), |class| class.bounds);
+    let request = Request { bounds: bounds.over(own), ..Request::new(object, class, method).input(input) };
+    match classes.call(&request).await {
+        Ok(called) => tell(session, &called, unpack),
+        Err(CallError::Store(error)) => Err(error.into()),
+        Err(error) => {
+            if let CallError::Failed { failure, .. } = &error {
+                complain(&failure.log);
+            }
+            Err(Failure::Failed(error.to_string()))
+        }
+    }
+}
+
+/// Prints what a method logged.
+fn complain(log: &[String]) {
+    for line in log {
+        output::complain(line);
+    }
+}
+
+fn tell(session: &Session, called: &Called, unpack: bool) -> Result<(), Failure> {
+    let values = match unpack {
+        true => Some(packed::unpack(&called.output).map_err(|text| {
+            Failure::Failed(format!(
+                "the method's output is not packed: {text}; leave out --unpack to see it"
+            ))
+        })?),
+        false => None,
+    };
+    if session.json {
+        let mut map = Map::new();
+        map.insert("result".to_owned(), called.result.into());
+        match values {
+            Some(values) => drop(map.insert("values".to_owned(), values.into())),
+            None => output::put_bytes(&mut map, "output", &called.output),
+        }
+        map.insert("version".to_owned(), called.version.into());
+        map.insert("wrote".to_owned(), called.wrote.into());
+        map.insert("class_version".to_owned(), called.class_version.into());
+        map.insert("attempts".to_owned(), called.attempts.into());
+        map.insert("instructions".to_owned(), called.instructions.into());
+        map.insert("log".to_owned(), called.log.clone().into());
+        return Ok(output::line(&Value::Object(map).to_string())?);
+    }
+    complain(&called.log);
+    match values {
+        Some(values) => {
+            for value in values {
+                output::line(&value.to_string())?;
+            }
+            Ok(())
+        }
+        None => Ok(output::raw(&called.output)?),
+    }
+}
+
+async fn test(session: &Session, files: &[PathBuf]) -> Result<(), Failure> {
+    let store = nacre::open("mem:")?;
+    let classes = Classes::new(Arc::new(store));
+    let mut texts = Vec::new();
+    for file in files {
+        let (name, text) = (class_name(file, None)?, read_text(file)?);
+        classes.put(&name, text.clone(), Bounds::default()).await.map_err(failure)?;
+        texts.push((name, text));
+    }
+    let mut failed = 0;
+    let mut total = 0;
+    for (name, text) in &texts {
+        let wrong = |text: String| Failure::Failed(format!("class \"{name}\": {text}"));
+        let steps = transcript::parse(&String::from_utf8_lossy(text)).map_err(wrong)?;
+        let object = ObjectId::new(format!("test of {name}"))?;
+        let differences = transcript::run(&classes, name, &steps, &object).await?;
+        total += steps.len();
+        failed += differences.len();
+        if session.json {
+            let differences: Vec<Value> = differences
+                .iter()
+                .map(|difference| json!({ "line": difference.line, "call": difference.call, "text": difference.text }))
+                .collect();
+            let line = json!({ "class": name, "calls": steps.len(), "differences": differences });
+            output::line(&line.to_string())?;
+            continue;
+        }
+        for difference in &differences {
+            output::line(&format!("{name}:{}: {}: {}", difference.line, difference.call, difference.text))?;
+        }
+        output::line(&format!(
+            "{name}: {} of {} calls as expected",
+            steps.len() - differences.len(),
+            steps.len()
+        ))?;
+    }
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failure::Failed(format!("{failed} of {total} calls ended otherwise than expected"))),
+    }
+}
