@@ -133,6 +133,15 @@ fn with_lock(server: &Server, flags: &[&str], words: &[&str]) -> harness::Ended 
 }
 
 #[test]
+fn an_unrolled_table_grants_the_same_but_no_pattern_of_millions_of_regions() {
+    let unrolled = Server::start("mem:", &["--lock-table", "unrolled"]);
+    interleaved(|words| unrolled.command(words), || locks(&unrolled));
+    let millions = ["--pattern", "vector(count=2097152, block=1, stride=64)"];
+    with_lock(&unrolled, &millions, &["true"]).failed(1, &["regions"]);
+    with_lock(&Server::in_memory(), &millions, &["true"]).ok();
+}
+
+#[test]
 fn exit_codes_are_those_of_the_command() {
     let server = Server::in_memory();
     assert_eq!(with_lock(&server, &[], &["sh", "-c", "echo $NACRE_FENCE"]).text(), "1");

@@ -11,6 +11,7 @@ mod error;
 mod figure;
 mod goal;
 mod latency;
+pub mod locks;
 mod machine;
 mod peer;
 mod process;
@@ -43,6 +44,11 @@ pub enum Command {
     /// The reflector of that study, started by it
     #[command(hide = true)]
     ReflectServe,
+    /// Lock patterns of many regions from many clients: by description against by region
+    Locks(Box<locks::Args>),
+    /// One client process of that study, started by it
+    #[command(hide = true)]
+    LocksClient,
     /// Walk a large tree: Nacre against find, du, bfs, fd and the system's calls alone
     Walk(Box<walk::Args>),
     /// Make the tree of that study, and leave it there
@@ -61,8 +67,8 @@ pub struct Common {
     pub json: bool,
 }
 
-/// Runs a study. The running program must also provide `serve` and `bench rmw-client`: studies start it again as their
-/// servers and clients.
+/// Runs a study. The running program must also provide `serve` and the hidden commands of [`Command`]: studies start it again as
+/// their servers and clients.
 ///
 /// # Errors
 /// [`BenchError`] if the study cannot run, or its checks fail.
@@ -74,6 +80,8 @@ pub fn run(command: Command, common: Common) -> Result<(), BenchError> {
         Command::RmwClient => rmw::client_main(),
         Command::Reflect(args) => reflect::run(&reflect::Args { print_json: common.json, ..*args }),
         Command::ReflectServe => reflect::serve_main(),
+        Command::Locks(args) => locks::run(&locks::Args { print_json: common.json, ..*args }),
+        Command::LocksClient => locks::client_main(),
         Command::Walk(args) => walk::run(&walk::Args { print_json: common.json, ..*args }),
         Command::WalkTree(args) => walk::make_tree(&walk::TreeArgs { print_json: common.json, ..*args }),
         Command::WalkFloor(args) => walk::floor_main(&args),

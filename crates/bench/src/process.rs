@@ -1,10 +1,11 @@
 //! Client processes: started together, given their orders, released at one time, and asked for their results.
 //!
 //! The program starts itself again with a hidden command. Such a client reads its orders as one line of JSON from its
-//! standard input, prepares, reports that it is ready, and waits for a second line: the time at which to begin, in
-//! nanoseconds of the machine's clock. Its result is one line of JSON on its standard output.
+//! standard input, prepares, reports that it is ready, and waits for further lines, one for each *round*: the time at
+//! which to begin, in nanoseconds of the machine's clock, and what to do. The result of a round is one line of JSON on its
+//! standard output. The end of its input is its own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::BenchError;
+use crate::machine::cpu_time_of;
 
 /// A message from a client to the program that started it.
 #[derive(Serialize, Deserialize)]
@@ -23,6 +25,13 @@ enum Message<T> {
     Failed(String),
 }
 
+/// The beginning of a round, from the program to a client.
+#[derive(Serialize, Deserialize)]
+struct Round<R> {
+    begin_ns: u64,
+    work: R,
+}
+
 /// A group of client processes. Dropping it kills those that still run.
 pub(crate) struct Crew {
     members: Vec<Member>,
@@ -30,7 +39,7 @@ pub(crate) struct Crew {
 
 struct Member {
     // Held so that the process is ended when the crew is dropped.
-    _child: Child,
+    child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
 }
@@ -58,7 +67,7 @@ impl Crew {
                 return Err(BenchError::Process("a client process has no standard input or output".into()));
             };
             let output = BufReader::new(output).lines();
-            let mut member = Member { _child: child, input, output };
+            let mut member = Member { child, input, output };
             let orders = serde_json::to_string(orders).map_err(unreadable)?;
             member.tell(&orders).await?;
             crew.members.push(member);
@@ -74,15 +83,27 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Lets all clients begin at the same time, and returns their results when the last of them is done.
+    /// Lets all clients do their only round, and returns their results when the last of them is done.
     ///
     /// # Errors
     /// If a client fails or ends early.
     pub(crate) async fn run<T: DeserializeOwned>(mut self) -> Result<Vec<T>, BenchError> {
+        self.round(&()).await
+    }
+
+    /// Lets all clients begin a round at the same time, and returns their results when the last of them is done.
+    ///
+    /// # Errors
+    /// If a client fails or ends early.
+    pub(crate) async fn round<R: Serialize, T: DeserializeOwned>(
+        &mut self,
+        work: &R,
+    ) -> Result<Vec<T>, BenchError> {
         let begin = SystemTime::now() + GATHER;
-        let begin_ns = begin.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let begin_ns = begin.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let round = serde_json::to_string(&Round { begin_ns, work }).map_err(unreadable)?;
         for member in &mut self.members {
-            member.tell(&begin_ns.to_string()).await?;
+            member.tell(&round).await?;
         }
         let mut results = Vec::with_capacity(self.members.len());
         for member in &mut self.members {
@@ -93,6 +114,33 @@ impl Crew {
         }
         Ok(results)
     }
+
+    /// Returns the processor time that all clients have used so far.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        self.members.iter().filter_map(|member| member.child.id()).map(cpu_time_of).sum()
+    }
+
+    /// Tells the clients that there are no further rounds, and waits until they have ended.
+    ///
+    /// # Errors
+    /// If a client fails.
+    pub(crate) async fn end(self) -> Result<(), BenchError> {
+        for member in self.members {
+            let Member { mut child, input, output } = member;
+            drop(input);
+            let ended = child.wait().await.map_err(BenchError::io("wait for a client process"))?;
+            drop(output);
+            if !ended.success() {
+                return Err(BenchError::Process(format!("a client process ended with {ended}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the path of the running program, which a study starts again as its servers and clients.
+pub(crate) fn this_program() -> Result<PathBuf, BenchError> {
+    std::env::current_exe().map_err(BenchError::io("find the program that runs"))
 }
 
 /// The time allowed for all clients to read when to begin.
@@ -134,18 +182,10 @@ where
         .build()
         .map_err(BenchError::io("start a runtime"))?;
     let result = runtime.block_on(async {
-        let orders = serde_json::from_str(&read_line().await?).map_err(unreadable)?;
-        let prepared = prepare(orders).await?;
-        say(&Message::<()>::Ready)?;
-        let begin_ns: u64 = read_line()
-            .await?
-            .trim()
-            .parse()
-            .map_err(|_| BenchError::Process("a client process was not told when to begin".into()))?;
-        let begin = UNIX_EPOCH + Duration::from_nanos(begin_ns);
-        let wait = begin.duration_since(SystemTime::now()).unwrap_or_default();
-        let begin = Instant::now() + wait;
-        tokio::time::sleep_until(begin.into()).await;
+        let prepared = ready(prepare).await?;
+        let Some(((), begin)) = next_round().await? else {
+            return Err(BenchError::Process("a client process was not told when to begin".into()));
+        };
         work(prepared, begin).await
     });
     match result {
@@ -153,6 +193,65 @@ where
         Err(error) => say(&Message::<()>::Failed(error.to_string())),
     }
 }
+
+/// Runs the side of a client of several rounds: reads the orders, prepares, and works round by round; at last finishes.
+/// Fails only if the output is closed.
+pub(crate) fn serve_rounds<O, P, R, T>(
+    prepare: impl AsyncFnOnce(O) -> Result<P, BenchError>,
+    mut work: impl AsyncFnMut(&mut P, R, Instant) -> Result<T, BenchError>,
+    finish: impl AsyncFnOnce(P),
+) -> Result<(), BenchError>
+where
+    O: DeserializeOwned,
+    R: DeserializeOwned,
+    T: Serialize,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(BenchError::io("start a runtime"))?;
+    let result = runtime.block_on(async {
+        let mut prepared = ready(prepare).await?;
+        while let Some((round, begin)) = next_round().await? {
+            say(&Message::Result(work(&mut prepared, round, begin).await?))?;
+        }
+        finish(prepared).await;
+        Ok::<(), BenchError>(())
+    });
+    match result {
+        Ok(()) => Ok(()),
+        Err(error) => say(&Message::<()>::Failed(error.to_string())),
+    }
+}
+
+/// Reads the orders, prepares, and reports that the client is ready.
+async fn ready<O: DeserializeOwned, P>(
+    prepare: impl AsyncFnOnce(O) -> Result<P, BenchError>,
+) -> Result<P, BenchError> {
+    let orders = serde_json::from_str(&read_line().await?).map_err(unreadable)?;
+    let prepared = prepare(orders).await?;
+    say(&Message::<()>::Ready)?;
+    Ok(prepared)
+}
+
+/// Waits for the next round and its beginning; `None` if there is none.
+async fn next_round<R: DeserializeOwned>() -> Result<Option<(R, Instant)>, BenchError> {
+    let line = read_line().await?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    let Round { begin_ns, work } = serde_json::from_str(&line).map_err(unreadable)?;
+    let begin = UNIX_EPOCH + Duration::from_nanos(begin_ns);
+    let wait = begin.duration_since(SystemTime::now()).unwrap_or_default();
+    let begin = Instant::now() + wait;
+    // The runtime's clock ticks once in a millisecond, at another time in each process; the rest is the system's.
+    tokio::time::sleep_until((begin - TICK.min(wait)).into()).await;
+    std::thread::sleep(begin.saturating_duration_since(Instant::now()));
+    Ok(Some((work, begin)))
+}
+
+/// The time by which the runtime may wake a client late.
+const TICK: Duration = Duration::from_millis(2);
 
 /// Reads a line without blocking the runtime, so that the client's connections keep their heartbeats.
 async fn read_line() -> Result<String, BenchError> {

@@ -38,6 +38,22 @@ pub(crate) struct ServerPlan {
     pub(crate) region_statistics: bool,
     /// The size of the log in bytes after which a snapshot of the index is written; if `None`, the server's default.
     pub(crate) snapshot_bytes: Option<u64>,
+    /// Keeps every region of a lock singly, instead of the pattern's description.
+    pub(crate) unrolled_locks: bool,
+}
+
+impl ServerPlan {
+    /// Returns the plan of servers that keep their objects in memory, with the default settings.
+    pub(crate) fn volatile(servers: u32) -> Self {
+        Self {
+            servers,
+            keep: Keep::Volatile,
+            pacing: true,
+            region_statistics: false,
+            snapshot_bytes: None,
+            unrolled_locks: false,
+        }
+    }
 }
 
 /// Running servers. Dropping it kills their processes and removes their folders.
@@ -109,6 +125,9 @@ impl Servers {
             }
             if self.plan.region_statistics {
                 command.arg("--region-statistics");
+            }
+            if self.plan.unrolled_locks {
+                command.args(["--lock-table", "unrolled"]);
             }
             if let Some(bytes) = self.plan.snapshot_bytes.filter(|_| self.plan.keep != Keep::Volatile) {
                 command.args(["--snapshot-bytes", &bytes.to_string()]);

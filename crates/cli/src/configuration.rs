@@ -327,6 +327,7 @@ mod tests {
         ("roles", "[\"store\", \"reflect\"]", &["--roles", "store,reflect"]),
         ("lock-lease", "\"2s\"", &["--lock-lease", "2s"]),
         ("lock-stripe", "\"1MiB\"", &["--lock-stripe", "1MiB"]),
+        ("lock-table", "\"unrolled\"", &["--lock-table", "unrolled"]),
         ("listen", "[\"unix:/a\", \"127.0.0.1:0\"]", &["--listen", "unix:/a", "--listen", "127.0.0.1:0"]),
         ("open", "true", &["--open"]),
         ("socket-mode", "\"0660\"", &["--socket-mode", "0660"]),

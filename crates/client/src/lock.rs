@@ -127,6 +127,16 @@ impl Store {
         self.administer_with("lock-waits", Value::Null, |_| ()).await
     }
 
+    /// Returns the totals of every lock server: its place, its epoch, and the numbers of its sessions, requests and waits,
+    /// and of calls and grants so far.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if the servers keep no locks.
+    pub async fn lock_totals(&self) -> Result<Vec<Report>, StoreError> {
+        self.administer_with("locks", json!({ "limit": 0 }), |_| ()).await
+    }
+
     /// Takes a lock session's leases away at all servers. Its exclusive locks are released once it is fenced at the objects
     /// that it may have written, its shared ones when its leases would have lapsed. Returns whether any server knew it.
     ///

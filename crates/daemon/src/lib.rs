@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_lock::role::LockRole;
+pub use nacre_lock::table::Indexing;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use nacre_reflect::forward::ForwardError;

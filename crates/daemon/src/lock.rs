@@ -44,7 +44,7 @@ pub(crate) fn start(
     LockRole::start(Options {
         stripe: Stripe { bytes: options.lock_stripe_bytes, servers, server },
         lease: options.lock_lease,
-        indexing: Default::default(),
+        indexing: options.lock_table,
         records: Arc::new(kept.clone()),
         ledger: ledger(membership)?,
         objects: objects(options, membership, kept)?,
@@ -170,6 +170,8 @@ fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
         "sessions": totals.sessions,
         "requests": totals.requests,
         "waiting": totals.waiting,
+        "calls": totals.calls,
+        "grants": totals.grants,
         "locks": locks.iter().map(lock_json).collect::<Vec<_>>(),
         "waits": pairs,
         "cycles": cycles,

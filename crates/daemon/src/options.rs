@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nacre::{Durability, Engine, Uri};
+use nacre_lock::table::Indexing;
 use nacre_object::pace::PaceOptions;
 use nacre_object::{ErrorKind, StoreError};
 use nacre_rpc::limit::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES};
@@ -41,6 +42,9 @@ pub struct ServerOptions {
     pub lock_lease: Duration,
     /// The bytes of a file in a row that are one lock server's, the same at all servers of a store.
     pub lock_stripe_bytes: u64,
+    /// The way in which the lock server indexes what is held. [`Indexing::Unrolled`] is there to be compared with: it keeps
+    /// every region singly, and refuses patterns of more than 2^20.
+    pub lock_table: Indexing,
     /// The addresses to serve clients on: `unix:PATH`, or `HOST:PORT`, which needs `key` or `open`. If empty, the
     /// socket of the user that the server runs as: see [`nacre_rpc::socket::own_socket_for_server`].
     pub listen: Vec<String>,
@@ -116,6 +120,7 @@ impl Default for ServerOptions {
             lock: false,
             lock_lease: nacre_lock::server::Settings::default().lease,
             lock_stripe_bytes: LOCK_STRIPE_BYTES_DEFAULT,
+            lock_table: Indexing::default(),
             listen: Vec::new(),
             listen_if_possible: false,
             socket_mode: format!("{SOCKET_MODE_DEFAULT:04o}"),

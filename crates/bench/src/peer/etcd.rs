@@ -1,7 +1,7 @@
-//! etcd: transactions that compare the revision of a key's last change.
+//! etcd: transactions that compare the revision of a key's last change, and locks.
 //!
-//! The few messages that the study needs are declared here by hand, with their field numbers, from etcd's published
-//! protocol (`etcdserverpb`, version 3), so that building Nacre needs no protocol compiler.
+//! The few messages that the studies need are declared here by hand, with their field numbers, from etcd's published
+//! protocol (`etcdserverpb` and `v3lockpb`, version 3), so that building Nacre needs no protocol compiler.
 
 use std::path::Path;
 use std::process::Command;
@@ -100,6 +100,27 @@ impl Client {
         Ok(Some(found.unwrap_or_default().revised()))
     }
 
+    /// Makes a lease, which lasts for so many seconds and is not renewed.
+    pub(crate) async fn lease(&mut self, seconds: i64) -> Result<i64, BenchError> {
+        let path = PathAndQuery::from_static("/etcdserverpb.Lease/LeaseGrant");
+        let response: LeaseResponse = self.call(path, LeaseRequest { seconds }).await?;
+        Ok(response.id)
+    }
+
+    /// Takes the lock of a name under a lease, by etcd's own lock service, and returns the key that stands for it.
+    pub(crate) async fn lock(&mut self, name: Bytes, lease: i64) -> Result<Bytes, BenchError> {
+        let path = PathAndQuery::from_static("/v3lockpb.Lock/Lock");
+        let response: LockResponse = self.call(path, LockRequest { name, lease }).await?;
+        Ok(response.key)
+    }
+
+    /// Releases the lock that a key stands for.
+    pub(crate) async fn unlock(&mut self, key: Bytes) -> Result<(), BenchError> {
+        let path = PathAndQuery::from_static("/v3lockpb.Lock/Unlock");
+        let _: UnlockResponse = self.call(path, UnlockRequest { key }).await?;
+        Ok(())
+    }
+
     async fn call<Q, A>(&mut self, path: PathAndQuery, request: Q) -> Result<A, BenchError>
     where
         Q: prost::Message + Send + Sync + 'static,
@@ -193,3 +214,38 @@ struct TxnResponse {
     #[prost(message, repeated, tag = "3")]
     responses: Vec<ResponseOp>,
 }
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LeaseRequest {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LeaseResponse {
+    #[prost(int64, tag = "2")]
+    id: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LockRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    name: Bytes,
+    #[prost(int64, tag = "2")]
+    lease: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct LockResponse {
+    #[prost(bytes = "bytes", tag = "2")]
+    key: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct UnlockRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    key: Bytes,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct UnlockResponse {}

@@ -4,6 +4,7 @@
 //! port of the loopback interface, and ended by its process id when the study drops it.
 
 pub(crate) mod etcd;
+pub(crate) mod ofd;
 pub(crate) mod redis;
 pub(crate) mod zookeeper;
 
@@ -106,6 +107,16 @@ pub(crate) fn temporary_folder(parent: Option<&Path>) -> Result<TempDir, BenchEr
             .tempdir_in(parent)
             .map_err(BenchError::io(format!("make a temporary folder in {}", parent.display()))),
         None => builder.tempdir().map_err(BenchError::io("make a temporary folder")),
+    }
+}
+
+/// Checks that a folder given by the user exists, before anything is started in it.
+pub(crate) fn validate_folder(folder: Option<&Path>) -> Result<(), BenchError> {
+    match folder {
+        Some(folder) if !folder.is_dir() => {
+            Err(BenchError::Usage(format!("{} is not a folder", folder.display())))
+        }
+        _ => Ok(()),
     }
 }
 

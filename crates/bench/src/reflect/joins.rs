@@ -52,7 +52,7 @@ pub(super) fn measure(args: &Args) -> Result<(Vec<Joins>, Vec<Absent>), BenchErr
     let planes = args.planes();
     let (groups, members) = if args.quick { (GROUPS / 10, MEMBERS / 10) } else { (GROUPS, MEMBERS) };
     let progress = Progress::new(planes.len() as u64);
-    let bench = Bench::build(super::this_program()?, None, &[Device::Unlimited], args.window())?;
+    let bench = Bench::build(crate::process::this_program()?, None, &[Device::Unlimited], args.window())?;
     let (mut results, mut absent) = (Vec::new(), Vec::new());
     for kind in planes {
         let who = Contender::Plane(kind);

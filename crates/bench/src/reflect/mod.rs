@@ -23,8 +23,6 @@ mod stage;
 mod system;
 mod validate;
 
-use std::path::PathBuf;
-
 pub use arguments::Args;
 pub(crate) use serve::main as serve_main;
 pub use stage::Device;
@@ -82,11 +80,6 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
 /// Writes the results so far, so that an early end of a long study does not lose them.
 fn keep(args: &Args, report: &Report) -> Result<(), BenchError> {
     args.results.as_ref().map_or(Ok(()), |file| report.write(file))
-}
-
-/// Returns the path of the running program.
-fn this_program() -> Result<PathBuf, BenchError> {
-    std::env::current_exe().map_err(BenchError::io("find the program that runs"))
 }
 
 #[cfg(test)]

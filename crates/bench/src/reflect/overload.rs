@@ -81,7 +81,7 @@ pub(super) fn measure(args: &Args) -> Result<(Overloads, Vec<Absent>), BenchErro
     let progress = Progress::new(2 * planes.len() as u64);
     let (mut results, mut absent) = (Overloads::default(), Vec::<Absent>::new());
     let window = Duration::from_millis(200);
-    let program = super::this_program()?;
+    let program = crate::process::this_program()?;
     let slow = Device::Limited(20);
     let one = Bench::build(program.clone(), None, &[Device::Unlimited], window)?;
     one.stage.fetch_on(one.reflector_cpu)?;

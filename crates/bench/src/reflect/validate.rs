@@ -31,7 +31,7 @@ pub(super) struct Loop {
 
 /// Measures all loops.
 pub(super) fn measure(args: &Args) -> Result<Vec<Loop>, BenchError> {
-    let bench = Bench::build(super::this_program()?, None, &[Device::Unlimited], args.window())?;
+    let bench = Bench::build(crate::process::this_program()?, None, &[Device::Unlimited], args.window())?;
     let mut loops = Vec::new();
     let us = Duration::from_micros;
     for (what, work, pause) in [

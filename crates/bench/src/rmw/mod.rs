@@ -31,6 +31,8 @@ use self::point::{Point, Series};
 use self::report::Report;
 use self::run::Bench;
 use crate::BenchError;
+use crate::peer::validate_folder;
+use crate::process::this_program;
 use crate::progress::Progress;
 
 /// Runs the study, prints the table, and writes the requested files.
@@ -48,9 +50,9 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
 
 /// Runs the study. `store` replaces the store that `--store` names, if that is in this process.
 pub(crate) fn run_on(args: &Args, store: Option<Arc<dyn ObjectStore>>) -> Result<Report, BenchError> {
-    run::validate_folder(args.folder.as_deref())?;
-    run::validate_folder(Some(&args.out))?;
-    let program = run::this_program()?;
+    validate_folder(args.folder.as_deref())?;
+    validate_folder(Some(&args.out))?;
+    let program = this_program()?;
     let mut bench = Bench::new(program, args.folder.clone(), args.measure().repetitions);
     bench.store = store;
     let runtime = tokio::runtime::Builder::new_current_thread()

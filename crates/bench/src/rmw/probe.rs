@@ -80,12 +80,10 @@ pub(super) async fn reopen(
 ) -> Result<Reopening, BenchError> {
     let extents = extents / OBJECTS * OBJECTS;
     let plan = ServerPlan {
-        servers: 1,
         // The log is the same; only the filling is quicker.
         keep: Keep::None,
-        pacing: true,
-        region_statistics: false,
         snapshot_bytes: Some(1 << 40),
+        ..ServerPlan::volatile(1)
     };
     let empty_bytes = Servers::start(program, plan, folder.as_deref()).await?.memory_bytes();
     let mut servers = Servers::start(program, plan, folder.as_deref()).await?;

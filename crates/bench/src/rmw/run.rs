@@ -1,6 +1,6 @@
 //! The measurement of points: servers, clients, a window, and the checker, for each repetition.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nacre_object::{ObjectStore, Transaction, Write};
@@ -165,11 +165,10 @@ impl Bench {
             }
             Place::Servers { servers: count, keep, pacing } => {
                 let plan = ServerPlan {
-                    servers: *count,
                     keep: *keep,
                     pacing: *pacing,
                     region_statistics: point.counts_regions,
-                    snapshot_bytes: None,
+                    ..ServerPlan::volatile(*count)
                 };
                 let started = Servers::start(&self.program, plan, folder).await?;
                 let uri = started.uri.clone();
@@ -304,19 +303,4 @@ async fn clean_up(stage: &Stage, workload: &Workload) -> Result<(), BenchError> 
         store.apply(&object, Transaction::new().change(Write::Remove)).await?;
     }
     Ok(())
-}
-
-/// Returns the path of the running program.
-pub(crate) fn this_program() -> Result<PathBuf, BenchError> {
-    std::env::current_exe().map_err(BenchError::io("find the program that runs"))
-}
-
-/// Checks that a folder given by the user exists, before anything is started in it.
-pub(crate) fn validate_folder(folder: Option<&Path>) -> Result<(), BenchError> {
-    match folder {
-        Some(folder) if !folder.is_dir() => {
-            Err(BenchError::Usage(format!("{} is not a folder", folder.display())))
-        }
-        _ => Ok(()),
-    }
 }

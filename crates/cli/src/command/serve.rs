@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use nacre::{Durability, Engine, Uri};
-use nacre_daemon::{Daemon, HTTP_ADDRESS_DEFAULT, ServerOptions};
+use nacre_daemon::{Daemon, HTTP_ADDRESS_DEFAULT, Indexing, ServerOptions};
 use nacre_reflect::command::Time;
 use nacre_reflect::server as reflector;
 use nacre_rpc::Address;
@@ -49,6 +49,15 @@ pub enum Role {
     Reflect,
 }
 
+/// The way in which a lock server indexes what is held.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum LockTable {
+    /// Access patterns as they are described
+    Described,
+    /// Every region of them singly
+    Unrolled,
+}
+
 /// The settings that both the command line and the file may contain.
 #[derive(clap::Args, Clone, Debug)]
 struct Settings {
@@ -62,6 +71,9 @@ struct Settings {
     /// Bytes of a file in a row that are one lock server's; the same at all servers of the store [default: 64KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     lock_stripe: Option<u64>,
+    /// How the lock server keeps what is held; "unrolled" is there to be compared with [default: described]
+    #[arg(long, value_name = "KIND", value_enum)]
+    lock_table: Option<LockTable>,
     /// A setting of the role reflect: a flag of "nacre reflect serve" without its dashes, as in listen=0.0.0.0:7400; may be
     /// given several times. In the file, settings of the role are in the part "reflect"
     #[arg(long, value_name = "NAME[=VALUE]")]
@@ -183,6 +195,11 @@ impl Settings {
             lock,
             lock_lease: self.lock_lease.map_or(default.lock_lease, |time| time.0),
             lock_stripe_bytes: self.lock_stripe.unwrap_or(default.lock_stripe_bytes),
+            lock_table: match self.lock_table {
+                Some(LockTable::Described) => Indexing::Described,
+                Some(LockTable::Unrolled) => Indexing::Unrolled,
+                None => default.lock_table,
+            },
             listen: self.listen,
             open: self.open,
             socket_mode: self.socket_mode.unwrap_or(default.socket_mode.clone()),

@@ -1,0 +1,213 @@
+//! The drawing of the paper's figures 4 to 7.
+
+use std::path::Path;
+
+use super::point::{MethodName, ProtocolName, Series, Table};
+use super::simulate::Simulated;
+use crate::BenchError;
+use crate::figure::{Axis, Figure, Line, Scale};
+use crate::quantity::grouped;
+
+/// Draws the figures for which there are results, and returns the files.
+pub(super) fn draw(
+    series: &[Series],
+    simulated: &[Simulated],
+    folder: &Path,
+) -> Result<Vec<String>, BenchError> {
+    let of = |figure: &str| -> Vec<&Series> {
+        series.iter().filter(|series| series.point.figure.as_deref() == Some(figure)).collect()
+    };
+    let mut figures = Vec::new();
+    for number in ["4", "5"] {
+        let series = of(number);
+        if !series.is_empty() {
+            figures.push((format!("figure-{number}a"), acquiring(number, &series)));
+            figures.push((format!("figure-{number}b"), releasing(number, &series)));
+        }
+    }
+    let methods = [("a", MethodName::Datatype), ("b", MethodName::List), ("c", MethodName::Posix)];
+    for number in ["6", "7"] {
+        for (part, method) in methods {
+            let series: Vec<&Series> =
+                of(number).into_iter().filter(|series| series.point.method == method).collect();
+            if !series.is_empty() {
+                figures.push((format!("figure-{number}{part}"), over_overlap(number, part, method, &series)));
+            }
+        }
+    }
+    for overlap in [0, 100] {
+        let of_overlap: Vec<&Simulated> =
+            simulated.iter().filter(|run| run.overlap_percent == overlap).collect();
+        if !of_overlap.is_empty() {
+            figures.push((format!("simulated-{overlap}"), over_simulated_clients(overlap, &of_overlap)));
+        }
+    }
+    let mut files = Vec::new();
+    for (name, figure) in figures {
+        let file = folder.join(format!("{name}.svg"));
+        std::fs::write(&file, figure.svg()?).map_err(BenchError::io(format!("write {}", file.display())))?;
+        files.push(file.display().to_string());
+    }
+    Ok(files)
+}
+
+/// Returns the conditions that every subtitle states, and how many regions there were where there were fewer.
+fn conditions(series: &[&Series]) -> String {
+    let Some(first) = series.first() else { return String::new() };
+    let (point, repetitions) = (&first.point, first.repetitions.len());
+    let least = series.iter().map(|series| series.regions).min().unwrap_or(point.regions);
+    let fewer = match least < point.regions {
+        true => format!(" (at least {}, where it takes long)", grouped(least as f64)),
+        false => String::new(),
+    };
+    format!(
+        "{} regions of 1 B a client{fewer}, {} B apart; {repetitions} repetitions, line through the medians",
+        grouped(point.regions as f64),
+        point.separation_bytes
+    )
+}
+
+/// Returns the colour of a line, the same in all figures.
+fn colour(method: MethodName, protocol: ProtocolName, table: Table) -> usize {
+    match (table, method, protocol) {
+        (Table::Unrolled, ..) => 6,
+        (_, MethodName::Datatype, ProtocolName::TwoPhase) => 5,
+        (_, MethodName::Datatype, _) => 0,
+        (_, MethodName::List, ProtocolName::TwoPhase) => 4,
+        (_, MethodName::List, _) => 1,
+        (_, MethodName::Posix, ProtocolName::TwoPhase) => 3,
+        (_, MethodName::Posix, _) => 2,
+    }
+}
+
+fn acquired(series: &Series) -> Vec<f64> {
+    series.repetitions.iter().map(|m| m.acquired_per_s).collect()
+}
+
+fn released(series: &Series) -> Vec<f64> {
+    series.repetitions.iter().filter_map(|m| m.released_per_s).collect()
+}
+
+/// Returns the distinct values of some series, in order of appearance.
+fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut known = Vec::new();
+    for value in values {
+        if !known.contains(&value) {
+            known.push(value);
+        }
+    }
+    known
+}
+
+/// Draws the rates of acquiring. Without overlap one-try and alt-try do the same, and one-try stands for both as in the
+/// paper.
+fn acquiring(number: &str, series: &[&Series]) -> Figure {
+    let shown = series.iter().copied().filter(|series| {
+        let (protocol, table) = (series.point.protocol, series.point.table);
+        protocol == ProtocolName::OneTry || protocol == ProtocolName::TwoPhase && table == Table::Described
+    });
+    let title = format!("Figure {number}a: acquiring without contention");
+    over_pairs(title, "regions acquired per second", shown.collect(), acquired, |series| series.point.label())
+}
+
+/// Draws the rates of releasing, which the protocol does not matter to.
+fn releasing(number: &str, series: &[&Series]) -> Figure {
+    let shown = series.iter().copied().filter(|series| series.point.protocol == ProtocolName::OneTry);
+    let name = |series: &Series| match series.point.table {
+        Table::Described => series.point.method.name().to_owned(),
+        Table::Unrolled => format!("{}, unrolled", series.point.method.name()),
+    };
+    let title = format!("Figure {number}b: releasing without contention");
+    over_pairs(title, "regions released per second", shown.collect(), released, name)
+}
+
+fn over_pairs(
+    title: String,
+    y: &str,
+    series: Vec<&Series>,
+    rates: fn(&Series) -> Vec<f64>,
+    name: impl Fn(&Series) -> String,
+) -> Figure {
+    let line = |label: String| {
+        let of_label: Vec<&&Series> = series.iter().filter(|series| name(series) == label).collect();
+        let most = of_label.iter().flat_map(|series| rates(series)).fold(0.0, f64::max);
+        let colour = of_label
+            .first()
+            .map_or(0, |first| colour(first.point.method, first.point.protocol, first.point.table));
+        let points = of_label.iter().map(|series| (f64::from(series.point.pairs), rates(series)));
+        let note = Some(format!("up to {}/s", grouped(most)));
+        Line { points: points.collect(), connected: true, note, colour, name: label }
+    };
+    let x = series.iter().map(|series| f64::from(series.point.pairs));
+    Figure {
+        title,
+        subtitle: conditions(&series),
+        x: Axis::holding("clients, and servers", Scale::Octaves, x),
+        y: Axis::holding(y, Scale::Decades, series.iter().flat_map(|series| rates(series))),
+        lines: distinct(series.iter().map(|series| name(series))).into_iter().map(line).collect(),
+    }
+}
+
+fn over_overlap(number: &str, part: &str, method: MethodName, series: &[&Series]) -> Figure {
+    let line = |label: String| {
+        let of_label: Vec<&&Series> = series.iter().filter(|series| series.point.label() == label).collect();
+        let colour = of_label.first().map_or(0, |first| {
+            let unrolled = if first.point.table == Table::Unrolled { 3 } else { 0 };
+            unrolled + first.point.protocol as usize
+        });
+        let mut points: Vec<(f64, Vec<f64>)> = of_label
+            .iter()
+            .map(|series| (f64::from(series.point.overlap_percent.unwrap_or(0)), acquired(series)))
+            .collect();
+        points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        Line { name: label, points, connected: true, note: None, colour }
+    };
+    let pairs = series.first().map_or(0, |first| first.point.pairs);
+    Figure {
+        title: format!(
+            "Figure {number}{part}: {} with contention, {pairs} clients and servers",
+            method.name()
+        ),
+        subtitle: conditions(series),
+        x: Axis::holding("overlap of neighbours (%)", Scale::Linear, [100.0]),
+        y: Axis::holding(
+            "regions acquired and released per second",
+            Scale::Decades,
+            series.iter().flat_map(|series| acquired(series)),
+        ),
+        lines: distinct(series.iter().map(|series| series.point.label())).into_iter().map(line).collect(),
+    }
+}
+
+fn over_simulated_clients(overlap: u32, runs: &[&Simulated]) -> Figure {
+    let label = |run: &Simulated| format!("{}-{}", run.method.name(), run.protocol.name());
+    let line = |name: String| {
+        let of_name = runs.iter().filter(|run| label(run) == name);
+        let colour = of_name.clone().next().map_or(0, |run| match run.protocol {
+            // What stands for two lines elsewhere stands alone here.
+            ProtocolName::AltTry => match run.method {
+                MethodName::Datatype => 6,
+                _ => colour(run.method, run.protocol, Table::Described),
+            },
+            protocol => colour(run.method, protocol, Table::Described),
+        });
+        let points = of_name.map(|run| (f64::from(run.clients), vec![run.acquired_per_s])).collect();
+        Line { name, points, connected: true, note: None, colour }
+    };
+    let what = match overlap {
+        0 => "consecutive ranges".to_owned(),
+        _ => "one range for all".to_owned(),
+    };
+    let (servers, regions) = runs.first().map_or((0, 0), |run| (run.servers, run.regions));
+    Figure {
+        title: format!("Simulated: {what}, {servers} servers"),
+        subtitle: format!("{} regions of 1 B a client, 64 B apart", grouped(regions as f64)),
+        x: Axis::holding("clients", Scale::Decades, runs.iter().map(|run| f64::from(run.clients))),
+        y: Axis::holding(
+            "regions acquired per second",
+            Scale::Decades,
+            runs.iter().map(|run| run.acquired_per_s),
+        ),
+        lines: distinct(runs.iter().map(|run| label(run))).into_iter().map(line).collect(),
+    }
+}

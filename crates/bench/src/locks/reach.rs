@@ -1,0 +1,514 @@
+//! The goals of Nacre on a machine of two processors, beside the measured values, and peers for comparison.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::arguments::Args;
+use super::client::{Batch, Done, Loop, Plan, Work};
+use super::micro;
+use super::point::{MethodName, Point, ProtocolName, Series, Shape, Table};
+use super::run::{Bench, Stage, span};
+use crate::goal::{Goal, Goals, Unit};
+use crate::latency::{Latencies, LatencySummary};
+use crate::peer::{self, Peer};
+use crate::process::Crew;
+use crate::quantity::{grouped, latency};
+use crate::table::Table as Text;
+use crate::{BenchError, Spread};
+
+/// The goals, and what was measured for them.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Reach {
+    goals: Goals,
+    /// The measured points.
+    series: Vec<Series>,
+    /// Whoever locks and unlocks one range after the other.
+    loops: Vec<LoopSeries>,
+    /// Everything else, with its repetitions.
+    values: Vec<Value>,
+    /// Peers that were not measured, and why.
+    missing: Vec<String>,
+}
+
+/// A measured value with its repetitions.
+#[derive(Clone, Debug, Serialize)]
+struct Value {
+    measure: String,
+    unit: &'static str,
+    spread: Spread,
+}
+
+/// A service that locks and unlocks one contiguous range after the other, without contention.
+#[derive(Clone, Debug, Serialize)]
+struct LoopSeries {
+    service: String,
+    /// The number of client processes, and of ranges that each locks at once.
+    processes: u32,
+    concurrency: u32,
+    /// The number of sessions or connections of each process.
+    sessions: u32,
+    /// Pairs of a lock and an unlock.
+    per_s: Spread,
+    latency: LatencySummary,
+}
+
+/// The window of a loop, and the time before it.
+const LOOP: Loop = Loop { concurrency: 1, warm_up_ms: 300, window_ms: 1000 };
+const LOOP_QUICK: Loop = Loop { concurrency: 1, warm_up_ms: 100, window_ms: 200 };
+
+/// The clients of the contended goals and of peers that are many.
+const MANY_PROCESSES: u32 = 2;
+const MANY_CONCURRENCY: u32 = 128;
+/// The sessions of such a process.
+const MANY_SESSIONS: u32 = 4;
+
+/// The number of client processes, and of servers, whose patterns interleave.
+const INTERLEAVED: u32 = 4;
+
+/// Measures everything that the goals need. `step` is told what begins.
+pub(super) async fn measure(
+    args: &Args,
+    bench: &Bench,
+    mut step: impl FnMut(&str),
+) -> Result<Reach, BenchError> {
+    let mut reach = Reach::default();
+    step("128 Ki regions against one");
+    described(args, bench, &mut reach).await?;
+    step("interleaved patterns");
+    interleaved(args, bench, &mut reach).await?;
+    step("overlap");
+    overlap(args, bench, &mut reach).await?;
+    step("methods");
+    methods(args, bench, &mut reach).await?;
+    step("patterns alone");
+    patterns(args, &mut reach)?;
+    step("irregular lists");
+    irregular(args, bench, &mut reach).await?;
+    step("round trips, and peers");
+    round_trips(args, bench, &mut reach).await?;
+    step("waiters");
+    waiters(args, bench, &mut reach).await?;
+    step("memory");
+    memory(args, bench, &mut reach).await?;
+    step("the kernel's locks");
+    kernel(args, bench, &mut reach).await?;
+    Ok(reach)
+}
+
+/// The number of points of progress of [`measure`].
+pub(super) const STEPS: u64 = 10;
+
+impl Reach {
+    fn value(&mut self, measure: impl Into<String>, unit: &'static str, spread: Spread) -> f64 {
+        self.values.push(Value { measure: measure.into(), unit, spread });
+        spread.median
+    }
+
+    fn goal(&mut self, goal: Goal) {
+        self.goals.0.push(goal);
+    }
+}
+
+/// Returns patterns that a client locks and releases by turns.
+fn cycles(shape: Shape, method: MethodName, protocol: ProtocolName, operations: u64) -> Batch {
+    let neighbour_bytes = shape.range_bytes();
+    Batch { shape, method, protocol, neighbour_bytes, step_bytes: 0, operations }
+}
+
+/// Lets clients lock and release shapes by turns, all shapes in each repetition. Returns microseconds of one operation.
+async fn operation_us(
+    bench: &Bench,
+    stage: &mut Stage,
+    shapes: &[Shape],
+    operations: u64,
+) -> Result<Vec<Spread>, BenchError> {
+    let mut times = vec![Vec::new(); shapes.len()];
+    // The first time is not counted.
+    for repetition in 0..=bench.repetitions {
+        for (shape, times) in shapes.iter().zip(&mut times) {
+            let batch = cycles(shape.clone(), MethodName::Datatype, ProtocolName::AltTry, operations);
+            let took = stage.round(Work::Cycle(batch)).await?;
+            if repetition > 0 {
+                times.push(took.as_secs_f64() * 1e6 / operations as f64);
+            }
+        }
+    }
+    Ok(times.into_iter().map(Spread::of).collect())
+}
+
+/// A lock of many regions beside a lock of one, and over the number of regions.
+async fn described(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+    let operations = if args.quick { 500 } else { 4000 };
+    let mut stage = bench.stage(1, Table::Described, 1, 1).await?;
+    let strided = |regions| Shape::Strided { regions, separation_bytes: 64 };
+    let mut shapes = vec![Shape::Contiguous { bytes: 64 }, strided(128 << 10)];
+    let exponents = [10, 14, 17, 20, 24, 27];
+    shapes.extend(exponents.map(|exponent| strided(1 << exponent)));
+    let times = operation_us(bench, &mut stage, &shapes, operations).await?;
+    stage.end().await?;
+    let contiguous = reach.value("contiguous lock and unlock, one server", "µs", times[0]);
+    let many = reach.value("lock and unlock of 128 Ki regions, one server", "µs", times[1]);
+    let name = "lock and unlock of 128 Ki regions ÷ of one, one server";
+    reach.goal(Goal::at_most(name, many / contiguous, Unit::Times, 2.0));
+    let mut medians = Vec::new();
+    for (exponent, time) in exponents.iter().zip(&times[2..]) {
+        medians.push(reach.value(format!("lock and unlock of 2^{exponent} regions"), "µs", *time));
+    }
+    let most = medians.iter().copied().fold(0.0, f64::max);
+    let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
+    let name = "lock and unlock, 2^10 to 2^27 regions: most ÷ least";
+    reach.goal(Goal::at_most(name, most / least, Unit::Times, 2.0));
+    Ok(())
+}
+
+/// Clients whose regions lie between each other's.
+async fn interleaved(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+    let (regions, operations) = (1 << 20, if args.quick { 50 } else { 300 });
+    let mut stage = bench.stage(INTERLEAVED, Table::Described, INTERLEAVED, 1).await?;
+    let mut rates = Vec::new();
+    for repetition in 0..=bench.repetitions {
+        let batch = Batch {
+            // The next client's regions are one byte behind.
+            neighbour_bytes: 1,
+            ..cycles(
+                Shape::Strided { regions, separation_bytes: 64 },
+                MethodName::Datatype,
+                ProtocolName::AltTry,
+                operations,
+            )
+        };
+        let took = stage.round(Work::Cycle(batch)).await?;
+        if repetition > 0 {
+            let all = (regions * operations * u64::from(INTERLEAVED)) as f64;
+            rates.push(all / took.as_secs_f64());
+        }
+    }
+    stage.end().await?;
+    let name = "regions that 4 clients lock and release, interleaved, 4 servers, alt-try";
+    let rate = reach.value(name, "1/s", Spread::of(rates));
+    reach.goal(Goal::at_least(name, rate, Unit::PerSecond, 1e9));
+    Ok(())
+}
+
+/// Alt-try at every overlap beside none.
+async fn overlap(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+    let narrowed =
+        Args { methods: vec![MethodName::Datatype], protocols: vec![ProtocolName::AltTry], ..args.clone() };
+    let points = narrowed.contention("overlap", 64);
+    for points in points.chunk_by(Point::is_beside) {
+        let series = bench.measure(points, |_, _| {}).await?;
+        let Some(none) = series.iter().find(|series| series.point.overlap_percent == Some(0)) else {
+            continue;
+        };
+        for of in &series {
+            let percent = of.point.overlap_percent.unwrap_or(0);
+            if percent > 0 {
+                let ratio = of.acquired_per_s.median / none.acquired_per_s.median;
+                let name = format!("{}, {percent} % overlap ÷ none", of.point.label());
+                reach.goal(Goal::at_least(name, ratio, Unit::Times, 0.9));
+            }
+        }
+        reach.series.extend(series);
+    }
+    Ok(())
+}
+
+/// One request in all beside one for each region, and for 64.
+async fn methods(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+    let narrowed = Args {
+        methods: vec![MethodName::Posix, MethodName::List, MethodName::Datatype],
+        protocols: vec![ProtocolName::OneTry],
+        pairs: vec![args.contenders()],
+        no_unrolled: true,
+        ..args.clone()
+    };
+    let series = bench.measure(&narrowed.scaling(Some("methods"), 64), |_, _| {}).await?;
+    let of = |method| series.iter().find(|series| series.point.method == method);
+    if let (Some(posix), Some(list), Some(datatype)) =
+        (of(MethodName::Posix), of(MethodName::List), of(MethodName::Datatype))
+    {
+        let acquired = |series: &Series| series.acquired_per_s.median;
+        let released = |series: &Series| series.released_per_s.unwrap_or_default().median;
+        let pairs = args.contenders();
+        let name = |what: &str| format!("{what}, one-try, {pairs} pairs");
+        let by_posix = acquired(datatype) / acquired(posix);
+        reach.goal(Goal::at_least(name("acquiring, datatype ÷ posix"), by_posix, Unit::Times, 51.0));
+        let by_list = acquired(datatype) / acquired(list);
+        reach.goal(Goal::at_least(name("acquiring, datatype ÷ list"), by_list, Unit::Times, 1.8));
+        let releasing = released(datatype) / released(list);
+        reach.goal(Goal::at_least(name("releasing, datatype ÷ list"), releasing, Unit::Times, 20.0));
+    }
+    reach.series.extend(series);
+    Ok(())
+}
+
+/// Restrictions to a server's stripe, and comparisons of patterns.
+fn patterns(args: &Args, reach: &mut Reach) -> Result<(), BenchError> {
+    let mut medians = Vec::new();
+    for servers in [2, 10, 100, 1000] {
+        let spread = micro::restriction_ns(servers, args.regions)?;
+        medians.push(reach.value(format!("restriction to one of {servers} servers"), "ns", spread));
+    }
+    let most = medians.iter().copied().fold(0.0, f64::max);
+    let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
+    let name = "restriction to one of 2 to 1,000 servers: most ÷ least";
+    reach.goal(Goal::at_most(name, most / least, Unit::Times, 2.0));
+    let mut slowest: f64 = 0.0;
+    for (strides, offset) in
+        [([64, 96], 1), ([61, 67], 1), ([64, 72], 7), ([4096, 4100], 2), ([1000, 1001], 999)]
+    {
+        let spread = micro::conflict_ns(1 << 20, strides, offset)?;
+        let name = format!("conflict test, 2^20 regions, {} B and {} B apart", strides[0], strides[1]);
+        slowest = slowest.max(reach.value(name, "ns", spread));
+    }
+    let name = "conflict test, 2^20 regions, unequal strides, the slowest of 5";
+    reach.goal(Goal::at_most(name, slowest / 1e3, Unit::Microseconds, 10.0));
+    let spread = micro::irregular_conflict_ns(128 << 10)?;
+    let bounded = reach.value("search of 4,096 steps, 128 Ki irregular regions", "ns", spread);
+    reach.goal(Goal::open("  where it does not: one bounded search", bounded / 1e3, Unit::Microseconds));
+    Ok(())
+}
+
+/// Lists without regularity.
+async fn irregular(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+    let regions = args.regions();
+    let mut stage = bench.stage(1, Table::Described, 1, 1).await?;
+    for (method, what) in [
+        (MethodName::List, "irregular list locks, 64 a request"),
+        (MethodName::Datatype, "  all in one request"),
+    ] {
+        let (mut acquired, mut released) = (Vec::new(), Vec::new());
+        for repetition in 0..=bench.repetitions {
+            let batch = cycles(Shape::Irregular { regions }, method, ProtocolName::OneTry, 1);
+            let acquiring = stage.round(Work::Acquire(batch)).await?;
+            let releasing = stage.round(Work::Release).await?;
+            if repetition > 0 {
+                acquired.push(regions as f64 / acquiring.as_secs_f64());
+                released.push(regions as f64 / releasing.as_secs_f64());
+            }
+        }
+        let (acquired, released) = (Spread::of(acquired), Spread::of(released));
+        let acquiring = reach.value(format!("{what}: acquired"), "1/s", acquired);
+        let releasing = reach.value(format!("{what}: released"), "1/s", released);
+        let names = (format!("{what}, one server: acquired"), format!("{what}, one server: released"));
+        match method {
+            MethodName::List => {
+                reach.goal(Goal::at_least(names.0, acquiring, Unit::PerSecond, 3e6));
+                reach.goal(Goal::at_least(names.1, releasing, Unit::PerSecond, 10e6));
+            }
+            _ => {
+                reach.goal(Goal::open(names.0, acquiring, Unit::PerSecond));
+                reach.goal(Goal::open(names.1, releasing, Unit::PerSecond));
+            }
+        }
+    }
+    stage.end().await
+}
+
+/// Contiguous locks of ranges that nobody else wants, beside those of the peers.
+async fn round_trips(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+    let folder = args.folder.as_deref();
+    let stage = bench.stage(1, Table::Described, 0, 1).await?;
+    let mut services: Vec<(&str, Option<Peer>)> = vec![("nacre", None)];
+    for (name, peer) in
+        [("zookeeper", peer::zookeeper::start(folder).await), ("etcd", peer::etcd::start(folder).await)]
+    {
+        match peer {
+            Ok(peer) => services.push((name, Some(peer))),
+            Err(error @ BenchError::MissingProgram { .. }) => reach.missing.push(format!("{name}: {error}")),
+            Err(error) => return Err(error),
+        }
+    }
+    let path = peer::temporary_folder(folder)?;
+    services.push(("kernel (OFD)", None));
+    for (processes, concurrency, sessions) in [(1, 1, 1), (MANY_PROCESSES, MANY_CONCURRENCY, MANY_SESSIONS)] {
+        let mut crews = Vec::new();
+        for (service, peer) in &services {
+            let address = peer.as_ref().map(|peer| peer.address.clone()).unwrap_or_default();
+            let plan = || match *service {
+                "nacre" => Plan::Nacre { store: stage.servers.uri.clone(), sessions },
+                "zookeeper" => Plan::Zookeeper { address: address.clone(), sessions },
+                "etcd" => Plan::Etcd { address: address.clone(), connections: sessions },
+                _ => Plan::Ofd { path: path.path().join("file") },
+            };
+            // The kernel's calls do not wait: several at once are one after the other.
+            let concurrency = if *service == "kernel (OFD)" { 1 } else { concurrency };
+            crews.push((*service, concurrency, bench.crew(processes, |_| plan()).await?, Vec::new()));
+        }
+        let window = Loop { concurrency, ..if args.quick { LOOP_QUICK } else { LOOP } };
+        // Java is slow at first.
+        for (_, _, crew, _) in &mut crews {
+            round_of_loops(crew, &window).await?;
+        }
+        let mut latencies: Vec<Latencies> = Vec::new();
+        for _ in &crews {
+            latencies.push(Latencies::new()?);
+        }
+        for _ in 0..bench.repetitions {
+            for ((_, concurrency, crew, rates), latencies) in crews.iter_mut().zip(&mut latencies) {
+                let window = Loop { concurrency: *concurrency, ..window.clone() };
+                let done = round_of_loops(crew, &window).await?;
+                let operations: u64 = done.iter().map(|done| done.operations).sum();
+                rates.push(operations as f64 * 1e3 / window.window_ms as f64);
+                done.iter().for_each(|done| latencies.add(&done.latencies));
+            }
+        }
+        for ((service, concurrency, crew, rates), latencies) in crews.into_iter().zip(latencies) {
+            crew.end().await?;
+            let (service, per_s) = (service.to_owned(), Spread::of(rates));
+            let latency = latencies.summary();
+            reach.loops.push(LoopSeries { service, processes, concurrency, sessions, per_s, latency });
+        }
+    }
+    drop(services);
+    stage.end().await?;
+    let rate = |service: &str, processes| {
+        let found = reach.loops.iter().find(|of| of.service == service && of.processes == processes);
+        found.map_or(f64::NAN, |found| found.per_s.median)
+    };
+    let (one, many) = (rate("nacre", 1), rate("nacre", MANY_PROCESSES));
+    let mut goals = vec![
+        Goal::at_least("contiguous lock and unlock, TCP, one client", one, Unit::PerSecond, 20_000.0),
+        Goal::at_least("contiguous lock and unlock, TCP, 256 at once", many, Unit::PerSecond, 150_000.0),
+    ];
+    for peer in ["zookeeper", "etcd"] {
+        let times = many / rate(peer, MANY_PROCESSES);
+        if times.is_finite() {
+            goals.push(Goal::open(format!("  ÷ {peer}"), times, Unit::Times));
+        }
+    }
+    goals.into_iter().for_each(|goal| reach.goal(goal));
+    Ok(())
+}
+
+async fn round_of_loops(crew: &mut Crew, parameters: &Loop) -> Result<Vec<Done>, BenchError> {
+    crew.round(&Work::Loop(parameters.clone())).await
+}
+
+/// Many waiters for one byte.
+async fn waiters(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+    let waiters = if args.quick { 1000 } else { 10_000 };
+    // The holder's session, and four of waiters.
+    let mut stage = bench.stage(1, Table::Described, 1, 1 + MANY_SESSIONS).await?;
+    let mut times = Vec::new();
+    for _ in 0..bench.repetitions {
+        let done: Vec<Done> = stage.crew.round(&Work::Queue { waiters }).await?;
+        let served: u64 = done.iter().map(|done| done.operations).sum();
+        if served != waiters as u64 || done.iter().any(|done| !done.in_order) {
+            let text =
+                format!("{served} of {waiters} waiters were served, or not in the order of their requests");
+            return Err(BenchError::Lost(text));
+        }
+        times.push(span(&done).as_secs_f64() * 1e6 / waiters as f64);
+    }
+    stage.end().await?;
+    let name = format!("hand-over to the next of {} waiters, in order", grouped(waiters as f64));
+    let time = reach.value(name.clone(), "µs", Spread::of(times));
+    reach.goal(Goal::at_most(name, time, Unit::Microseconds, 50.0));
+    Ok(())
+}
+
+/// The memory of a server with many held locks.
+async fn memory(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+    let locks = if args.quick { 10_000 } else { 100_000 };
+    let shape = Shape::Strided { regions: 16, separation_bytes: 64 };
+    let pattern_bytes = micro::pattern_bytes(&shape)?;
+    let mut bytes = Vec::new();
+    for _ in 0..bench.repetitions {
+        let mut stage = bench.stage(1, Table::Described, 1, 1).await?;
+        let batch = Batch {
+            step_bytes: shape.range_bytes(),
+            ..cycles(shape.clone(), MethodName::Datatype, ProtocolName::OneTry, locks)
+        };
+        // One lock and one session are there before.
+        stage.round(Work::Cycle(Batch { operations: 1, ..batch.clone() })).await?;
+        let before = stage.servers.memory_bytes();
+        stage.round(Work::Acquire(batch)).await?;
+        let after = stage.servers.memory_bytes();
+        bytes.push(after.saturating_sub(before) as f64 / locks as f64);
+        stage.round(Work::Release).await?;
+        stage.end().await?;
+    }
+    let name = format!("resident memory of a server for each of {} held locks", grouped(locks as f64));
+    let all = reach.value(name.clone(), "B", Spread::of(bytes));
+    reach.goal(Goal::open(name, all, Unit::Bytes));
+    let name = format!("  without its normalised description of {pattern_bytes} B");
+    reach.goal(Goal::at_most(name, all - pattern_bytes as f64, Unit::Bytes, 512.0));
+    Ok(())
+}
+
+/// The kernel's locks, region by region.
+async fn kernel(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+    let path = peer::temporary_folder(args.folder.as_deref())?;
+    let mut crew = bench.crew(1, |_| Plan::Ofd { path: path.path().join("file") }).await?;
+    let mut regions = 1024;
+    let most = args.regions();
+    loop {
+        let (mut acquired, mut released) = (Vec::new(), Vec::new());
+        let mut longest = 0.0_f64;
+        for _ in 0..bench.repetitions {
+            let shape = Shape::Strided { regions, separation_bytes: 64 };
+            let batch = cycles(shape, MethodName::Posix, ProtocolName::OneTry, 1);
+            let acquiring = span(&crew.round::<_, Done>(&Work::Acquire(batch)).await?).as_secs_f64();
+            let releasing = span(&crew.round::<_, Done>(&Work::Release).await?).as_secs_f64();
+            longest = longest.max(acquiring);
+            acquired.push(regions as f64 / acquiring);
+            released.push(regions as f64 / releasing);
+        }
+        let name =
+            |what: &str| format!("kernel (OFD), {} regions by one process: {what}", grouped(regions as f64));
+        let (acquired, released) = (Spread::of(acquired), Spread::of(released));
+        let rate = reach.value(name("acquired"), "1/s", acquired);
+        reach.value(name("released"), "1/s", released);
+        reach.goal(Goal::open(name("acquired"), rate, Unit::PerSecond));
+        let next = most.min(regions * 8);
+        // The kernel goes through a list for each: eight times the regions take about 64 times as long.
+        if next == regions || longest * 64.0 > bench.bound.as_secs_f64() * KERNEL_PATIENCE {
+            break;
+        }
+        regions = next;
+    }
+    crew.end().await
+}
+
+/// The factor by which the kernel may take longer than the time bound, so that there is something to compare with.
+const KERNEL_PATIENCE: f64 = 10.0;
+
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Text::new(&[
+            "lock + unlock of one range",
+            "clients",
+            "sessions",
+            "per second",
+            "least",
+            "most",
+            "p50",
+            "p99",
+        ]);
+        for of in &self.loops {
+            table.row(vec![
+                of.service.clone(),
+                format!("{} × {}", of.processes, of.concurrency),
+                (of.processes * of.sessions).to_string(),
+                grouped(of.per_s.median),
+                grouped(of.per_s.min),
+                grouped(of.per_s.max),
+                latency(of.latency.p50_us),
+                latency(of.latency.p99_us),
+            ]);
+        }
+        write!(f, "{table}")?;
+        for missing in &self.missing {
+            writeln!(f, "Not measured: {missing}")?;
+        }
+        let mut table = Text::new(&["value", "unit", "median", "least", "most"]);
+        for value in &self.values {
+            let Spread { median, min, max } = value.spread;
+            let show = |number: f64| if number < 1000.0 { format!("{number:.1}") } else { grouped(number) };
+            table.row(vec![value.measure.clone(), value.unit.into(), show(median), show(min), show(max)]);
+        }
+        write!(f, "\n{table}\n{}", self.goals)
+    }
+}

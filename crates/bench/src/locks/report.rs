@@ -1,0 +1,152 @@
+//! The results of the study, as text and as JSON.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::point::{Series, Table as LockTable};
+use super::reach::Reach;
+use super::simulate::Simulated;
+use crate::machine::Machine;
+use crate::quantity::grouped;
+use crate::table::Table;
+use crate::{BenchError, peer};
+
+/// All results.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    study: &'static str,
+    machine: Machine,
+    /// The load of the machine before the study, over 1, 5 and 15 minutes.
+    load: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) series: Vec<Series>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) simulated: Vec<Simulated>,
+    /// The goals and what was measured for them, if they were requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reach: Option<Reach>,
+    /// The files of the figures that were drawn.
+    #[serde(skip)]
+    pub(crate) figures: Vec<String>,
+}
+
+impl Report {
+    /// Creates an empty report.
+    pub(super) fn new() -> Self {
+        let mut machine = Machine::describe();
+        machine.peers = [peer::etcd::version(), peer::zookeeper::version()].into_iter().flatten().collect();
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let load = load.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
+        let (series, simulated, figures) = (Vec::new(), Vec::new(), Vec::new());
+        Self { study: "locks", machine, load, series, simulated, reach: None, figures }
+    }
+
+    /// Returns it as JSON.
+    pub(super) fn json(&self) -> Result<String, BenchError> {
+        serde_json::to_string(self)
+            .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))
+    }
+
+    /// Writes it as JSON.
+    pub(super) fn write(&self, file: &Path) -> Result<(), BenchError> {
+        std::fs::write(file, self.json()?).map_err(BenchError::io(format!("write {}", file.display())))
+    }
+}
+
+/// Returns the cells of a rate with its spread.
+fn cells(rate: Option<crate::Spread>) -> [String; 3] {
+    match rate {
+        Some(rate) => [rate.median, rate.min, rate.max].map(grouped),
+        None => ["–", "–", "–"].map(str::to_owned),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}, load before {}", self.machine.line(), self.load)?;
+        if !self.series.is_empty() {
+            write!(f, "{}", measured(&self.series))?;
+            let grants: u64 =
+                self.series.iter().flat_map(|series| &series.repetitions).map(|m| m.grants).sum();
+            writeln!(
+                f,
+                "Proved: {} grants by the servers' own counts, nothing left held.",
+                grouped(grants as f64)
+            )?;
+        }
+        if !self.simulated.is_empty() {
+            write!(f, "{}", simulated(&self.simulated))?;
+        }
+        if let Some(reach) = &self.reach {
+            write!(f, "{reach}")?;
+        }
+        for file in &self.figures {
+            writeln!(f, "Drawn: {file}")?;
+        }
+        Ok(())
+    }
+}
+
+fn measured(series: &[Series]) -> Table {
+    let mut table = Table::new(&[
+        "locks",
+        "figure",
+        "pairs",
+        "apart",
+        "overlap",
+        "regions",
+        "acquired/s",
+        "least",
+        "most",
+        "released/s",
+        "least",
+        "most",
+        "calls",
+    ]);
+    for series in series {
+        let point = &series.point;
+        let unrolled = if point.table == LockTable::Unrolled { ", unrolled" } else { "" };
+        let calls = series.repetitions.last().map_or(0, |m| m.calls / m.operations.max(1));
+        let mut row = vec![
+            format!("{} {}{unrolled}", point.method.name(), point.protocol.name()),
+            point.figure.clone().unwrap_or_else(|| "–".into()),
+            point.pairs.to_string(),
+            format!("{} B", point.separation_bytes),
+            point.overlap_percent.map_or("–".into(), |percent| format!("{percent} %")),
+            grouped(series.regions as f64),
+        ];
+        row.extend(cells(Some(series.acquired_per_s)));
+        row.extend(cells(series.released_per_s));
+        row.push(grouped(calls as f64));
+        table.row(row);
+    }
+    table
+}
+
+fn simulated(runs: &[Simulated]) -> Table {
+    let mut table = Table::new(&[
+        "simulated",
+        "clients",
+        "servers",
+        "overlap",
+        "regions",
+        "time",
+        "acquired/s",
+        "messages",
+    ]);
+    for run in runs {
+        table.row(vec![
+            format!("{} {}", run.method.name(), run.protocol.name()),
+            grouped(f64::from(run.clients)),
+            run.servers.to_string(),
+            format!("{} %", run.overlap_percent),
+            grouped(run.regions as f64),
+            format!("{:.2} ms", run.seconds * 1e3),
+            grouped(run.acquired_per_s),
+            grouped(run.messages as f64),
+        ]);
+    }
+    table
+}
