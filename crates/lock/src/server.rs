@@ -11,7 +11,8 @@
 //!   every object of the file ([`Output::Raise`], then [`Server::fenced`]), so what a paused client writes later is
 //!   refused. The fence names the session, so holders of other bytes are not shut out.
 //! - Before a session is told of its first exclusive grant in a file, a [`Record`] of session and file is durable. A restarted
-//!   server gets the records of its predecessor. For a grace period it grants nothing and takes asserted locks. Sessions that did
+//!   server gets the records of its predecessor. For a grace period it grants nothing and takes asserted locks, exclusive ones
+//!   only of who is on record, and a session of which it cannot take one is lost. Sessions that did
 //!   not come back are then fenced in the files of their records, and such a file is closed until that is done.
 //! - Sessions that wait for each other in a cycle are reported ([`Output::Cycle`]).
 
@@ -201,7 +202,13 @@ impl Server {
                 Ok(Some(Reply::Done))
             }
             Call::Assert { request, asked, below } => {
-                self.assert(session, request, asked, below, out).map(Some)
+                let asserted = self.assert(session, request, asked, below, out);
+                if asserted.is_err() {
+                    // It relied on bytes that are not its own any more, or cannot be kept for it: it is to be fenced wherever it
+                    // may have written, whatever it says from now on.
+                    self.lapse(session, true, out);
+                }
+                asserted.map(Some)
             }
             Call::Asserted => {
                 self.remembered.remove(&session);
