@@ -38,8 +38,9 @@ pub type CallId = u64;
 /// The files that a session may have written, on record, before their least used ones are struck off.
 const FILES_PER_SESSION_MAX: usize = 1024;
 
-/// The requests that a search for a cycle looks at.
+/// The requests that a search for a cycle looks at, and the holders in their way.
 const CYCLE_SEARCH_MAX: usize = 4096;
+const CYCLE_HOLDERS_MAX: usize = 1 << 17;
 
 /// An order to the server's owner. They are carried out in order: what comes after a record is not told to anybody before the
 /// record is durable.
@@ -472,11 +473,13 @@ impl Server {
         let Some(start) = self.requests.get(&key) else { return };
         let mut came_from: HashMap<RequestKey, RequestKey> = HashMap::from([(key, key)]);
         let mut open = vec![key];
+        let mut visits = 0;
         while let Some(waiting) = open.pop() {
             let mut holders = BTreeSet::new();
             self.blocking(waiting, |session, _| {
                 holders.insert(session);
-                true
+                visits += 1;
+                visits < CYCLE_HOLDERS_MAX
             });
             for holder in holders {
                 if holder == start.session {
