@@ -65,6 +65,45 @@ fn a_wait_that_is_dropped_is_granted_to_nobody() {
     drop(block_on(one.file("f").unwrap().lock(0..20, Mode::Exclusive)).unwrap());
 }
 
+#[test]
+fn what_acts_under_a_lock_fails_once_it_is_released() {
+    let server = Server::in_memory();
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    let file = store.file("f").unwrap();
+    let lock = file.lock(0..10, Mode::Exclusive).unwrap();
+    let under = lock.store().object("f").unwrap();
+    under.write(0, "locked").unwrap();
+    lock.release().unwrap();
+    // Another lock of the same session does not stand in for it.
+    let next = file.lock(0..10, Mode::Exclusive).unwrap();
+    let error = under.write(0, "released").unwrap_err();
+    assert!(error.kind == ErrorKind::Closed && error.message.contains("was released"), "{error}");
+    // Nor does a lock outlive its session, which somebody else may end.
+    let under = next.store().object("f").unwrap();
+    store.end_locks();
+    assert!(next.check().is_err());
+    assert_eq!(under.write(0, "ended").unwrap_err().kind, ErrorKind::Closed);
+    assert_eq!(store.object("f").unwrap().read(0..10).unwrap().data, "locked");
+    assert!(next.release().is_err());
+}
+
+#[test]
+fn a_lock_that_would_take_requests_without_end_is_refused() {
+    let folder = harness::folder();
+    let (_servers, uri) = Server::together(folder.path(), &["mem:", "mem:"], &[]);
+    let store = nacre::open(&uri).unwrap().blocking();
+    let file = store.file("f").unwrap();
+    // All bytes are 2^47 stripes.
+    for method in [Method::Posix, Method::List] {
+        let all = Request::new(0..nacre::limit::OFFSET_MAX, Mode::Exclusive).method(method);
+        let error = file.lock_by(&all).unwrap_err();
+        assert!(error.kind == ErrorKind::Invalid && error.message.contains("datatype"), "{error}");
+    }
+    // For ever is longer than any clock can show.
+    let lock = file.lock_within(0..nacre::limit::OFFSET_MAX, Mode::Exclusive, Duration::MAX).unwrap();
+    lock.unwrap().release().unwrap();
+}
+
 /// The circles of sessions that a server reports.
 fn cycles(store: &nacre::BlockingStore, server: usize) -> Vec<Vec<u64>> {
     let report = &store.locks().unwrap()[server].report["cycles"];

@@ -59,10 +59,11 @@ pub(crate) struct Sessions {
 impl Sessions {
     async fn session(&self, store: &Store) -> Result<Session, StoreError> {
         let Opened::Remote(remote) = &store.opened else {
-            let text = format!(
-                "{} has no lock servers: locks are granted by the servers of a store, nacre:// or unix:",
-                store.name()
-            );
+            let advice = match &store.opened {
+                Opened::Rados(_) => "start \"nacre serve --roles store,lock\" in front of it, and lock there",
+                _ => "start \"nacre serve\" on it, and lock there",
+            };
+            let text = format!("{} has no lock server, which grants locks; {advice}", store.name());
             return Err(StoreError::new(ErrorKind::Unsupported, text));
         };
         let mut current = self.current.lock().await;
@@ -284,7 +285,7 @@ impl Lock {
         self.lock.checker().lost().await.into()
     }
 
-    /// Returns a handle on the store that acts under the lock: everything through it fails once the lock is lost. The lock
+    /// Returns a handle on the store that acts under the lock: everything through it fails once the lock is lost or released. The lock
     /// keeps out only changes of other holders of locks, so all programs that share bytes are to lock them.
     pub fn store(&self) -> Store {
         let store = self.store.for_session(self.token());

@@ -75,6 +75,14 @@ pub enum PatternError {
          lock the pattern in parts"
     )]
     EvadesStripes,
+    /// Described piece by piece, the pattern takes too many requests.
+    #[error(
+        "a lock of this pattern by this method takes more than {requests_max} requests; describe it as a datatype"
+    )]
+    TooManyRequests {
+        /// The limit that is exceeded.
+        requests_max: usize,
+    },
     /// A lock server refused the pattern, for this reason.
     #[error("{0}")]
     Refused(String),

@@ -82,6 +82,12 @@ pub enum LockError {
     /// A lock server refused.
     #[error("a lock server refused: {0}")]
     Refused(Refusal),
+    /// The lock was released.
+    #[error("the lock of session {session} was released")]
+    Released {
+        /// The session.
+        session: u64,
+    },
     /// The session is lost, and with it all its locks.
     #[error("lock session {session} is lost, and its locks with it: {why}")]
     Lost {
@@ -102,7 +108,7 @@ impl From<LockError> for StoreError {
             LockError::WouldWait | LockError::TimedOut => ErrorKind::Busy,
             LockError::Refused(Refusal::Full(_)) => ErrorKind::OutOfSpace,
             LockError::Pattern(_) | LockError::Refused(_) => ErrorKind::Invalid,
-            LockError::Lost { .. } => ErrorKind::Closed,
+            LockError::Lost { .. } | LockError::Released { .. } => ErrorKind::Closed,
         };
         StoreError::new(kind, error.to_string())
     }
@@ -115,7 +121,7 @@ struct State {
     lost: std::sync::OnceLock<String>,
     /// The time at which the first lease ends, in nanoseconds of the clock of leases.
     ends_ns: AtomicU64,
-    /// True once the thread has ended the session.
+    /// True once the session ends.
     ended: AtomicBool,
     /// Tells when the session is lost.
     told: tokio::sync::Notify,
@@ -125,6 +131,12 @@ impl State {
     fn lose(&self, why: impl Into<String>) {
         // The first reason stays.
         let _ = self.lost.set(why.into());
+        self.told.notify_waiters();
+    }
+
+    /// Takes in that the session ends: nothing can be relied on from now on.
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
         self.told.notify_waiters();
     }
 
@@ -201,11 +213,13 @@ impl Session {
         let description: Bytes = request.description.encode().into();
         let description = described(&pattern, Some(&description))?;
         self.check()?;
-        let deadline = request.wait.filter(|wait| !wait.is_zero()).map(|wait| Instant::now() + wait);
+        // A time that no clock can show is as long as it takes.
+        let deadline =
+            request.wait.filter(|wait| !wait.is_zero()).and_then(|wait| Instant::now().checked_add(wait));
         let (reply, answer) = oneshot::channel();
         let number = self.inner.tickets.fetch_add(1, Ordering::Relaxed) + 1;
         // Dropped unless the lock is had: then it ends the wait, or releases what was granted meanwhile.
-        let ticket = Ticket { inner: self.inner.clone(), number };
+        let ticket = Ticket { inner: self.inner.clone(), number, over: Arc::default() };
         let command = Command::Lock {
             ticket: number,
             file,
@@ -251,10 +265,13 @@ impl Inner {
 struct Ticket {
     inner: Arc<Inner>,
     number: u64,
+    /// True once it is being released.
+    over: Arc<AtomicBool>,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
         // A session that has ended holds nothing.
         let _ = self.inner.send(Command::Release { ticket: self.number, released: None });
     }
@@ -286,7 +303,7 @@ impl Lock {
 
     /// Returns a check that may outlive the lock, for whoever acts under it.
     pub fn checker(&self) -> Checker {
-        Checker { state: self.ticket.inner.state.clone() }
+        Checker { state: self.ticket.inner.state.clone(), over: self.ticket.over.clone() }
     }
 
     /// Returns the session.
@@ -302,6 +319,7 @@ impl Lock {
         self.check()?;
         let (released, done) = oneshot::channel();
         let number = self.ticket.number;
+        self.ticket.over.store(true, Ordering::Release);
         self.ticket.inner.send(Command::Release { ticket: number, released: Some(released) })?;
         // If the session ends meanwhile nothing is held any more.
         let _ = done.await;
@@ -309,26 +327,31 @@ impl Lock {
     }
 }
 
-/// A check that a session's locks are held.
+/// A check that a lock is held.
 #[derive(Clone)]
 pub struct Checker {
     state: Arc<State>,
+    /// True once the lock is being released.
+    over: Arc<AtomicBool>,
 }
 
 impl Checker {
-    /// Checks that they are.
+    /// Checks that it is.
     ///
     /// # Errors
-    /// [`LockError::Lost`].
+    /// [`LockError::Lost`], [`LockError::Released`].
     pub fn check(&self) -> Result<(), LockError> {
-        self.state.check()
+        match self.over.load(Ordering::Acquire) {
+            true => Err(LockError::Released { session: self.state.session.0 }),
+            false => self.state.check(),
+        }
     }
 
     /// Waits until the session is lost. Returns the error.
     pub async fn lost(&self) -> LockError {
         loop {
             let told = self.state.told.notified();
-            if let Err(error) = self.state.check() {
+            if let Err(error) = self.check() {
                 return error;
             }
             told.await;

@@ -11,7 +11,8 @@
 //!   every object of the file ([`Output::Raise`], then [`Server::fenced`]), so what a paused client writes later is
 //!   refused. The fence names the session, so holders of other bytes are not shut out.
 //! - Before a session is told of its first exclusive grant in a file, a [`Record`] of session and file is durable. A restarted
-//!   server gets the records of its predecessor. For a grace period it grants nothing and takes asserted locks. Sessions that did
+//!   server gets the records of its predecessor. For a grace period it grants nothing and takes asserted locks, exclusive ones
+//!   only of who is on record, and a session of which it cannot take one is lost. Sessions that did
 //!   not come back are then fenced in the files of their records, and such a file is closed until that is done.
 //! - Sessions that wait for each other in a cycle are reported ([`Output::Cycle`]).
 
@@ -37,8 +38,9 @@ pub type CallId = u64;
 /// The files that a session may have written, on record, before their least used ones are struck off.
 const FILES_PER_SESSION_MAX: usize = 1024;
 
-/// The requests that a search for a cycle looks at.
+/// The requests that a search for a cycle looks at, and the holders in their way.
 const CYCLE_SEARCH_MAX: usize = 4096;
+const CYCLE_HOLDERS_MAX: usize = 1 << 17;
 
 /// An order to the server's owner. They are carried out in order: what comes after a record is not told to anybody before the
 /// record is durable.
@@ -201,7 +203,13 @@ impl Server {
                 Ok(Some(Reply::Done))
             }
             Call::Assert { request, asked, below } => {
-                self.assert(session, request, asked, below, out).map(Some)
+                let asserted = self.assert(session, request, asked, below, out);
+                if asserted.is_err() {
+                    // It relied on bytes that are not its own any more, or cannot be kept for it: it is to be fenced wherever it
+                    // may have written, whatever it says from now on.
+                    self.lapse(session, true, out);
+                }
+                asserted.map(Some)
             }
             Call::Asserted => {
                 self.remembered.remove(&session);
@@ -465,11 +473,13 @@ impl Server {
         let Some(start) = self.requests.get(&key) else { return };
         let mut came_from: HashMap<RequestKey, RequestKey> = HashMap::from([(key, key)]);
         let mut open = vec![key];
+        let mut visits = 0;
         while let Some(waiting) = open.pop() {
             let mut holders = BTreeSet::new();
             self.blocking(waiting, |session, _| {
                 holders.insert(session);
-                true
+                visits += 1;
+                visits < CYCLE_HOLDERS_MAX
             });
             for holder in holders {
                 if holder == start.session {

@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nacre_lock::client::{Acquisition, Method, Order, Outcome, Protocol, Rounds, Wanted};
+use nacre_lock::client::{
+    Acquisition, Action, Client, Ended, Method, Order, Outcome, Protocol, REQUESTS_MAX, Rounds, Wanted,
+};
 use nacre_lock::message::{Call, Reply, SessionId};
 use nacre_lock::server::{CallId, Output, Server, Settings};
 use nacre_lock::table::Mode;
-use nacre_lock::{Datatype, Pattern, Region, Stripe};
+use nacre_lock::{Datatype, OFFSET_MAX, Pattern, PatternError, Region, Stripe};
 
 const METHODS: [Method; 3] = [Method::Posix, Method::List, Method::Datatype];
 const PROTOCOLS: [Protocol; 3] = [Protocol::TwoPhase, Protocol::OneTry, Protocol::AltTry];
@@ -287,4 +289,44 @@ fn a_refusal_releases_what_is_held() {
     cluster.run();
     assert!(matches!(cluster.clients[client].outcome(), Outcome::Refused(_)));
     assert_eq!(cluster.servers[0].request_counts(), (0, 0));
+}
+
+/// Bytes of a file at two servers.
+fn wanted(pattern: Pattern, method: Method) -> Wanted {
+    Wanted {
+        file: "file".into(),
+        operation: 1,
+        first_number: 1,
+        mode: Mode::Exclusive,
+        pattern,
+        stripe_bytes: STRIPE_BYTES,
+        servers: 2,
+        method,
+        protocol: Protocol::AltTry,
+        waits: true,
+    }
+}
+
+#[test]
+fn an_operation_of_too_many_requests_is_refused_before_they_are_made() {
+    let all = Pattern::contiguous(0, OFFSET_MAX).unwrap();
+    for method in [Method::Posix, Method::List] {
+        let refused = Acquisition::new(wanted(all.clone(), method)).err();
+        assert_eq!(refused, Some(PatternError::TooManyRequests { requests_max: REQUESTS_MAX }));
+    }
+    assert!(Acquisition::new(wanted(all, Method::Datatype)).is_ok());
+}
+
+#[test]
+fn an_operation_at_a_server_that_was_never_reached_is_given_up_when_it_is_released() {
+    let (mut client, mut actions) = (Client::new(SessionId(1), 2), Vec::new());
+    let one = Pattern::contiguous(0, 1).unwrap();
+    let id = client.lock(Duration::ZERO, wanted(one, Method::Datatype), &mut actions).unwrap();
+    assert!(matches!(actions[..], [Action::Connect { server: 0 }]), "{actions:?}");
+    actions.clear();
+    client.unreachable(Duration::ZERO, 1, &mut actions);
+    assert!(actions.is_empty(), "it needs another server: {actions:?}");
+    client.unreachable(Duration::ZERO, 0, &mut actions);
+    assert!(matches!(actions[..], [Action::Ended(ended, Ended::Released)] if ended == id), "{actions:?}");
+    assert!(client.operation(id).is_none());
 }

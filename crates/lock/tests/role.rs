@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -13,7 +13,9 @@ use nacre_lock::table::Mode;
 use nacre_lock::wire::{self, Attach};
 use nacre_lock::{Datatype, Pattern, Stripe};
 use nacre_object::testkit::MemoryStore;
-use nacre_object::{Answer, ErrorKind, ObjectStore, Outcome, Read, StoreError, Transaction};
+use nacre_object::{
+    Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction,
+};
 use nacre_rpc::client::{self, Event, Host, Link, LinkOptions, Subscription};
 use nacre_rpc::{Address, Kind, Outbox, ServeOptions, Server, Services, control};
 use tokio::io::copy_bidirectional;
@@ -31,11 +33,22 @@ struct Daemon {
 
 impl Daemon {
     fn start(store: Arc<MemoryStore>, lease: Duration, server: u32, servers: u32) -> Daemon {
+        Daemon::on(store.clone(), store, lease, server, servers)
+    }
+
+    /// Starts one with its records in a store of their own.
+    fn on(
+        records: Arc<dyn ObjectStore>,
+        store: Arc<MemoryStore>,
+        lease: Duration,
+        server: u32,
+        servers: u32,
+    ) -> Daemon {
         let options = Options {
             stripe: Stripe { bytes: 4096, servers, server },
             lease,
             indexing: Default::default(),
-            records: store.clone(),
+            records,
             ledger: format!("ledger-{server}").parse().unwrap(),
             objects: store.clone(),
         };
@@ -200,6 +213,88 @@ async fn numbers_of_sessions_are_never_given_twice() {
         host.stop();
         host = Daemon::start(host.store.clone(), LEASE, 0, 1);
     }
+}
+
+/// A store whose changes fail for a while.
+#[derive(Default)]
+struct Flaky {
+    store: MemoryStore,
+    fails: AtomicBool,
+    failed: AtomicUsize,
+}
+
+impl ObjectStore for Flaky {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> nacre_object::Reply<Outcome> {
+        if !transaction.writes.is_empty() && self.fails.load(Ordering::SeqCst) {
+            self.failed.fetch_add(1, Ordering::SeqCst);
+            let error = StoreError::new(ErrorKind::Io, "it fails for a while");
+            return nacre_object::Reply::ready(Err(error));
+        }
+        self.store.apply(object, transaction)
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> nacre_object::Reply<Vec<ObjectId>> {
+        self.store.list(after, limit)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_that_cannot_be_written_at_once_are_written_whole_later() {
+    let store = Arc::<Flaky>::default();
+    let mut host = Daemon::on(store.clone(), Arc::default(), LEASE, 0, 1);
+    let session = host.session().await;
+    session.lock(b"f", &whole(Mode::Exclusive)).await.unwrap().release().await.unwrap();
+    let uses = || {
+        let read = Read::Keys { range: KeyRange::all(), limit: 100, values: false };
+        let read = Transaction::new().read(read);
+        match nacre_object::testkit::block_on(store.store.apply(&"ledger-0".parse().unwrap(), read)).unwrap()
+        {
+            Outcome::Done(done) => match &done.answers[0] {
+                Answer::Keys(page) => {
+                    page.entries.iter().filter(|entry| entry.0.as_bytes().starts_with(b"use/")).count()
+                }
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(uses(), 1);
+    store.fails.store(true, Ordering::SeqCst);
+    let ended = tokio::spawn(async move { session.end().await });
+    while store.failed.load(Ordering::SeqCst) < 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    store.fails.store(false, Ordering::SeqCst);
+    ended.await.unwrap();
+    let until = tokio::time::Instant::now() + LEASE;
+    while uses() > 0 {
+        assert!(tokio::time::Instant::now() < until, "the end of the session is not on record");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    host.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attempts_at_a_server_that_is_away_are_forgotten() {
+    let (mut near, mut far) = {
+        let store = Arc::<MemoryStore>::default();
+        (Daemon::start(store.clone(), LEASE, 0, 2), Daemon::start(store, LEASE, 1, 2))
+    };
+    let session = Session::begin(vec![near.address(), far.address()], LinkOptions::default()).await.unwrap();
+    far.stop();
+    for _ in 0..3 {
+        let error = session.lock(b"f", &whole(Mode::Exclusive)).await.err().unwrap();
+        assert!(matches!(&error, LockError::Store(error) if error.kind == ErrorKind::Unavailable), "{error}");
+    }
+    // What they had at the other server is free again, and the session goes on there.
+    let there = session.lock(b"f", &Request::new(0..4096, Mode::Exclusive).without_wait()).await;
+    there.unwrap().release().await.unwrap();
+    let until = tokio::time::Instant::now() + LEASE;
+    while near.role.as_ref().unwrap().handle().totals().requests > 0 {
+        assert!(tokio::time::Instant::now() < until);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    near.stop();
 }
 
 /// A network that can be cut: connections through it end, and no new ones are made.

@@ -11,6 +11,7 @@ use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Stripe};
 const A: SessionId = SessionId(0xa);
 const B: SessionId = SessionId(0xb);
 const C: SessionId = SessionId(0xc);
+const D: SessionId = SessionId(0xd);
 
 /// A server with the time, and the calls counted.
 struct Trial {
@@ -117,7 +118,11 @@ fn exclusive_bytes_of_a_lapsed_session_are_granted_anew_only_behind_its_fence() 
     );
     let out = trial.fenced(A, "f");
     assert_eq!(progress(&replies(&out)[&waits]), Progress { last: Some(5), next: None });
-    assert!(out.contains(&Output::Record(Record::Gone { session: A })));
+    assert_eq!(
+        out[0],
+        Output::Record(Record::Left { session: A, file: "f".into() }),
+        "before others are told"
+    );
     assert_eq!(
         replies(&trial.call(A, Call::Renew)).into_values().next(),
         Some(Reply::Refused(Refusal::UnknownSession { epoch: 1 }))
@@ -154,12 +159,12 @@ fn a_broken_session_may_rely_on_shared_locks_until_its_lease_is_over() {
     let mut out = Vec::new();
     assert!(trial.server.break_session(A, &mut out));
     assert_eq!(out, [raised(A, "f")]);
-    assert_eq!(trial.fenced(A, "f"), []);
+    assert_eq!(trial.fenced(A, "f"), [Output::Record(Record::Left { session: A, file: "f".into() })]);
     // The client, which cannot renew its lease, knows at its end.
     assert_eq!(trial.pass(4), []);
     let out = trial.pass(1);
     assert_eq!(progress(&replies(&out)[&waits]), Progress { last: Some(0), next: None });
-    assert!(out.contains(&Output::Record(Record::Gone { session: A })));
+    assert!(!trial.server.knows(A));
 }
 
 #[test]
@@ -218,14 +223,14 @@ fn after_a_restart_asserted_locks_are_kept_and_lost_sessions_are_fenced() {
         replies(&trial.call(A, Call::Renew)).into_values().next(),
         Some(Reply::Refused(Refusal::UnknownSession { epoch: 2 }))
     );
-    trial.open(&[A, C]);
+    trial.open(&[A, C, D]);
     let assert = Call::Assert { request: 1, asked: asked("f", Mode::Exclusive, 0, 10), below: 5 };
     let out = trial.call(A, assert.clone());
     assert_eq!(progress(replies(&out).values().next().unwrap()), Progress { last: Some(4), next: Some(5) });
     // Another that asserts the same bytes is refused.
     let other = Call::Assert { request: 1, asked: asked("f", Mode::Shared, 4, 6), below: 6 };
     assert_eq!(
-        replies(&trial.call(C, other)).into_values().next(),
+        replies(&trial.call(D, other)).into_values().next(),
         Some(Reply::Refused(Refusal::Table(TableError::Held(4))))
     );
     trial.call(A, Call::Asserted);
@@ -264,8 +269,38 @@ fn a_session_that_came_back_but_did_not_assert_everything_is_fenced() {
     let out = trial.pass(3);
     assert_eq!(out, [raised(A, "f")]);
     let out = trial.fenced(A, "f");
-    assert!(out.contains(&Output::Record(Record::Gone { session: A })));
-    assert!(replies(&out).contains_key(&waits));
+    assert_eq!(
+        out[0],
+        Output::Record(Record::Left { session: A, file: "f".into() }),
+        "before others are told"
+    );
+    assert!(replies(&out).contains_key(&waits) && !trial.server.knows(A));
+}
+
+#[test]
+fn a_session_that_was_broken_before_a_restart_asserts_nothing_that_may_be_anothers() {
+    // It was fenced, the other one had its bytes, and then the server died: it knows nothing of that yet.
+    let mut trial = restarted(&[(B, &["f"])]);
+    trial.open(&[A, B]);
+    let assert = |below| Call::Assert { request: 1, asked: asked("f", Mode::Exclusive, 0, 10), below };
+    let answer = |trial: &mut Trial, session, call| replies(&trial.call(session, call)).into_values().next();
+    assert_eq!(answer(&mut trial, A, assert(5)), Some(Reply::Refused(Refusal::Lapsed)));
+    assert_eq!(
+        answer(&mut trial, A, Call::Asserted),
+        Some(Reply::Refused(Refusal::UnknownSession { epoch: 2 })),
+        "its session has ended"
+    );
+    let taken = answer(&mut trial, B, assert(OFFSET_MAX));
+    assert_eq!(progress(&taken.unwrap()), Progress { last: Some(9), next: None });
+    assert_eq!(answer(&mut trial, B, Call::Asserted), Some(Reply::Done));
+    // Whose assertion is refused is fenced wherever it may have written, even if it says that it has asserted all.
+    let mut trial = restarted(&[(A, &["f", "g"]), (B, &["f"])]);
+    trial.open(&[A, B]);
+    trial.call(A, assert(5));
+    let out = trial.call(B, assert(5));
+    assert_eq!(replies(&out).into_values().next(), Some(Reply::Refused(Refusal::Table(TableError::Held(0)))));
+    assert!(out.contains(&raised(B, "f")));
+    assert_eq!(answer(&mut trial, B, Call::Asserted), Some(Reply::Refused(Refusal::Lapsed)));
 }
 
 #[test]

@@ -131,9 +131,10 @@ async fn locked(file: &File, args: &Args) -> Result<(), Failure> {
         }
     };
     match lost {
-        Some(error) => Err(error.into()),
+        // There is nothing to wait for: what was locked is lost.
+        Some(error) => Err(Failure::Failed(error.message)),
         None => {
-            lock.release().await?;
+            lock.release().await.map_err(|error| Failure::Failed(error.message))?;
             outcome(status)
         }
     }

@@ -236,8 +236,9 @@ impl Acquisition {
         }
     }
 
-    /// Takes in that a server refuses this session whatever it asks for: what waits for this server is given up.
-    pub(super) fn refuse(&mut self, server: u32, refusal: &Refusal, orders: &mut Vec<Order>) {
+    /// Takes in that there is no session at a server, and nothing came there: what waits for this server is given up, and with
+    /// it the operation, which ends like this.
+    pub(super) fn give_up(&mut self, server: u32, outcome: &Outcome, orders: &mut Vec<Order>) {
         let mut given_up = 0;
         for part in self.parts.iter_mut().filter(|part| part.server == server) {
             if part.outstanding.take().is_some() {
@@ -254,7 +255,7 @@ impl Acquisition {
                     self.finish_phase(orders);
                 }
             }
-            _ => self.release_all(Outcome::Refused(refusal.clone()), orders),
+            _ => self.release_all(outcome.clone(), orders),
         }
     }
 

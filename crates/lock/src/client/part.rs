@@ -8,6 +8,9 @@ use crate::{OFFSET_MAX, Pattern, PatternError, Region, Stripe};
 /// The maximum number of regions of one list request (section 3.2).
 pub const LIST_REGIONS_MAX: usize = 64;
 
+/// The maximum number of requests of one operation: as many as a server takes of one session.
+pub const REQUESTS_MAX: usize = 1 << 18;
+
 /// A request of an operation to one server.
 #[derive(Clone, Debug)]
 pub struct Part {
@@ -82,12 +85,14 @@ pub(super) fn cut(
             Method::Datatype => parts.push((bounds.offset, server, pattern.clone())),
             Method::Posix => {
                 for region in own.regions() {
+                    check_requests(parts.len())?;
                     parts.push((region.offset, server, Pattern::contiguous(region.offset, region.length)?));
                 }
             }
             Method::List => {
                 let mut regions = own.regions().peekable();
                 while regions.peek().is_some() {
+                    check_requests(parts.len())?;
                     let list: Vec<Region> = regions.by_ref().take(LIST_REGIONS_MAX).collect();
                     parts.push((list[0].offset, server, Pattern::list(&list)?));
                 }
@@ -97,6 +102,14 @@ pub(super) fn cut(
     parts.sort_unstable_by_key(|(first, ..)| *first);
     let numbered = parts.into_iter().zip(first_number..);
     Ok(numbered.map(|((first, server, told), number)| Part::new(server, number, told, first)).collect())
+}
+
+/// Refuses one request more than so many, if they are too many.
+fn check_requests(requests: usize) -> Result<(), PatternError> {
+    match requests < REQUESTS_MAX {
+        true => Ok(()),
+        false => Err(PatternError::TooManyRequests { requests_max: REQUESTS_MAX }),
+    }
 }
 
 /// The servers that may have bytes of a pattern: all, unless it is short.

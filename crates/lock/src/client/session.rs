@@ -91,6 +91,8 @@ struct Link {
     deadline: Option<Duration>,
     /// Assertions that are not answered yet.
     asserting: usize,
+    /// True if the server, which restarted, does not know all yet that is held there.
+    asserts: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -362,12 +364,14 @@ impl Client {
                     Some(known) => known.renew(sent, lease),
                     None => link.lease = Some(Lease::new(sent, lease)),
                 }
-                let again = link.epoch != 0 && link.epoch != epoch;
+                // A connection that breaks amid the assertions leaves them to the next one.
+                link.asserts |= link.epoch != 0 && link.epoch != epoch;
                 link.epoch = epoch;
+                let asserts = link.asserts;
                 if link.state != LinkState::Opening {
                     return;
                 }
-                if again {
+                if asserts {
                     self.assert_all(server, actions);
                 } else {
                     self.resume(now, server, actions);
@@ -379,7 +383,7 @@ impl Client {
             // A server that is full has no session of this client, which has nothing to lose there.
             Reply::Refused(refusal @ Refusal::Full(_)) if self.link(server).lease.is_none() => {
                 *self.link(server) = Link { connected: true, ..Link::default() };
-                self.refuse(now, server, refusal, actions);
+                self.give_up(now, server, &Outcome::Refused(refusal), actions);
             }
             _ => self.lose(server, actions),
         }
@@ -424,6 +428,7 @@ impl Client {
         let link = self.link(server);
         link.state = LinkState::Open;
         link.asserting = 0;
+        link.asserts = false;
         // Replies to calls from before are not waited for: all that is unanswered goes again.
         self.calls.retain(|_, expected| !matches!(expected, Expected::Order(at, ..) if *at == server));
         let ids: Vec<OperationId> = self.operations.keys().copied().collect();
@@ -473,13 +478,21 @@ impl Client {
         actions.push(Action::Ended(id, ended));
     }
 
-    /// Refuses the operations that need a server which takes no session.
-    fn refuse(&mut self, now: Duration, server: u32, refusal: Refusal, actions: &mut Vec<Action>) {
+    /// Gives up the operations that wait for a server at which the session was never opened, and which cannot be reached: they
+    /// hold nothing there. They end as released.
+    pub fn unreachable(&mut self, now: Duration, server: u32, actions: &mut Vec<Action>) {
+        if !self.has_lease(server) {
+            self.give_up(now, server, &Outcome::Released, actions);
+        }
+    }
+
+    /// Ends the operations that need a server at which there is no session.
+    fn give_up(&mut self, now: Duration, server: u32, outcome: &Outcome, actions: &mut Vec<Action>) {
         let ids: Vec<OperationId> = self.operations.keys().copied().collect();
         for id in ids {
             let mut orders = Vec::new();
             if let Some(operation) = self.operations.get_mut(&id) {
-                operation.acquisition.refuse(server, &refusal, &mut orders);
+                operation.acquisition.give_up(server, outcome, &mut orders);
             }
             self.advance(now, id, orders, actions);
         }

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::call::{call, number};
 use super::watch::{Event, watch};
 use super::{Inner, LockError, Request, Session, State};
-use crate::client::{Action, Client, Ended, OperationId, Wanted};
+use crate::client::{Acquisition, Action, Client, Ended, OperationId, Wanted};
 use crate::message::{Asked, Call, FileName, Reply, SessionId};
 use crate::wire::{Place, described};
 use crate::{Pattern, clock};
@@ -129,7 +129,7 @@ pub(super) async fn run(
         actions: Vec::new(),
     };
     driver.drive(received, news).await;
-    state.ended.store(true, Ordering::Release);
+    state.end();
     driver.links.values().for_each(|link| link.close());
     // Those who wait may be gone.
     let _ = over.send(true);
@@ -190,6 +190,8 @@ impl Driver {
                 Some(event) = news.recv() => self.hear(event),
                 command = commands.recv(), if ending.is_none() => match command {
                     Some(Command::End) | None => {
+                        // Before the servers give the bytes to others: there may be locks yet, and checks of them.
+                        self.state.end();
                         self.client.close(&mut self.actions);
                         ending = Some(Instant::now() + END_TIMEOUT);
                     }
@@ -274,22 +276,23 @@ impl Driver {
         }
     }
 
-    /// Gives up the locks that are not had yet and need a server that cannot be reached.
+    /// Gives up the locks that are not had yet and need a server that cannot be reached, unless the session is open there:
+    /// then it is waited for as long as the lease lasts.
     fn unreachable(&mut self, server: u32, error: &StoreError) {
-        let ids: Vec<OperationId> = self.owned.keys().copied().collect();
-        for id in ids {
-            let needs = self
-                .client
-                .operation(id)
-                .is_some_and(|operation| operation.parts().iter().any(|part| part.server == server));
-            let known = self.client.has_lease(server);
-            if let Some(owned) = self.owned.get_mut(&id).filter(|_| needs && !known)
+        if self.client.has_lease(server) {
+            return;
+        }
+        for (id, owned) in &mut self.owned {
+            let needs = |operation: &Acquisition| operation.parts().iter().any(|part| part.server == server);
+            if self.client.operation(*id).is_some_and(needs)
                 && let Some(reply) = owned.reply.take()
             {
                 let _ = reply.send(Err(error.clone().into()));
-                self.client.release(clock::now(), id, &mut self.actions);
+                self.client.release(clock::now(), *id, &mut self.actions);
             }
         }
+        // Nothing of theirs ever came there, so they do not wait for the server to be back.
+        self.client.unreachable(clock::now(), server, &mut self.actions);
     }
 
     /// Gives the session up, because a server makes no sense or refuses it.

@@ -11,12 +11,20 @@ use tokio::sync::Notify;
 
 use super::ledger::Change;
 use crate::clock;
-use crate::message::{Call, FileName, Reply, RequestNumber, SessionId};
+use crate::message::{Call, FULL, FileName, Refusal, Reply, RequestNumber, SessionId};
 use crate::server::{CallId, Output, Server};
 use crate::wire::{self, Attach, Place};
 
 /// The number of session numbers that are reserved at once.
 const NUMBERS_AT_ONCE: u64 = 1024;
+
+/// The calls of a session that are not about one of its requests and may be under way.
+const CALLS_BESIDE_MAX: usize = 1024;
+/// The limit that is told to a session with too many calls under way.
+const UNANSWERED: &str = FULL[3];
+
+/// The number of waiting requests for session numbers at which those are looked for whose clients are gone.
+const NUMBERED_MAX: usize = 1024;
 
 /// The parts of the role that its connections and its thread share.
 pub(super) struct Shared {
@@ -76,6 +84,8 @@ struct Waiter {
 
 /// The connection over which a session is spoken for.
 struct Attached {
+    /// The calls of the session that are not answered.
+    unanswered: usize,
     /// The number that the client gave the connection.
     connection: u64,
     /// The server's own number of the connection.
@@ -154,6 +164,7 @@ impl Core {
     /// Sends the reply to a call that waits for an event.
     fn answer(&mut self, call: CallId, reply: &Reply) {
         let Some(waiter) = self.waiters.remove(&call) else { return };
+        self.answered(waiter.session);
         if let Some(request) = waiter.request
             && self.latest.get(&(waiter.session, request)) == Some(&call)
         {
@@ -165,12 +176,23 @@ impl Core {
         }
     }
 
+    fn answered(&mut self, session: SessionId) {
+        if let Some(attached) = self.attached.get_mut(&session) {
+            attached.unanswered = attached.unanswered.saturating_sub(1);
+        }
+    }
+
     fn wait(&mut self, id: CallId, waiter: Waiter) {
+        if let Some(attached) = self.attached.get_mut(&waiter.session) {
+            attached.unanswered += 1;
+        }
         if let Some(request) = waiter.request
             && let Some(before) = self.latest.insert((waiter.session, request), id)
         {
             // The same call again; the server answers it once.
-            self.waiters.remove(&before);
+            if let Some(before) = self.waiters.remove(&before) {
+                self.answered(before.session);
+            }
         }
         self.waiters.insert(id, waiter);
     }
@@ -280,8 +302,14 @@ impl Shared {
         message: Call,
     ) -> Result<Option<Reply>, NotAttached> {
         let mut core = self.core.lock();
-        if core.attached.get(&session).is_none_or(|attached| attached.link != link) {
+        let Some(attached) = core.attached.get(&session).filter(|attached| attached.link == link) else {
             return Err(NotAttached);
+        };
+        // A client has a call about each of its requests under way, and few others. Calls wait also for records: if those
+        // cannot be written, their number is to be bounded by more than the patience of clients.
+        let most = core.server.settings().limits.requests_per_session_max.saturating_add(CALLS_BESIDE_MAX);
+        if attached.unanswered >= most {
+            return Ok(Some(Reply::Refused(Refusal::Full(UNANSWERED))));
         }
         core.counts.calls += 1;
         core.calls_made += 1;
@@ -309,7 +337,9 @@ impl Shared {
         if core.attached.get(&session).is_some_and(|known| known.connection >= attach.connection) {
             return false;
         }
-        let attached = Attached { connection: attach.connection, link, publisher: Some(publisher) };
+        let unanswered = core.attached.get(&session).map_or(0, |known| known.unanswered);
+        let attached =
+            Attached { unanswered, connection: attach.connection, link, publisher: Some(publisher) };
         core.attached.insert(session, attached);
         true
     }
@@ -332,6 +362,9 @@ impl Shared {
             return Ok(core.take_number());
         }
         let (sender, receiver) = oneshot::channel();
+        if core.numbered.len() >= NUMBERED_MAX {
+            core.numbered.retain(|waiting| !waiting.is_canceled());
+        }
         core.numbered.push(sender);
         self.wake(&core);
         Err(receiver)

@@ -97,15 +97,23 @@ impl Ledger {
         Ok((Ledger { store, object, records }, found))
     }
 
-    /// Makes changes durable, in order. A repetition of changes that may have been made already does no harm.
+    /// Takes in changes, in order. Returns the writes that make them durable.
     ///
     /// # Errors
-    /// Those of the store.
-    pub async fn write(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+    /// `Invalid` if a change cannot be put down.
+    pub fn take(&mut self, changes: &[Change]) -> Result<Vec<Write>, StoreError> {
         let mut writes = Vec::new();
         for change in changes {
             self.put(change, &mut writes)?;
         }
+        Ok(writes)
+    }
+
+    /// Makes writes durable, in order. A repetition of writes that may have been made already does no harm.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn write(&self, writes: &[Write]) -> Result<(), StoreError> {
         for portion in writes.chunks(CHANGES_MAX) {
             let transaction = Transaction { writes: portion.to_vec(), ..Transaction::new() };
             self.store.apply(&self.object, transaction).await?;
@@ -133,8 +141,11 @@ impl Ledger {
                 Ok(())
             }
             Change::Record(Record::Left { session, file }) => {
-                if let Some(files) = self.records.get_mut(session) {
-                    files.remove(file);
+                if let Some(files) = self.records.get_mut(session)
+                    && files.remove(file)
+                    && files.is_empty()
+                {
+                    self.records.remove(session);
                 }
                 writes.push(Write::RemoveKey { key: use_key(*session, file)? });
                 Ok(())

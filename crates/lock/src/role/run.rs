@@ -100,22 +100,32 @@ pub(super) async fn run(
         let core = shared.core.lock();
         core.begun && core.queue.is_empty() && core.server.is_unused()
     };
-    if let Some(mut ledger) = idle.filter(|_| clean)
-        && let Err(error) = ledger.write(&[Change::End]).await
-    {
-        tracing::warn!("{error}; the lock server will begin with a grace period");
+    if let Some(mut ledger) = idle.filter(|_| clean) {
+        let written = match ledger.take(&[Change::End]) {
+            Ok(writes) => ledger.write(&writes).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = written {
+            tracing::warn!("{error}; the lock server will begin with a grace period");
+        }
     }
 }
 
 /// Makes changes durable, however often it takes.
 async fn write(mut ledger: Ledger, batch: Batch) -> (Ledger, Batch) {
     let mut pause = PAUSE_MIN;
-    while let Err(error) = ledger.write(&batch.changes).await {
+    // Taken in once, however often they are written: what a session's end strikes off is known only before.
+    let writes = ledger.take(&batch.changes);
+    loop {
+        let written = match &writes {
+            Ok(writes) => ledger.write(writes).await,
+            Err(error) => Err(error.clone()),
+        };
+        let Err(error) = written else { return (ledger, batch) };
         tracing::error!("the lock server cannot write its records, and grants nothing until it can: {error}");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
-    (ledger, batch)
 }
 
 /// Raises a session's fence at a file's object, however often it takes.

@@ -34,6 +34,9 @@ impl Server {
     }
 
     /// Takes a lock that a session held before the restart.
+    ///
+    /// Where the session held bytes exclusively it is on record with the file, or it was fenced there since: broken by an
+    /// administrator, and it does not know it yet. Its bytes may be another's by now.
     pub(super) fn assert(
         &mut self,
         session: SessionId,
@@ -43,6 +46,11 @@ impl Server {
         out: &mut Vec<Output>,
     ) -> Result<Reply, Refusal> {
         let (mode, file) = (asked.mode, asked.file.clone());
+        let holds = asked.pattern.bounds().is_some_and(|bounds| bounds.offset < below);
+        let recorded = |found: &super::Session| found.recorded.contains(&file);
+        if mode == Mode::Exclusive && holds && !self.sessions.get(&session).is_some_and(recorded) {
+            return Err(Refusal::Lapsed);
+        }
         let key = match self.key(session, number) {
             Some(key) => key,
             None => self.add(session, number, asked, Some(below))?,

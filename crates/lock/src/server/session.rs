@@ -93,6 +93,14 @@ impl Server {
 
     /// Takes in that a session's fence is durable at every object of a file: its locks there are released.
     pub fn fenced(&mut self, session: SessionId, file: &FileName, out: &mut Vec<Output>) {
+        // On record before others are told that they have its bytes: a session that was broken does not know it yet, and its
+        // lease may outlast a restart. What is on no record it cannot assert then.
+        if let Some(found) = self.sessions.get_mut(&session)
+            && found.state != State::Live
+            && found.recorded.remove(file)
+        {
+            out.push(Output::Record(Record::Left { session, file: file.clone() }));
+        }
         self.fenced_after_restart(session, file, out);
         let Some(found) = self.sessions.get_mut(&session) else { return };
         let State::Ending { fencing, .. } = &mut found.state else { return };
@@ -168,7 +176,7 @@ impl Server {
 
     /// Takes the lease of a session away. What it holds exclusively stays locked until its fence is up, and what a broken
     /// one holds shared until its lease is over.
-    fn lapse(&mut self, id: SessionId, broken: bool, out: &mut Vec<Output>) {
+    pub(super) fn lapse(&mut self, id: SessionId, broken: bool, out: &mut Vec<Output>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.state = State::Ending { fencing: BTreeSet::new(), reads: broken };
         let expires = session.expires;

@@ -99,8 +99,11 @@ impl Host {
         match record {
             Record::Uses { session, file } => _ = self.records.entry(session).or_default().insert(file),
             Record::Left { session, file } => {
-                if let Some(files) = self.records.get_mut(&session) {
-                    files.remove(&file);
+                if let Some(files) = self.records.get_mut(&session)
+                    && files.remove(&file)
+                    && files.is_empty()
+                {
+                    self.records.remove(&session);
                 }
             }
             Record::Gone { session } => _ = self.records.remove(&session),
