@@ -83,6 +83,7 @@ check:
 	$(CARGO) clippy --package nacre-walk --all-targets --features command,shuttle -- -D warnings
 	$(CARGO) fmt --manifest-path crates/mpi/Cargo.toml --check
 	MPICC=$(MPICC) $(CARGO) clippy --manifest-path crates/mpi/Cargo.toml --target-dir $(TARGET)/mpi --all-targets -- -D warnings
+	$(CARGO) clippy --manifest-path crates/class/lua53/Cargo.toml --target-dir $(TARGET)/lua53 --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 mpi:

@@ -58,7 +58,12 @@ pub fn name(errno: Errno) -> Option<&'static str> {
 /// Returns a text for an error number.
 pub fn text(errno: Errno) -> String {
     match ALL.iter().find(|(_, number, _)| *number == errno) {
-        Some((name, _, text)) => format!("{text} ({name})"),
-        None => format!("error {errno}"),
+        Some((_, _, text)) => (*text).to_owned(),
+        None => "an error of the method's own".to_owned(),
     }
+}
+
+/// Returns the name of an error number, or `error N` where it has none.
+pub fn shown(errno: Errno) -> String {
+    name(errno).map_or_else(|| format!("error {errno}"), str::to_owned)
 }

@@ -10,7 +10,7 @@ use crate::errno::{self, Errno};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CallError {
     /// The method failed, by its result or by an error.
-    #[error("{class}.{method} on object \"{object}\" failed: {} (error {errno})", failure.message)]
+    #[error("{class}.{method} on object \"{object}\" failed: {} ({})", failure.message, errno::shown(*errno))]
     Failed {
         /// The object.
         object: ObjectId,

@@ -27,6 +27,8 @@
 //! A script is bounded in instructions, memory, output and time, and has neither input nor output, clock nor chance: the
 //! same call on the same object does the same.
 
+#![deny(unsafe_code)]
+
 mod bounds;
 mod buffer;
 mod call;
@@ -41,6 +43,7 @@ mod registry;
 mod runtime;
 pub mod transcript;
 mod validate;
+#[allow(unsafe_code)]
 mod vm;
 
 pub use bounds::{Bound, Bounds};

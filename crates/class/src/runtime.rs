@@ -52,7 +52,8 @@ pub struct Called {
     pub class_version: u64,
     /// The number of attempts: more than one if others changed the object meanwhile.
     pub attempts: u32,
-    /// The instructions that the last run took.
+    /// The instructions that the last run took: those of the machine in whole thousands, and what library functions were
+    /// charged.
     pub instructions: u64,
 }
 

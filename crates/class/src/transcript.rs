@@ -153,10 +153,10 @@ pub async fn run(
         let text = match (&step.expected, &found) {
             (Expected::Failure(number), Err(error)) if error.errno() == *number => continue,
             (Expected::Failure(number), Err(error)) => {
-                format!("expected {}, found: {error}", errno::text(*number))
+                format!("expected {}, found: {error}", errno::shown(*number))
             }
             (Expected::Failure(number), Ok(_)) => {
-                format!("expected {}, but it succeeded", errno::text(*number))
+                format!("expected {}, but it succeeded", errno::shown(*number))
             }
             (_, Err(error)) => format!("expected success, found: {error}"),
             (Expected::Output(output), Ok(called)) if called.output == output => continue,

@@ -80,9 +80,9 @@ fn errors_have_the_number_of_the_operation_that_failed() {
     assert_eq!(bench.result("later"), -EIO);
     assert_eq!(bench.result("through"), 0);
     let error = bench.call("own", "").unwrap_err();
-    assert_eq!(error.to_string(), "c.own on object \"o\" failed: come later (error 16)");
+    assert_eq!(error.to_string(), "c.own on object \"o\" failed: come later (EBUSY)");
     let error = bench.call("dies", "").unwrap_err();
-    assert_eq!(error.to_string(), "c.dies on object \"o\" failed: c:1: text (error 5)");
+    assert_eq!(error.to_string(), "c.dies on object \"o\" failed: c:1: text (EIO)");
 }
 
 #[test]
