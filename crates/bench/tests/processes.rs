@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use nacre_bench::{rmw, walk};
+use nacre_bench::{locks, rmw, walk};
 
 #[derive(Parser)]
 #[command(args_override_self = true)]
@@ -34,6 +34,9 @@ fn main() -> ExitCode {
         _ => {
             clients_and_servers_are_processes_of_their_own();
             figures_come_from_processes_too();
+            locks_are_granted_by_servers_of_their_own();
+            overlapping_locks_are_granted_one_after_the_other();
+            waiters_are_served_and_memory_is_counted();
             walks_are_processes_of_their_own();
             ExitCode::SUCCESS
         }
@@ -60,6 +63,8 @@ struct Serve {
     #[arg(long)]
     region_statistics: bool,
     #[arg(long)]
+    lock_table: Option<String>,
+    #[arg(long)]
     metrics: String,
     #[arg(long)]
     log: String,
@@ -70,6 +75,11 @@ fn serve(server: &Serve) -> ExitCode {
     assert_eq!((server.metrics.as_str(), server.log.as_str()), ("none", "error"));
     let options = nacre_daemon::ServerOptions {
         store: Some(server.store.parse().unwrap()),
+        lock: true,
+        lock_table: match server.lock_table.as_deref() {
+            Some("unrolled") => nacre_daemon::Indexing::Unrolled,
+            _ => nacre_daemon::Indexing::Described,
+        },
         listen: vec![server.listen.clone()],
         open: server.open,
         members: server.members.clone(),
@@ -137,6 +147,94 @@ fn figures_come_from_processes_too() {
     assert!(regions.len() <= 32 && !regions.is_empty(), "{}", regions.len());
     assert!(regions.iter().any(|region| region["failures_in_a_row_max"].as_u64().unwrap() > 0));
     println!("figures come from processes too: ok");
+}
+
+/// Runs the study of locks, and returns the results that it writes.
+fn lock_results(words: &str) -> serde_json::Value {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("results.json");
+    let line = format!("program bench locks --bound 300ms --repeat 2 {words} --results {}", file.display());
+    let args = match Program::try_parse_from(line.split_whitespace()).unwrap() {
+        Program::Bench(nacre_bench::Command::Locks(args)) => *args,
+        _ => unreachable!("the line says bench locks"),
+    };
+    locks::run(&args).unwrap();
+    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+fn locks_are_granted_by_servers_of_their_own() {
+    let results = lock_results("--pairs 1,2 --regions 4096 --separations 128");
+    let series = results["series"].as_array().unwrap();
+    assert_eq!(series.len(), 2 * (9 + 3));
+    for one in series {
+        let (point, regions) = (&one["point"], one["regions"].as_u64().unwrap());
+        let (pairs, method) = (point["pairs"].as_u64().unwrap(), point["method"].as_str().unwrap());
+        assert!((1..=4096).contains(&regions));
+        assert_eq!(one["repetitions"].as_array().unwrap().len(), 2);
+        for repetition in one["repetitions"].as_array().unwrap() {
+            let of = |name: &str| repetition[name].as_u64().unwrap();
+            // 4,096 regions 128 bytes apart are in 8 stripes, half of them at each of two servers.
+            let cut = match method {
+                "posix" => regions,
+                "list" => (regions / pairs).div_ceil(64) * pairs,
+                _ => pairs,
+            };
+            let made = cut * of("operations") * pairs;
+            assert_eq!(of("requests_held"), made, "{one}");
+            assert!(of("grants") >= made && of("calls") >= 2 * made, "{one}");
+            if point["protocol"] == "one-try" {
+                assert_eq!((of("grants"), of("calls")), (made, 2 * made), "{one}");
+            }
+            assert!(repetition["acquired_per_s"].as_f64().unwrap() > 0.0);
+            assert!(repetition["released_per_s"].as_f64().unwrap() > 0.0);
+        }
+    }
+    println!("locks are granted by servers of their own: ok");
+}
+
+fn overlapping_locks_are_granted_one_after_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display();
+    let results = lock_results(&format!(
+        "--figure 6,simulated --contenders 2 --overlaps 0,50,100 --regions 2048 --simulated-clients 20 \
+         --simulated-servers 4 --methods list,datatype --protocols one-try,alt-try --out {out}"
+    ));
+    let series = results["series"].as_array().unwrap();
+    assert_eq!(series.len(), 3 * (4 + 2));
+    for one in series {
+        for repetition in one["repetitions"].as_array().unwrap() {
+            let of = |name: &str| repetition[name].as_u64().unwrap();
+            assert!(repetition["released_per_s"].is_null(), "both are one: {one}");
+            assert!(of("grants") >= 2 * of("operations"), "{one}");
+        }
+    }
+    let simulated = results["simulated"].as_array().unwrap();
+    assert!(simulated.iter().any(|run| run["clients"] == 20 && run["overlap_percent"] == 100));
+    for name in ["figure-6a", "figure-6b", "simulated-0", "simulated-100"] {
+        let svg = std::fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
+        assert!(roxmltree::Document::parse(&svg).is_ok());
+    }
+    println!("overlapping locks are granted one after the other: ok");
+}
+
+fn waiters_are_served_and_memory_is_counted() {
+    let results = lock_results("--reach --quick --regions 8192 --contenders 2 --repeat 1");
+    let reach = &results["reach"];
+    let goals = reach["goals"].as_array().unwrap();
+    for measure in
+        ["hand-over", "normalised description", "interleaved", "irregular", "conflict test", "restriction"]
+    {
+        let of_goal = |goal: &&serde_json::Value| goal["measure"].as_str().unwrap().contains(measure);
+        let goal = goals.iter().find(of_goal).unwrap_or_else(|| panic!("no goal on {measure}"));
+        assert!(goal["reached"].as_f64().unwrap().is_finite(), "{goal}");
+    }
+    for service in ["nacre", "zookeeper", "etcd", "kernel (OFD)"] {
+        let of_service = |one: &&serde_json::Value| one["service"] == service;
+        let loops: Vec<_> = reach["loops"].as_array().unwrap().iter().filter(of_service).collect();
+        assert_eq!(loops.len(), 2, "{service}: {:?}", reach["missing"]);
+        assert!(loops.iter().all(|one| one["per_s"]["min"].as_f64().unwrap() > 0.0), "{service}");
+    }
+    println!("waiters are served and memory is counted: ok");
 }
 
 fn walks_are_processes_of_their_own() {

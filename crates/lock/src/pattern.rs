@@ -22,7 +22,7 @@ mod union;
 use crate::{Description, OFFSET_MAX, PatternError};
 use common::{Placed, Searcher};
 use count::Counter;
-use node::{Node, View};
+use node::{Level, Node, View};
 use part::Part;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -198,12 +198,33 @@ impl Pattern {
 
     /// Returns the regions in order.
     pub fn regions(&self) -> impl Iterator<Item = Region> + '_ {
-        let mut at = 0;
+        let (mut at, mut item) = (0, 0);
         std::iter::from_fn(move || {
-            let region = self.next_region(at)?;
+            let region = match self.stripe {
+                None => self.next_after(at, &mut item),
+                Some(_) => self.next_region(at),
+            }?;
             at = region.end();
             Some(region)
         })
+    }
+
+    /// Returns the first region that has a byte at or after an offset, of a pattern that is not restricted. `item` is the
+    /// item of the uppermost sequence in which the region before it was found: the next one is not far.
+    fn next_after(&self, offset: u64, item: &mut usize) -> Option<Region> {
+        let (view, from) = (View::new(self.tree.as_ref()?, false), self.low.max(signed(offset)));
+        let point = (from - self.at).max(0);
+        let (start, end) = match view.level() {
+            Level::Sequence { items } => {
+                *item = view.item_soon_after(*item, items, point);
+                let (at, part) = if *item < items { view.item(*item) } else { return None };
+                let (start, end) = part.next(point - at)?;
+                (at + start, at + end)
+            }
+            _ => view.next(point)?,
+        };
+        let (start, end) = ((self.at + start).max(from), (self.at + end).min(self.high));
+        (start < self.high).then(|| region(start, end))
     }
 
     /// Returns the bytes before an offset.

@@ -15,7 +15,7 @@ use crate::BenchError;
 /// one byte at equal distances: one request for each region (posix), for 64 (list), or one in all (datatype), by each of
 /// the three protocols; and patterns unrolled into the server's tree beside patterns kept as they are described. After
 /// every run the servers' own counts are compared with what was asked for. Without --figure and --reach it measures all
-/// combinations at the given numbers of clients, without contention.
+/// combinations with the given numbers of clients, without contention.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Ways to describe the bytes to the servers, separated by commas
@@ -79,7 +79,7 @@ pub struct Args {
     )]
     pub overlaps: Vec<u32>,
 
-    /// Measure briefly: 3 repetitions of an eighth of the regions, for a first look
+    /// Lock an eighth of the regions, and simulate a tenth of the clients, for a first look
     #[arg(long, help_heading = "Measuring")]
     pub quick: bool,
     /// Longest time that acquiring everything once may take; where it would take longer there are fewer regions, and

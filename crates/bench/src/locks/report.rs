@@ -150,3 +150,66 @@ fn simulated(runs: &[Simulated]) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::point::{Measurement, MethodName, Point, ProtocolName};
+    use super::*;
+
+    fn series(method: MethodName, regions: u64, overlap_percent: Option<u32>) -> Series {
+        let point = Point {
+            figure: Some("6".into()),
+            method,
+            protocol: ProtocolName::AltTry,
+            table: LockTable::Unrolled,
+            pairs: 4,
+            regions: 131_072,
+            separation_bytes: 64,
+            overlap_percent,
+        };
+        let measurement = |rate: f64| Measurement {
+            operations: 2,
+            acquired_per_s: rate,
+            released_per_s: overlap_percent.is_none().then_some(2.0 * rate),
+            calls: 100,
+            grants: 50,
+            ..Measurement::default()
+        };
+        Series::of(point, regions, vec![measurement(3000.0), measurement(1000.0), measurement(2000.0)])
+    }
+
+    #[test]
+    fn a_row_says_how_many_regions_were_locked_and_the_spread() {
+        let mut report = Report::new();
+        report.series.push(series(MethodName::Posix, 2048, None));
+        report.series.push(series(MethodName::Datatype, 131_072, Some(50)));
+        let text = report.to_string();
+        let row = |start: &str| -> Vec<String> {
+            let line = text.lines().find(|line| line.starts_with(start)).unwrap();
+            line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+        };
+        let expected = [
+            "posix alt-try, unrolled",
+            "6",
+            "4",
+            "64 B",
+            "–",
+            "2,048",
+            "2,000",
+            "1,000",
+            "3,000",
+            "4,000",
+            "2,000",
+            "6,000",
+            "50",
+        ];
+        assert_eq!(row("posix"), expected);
+        assert_eq!(row("datatype")[4..10], ["50 %", "131,072", "2,000", "1,000", "3,000", "–"]);
+        assert!(text.contains("Proved: 300 grants"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
+        assert_eq!(json["study"], "locks");
+        assert_eq!(json["series"][0]["regions"], 2048);
+        assert_eq!(json["series"][1]["released_per_s"], serde_json::Value::Null);
+        assert_eq!(json["series"][1]["repetitions"].as_array().unwrap().len(), 3);
+    }
+}

@@ -81,7 +81,7 @@ pub(super) struct Parameters {
 const SEPARATION_BYTES: u64 = 64;
 
 /// The maximum number of requests of a run: lines of a figure end where there would be more.
-const REQUESTS_MAX: u64 = 300_000;
+const REQUESTS_MAX: u64 = 400_000;
 
 /// The number of clients of the greatest cluster by default, as well as in a quick look.
 const CLIENTS_MAX: u32 = 10_000;
