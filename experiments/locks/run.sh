@@ -23,11 +23,11 @@ study() {
 }
 
 case $only in *measured*)
-    set -- --bound 1s --pairs "${PAIRS:-1,2,4}" --contenders "${CONTENDERS:-4}"
+    set -- --bound 500ms --pairs "${PAIRS:-1,2,4}" --contenders "${CONTENDERS:-4}"
     # What Nacre is meant to reach, beside the kernel's locks, ZooKeeper and etcd.
     study reach --reach "$@"
     # The paper's figures.
-    study figures --figure 4,5,6,7 "$@"
+    for figure in 4 6 5 7; do study figure-$figure --figure $figure "$@"; done
 esac
 
 case $only in *simulated*)

@@ -115,10 +115,15 @@ impl Bench {
         let mut regions = point.regions.min(TRIAL_REGIONS);
         loop {
             let size = Size { regions, operations: 1 };
-            let took = stage.phases(point, size).await?.acquiring;
             let next = point.regions.min(regions * TRIAL_FACTOR);
-            let expected = took.as_secs_f64() * next as f64 / regions as f64;
-            if next == regions || expected > self.bound.as_secs_f64() {
+            let is_too_long =
+                |took: Duration| took.as_secs_f64() * next as f64 / regions as f64 > self.bound.as_secs_f64();
+            let mut took = stage.phases(point, size).await?.acquiring;
+            if is_too_long(took) {
+                // Something else on the machine may have held it up.
+                took = took.min(stage.phases(point, size).await?.acquiring);
+            }
+            if next == regions || is_too_long(took) {
                 let operations = PHASE.as_secs_f64() / took.as_secs_f64();
                 return Ok(Size { regions, operations: (operations as u64).clamp(1, OPERATIONS_MAX) });
             }
