@@ -110,11 +110,15 @@ mod tests {
 
     #[test]
     fn memory_is_counted() {
-        let before = memory_bytes_of(std::process::id());
-        let held = std::hint::black_box(vec![1u8; 64 << 20]);
-        let after = memory_bytes_of(std::process::id());
-        drop(held);
-        assert!(before > 0 && after >= before + (48 << 20), "{before} {after}");
+        // Other tests of this process may give memory back meanwhile.
+        let grown = (0..20).find_map(|_| {
+            let before = memory_bytes_of(std::process::id());
+            let held = std::hint::black_box(vec![1u8; 64 << 20]);
+            let after = memory_bytes_of(std::process::id());
+            drop(held);
+            (before > 0 && after >= before + (48 << 20)).then_some(before)
+        });
+        let before = grown.expect("64 MiB that are taken are counted");
         assert_eq!(memory_bytes_of(u32::MAX), 0);
         // The most is not forgotten.
         assert!(peak_memory_bytes() >= before + (48 << 20));

@@ -82,15 +82,18 @@ impl LockRole {
         let opened = Ledger::open(options.records.clone(), options.ledger.clone());
         let (ledger, found) = futures::executor::block_on(opened)
             .map_err(|error| error.context("cannot start the lock server"))?;
+        let restarted = found.used || !found.records.is_empty();
+        // Until a server has ended without sessions, some of them may still rely on the longest lease since then.
+        let longest_lease = if restarted { options.lease.max(found.lease) } else { options.lease };
         let settings = Settings {
             epoch: found.epoch + 1,
             stripe: options.stripe,
             indexing: options.indexing,
             lease: options.lease,
-            grace: options.lease.max(found.lease) * 6 / 5,
+            grace: longest_lease * 6 / 5,
             limits: Limits { name_bytes_max: nacre_object::limit::OBJECT_ID_BYTES_MAX, ..Limits::default() },
         };
-        let state = if found.used || !found.records.is_empty() {
+        let state = if restarted {
             tracing::info!(
                 "the lock server was restarted: for {:?} it only takes asserted locks",
                 settings.grace
@@ -100,7 +103,7 @@ impl LockRole {
             Server::new(settings)
         };
         let shared = Arc::new(Shared {
-            core: Mutex::new(Core::new(state, found.numbers)),
+            core: Mutex::new(Core::new(state, found.numbers, longest_lease)),
             work: Notify::new(),
             place: Place { server, servers, stripe_bytes: bytes },
             connections: AtomicU64::new(0),

@@ -359,14 +359,9 @@ impl Server {
         Ok(progress)
     }
 
-    /// Ends the wait of a request without an answer to its call.
+    /// Ends the wait of a request. Its call is answered, so that nobody keeps it for ever.
     fn stop_waiting(&mut self, key: RequestKey, out: &mut Vec<Output>) {
-        if let Some(request) = self.requests.get_mut(&key) {
-            request.pending = None;
-            if let Some(session) = self.sessions.get_mut(&request.session) {
-                session.waiting.remove(&key);
-            }
-        }
+        self.answer(key, Reply::Refused(Refusal::Released), out);
         _ = self.give_back(key, OFFSET_MAX, out);
     }
 

@@ -3,7 +3,8 @@
 mod model;
 
 use nacre_lock::{
-    DEPTH_MAX, Datatype, Description, ITEMS_MAX, OFFSET_MAX, Pattern, PatternError, Region, Search, Stripe,
+    Block, DEPTH_MAX, Datatype, Description, ITEMS_MAX, Member, OFFSET_MAX, Pattern, PatternError, Region,
+    Search, Stripe,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -355,6 +356,35 @@ fn hostile_descriptions_are_refused_or_served_in_bounded_time_and_memory() {
     // Deep nests that overlap at each level.
     let nest = (0..30).fold(Datatype::byte(), |of, level| of.hvector(3, 1, (1 << level) + 1));
     bounded(&nest.at(0));
+}
+
+/// A nest of irregular blocks: a few nodes, and three times the leaves at each level.
+fn nested(levels: usize) -> Datatype {
+    let blocks = [0, 2, 5].map(|displacement| Block { count: 1, displacement });
+    (0..levels)
+        .fold(Datatype::byte(), |of, _| Datatype::Indexed { blocks: blocks.to_vec(), of: Box::new(of) })
+}
+
+#[test]
+fn patterns_of_few_nodes_and_many_leaves_are_handled_by_their_nodes() {
+    const LEVELS: usize = 22;
+    let pattern = Pattern::new(&nested(LEVELS).at(0)).unwrap();
+    assert_eq!(pattern.count(u64::MAX).unwrap().bytes, 3_u64.pow(LEVELS as u32));
+    assert!(pattern.memory_bytes() < 64 << 10, "{} bytes", pattern.memory_bytes());
+    let stripe = Stripe { bytes: 4096, servers: 7, server: 3 };
+    match pattern.restrict(stripe) {
+        Ok(own) => assert!(own.memory_bytes() < 64 << 10),
+        Err(error) => assert_eq!(error, PatternError::EvadesStripes),
+    }
+    // Three parts that are equal, each of which the decoder makes for itself.
+    let extent = 6_i64.pow(LEVELS as u32);
+    let members = |of: Datatype| {
+        let member = |at: i64| Member { count: 1, displacement: 2 * at * extent, of: of.clone() };
+        Datatype::Struct { members: (0..3).map(member).collect() }
+    };
+    let bytes = members(nested(LEVELS)).at(0).encode();
+    let decoded = Pattern::new(&Description::decode(&bytes).unwrap()).unwrap();
+    assert_eq!(decoded.count(u64::MAX).unwrap().bytes, 3_u64.pow(LEVELS as u32 + 1));
 }
 
 /// A nest of runs each of whose copies lies between the stripes of a server, at another place on every level.

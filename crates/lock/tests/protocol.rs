@@ -330,3 +330,36 @@ fn an_operation_at_a_server_that_was_never_reached_is_given_up_when_it_is_releas
     assert!(matches!(actions[..], [Action::Ended(ended, Ended::Released)] if ended == id), "{actions:?}");
     assert!(client.operation(id).is_none());
 }
+
+#[test]
+fn a_server_that_is_started_again_may_give_a_shorter_lease() {
+    let seconds = Duration::from_secs;
+    let mut client = Client::new(SessionId(1), 1);
+    let wanted = Wanted {
+        file: "file".into(),
+        operation: 0,
+        first_number: 0,
+        mode: Mode::Shared,
+        pattern: Pattern::contiguous(0, 1).unwrap(),
+        stripe_bytes: STRIPE_BYTES,
+        servers: 1,
+        method: Method::Datatype,
+        protocol: Protocol::AltTry,
+        waits: true,
+    };
+    let mut actions = Vec::new();
+    client.lock(seconds(0), wanted, &mut actions).unwrap();
+    for (time, epoch, lease) in [(0, 1, 3600), (5, 2, 10)] {
+        client.disconnected(0);
+        client.connected(seconds(time), 0, &mut actions);
+        let call = actions.drain(..).rev().find_map(|action| match action {
+            Action::Send { call, .. } => Some(call),
+            _ => None,
+        });
+        let reply = Reply::Open { epoch, lease: seconds(lease) };
+        client.handle(seconds(time), call.unwrap(), reply, &mut actions);
+        let ends = client.ends().unwrap();
+        assert!(ends > seconds(time + lease - lease / 10) && ends <= seconds(time + lease), "{ends:?}");
+        assert!(client.next_deadline().unwrap() <= ends);
+    }
+}

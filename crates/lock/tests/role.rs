@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use nacre_lock::message::{Asked, Call, Refusal, Reply};
@@ -401,6 +401,40 @@ async fn the_end_of_a_lease_fences_the_session_in_the_files_that_it_held() {
     assert_eq!(fenced("written"), [lost.number()]);
     assert_eq!(fenced("read"), [0; 0], "a reader is stopped by its own clock");
     taken.release().await.unwrap();
+}
+
+/// Grants that arrive around the end of a wait: whoever is told of one keeps it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_granted_as_the_wait_ends_is_had_or_not_had() {
+    const WAIT: Duration = Duration::from_millis(10);
+    let host = Daemon::alone();
+    let (holder, waiter) = (host.session().await, host.session().await);
+    let (mut had, mut timed_out) = (0, 0);
+    for round in 0..100 {
+        let held = holder.lock(b"f", &whole(Mode::Exclusive)).await.unwrap();
+        let begun = Instant::now();
+        let waiting = tokio::spawn({
+            let waiter = waiter.clone();
+            async move { waiter.lock(b"f", &whole(Mode::Exclusive).wait(WAIT)).await }
+        });
+        // Between two milliseconds before the end of the wait and one after it.
+        let release = begun + WAIT + Duration::from_micros(round * 397 % 3000) - Duration::from_millis(2);
+        while Instant::now() < release {
+            tokio::task::yield_now().await;
+        }
+        held.release().await.unwrap();
+        match waiting.await.unwrap() {
+            Ok(lock) => {
+                had += 1;
+                let second = holder.lock(b"f", &whole(Mode::Exclusive).wait(Duration::from_millis(20))).await;
+                assert!(second.is_err(), "both sessions have the lock, in round {round}");
+                lock.release().await.unwrap();
+            }
+            Err(LockError::TimedOut) => timed_out += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(had > 0 && timed_out > 0, "{had} had the lock, {timed_out} did not");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

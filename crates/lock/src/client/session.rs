@@ -361,8 +361,9 @@ impl Client {
             Reply::Open { epoch, lease } => {
                 let link = self.link(server);
                 match &mut link.lease {
-                    Some(known) => known.renew(sent, lease),
-                    None => link.lease = Some(Lease::new(sent, lease)),
+                    Some(known) if link.epoch == epoch => known.renew(sent, lease),
+                    // A server that was started again may give a shorter one than it gave before.
+                    _ => link.lease = Some(Lease::new(sent, lease)),
                 }
                 // A connection that breaks amid the assertions leaves them to the next one.
                 link.asserts |= link.epoch != 0 && link.epoch != epoch;

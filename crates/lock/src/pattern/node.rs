@@ -9,11 +9,13 @@
 //! So regions never touch, whoever's they are: each region of a leaf is a maximal one, copies and items lie in the
 //! order of the file, and a point is found by one division or one binary search at each level.
 
-use super::arithmetic::gcd;
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::arithmetic::gcd;
+
 /// A tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Node {
     /// So many bytes in a row.
     Block(u64),
@@ -23,23 +25,25 @@ pub(super) enum Node {
     Sequence(Arc<Sequence>),
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Run {
     pub count: u64,
     /// The distance of the starts of two copies in bytes.
     pub stride: u64,
     pub of: Node,
     facts: Facts,
+    memory_bytes: usize,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Sequence {
     pub items: Box<[Item]>,
     facts: Facts,
+    memory_bytes: usize,
 }
 
 /// A part of a sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Item {
     /// The distance from the start of the sequence in bytes.
     pub at: u64,
@@ -64,7 +68,57 @@ pub(super) struct Facts {
     pub gap: u64,
 }
 
+/// Pairs of trees that were found equal, by their addresses.
+type Equal = HashSet<(usize, usize)>;
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Node) -> bool {
+        self.equals(other, &mut Equal::new())
+    }
+}
+
+impl Eq for Node {}
+
 impl Node {
+    /// Returns the address of what is shared with other trees; 0 if nothing is.
+    fn address(&self) -> usize {
+        match self {
+            Node::Block(_) => 0,
+            Node::Run(run) => Arc::as_ptr(run).addr(),
+            Node::Sequence(sequence) => Arc::as_ptr(sequence).addr(),
+        }
+    }
+
+    /// Compares two trees. Parts that occur several times are compared once: with a few small parts at each level there are
+    /// exponentially many leaves.
+    fn equals(&self, other: &Node, equal: &mut Equal) -> bool {
+        let pair = (self.address(), other.address());
+        match (self, other) {
+            (Node::Block(bytes), Node::Block(others)) => return bytes == others,
+            _ if pair.0 == pair.1 || equal.contains(&pair) => return true,
+            (Node::Run(run), Node::Run(others)) => {
+                let Run { count, stride, of, facts, memory_bytes: _ } = &**run;
+                let is_equal = *facts == others.facts && *count == others.count && *stride == others.stride;
+                if !is_equal || !of.equals(&others.of, equal) {
+                    return false;
+                }
+            }
+            (Node::Sequence(sequence), Node::Sequence(others)) => {
+                let Sequence { items, facts, memory_bytes: _ } = &**sequence;
+                if *facts != others.facts || items.len() != others.items.len() {
+                    return false;
+                }
+                let mut pairs = items.iter().zip(&others.items);
+                if !pairs.all(|(item, other)| item.at == other.at && item.node.equals(&other.node, equal)) {
+                    return false;
+                }
+            }
+            _ => return false,
+        }
+        equal.insert(pair);
+        true
+    }
+
     /// Creates a run of at least two copies; the stride is greater than the part's span.
     pub fn run(count: u64, stride: u64, of: Node) -> Node {
         let part = of.facts();
@@ -82,16 +136,28 @@ impl Node {
             && inner.count.checked_mul(inner.stride) == Some(stride)
         {
             let (count, stride, of) = (count * inner.count, inner.stride, inner.of.clone());
-            return Node::Run(Arc::new(Run { count, stride, of, facts: Facts { step: part.step, ..facts } }));
+            return Node::new_run(count, stride, of, Facts { step: part.step, ..facts });
         }
-        Node::Run(Arc::new(Run { count, stride, of, facts }))
+        Node::new_run(count, stride, of, facts)
+    }
+
+    fn new_run(count: u64, stride: u64, of: Node, facts: Facts) -> Node {
+        let memory_bytes = (COUNTERS_BYTES + size_of::<Run>()).saturating_add(of.memory_bytes());
+        Node::Run(Arc::new(Run { count, stride, of, facts, memory_bytes }))
     }
 
     /// Creates a sequence of at least two items, which are in order, with gaps; the first is at 0.
     pub fn sequence(items: Vec<Item>) -> Node {
         let first = items[0].node.facts().first;
         let mut facts = Facts { span: 0, bytes: 0, regions: 0, step: 0, first, longest: 0, gap: 0 };
+        let mut memory_bytes = COUNTERS_BYTES + size_of::<Sequence>() + items.len() * size_of::<Item>();
+        let mut before = 0;
         for item in &items {
+            let address = item.node.address();
+            if address != before {
+                memory_bytes = memory_bytes.saturating_add(item.node.memory_bytes());
+            }
+            before = address;
             let part = item.node.facts();
             debug_assert!(item.at > facts.span || item.at == 0 && facts.span == 0);
             facts.gap = facts.gap.max(part.gap).max(item.at - facts.span);
@@ -103,7 +169,7 @@ impl Node {
                 facts.step = gcd(facts.step, gcd(item.at, gcd(part.step, part.first.abs_diff(first))));
             }
         }
-        Node::Sequence(Arc::new(Sequence { items: items.into_boxed_slice(), facts }))
+        Node::Sequence(Arc::new(Sequence { items: items.into_boxed_slice(), facts, memory_bytes }))
     }
 
     pub fn facts(&self) -> Facts {
@@ -152,22 +218,20 @@ impl Node {
         }
     }
 
-    /// Returns the memory that the tree takes outside of this value, in bytes.
+    /// Returns the memory that the tree takes outside of this value, in bytes, without descending into it.
     ///
-    /// A part that occurs several times in a sequence is counted each time.
+    /// A part that occurs several times in a row in a sequence is counted once, any other as often as it occurs.
     pub fn memory_bytes(&self) -> usize {
-        // Two counters stand in front of what an `Arc` shares.
-        const COUNTERS: usize = 2 * size_of::<usize>();
         match self {
             Node::Block(_) => 0,
-            Node::Run(run) => COUNTERS + size_of::<Run>() + run.of.memory_bytes(),
-            Node::Sequence(sequence) => {
-                let below: usize = sequence.items.iter().map(|item| item.node.memory_bytes()).sum();
-                COUNTERS + size_of::<Sequence>() + sequence.items.len() * size_of::<Item>() + below
-            }
+            Node::Run(run) => run.memory_bytes,
+            Node::Sequence(sequence) => sequence.memory_bytes,
         }
     }
 }
+
+/// The size of the two counters that stand in front of what an `Arc` shares.
+const COUNTERS_BYTES: usize = 2 * size_of::<usize>();
 
 /// A tree as it is, or as its mirror image, in which the last byte is the first.
 ///

@@ -5,10 +5,12 @@
 
 use super::arithmetic::{gcd, lcm};
 use super::common::{Placed, Searcher, Step, meetings};
-use super::node::{Level, Node, View};
+use super::node::{Level, Node, Sequence, View};
 use super::part::{Part, join};
 use crate::PatternError;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// The bytes of a file that are one server's: every so many bytes are the next server's, in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,11 +63,16 @@ const STEPS_MAX: u64 = 1 << 22;
 
 /// Checks that the next byte in a server's stripes is always found within [`STEPS_MAX`] steps.
 pub(super) fn check_steps(tree: &Node, stripe: Stripe) -> Result<(), PatternError> {
-    if steps(tree, stripe) > STEPS_MAX { Err(PatternError::EvadesStripes) } else { Ok(()) }
+    if steps(tree, stripe, &mut HashMap::new()) > STEPS_MAX {
+        Err(PatternError::EvadesStripes)
+    } else {
+        Ok(())
+    }
 }
 
-/// Returns a bound on the number of steps in which a byte within the stripes is found, or that there is none.
-fn steps(tree: &Node, stripe: Stripe) -> u64 {
+/// Returns a bound on the number of steps in which a byte within the stripes is found, or that there is none. Sequences that occur
+/// several times are looked into once; their bounds are kept in `known`, by address.
+fn steps(tree: &Node, stripe: Stripe, known: &mut HashMap<*const Sequence, u64>) -> u64 {
     /// The number of copies that are tried at the ends of a range, where copies may be cut.
     const ENDS: u64 = 4;
     let round = stripe.round() as u64;
@@ -74,13 +81,20 @@ fn steps(tree: &Node, stripe: Stripe) -> u64 {
     match tree {
         Node::Block(_) => 1,
         Node::Sequence(sequence) => {
-            sequence.items.iter().fold(0_u64, |sum, item| sum.saturating_add(steps(&item.node, stripe)))
+            let address = Arc::as_ptr(sequence);
+            if let Some(steps) = known.get(&address) {
+                return *steps;
+            }
+            let all = sequence.items.iter();
+            let all = all.fold(0_u64, |sum, item| sum.saturating_add(steps(&item.node, stripe, known)));
+            known.insert(address, all);
+            all
         }
         Node::Run(run) => {
             let common = gcd(run.stride, round);
             if dense(tree) && matches!(run.of, Node::Block(_)) || run.stride == round {
                 // One phase, or a byte in the first whole stripe.
-                return steps(&run.of, stripe).saturating_mul(ENDS);
+                return steps(&run.of, stripe, known).saturating_mul(ENDS);
             }
             if run.stride < round {
                 // Stripes are tried in order, each by one look into the run.
@@ -88,8 +102,8 @@ fn steps(tree: &Node, stripe: Stripe) -> u64 {
             }
             match &run.of {
                 Node::Block(_) => ENDS,
-                of if dense(of) => steps(of, stripe).saturating_mul(ENDS),
-                of => (round / common + ENDS).min(run.count).saturating_mul(steps(of, stripe)),
+                of if dense(of) => steps(of, stripe, known).saturating_mul(ENDS),
+                of => (round / common + ENDS).min(run.count).saturating_mul(steps(of, stripe, known)),
             }
         }
     }

@@ -167,10 +167,13 @@ impl Driver {
         let mut ending: Option<Instant> = None;
         loop {
             self.client.tick(clock::now(), &mut self.actions);
-            self.expire();
             // Before anybody is told of a lock: were the program stopped in between, its next check would know no end.
             let ends = self.client.ends().map_or(u64::MAX, |ends| ends.as_nanos() as u64);
             self.state.ends_ns.store(ends, Ordering::Release);
+            // Whoever was granted a lock is told of it before its time is looked at: a lock that is given back because the time is up is
+            // one that nobody was told of.
+            self.carry();
+            self.expire();
             self.carry();
             if ending.is_some() && self.calls.is_empty() && self.client.is_answered() {
                 return;
@@ -393,6 +396,10 @@ impl Driver {
 
     fn held(&mut self, id: OperationId) {
         let Some(owned) = self.owned.get_mut(&id) else { return };
+        if owned.late {
+            // It is being given back.
+            return;
+        }
         if let Some(deadline) = owned.deadline.take() {
             self.deadlines.remove(&(deadline, id));
         }

@@ -52,6 +52,8 @@ pub(super) struct Core {
     calls_made: CallId,
     /// True once this epoch is on record.
     pub begun: bool,
+    /// The longest lease that a session may rely on: this epoch's or one before it.
+    longest_lease: Duration,
     /// The number of the next session, and the number below which numbers are on record as given.
     next_number: u64,
     pub numbers: u64,
@@ -97,7 +99,7 @@ struct Attached {
 pub(super) struct NotAttached;
 
 impl Core {
-    pub fn new(server: Server, numbers: u64) -> Core {
+    pub fn new(server: Server, numbers: u64, longest_lease: Duration) -> Core {
         Core {
             server,
             queue: VecDeque::new(),
@@ -108,6 +110,7 @@ impl Core {
             attached: HashMap::new(),
             calls_made: 0,
             begun: false,
+            longest_lease,
             next_number: numbers.max(1),
             numbers,
             numbered: Vec::new(),
@@ -219,7 +222,7 @@ impl Core {
         let opens = |output: &Output| matches!(output, Output::Reply { reply: Reply::Open { .. }, .. });
         if !self.begun && self.queue.iter().any(opens) {
             let settings = self.server.settings();
-            changes.push(Change::Begin { epoch: settings.epoch, lease: settings.lease });
+            changes.push(Change::Begin { epoch: settings.epoch, lease: self.longest_lease });
         }
         let records = self.queue.iter().filter_map(|output| match output {
             Output::Record(record) => Some(Change::Record(record.clone())),

@@ -3,7 +3,7 @@
 //! | key | value |
 //! |---|---|
 //! | `epoch` | the server's epoch, 8 bytes |
-//! | `lease` | the lease of that epoch in milliseconds, 8 bytes |
+//! | `lease` | the longest lease that sessions of that epoch may rely on, in milliseconds, 8 bytes |
 //! | `used` | 1 from the first session of an epoch on, until the server is stopped without any session |
 //! | `numbers` | the number below which sessions may have been numbered, 8 bytes |
 //! | `use/`, session (8 bytes, big-endian), file | empty: the session may have written the file |
@@ -38,7 +38,7 @@ const CHANGES_MAX: usize = 1000;
 pub(super) struct Found {
     /// The epoch of the last server that had a session; 0 if none had.
     pub epoch: u64,
-    /// The lease of that epoch.
+    /// The longest lease that sessions of that epoch may rely on.
     pub lease: Duration,
     /// True if that server may have ended while it had sessions.
     pub used: bool,
