@@ -386,3 +386,38 @@ fn the_pages_show_locks() {
     drop(child.stdin.take());
     assert!(wait(&mut child, PATIENCE).success());
 }
+
+#[test]
+fn names_of_files_are_typed_and_shown_as_those_of_objects() {
+    let (server, folder) = (Server::in_memory(), folder());
+    let path = |name: &str| folder.path().join(name);
+    let holder_of_it = server.command(["lock", "caf\\xc3\\xa9"]);
+    let mut holding = Holder::start(holder_of_it, &[], &path("one"), &path("end"));
+    eventually("it holds", || path("one").exists());
+    server.run(["lock", "café", "--try", "--", "true"]).failed(1, &["others hold", "\"café\""]);
+    assert_eq!(locks(&server)[0]["file"], "café");
+    let session = holder(&server).to_string();
+    server.run(["locks", "break", &session]).ok();
+    server.run(["lock", "café", "--wait", "5s", "--", "true"]).ok();
+    server.run(["write", "caf\\xc3\\xa9", "late", "--fence", &session]).failed(1, &["is fenced"]);
+    assert_eq!(wait(&mut holding.child, PATIENCE).code(), Some(1));
+    // No name brings its own lines and colours to a terminal.
+    let name = "a\\b\nc\u{1b}[31m";
+    let typed = "a\\\\b\\x0ac\\x1b[31m";
+    let holding = Holder::start(server.command(["lock", typed]), &[], &path("two"), &path("end"));
+    eventually("it holds", || path("two").exists());
+    assert_eq!(locks(&server)[0]["file"], name);
+    for words in [&["locks"][..], &["locks", typed]] {
+        let listed = server.run(words).text();
+        assert!(listed.contains(typed) && !listed.contains('\u{1b}'), "{listed:?}");
+    }
+    assert!(!server.run(["locks", "café"]).text().contains("a\\\\b"));
+    let refused = server.run(["lock", typed, "--try", "--", "true"]);
+    refused.failed(1, &[typed]);
+    std::fs::write(path("end"), "").unwrap();
+    holding.ends_well();
+    for (wrong, parts) in [("\\xff", ["UTF-8", "\\xff"]), ("", ["0 bytes", "1 to 255"])] {
+        let ended = server.run(["lock", wrong, "--", "true"]);
+        assert!(ended.code == 2 && parts.iter().all(|part| ended.stderr.contains(part)), "{ended:?}");
+    }
+}

@@ -245,7 +245,10 @@ impl File {
     /// Those of [`File::lock`], and `Busy` if others hold some of the bytes for longer than the request waits.
     pub async fn lock_by(&self, request: &Request) -> Result<Lock, StoreError> {
         let failed = |error: StoreError| {
-            error.context(format_args!("cannot lock \"{}\" of {}", self.name, self.store.name()))
+            // Its name is that of an object, and is printed as one.
+            let name =
+                ObjectId::try_from(&*self.name).map_or_else(|_| String::new(), |object| object.to_string());
+            error.context(format_args!("cannot lock \"{name}\" of {}", self.store.name()))
         };
         let session = self.store.locks.session(&self.store).await.map_err(failed)?;
         let lock = session.lock(self.name.as_bytes(), request).await;

@@ -278,7 +278,9 @@ impl Part for LockPart {
             let bytes = format!("{}..{}", request.bounds.0, request.bounds.1);
             let next = request.progress.next.map_or_else(|| "-".to_owned(), |next| next.to_string());
             let (mode, state) = (lock.mode().to_owned(), lock.state().to_owned());
-            vec![request.file.to_string(), request.session.to_string(), mode, state, bytes, next]
+            let file =
+                ObjectId::try_from(&*request.file).map_or_else(|_| String::new(), |file| file.to_string());
+            vec![file, request.session.to_string(), mode, state, bytes, next]
         };
         section.tables.push(Table {
             title: "locks".to_owned(),

@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
+use crate::name;
 use crate::session::{FENCE_VARIABLE, Session};
 
 const AFTER_HELP: &str = "\
@@ -37,6 +38,7 @@ the lock was not had in time (see -E), and for all other failures; 2 for wrong u
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// The file
+    #[arg(value_parser = name::file())]
     file: String,
     /// The bytes to lock [default: all]
     #[arg(long, short, value_name = "PATTERN", value_parser = pattern)]

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
+use crate::name;
 use crate::output::{self, Table};
 use crate::session::Session;
 
@@ -11,6 +12,7 @@ use crate::session::Session;
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     /// Only those of this file
+    #[arg(value_parser = name::file())]
     file: Option<String>,
     #[command(subcommand)]
     command: Option<Command>,
@@ -87,7 +89,7 @@ fn print(reports: &[nacre::Report]) -> Result<(), Failure> {
             let waits = if lock["state"] == "waits" { text("next_wanted") } else { "-".to_owned() };
             let bytes = format!("{}..{}", text("offset"), text("end"));
             table.row([
-                text("file"),
+                name::shown(&text("file")),
                 text("session"),
                 text("mode"),
                 text("state"),
