@@ -167,6 +167,7 @@ fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
         "epoch": totals.epoch,
         "lease_ms": totals.lease.as_millis() as u64,
         "in_grace": totals.in_grace,
+        "grace_left_ms": totals.grace_left.as_millis() as u64,
         "sessions": totals.sessions,
         "requests": totals.requests,
         "waiting": totals.waiting,
