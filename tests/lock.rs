@@ -2,6 +2,7 @@
 
 mod harness;
 
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -314,8 +315,11 @@ fn an_administrator_breaks_a_session() {
     server.run(["locks", "break", &session]).ok();
     with_lock(&server, &["--wait", "5s"], &["true"]).ok();
     server.run(["write", "f", "late", "--fence", &session]).failed(1, &["is fenced"]);
-    // Its command is told to end when it learns that.
+    // Its command is told to end when it learns that, and it says why.
     assert_eq!(wait(&mut broken.child, PATIENCE).code(), Some(1));
+    let mut said = String::new();
+    broken.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("is lost") && said.contains("it was broken there"), "{said}");
 }
 
 #[test]
@@ -362,6 +366,8 @@ fn several_servers_share_the_bytes_of_a_file() {
 fn a_store_without_lock_servers_says_so() {
     let server = Server::start("mem:", &["--roles", "store"]);
     with_lock(&server, &[], &["true"]).failed(1, &["without the role lock"]);
+    server.run(["locks"]).failed(1, &["without the role lock"]);
+    server.run(["locks", "break", "1"]).failed(1, &["without the role lock"]);
     let folder = folder();
     let mut command = program();
     command.args(["lock", "f", "--store", &harness::file(&folder.path().join("s")), "--", "true"]);
@@ -385,4 +391,161 @@ fn the_pages_show_locks() {
     assert!(page.contains("<h2>lock</h2>") && page.contains("exclusive"), "{page}");
     drop(child.stdin.take());
     assert!(wait(&mut child, PATIENCE).success());
+}
+
+#[test]
+fn names_of_files_are_typed_and_shown_as_those_of_objects() {
+    let (server, folder) = (Server::in_memory(), folder());
+    let path = |name: &str| folder.path().join(name);
+    let holder_of_it = server.command(["lock", "caf\\xc3\\xa9"]);
+    let mut holding = Holder::start(holder_of_it, &[], &path("one"), &path("end"));
+    eventually("it holds", || path("one").exists());
+    server.run(["lock", "café", "--try", "--", "true"]).failed(1, &["others hold", "\"café\""]);
+    assert_eq!(locks(&server)[0]["file"], "café");
+    let session = holder(&server).to_string();
+    server.run(["locks", "break", &session]).ok();
+    server.run(["lock", "café", "--wait", "5s", "--", "true"]).ok();
+    server.run(["write", "caf\\xc3\\xa9", "late", "--fence", &session]).failed(1, &["is fenced"]);
+    assert_eq!(wait(&mut holding.child, PATIENCE).code(), Some(1));
+    // No name brings its own lines and colours to a terminal.
+    let name = "a\\b\nc\u{1b}[31m";
+    let typed = "a\\\\b\\x0ac\\x1b[31m";
+    let holding = Holder::start(server.command(["lock", typed]), &[], &path("two"), &path("end"));
+    eventually("it holds", || path("two").exists());
+    assert_eq!(locks(&server)[0]["file"], name);
+    for words in [&["locks"][..], &["locks", typed]] {
+        let listed = server.run(words).text();
+        assert!(listed.contains(typed) && !listed.contains('\u{1b}'), "{listed:?}");
+    }
+    assert!(!server.run(["locks", "café"]).text().contains("a\\\\b"));
+    let refused = server.run(["lock", typed, "--try", "--", "true"]);
+    refused.failed(1, &[typed]);
+    std::fs::write(path("end"), "").unwrap();
+    holding.ends_well();
+    for (wrong, parts) in [("\\xff", ["UTF-8", "\\xff"]), ("", ["0 bytes", "1 to 255"])] {
+        let ended = server.run(["lock", wrong, "--", "true"]);
+        assert!(ended.code == 2 && parts.iter().all(|part| ended.stderr.contains(part)), "{ended:?}");
+    }
+}
+
+#[test]
+fn whoever_does_not_wait_is_told_of_the_grace_period() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let address = format!("unix:{}", path("socket").display());
+    let store = harness::file(&path("store"));
+    // Longer than a start and a few commands take on a busy machine.
+    let start = || Server::listen(&address, &store, &["--lock-lease", "60s"]);
+    let server = start();
+    let holder = Holder::start(server.command(["lock", "held"]), &[], &path("one"), &path("end"));
+    eventually("it holds", || path("one").exists());
+    server.kill();
+    let server = start();
+    for words in [&["--try"][..], &["--try", "--protocol", "two-phase"], &["--wait", "50ms"]] {
+        let said = with_lock(&server, &[words, &["-E", "7"]].concat(), &["true"]);
+        said.failed(7, &["was started again", "former clients"]);
+    }
+    let report = server.run(["--json", "locks"]).json()[0]["report"].clone();
+    assert!(report["in_grace"] == true && report["grace_left_ms"].as_u64().unwrap() > 0, "{report}");
+    std::fs::write(path("end"), "").unwrap();
+    holder.ends_well();
+}
+
+#[test]
+fn the_records_of_a_lock_server_are_removed_only_by_force() {
+    let server = Server::in_memory();
+    with_lock(&server, &[], &["true"]).ok();
+    assert!(server.run(["ls"]).text().contains("nacre/locks"));
+    server.run(["rm", "nacre/locks"]).failed(1, &["\"nacre/locks\"", "lock server's records", "--force"]);
+    server.run(["rm", "nacre/locks-1"]).failed(1, &["lock server's records"]);
+    server.run(["rm", "nacre/locks-of-mine"]).failed(1, &["does not exist"]);
+    assert!(server.run(["ls"]).text().contains("nacre/locks"));
+    server.run(["rm", "nacre/locks", "--force"]).ok();
+    assert!(!server.run(["ls"]).text().contains("nacre/locks"));
+}
+
+#[test]
+fn signals_are_handed_on_to_the_command() {
+    let (server, folder) = (Server::in_memory(), folder());
+    let path = |name: &str| folder.path().join(name);
+    // Whatever the signals do where the test runs.
+    let lock = |signals: &str| {
+        let nacre = server.command(["lock", "f"]);
+        let mut command = Command::new("env");
+        command.arg(signals).arg(nacre.get_program()).args(nacre.get_args());
+        for (name, value) in nacre.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+    };
+    for (signal, name) in [
+        (Signal::TERM, "TERM"),
+        (Signal::HUP, "HUP"),
+        (Signal::QUIT, "QUIT"),
+        (Signal::USR1, "USR1"),
+        (Signal::USR2, "USR2"),
+    ] {
+        let held = path(name);
+        let script = format!(
+            "trap 'exit 9' {name}; touch '{0}'; while test -e '{0}'; do sleep 0.02; done",
+            held.display()
+        );
+        let mut command = lock("--default-signal");
+        command.args(["--", "sh", "-c", &script]);
+        let mut holding = Holder { child: command.stdin(Stdio::null()).spawn().unwrap() };
+        eventually("it holds", || held.exists());
+        // One that waits ends by the signal, and waits no longer.
+        let mut waiting = Holder::start(lock("--default-signal"), &[], &path("never"), &path("end"));
+        eventually("it waits", || locks(&server).iter().any(|lock| lock["state"] == "waits"));
+        kill_process(waiting.pid(), signal).unwrap();
+        assert_eq!(wait(&mut waiting.child, PATIENCE).code(), Some(128 + signal.as_raw()), "{name}");
+        assert!(locks(&server).iter().all(|lock| lock["state"] == "held"), "{name}");
+        kill_process(holding.pid(), signal).unwrap();
+        assert_eq!(wait(&mut holding.child, PATIENCE).code(), Some(9), "{name}");
+    }
+    // nohup(1) goes for the command too.
+    let ignoring = Holder::start(lock("--ignore-signal=HUP"), &[], &path("two"), &path("end"));
+    eventually("it holds", || path("two").exists());
+    kill_process(ignoring.pid(), Signal::HUP).unwrap();
+    server.run(["lock", "f", "--try", "--", "true"]).failed(1, &["others hold"]);
+    std::fs::write(path("end"), "").unwrap();
+    ignoring.ends_well();
+}
+
+#[test]
+fn a_lock_within_a_lock_has_a_session_of_its_own() {
+    let server = Server::in_memory();
+    let nacre = env!("CARGO_BIN_EXE_nacre");
+    let inner = format!("echo $NACRE_FENCE; exec '{nacre}' lock g -- sh -c 'echo $NACRE_FENCE'");
+    assert_eq!(with_lock(&server, &[], &["sh", "-c", &inner]).text(), "1\n2");
+    server.run(["lock", "f", "--fence", "3", "--", "true"]).failed(2, &["--fence is not for \"nacre lock\""]);
+    server.run(["--fence", "3", "lock", "f", "--", "true"]).failed(2, &["--fence is not for \"nacre lock\""]);
+    let mut command = server.command(["read", "f"]);
+    command.env("NACRE_FENCE", "abc");
+    run_with(command, b"").failed(2, &["NACRE_FENCE is \"abc\"", "not the number of a lock session"]);
+    for words in [&["read", "f", "--fence", "abc"][..], &["locks", "break", "abc"]] {
+        let ended = server.run(words);
+        assert!(ended.code == 2 && ended.stderr.contains("not the number of a lock session"), "{ended:?}");
+    }
+}
+
+#[test]
+fn settings_of_a_lock_server_that_make_no_sense_are_refused_by_their_names() {
+    for (flags, parts) in [
+        (&["--lock-stripe", "0"][..], ["--lock-stripe", "1PiB"]),
+        (&["--lock-lease", "2h"], ["--lock-lease", "500ms to 1h"]),
+        (&["--lock-lease", "1ms"], ["--lock-lease", "500ms to 1h"]),
+        (&["--roles", "store", "--lock-lease", "5s"], ["--lock-lease", "--roles store,lock"]),
+        (&["--roles", "reflect", "--lock-stripe", "1MiB"], ["--lock-stripe", "--roles store,lock"]),
+        (&["--roles", "lock"], ["the role lock", "with the role store"]),
+    ] {
+        let folder = folder();
+        let mut command = program();
+        command.current_dir(folder.path()).arg("serve").args(flags);
+        let ended = run_with(command, b"");
+        assert!(ended.code != 0 && parts.iter().all(|part| ended.stderr.contains(part)), "{ended:?}");
+    }
 }

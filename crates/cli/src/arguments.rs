@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::builder::Resettable;
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use nacre::{ByteRange, Fork, stage};
 
 use crate::command::*;
@@ -53,11 +55,45 @@ impl Line {
                 command = command.mut_arg(flag, |arg| arg.env(Resettable::Reset));
             }
         }
-        let matches = command.clone().try_get_matches_from(&words).unwrap_or_else(|error| error.exit());
+        let matches = match command.clone().try_get_matches_from(&words) {
+            Ok(matches) => matches,
+            Err(error) => return Err(wrong_variable(&error, &words).unwrap_or_else(|| error.exit())),
+        };
+        refuse_fence_of_lock(&matches)?;
         let words = configuration::complete(&command, words, &matches)?;
         let matches = command.try_get_matches_from(words).unwrap_or_else(|error| error.exit());
         Ok(Line::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
     }
+}
+
+/// Returns the failure that the variable with the session is wrong, if that is what the error is about: it would name the flag.
+fn wrong_variable(error: &clap::Error, words: &[OsString]) -> Option<Failure> {
+    let value = std::env::var_os(FENCE_VARIABLE)?.to_string_lossy().into_owned();
+    let about = matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(name)) if name.contains("--fence"));
+    let given = words.iter().any(|word| word.to_string_lossy().starts_with("--fence"));
+    let text = format!(
+        "{FENCE_VARIABLE} is \"{}\", which is not the number of a lock session",
+        value.escape_debug()
+    );
+    (about && !given).then_some(Failure::Usage(text))
+}
+
+/// Refuses `--fence` of `nacre lock`, whose command acts for the session of the lock. The variable may be set: it is that
+/// of a lock around this one.
+fn refuse_fence_of_lock(matches: &ArgMatches) -> Result<(), Failure> {
+    let typed = |matches: &ArgMatches| matches.value_source("fence") == Some(ValueSource::CommandLine);
+    match matches.subcommand() {
+        Some(("lock", lock)) if typed(lock) || typed(matches) => {
+            let text = "--fence is not for \"nacre lock\": its command acts for the session of the new lock";
+            Err(Failure::Usage(text.to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Parses the number of a lock session.
+pub fn session_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "it is not the number of a lock session".to_owned())
 }
 
 /// The options of every command.
@@ -83,6 +119,7 @@ pub struct Common {
         global = true,
         value_name = "SESSION",
         env = FENCE_VARIABLE,
+        value_parser = session_number,
         hide_env_values = true,
         help_heading = "For every command"
     )]

@@ -53,6 +53,22 @@ pub fn object() -> impl TypedValueParser<Value = ObjectId> {
     parser(ObjectId::new)
 }
 
+/// Returns a parser of the names of files that are locked: names of objects in UTF-8.
+pub fn file() -> impl TypedValueParser<Value = String> {
+    parser(|bytes| {
+        let file = ObjectId::new(bytes)?;
+        String::from_utf8(file.as_bytes().to_vec()).map_err(|_| {
+            let text = format!("\"{file}\" is not UTF-8, as the name of a file that is locked has to be");
+            nacre::Error::new(nacre::ErrorKind::Invalid, text)
+        })
+    })
+}
+
+/// Returns the name of a file that is locked as it is printed: escaped as the name of its object.
+pub fn shown(file: &str) -> String {
+    ObjectId::try_from(file).map_or_else(|_| file.escape_debug().to_string(), |object| object.to_string())
+}
+
 /// Returns a parser of fork names.
 pub fn fork() -> impl TypedValueParser<Value = Fork> {
     parser(Fork::new)
@@ -86,6 +102,26 @@ mod tests {
             assert_eq!(unescape(printed.as_bytes()).unwrap(), bytes, "{printed}");
         }
         assert_eq!(unescape(b"\\x41\\xfF").unwrap(), b"A\xff");
+    }
+
+    #[test]
+    fn the_name_of_a_locked_file_is_that_of_its_object_and_utf_8() {
+        let parse = |word: &[u8]| {
+            let command = clap::Command::new("nacre").arg(clap::Arg::new("file").value_parser(file()));
+            let words = [OsStr::new("nacre"), OsStr::from_bytes(word)];
+            let matches = command.try_get_matches_from(words).map_err(|error| error.to_string())?;
+            Ok(matches.get_one::<String>("file").unwrap().clone())
+        };
+        for typed in [&b"caf\\xc3\\xa9"[..], "café".as_bytes()] {
+            assert_eq!(parse(typed), Ok::<_, String>("café".to_owned()));
+        }
+        assert_eq!(parse(b"a\\\\b\\x0a").unwrap(), "a\\b\n");
+        assert_eq!(shown("a\\b\n\u{1b}[31m é"), "a\\\\b\\x0a\\x1b[31m é");
+        for wrong in [&b"caf\\xc3"[..], b"caf\xc3"] {
+            let said = parse(wrong).unwrap_err();
+            assert!(said.contains("UTF-8") && said.contains("caf\\xc3"), "{said}");
+        }
+        assert!(parse(b"").is_err() && parse(&[b'x'; 256]).is_err());
     }
 
     #[test]

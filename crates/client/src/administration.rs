@@ -212,7 +212,10 @@ async fn administer_rados(
             }))
         }
         "compact" => by_ceph("the OSDs compact an object when half of its bytes are garbage"),
-        _ => by_ceph("it is kept by nacred servers only"),
+        "locks" | "lock-waits" | "break-lock-session" => by_ceph(
+            "start \"nacre serve --roles store,lock\" in front of it, which keeps locks, and ask there",
+        ),
+        _ => by_ceph("only servers that \"nacre serve\" starts keep it"),
     }
 }
 
@@ -233,6 +236,10 @@ fn administer_log(
         "compact" => {
             store.compact()?;
             value(serde_json::to_value(store.info()))
+        }
+        "locks" | "lock-waits" | "break-lock-session" => {
+            let text = "it has no lock server; start \"nacre serve\" on it, which keeps locks, and ask there";
+            Err(StoreError::new(ErrorKind::Unsupported, text))
         }
         _ => {
             let text = "it is kept by servers only, which see the attempts of all clients";

@@ -203,7 +203,8 @@ impl File {
         self.lock_by(&Request::new(bytes, mode)).await
     }
 
-    /// Locks bytes if nobody else holds any of them in a conflicting mode; `None` if somebody does.
+    /// Locks bytes if nobody else holds any of them in a conflicting mode; `None` if somebody does, or a lock server was
+    /// started again and still waits for what its former clients hold.
     ///
     /// # Errors
     ///
@@ -231,7 +232,7 @@ impl File {
     }
 
     async fn lock_if_had(&self, request: Request) -> Result<Option<Lock>, StoreError> {
-        match self.lock_by(&request).await {
+        match self.ask(&request).await {
             Ok(lock) => Ok(Some(lock)),
             Err(error) if error.kind == ErrorKind::Busy => Ok(None),
             Err(error) => Err(error),
@@ -242,10 +243,39 @@ impl File {
     ///
     /// # Errors
     ///
-    /// Those of [`File::lock`], and `Busy` if others hold some of the bytes for longer than the request waits.
+    /// Those of [`File::lock`], and `Busy` if others hold some of the bytes for longer than the request waits, or a lock
+    /// server that was started again waits for its former clients all that time.
     pub async fn lock_by(&self, request: &Request) -> Result<Lock, StoreError> {
+        match self.ask(request).await {
+            Err(error) if error.kind == ErrorKind::Busy => Err(self.grace().await.unwrap_or(error)),
+            result => result,
+        }
+    }
+
+    /// Returns the refusal of a lock server that was started again and grants nothing yet, if there is one.
+    async fn grace(&self) -> Option<StoreError> {
+        // If it cannot be reached now, what it said before holds.
+        let totals = self.store.lock_totals().await.ok()?;
+        let grace = totals.into_iter().find(|part| part.report["in_grace"] == true)?;
+        let left_s = grace.report["grace_left_ms"].as_u64().unwrap_or(0).div_ceil(1000);
+        let text = format!(
+            "cannot lock \"{}\" of {}: the lock server {} was started again, and for {left_s} s more it takes only what its \
+             former clients hold",
+            self.shown(),
+            self.store.name(),
+            grace.place
+        );
+        Some(StoreError::new(ErrorKind::Busy, text))
+    }
+
+    /// Returns the name as it is printed, which is that of an object.
+    fn shown(&self) -> String {
+        ObjectId::try_from(&*self.name).map_or_else(|_| String::new(), |object| object.to_string())
+    }
+
+    async fn ask(&self, request: &Request) -> Result<Lock, StoreError> {
         let failed = |error: StoreError| {
-            error.context(format_args!("cannot lock \"{}\" of {}", self.name, self.store.name()))
+            error.context(format_args!("cannot lock \"{}\" of {}", self.shown(), self.store.name()))
         };
         let session = self.store.locks.session(&self.store).await.map_err(failed)?;
         let lock = session.lock(self.name.as_bytes(), request).await;

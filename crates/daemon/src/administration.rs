@@ -106,7 +106,10 @@ impl Admin for Administration {
         let store = self.store.as_ref().and_then(|store| Self::store(store, method, &argument, progress));
         let lock = || lock::call(self.lock.as_ref()?, method, &argument);
         store.or_else(lock).unwrap_or_else(|| {
-            let text = format!("no role of this daemon knows a call named \"{method}\"");
+            let text = match self.lock.is_none() && lock::METHODS.contains(&method) {
+                true => "the server keeps no locks: it runs without the role lock".to_owned(),
+                false => format!("no role of this daemon knows a call named \"{method}\""),
+            };
             Reply::ready(Err(StoreError::new(ErrorKind::Unsupported, text)))
         })
     }

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nacre_lock::role::LockRole;
+pub use nacre_lock::role::{LEASE_MAX, LEASE_MIN};
 pub use nacre_lock::table::Indexing;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
@@ -47,6 +48,7 @@ use nacre_status::{ListenError, Listener, Part};
 
 use crate::administration::Administration;
 use crate::kept::{Kept, NoObjects};
+pub use crate::lock::is_lock_ledger;
 use crate::lock_cycles::CycleWatch;
 pub use crate::membership::MEMBERS_FILE;
 use crate::metrics::Sources;
@@ -54,7 +56,7 @@ pub use crate::options::{
     FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, LOCK_STRIPE_BYTES_DEFAULT, MAILBOX_BYTES_MIN, ServerOptions,
 };
 use crate::shown::StorePart;
-pub use crate::signals::Signals;
+pub use crate::signals::{Signals, ignores};
 
 /// A running daemon. Dropping it stops it too, but discards any error.
 pub struct Daemon {
@@ -78,7 +80,10 @@ impl Daemon {
             return invalid("a server with a key is not open: say --open, or give a key, not both");
         }
         if options.store.is_none() && options.reflect.is_none() {
-            return invalid("a daemon without a role has nothing to do");
+            return invalid(match options.lock {
+                true => "the role lock locks bytes of objects, and is for a daemon with the role store",
+                false => "a daemon without a role has nothing to do",
+            });
         }
         if let Some(http) = options.http_options() {
             http.check().map_err(http_error)?;

@@ -24,6 +24,16 @@ use crate::options::ServerOptions;
 /// The name of the object with the server's records, unless another member keeps the object of that name.
 const LEDGER: &str = "nacre/locks";
 
+/// Returns whether an object of this name is that of a lock server's records.
+pub fn is_lock_ledger(object: &ObjectId) -> bool {
+    let number = |rest: &[u8]| !rest.is_empty() && rest.iter().all(u8::is_ascii_digit);
+    match object.as_bytes().strip_prefix(LEDGER.as_bytes()) {
+        Some([]) => true,
+        Some([b'-', rest @ ..]) => number(rest),
+        _ => false,
+    }
+}
+
 /// The largest number of requests in one reply: even with the longest names it fits into a frame.
 const LOCKS_MAX: usize = 8192;
 /// The number of waiting requests up to which a report says who waits for whom, and that of the waits in it: finding them out
@@ -120,6 +130,9 @@ struct BreakArgument {
     session: u64,
 }
 
+/// The calls about the lock server.
+pub(crate) const METHODS: [&str; 3] = ["locks", "lock-waits", "break-lock-session"];
+
 /// Answers a call about the lock server; `None` if the method is not one of its own.
 pub(crate) fn call(lock: &Handle, method: &str, argument: &Bytes) -> Option<Reply<Bytes>> {
     let wrong = |error: serde_json::Error| StoreError::new(ErrorKind::Invalid, format!("{method}: {error}"));
@@ -167,6 +180,7 @@ fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
         "epoch": totals.epoch,
         "lease_ms": totals.lease.as_millis() as u64,
         "in_grace": totals.in_grace,
+        "grace_left_ms": totals.grace_left.as_millis() as u64,
         "sessions": totals.sessions,
         "requests": totals.requests,
         "waiting": totals.waiting,
@@ -278,7 +292,9 @@ impl Part for LockPart {
             let bytes = format!("{}..{}", request.bounds.0, request.bounds.1);
             let next = request.progress.next.map_or_else(|| "-".to_owned(), |next| next.to_string());
             let (mode, state) = (lock.mode().to_owned(), lock.state().to_owned());
-            vec![request.file.to_string(), request.session.to_string(), mode, state, bytes, next]
+            let file =
+                ObjectId::try_from(&*request.file).map_or_else(|_| String::new(), |file| file.to_string());
+            vec![file, request.session.to_string(), mode, state, bytes, next]
         };
         section.tables.push(Table {
             title: "locks".to_owned(),
@@ -286,5 +302,17 @@ impl Part for LockPart {
             rows: self.0.list(None, SHOWN_MAX).iter().map(cells).collect(),
         });
         ready(Ok(section)).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_objects_of_records_are_known_by_their_names() {
+        let is = |name: &str| is_lock_ledger(&name.parse().unwrap());
+        assert!(is("nacre/locks") && is("nacre/locks-1") && is("nacre/locks-12"));
+        assert!(!is("nacre/lock") && !is("nacre/locks-") && !is("nacre/locks-a") && !is("my/nacre/locks"));
     }
 }

@@ -67,8 +67,8 @@ impl Signals {
     }
 }
 
-/// Returns whether this process ignores a signal now. Where that cannot be found out, it does not.
-fn ignores(kind: SignalKind) -> bool {
+/// Returns whether this process ignores a signal now, as one that a caught signal does not. Where that cannot be found out, it does not.
+pub fn ignores(kind: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

@@ -252,13 +252,20 @@ impl Server {
         }
         self.request_mut(key, |request| request.pending = Some(Pending { call, until }));
         let file = self.requests[&key].file.clone();
-        if self.closed(&file) {
-            if let Some(file) = self.files.get_mut(&file) {
-                file.deferred.push(key);
-            }
+        let closed = self.closed(&file);
+        let Some(found) = self.files.get_mut(&file).filter(|_| closed) else {
+            self.perform(key, out);
             return Ok(());
+        };
+        match (until, found.table.progress(key)) {
+            // What is asked for as far as it can be had at once gets nothing: whoever does not wait is not to wait for the end
+            // of the grace period either.
+            (None, Some(progress)) => {
+                let token = self.token(key);
+                self.answer(key, Reply::Progress { progress, token }, out);
+            }
+            _ => found.deferred.push(key),
         }
-        self.perform(key, out);
         Ok(())
     }
 

@@ -234,9 +234,11 @@ fn after_a_restart_asserted_locks_are_kept_and_lost_sessions_are_fenced() {
         Some(Reply::Refused(Refusal::Table(TableError::Held(4))))
     );
     trial.call(A, Call::Asserted);
-    // New locks wait, whether they would wait in a table or not.
-    let tried = Call::Acquire { request: 2, asked: Some(asked("f", Mode::Shared, 0, 9)), until: None };
-    assert_eq!(trial.call(C, tried), []);
+    // New locks wait, whether they would wait in a table or not; what does not wait is told that there is nothing to be had.
+    let tried = Call::Acquire { request: 2, asked: Some(asked("f", Mode::Shared, 6, 9)), until: None };
+    let out = trial.call(C, tried.clone());
+    assert_eq!(progress(replies(&out).values().next().unwrap()), Progress { last: None, next: Some(6) });
+    assert_eq!(trial.call(C, lock(4, "f", Mode::Shared, 6, 9)), []);
     let first = trial.calls;
     assert_eq!(trial.call(C, lock(3, "h", Mode::Exclusive, 0, 9)), []);
     trial.pass(9);
@@ -250,7 +252,9 @@ fn after_a_restart_asserted_locks_are_kept_and_lost_sessions_are_fenced() {
         Some(Reply::Refused(Refusal::Lapsed))
     );
     let out = trial.fenced(B, "f");
-    assert_eq!(progress(&replies(&out)[&first]), Progress { last: None, next: Some(0) });
+    assert_eq!(progress(&replies(&out)[&first]), Progress { last: Some(8), next: None });
+    let out = trial.call(C, tried);
+    assert_eq!(progress(replies(&out).values().next().unwrap()), Progress { last: Some(8), next: None });
     assert_eq!(trial.fenced(B, "g"), [Output::Record(Record::Gone { session: B })]);
     assert_eq!(
         replies(&trial.call(A, assert)).into_values().next(),

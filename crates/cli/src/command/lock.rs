@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::task::{Context, Poll};
 
 use nacre::ErrorKind;
 use nacre::lock::{Description, File, Lock, Method, Mode, Protocol, Request};
@@ -14,20 +15,39 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 use crate::session::{FENCE_VARIABLE, Session};
+use crate::{name, output};
 
 const AFTER_HELP: &str = "\
 Patterns:
   range(offset=0, length=64KiB)                        bytes in a row
   list(0:10, 64:10)                                    offset:length, as many as you like
-  vector(count=1024, block=1, stride=64)               a datatype from offset 0 on; also hvector, indexed, hindexed,
-                                                       indexed_block, struct, subarray, darray, resized, contiguous
+  vector(count=1024, block=1, stride=64)               or another datatype, from offset 0 on
   view(displacement=4096, count=2, of=vector(...))     copies of a datatype from an offset on
 
+Datatypes, with MPI's meaning:
+  byte, bytes(8)
+  contiguous(count=3, of=TYPE)
+  vector(count=3, block=2, stride=4, of=TYPE)                  hvector: stride in bytes
+  indexed(blocks=[2@0, 1@5], of=TYPE)                          count@displacement; hindexed: displacement in bytes
+  indexed_block(block=2, displacements=[0, 5], of=TYPE)        hindexed_block: in bytes
+  struct(2@0 TYPE, 1@64 TYPE)                                  count@displacement in bytes
+  subarray(sizes=[8, 8], subsizes=[2, 2], starts=[0, 4], order=c, of=TYPE)
+  darray(rank=1, sizes=[8, 8], distributions=[block, cyclic(2)], processes=[2, 2], order=fortran, of=TYPE)
+  resized(lower_bound=0, extent=16, of=TYPE)
+
+Arguments with names may stand in any order. Left out, \"of\" is byte, \"block\" 1, \"order\" c, \"displacement\" of a view 0 and its
+\"count\" 1. Distributions are none, block, block(N), cyclic and cyclic(N). Numbers may have units from KiB to EiB.
+
 The command finds the number of the lock's session in NACRE_FENCE. Commands of nacre in it act for that session, so that the
-store refuses their changes once the lock is lost; if that happens, the command gets SIGTERM.
+store refuses their changes once the lock is lost; if that happens, the command gets SIGTERM. Within \"nacre lock\" inside
+another one that is the session of the inner lock alone: changes are not refused when only the outer lock is lost.
+
+The lock is released when the command itself ends, even if processes that it started go on. SIGTERM, SIGHUP, SIGQUIT, SIGUSR1
+and SIGUSR2 are handed on to the command; Ctrl-C reaches it from the terminal. If nacre lock is killed by SIGKILL, the command
+goes on without being told, and others get the lock when the lease is over.
 
 Exit codes: that of the command; 128 and its signal if one ended it; 126 if it cannot be run, 127 if it does not exist; 1 if
-the lock was not had in time (see -E), and for all other failures; 2 for wrong usage.";
+the lock was not had in time (see -E), if it was lost, and for all other failures; 2 for wrong usage.";
 
 /// Run a command while bytes of a file are locked
 ///
@@ -37,8 +57,9 @@ the lock was not had in time (see -E), and for all other failures; 2 for wrong u
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// The file
+    #[arg(value_parser = name::file())]
     file: String,
-    /// The bytes to lock [default: all]
+    /// The bytes to lock, as below [default: all bytes]
     #[arg(long, short, value_name = "PATTERN", value_parser = pattern)]
     pattern: Option<Description>,
     /// Lock for reading: others may hold the bytes shared too
@@ -47,7 +68,7 @@ pub struct Args {
     /// Wait at most so long, such as 5s
     #[arg(long, short, value_name = "TIME", conflicts_with = "try_only")]
     wait: Option<Time>,
-    /// Do not wait
+    /// Do not wait, neither for other holders nor for a server that was started again and asks its former clients first
     #[arg(long = "try", short = 'n')]
     try_only: bool,
     /// The exit code if the lock is not had in time
@@ -100,43 +121,76 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
 }
 
 async fn locked(file: &File, args: &Args) -> Result<(), Failure> {
-    let caught = |kind| signal(kind).map_err(Failure::io("catch signals"));
-    let mut interrupts = caught(SignalKind::interrupt())?;
-    let mut terminations = caught(SignalKind::terminate())?;
+    let mut signals = Caught::new()?;
     let request = args.request();
     let lock = tokio::select! {
         lock = file.lock_by(&request) => lock,
-        _ = interrupts.recv() => return Err(ended_by(Signal::INT)),
-        _ = terminations.recv() => return Err(ended_by(Signal::TERM)),
+        signal = signals.next() => return Err(ended_by(signal)),
     };
     let lock = match lock {
         Ok(lock) => lock,
         Err(error) if error.kind == ErrorKind::Busy => {
             return Err(Failure::Command { code: args.conflict_exit_code, sentence: Some(error.message) });
         }
+        // The session was lost while it waited; nothing is said of the server, which may be up.
+        Err(error) if error.kind == ErrorKind::Closed => return Err(Failure::Failed(error.message)),
         Err(error) => return Err(error.into()),
     };
     let mut child = spawn(args, &lock)?;
-    let mut lost = None;
+    let mut lost = false;
     let status = loop {
         tokio::select! {
             status = child.wait() => break status.map_err(Failure::io("wait for the command"))?,
-            error = lock.lost(), if lost.is_none() => {
-                lost = Some(error);
+            error = lock.lost(), if !lost => {
+                lost = true;
+                // The command may take its time to end, so this is said at once.
+                output::complain(&format!("nacre: {}", error.message));
                 pass_on(&child, Signal::TERM);
             }
-            // From a terminal the command gets it too, and decides what becomes of it.
-            _ = interrupts.recv() => {}
-            _ = terminations.recv() => pass_on(&child, Signal::TERM),
+            signal = signals.next() => match signal {
+                // From a terminal the command gets it too, and decides what becomes of it.
+                Signal::INT => {}
+                signal => pass_on(&child, signal),
+            },
         }
     };
-    match lost {
+    if lost {
         // There is nothing to wait for: what was locked is lost.
-        Some(error) => Err(Failure::Failed(error.message)),
-        None => {
-            lock.release().await.map_err(|error| Failure::Failed(error.message))?;
-            outcome(status)
+        return Err(Failure::Command { code: 1, sentence: None });
+    }
+    lock.release().await.map_err(|error| Failure::Failed(error.message))?;
+    outcome(status)
+}
+
+/// The signals that end a wait for a lock, and that the command under the lock gets to hear of. A signal that was ignored
+/// at the program's start stays so, for the command too.
+struct Caught {
+    streams: Vec<(Signal, tokio::signal::unix::Signal)>,
+}
+
+impl Caught {
+    fn new() -> Result<Caught, Failure> {
+        let mut streams = Vec::new();
+        for caught in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2] {
+            let kind = SignalKind::from_raw(caught.as_raw());
+            if !nacre_daemon::ignores(kind) {
+                streams.push((caught, signal(kind).map_err(Failure::io("catch signals"))?));
+            }
         }
+        Ok(Caught { streams })
+    }
+
+    /// Waits for the next of them.
+    async fn next(&mut self) -> Signal {
+        let any = |context: &mut Context<'_>| {
+            let mut streams = self.streams.iter_mut();
+            match streams.find_map(|(caught, stream)| stream.poll_recv(context).is_ready().then_some(*caught))
+            {
+                Some(caught) => Poll::Ready(caught),
+                None => Poll::Pending,
+            }
+        };
+        std::future::poll_fn(any).await
     }
 }
 

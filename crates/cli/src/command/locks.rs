@@ -2,15 +2,22 @@
 
 use serde_json::{Value, json};
 
+use crate::arguments::session_number;
 use crate::failure::Failure;
+use crate::name;
 use crate::output::{self, Table};
 use crate::session::Session;
 
 /// Show who holds which bytes of which files, and who waits
+///
+/// BYTES is the first byte of a request at a server and the end of its last, whatever lies between. STATE is "held"; "waits"
+/// for the byte that is shown; "partial" if not all is held and nothing is waited for there, because the request stands in
+/// line at another server, or the server was started again; or "lapsed" if the session is lost and its fence is being raised.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     /// Only those of this file
+    #[arg(value_parser = name::file())]
     file: Option<String>,
     #[command(subcommand)]
     command: Option<Command>,
@@ -25,6 +32,7 @@ pub enum Command {
     /// ones, when its lease would have lapsed.
     Break {
         /// The session
+        #[arg(value_parser = session_number)]
         session: u64,
     },
 }
@@ -87,7 +95,7 @@ fn print(reports: &[nacre::Report]) -> Result<(), Failure> {
             let waits = if lock["state"] == "waits" { text("next_wanted") } else { "-".to_owned() };
             let bytes = format!("{}..{}", text("offset"), text("end"));
             table.row([
-                text("file"),
+                name::shown(&text("file")),
                 text("session"),
                 text("mode"),
                 text("state"),

@@ -20,7 +20,8 @@ pub struct Args {
     objects: Vec<ObjectId>,
     #[command(flatten)]
     fork: ForkArgs,
-    /// Do not mind objects that do not exist, and do away with those on Ceph whose headers are damaged
+    /// Do not mind objects that do not exist, do away with those on Ceph whose headers are damaged, and with the lock
+    /// servers' records
     #[arg(long, short)]
     force: bool,
     /// Remove staged forks only: content of "nacre put" that is under way, whose writers then fail, or that was left
@@ -69,6 +70,14 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
 /// Removes an object, one fork of it, or its staged forks. Returns the number of objects or forks removed.
 async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failure> {
     let object = store.object(id)?;
+    if nacre_daemon::is_lock_ledger(id) && !args.force && !args.staged {
+        let text = format!(
+            "object \"{id}\" of {} has a lock server's records, without which two clients can come to hold the same bytes; \
+             if no server is to grant locks there any more, say --force",
+            store.name()
+        );
+        return Err(Failure::Failed(text));
+    }
     if args.staged {
         if !args.force {
             session::existing(&object).await?;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use nacre::{Durability, Engine, Uri};
-use nacre_daemon::{Daemon, HTTP_ADDRESS_DEFAULT, Indexing, ServerOptions};
+use nacre_daemon::{Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, ServerOptions};
 use nacre_reflect::command::Time;
 use nacre_reflect::server as reflector;
 use nacre_rpc::Address;
@@ -150,7 +150,30 @@ struct Settings {
     daemon: daemon::Settings,
 }
 
+/// The longest stripe of a file: positions in a round of stripes can be counted for 4,096 servers.
+const LOCK_STRIPE_MAX: u64 = 1 << 50;
+
 impl Settings {
+    /// Checks the settings of the role lock, which the daemon is to have or not.
+    fn check_lock(&self, lock: bool) -> Result<(), Failure> {
+        let given = [
+            ("lock-lease", self.lock_lease.is_some()),
+            ("lock-stripe", self.lock_stripe.is_some()),
+            ("lock-table", self.lock_table.is_some()),
+        ];
+        if let Some((name, _)) = given.iter().find(|(_, given)| *given && !lock) {
+            let text = format!("--{name} is for a daemon with the role lock: say --roles store,lock");
+            return Err(Failure::Usage(text));
+        }
+        if self.lock_lease.as_ref().is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease.0)) {
+            return Err(Failure::Usage("--lock-lease is a time from 500ms to 1h".to_owned()));
+        }
+        if self.lock_stripe.is_some_and(|stripe| stripe == 0 || stripe > LOCK_STRIPE_MAX) {
+            return Err(Failure::Usage("--lock-stripe is a size from 1 byte to 1PiB".to_owned()));
+        }
+        Ok(())
+    }
+
     /// Converts the settings to the daemon's options.
     fn options(self, common: &Common) -> Result<ServerOptions, Failure> {
         let has = |role| self.roles.contains(&role) || self.roles.is_empty() && role == Role::Store;
@@ -172,6 +195,7 @@ impl Settings {
             Some(Uri { engine: Engine::Servers(_) | Engine::Rados(_), .. }) => !self.members.is_empty(),
             store => store.is_some(),
         };
+        self.check_lock(lock)?;
         let reflect = match has(Role::Reflect) {
             true => Some(reflect_options(&self.reflect, common)?),
             false if self.reflect.is_empty() => None,

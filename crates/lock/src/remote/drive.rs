@@ -343,7 +343,7 @@ impl Driver {
                     Action::Ended(id, ended) => self.over(id, ended),
                     Action::Lost { server } => {
                         let why = format!(
-                            "its lease at the lock server {} is gone",
+                            "its lease at the lock server {} was not renewed in time, or it was broken there",
                             self.servers.get(server as usize).map_or_else(String::new, Address::to_string)
                         );
                         self.state.lose(why);

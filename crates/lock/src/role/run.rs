@@ -134,17 +134,23 @@ async fn fence(objects: Arc<dyn ObjectStore>, session: SessionId, file: FileName
     loop {
         match raise(&*objects, session, &file).await {
             Ok(()) => {
-                tracing::info!("lock session {session} is fenced at object \"{file}\"");
+                tracing::info!("lock session {session} is fenced at object \"{}\"", shown(&file));
                 return (session, file);
             }
             Err(error) => tracing::error!(
-                "lock session {session} cannot be fenced at object \"{file}\", and what it held stays locked until \
-                 then: {error}"
+                "lock session {session} cannot be fenced at object \"{}\", and what it held stays locked until \
+                 then: {error}",
+                shown(&file)
             ),
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
+}
+
+/// Returns the name of a file as that of its object, in which everything that is not printable is escaped.
+fn shown(file: &FileName) -> String {
+    ObjectId::try_from(&**file).map_or_else(|_| String::new(), |object| object.to_string())
 }
 
 async fn raise(objects: &dyn ObjectStore, session: SessionId, file: &FileName) -> Result<(), StoreError> {

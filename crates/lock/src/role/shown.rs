@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Handle;
+use crate::clock;
 use crate::message::SessionId;
 use crate::server::{Listed, Wait};
 use crate::table::{Mode, RequestKey};
@@ -46,6 +47,8 @@ pub struct Totals {
     pub lease: Duration,
     /// True in the grace period after a restart.
     pub in_grace: bool,
+    /// The time that is left of it.
+    pub grace_left: Duration,
     /// The number of sessions, those that are being fenced included.
     pub sessions: usize,
     /// The number of requests.
@@ -75,6 +78,7 @@ impl Handle {
             epoch: settings.epoch,
             lease: settings.lease,
             in_grace: core.server.in_grace(),
+            grace_left: core.server.grace_left(clock::now()),
             sessions: core.server.sessions(),
             requests,
             waiting,

@@ -28,6 +28,11 @@ impl Server {
         self.grace_until.is_some()
     }
 
+    /// Returns how long the grace period still lasts, zero if it is over.
+    pub fn grace_left(&self, now: Duration) -> Duration {
+        self.grace_until.map_or(Duration::ZERO, |until| until.saturating_sub(now))
+    }
+
     /// Returns whether nothing is granted in a file for now.
     pub(super) fn closed(&self, file: &FileName) -> bool {
         self.grace_until.is_some() || self.remembered.values().any(|files| files.contains(file))
