@@ -19,6 +19,7 @@
 //! # }
 //! ```
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,6 +98,7 @@ impl Store {
     /// `Unsupported` if the servers keep no locks.
     pub async fn locks(&self) -> Result<Vec<Report>, StoreError> {
         let mut all: Vec<Report> = Vec::new();
+        let mut listed: HashMap<String, HashSet<(u64, u64)>> = HashMap::new();
         let mut after = Value::Null;
         loop {
             let pages = self.administer_with("locks", json!({ "after": after }), |_| ()).await?;
@@ -108,7 +110,10 @@ impl Store {
                 }
                 match all.iter_mut().find(|known| known.place == page.place) {
                     None => all.push(page),
-                    Some(known) => merge(&mut known.report, page.report),
+                    Some(known) => {
+                        let listed = listed.entry(known.place.clone()).or_default();
+                        merge(&mut known.report, page.report, listed);
+                    }
                 }
             }
             if next.is_null() {
@@ -159,25 +164,24 @@ impl Store {
     }
 }
 
-/// Adds the requests of a further page to those of the pages before.
-fn merge(known: &mut Value, page: Value) {
+/// Adds the requests of a further page to those of the pages before, without those in `listed`: pages of several servers begin at
+/// the least place of all, so some come twice.
+fn merge(known: &mut Value, page: Value, listed: &mut HashSet<(u64, u64)>) {
     let Value::Object(mut page) = page else { return };
     let Some(Value::Array(more)) = page.remove("locks") else { return };
     if let Some(locks) = known["locks"].as_array_mut() {
-        for lock in more {
-            let is =
-                |other: &Value| other["session"] == lock["session"] && other["request"] == lock["request"];
-            // Pages of several servers begin at the least place of all, so some come twice.
-            if !locks.iter().rev().take(LOOK_BACK).any(is) {
-                locks.push(lock);
-            }
+        if listed.is_empty() {
+            listed.extend(locks.iter().filter_map(name));
         }
+        locks.extend(more.into_iter().filter(|lock| name(lock).is_none_or(|name| listed.insert(name))));
     }
     known["next"] = Value::Null;
 }
 
-/// The number of requests at the end of a listing that are compared with those of the next page.
-const LOOK_BACK: usize = 8192;
+/// Returns the session and the number of a listed request.
+fn name(lock: &Value) -> Option<(u64, u64)> {
+    Some((lock["session"].as_u64()?, lock["request"].as_u64()?))
+}
 
 /// A file whose bytes can be locked.
 #[derive(Clone, Debug)]

@@ -470,7 +470,7 @@ impl Server {
     /// Reports a cycle of sessions that the wait of a request has closed.
     ///
     /// A request waits for those who hold its byte and for those before it in line, who wait for the holders that refuse the
-    /// first of them.
+    /// first of them. A session that waits for itself is reported, too.
     fn report_cycle(&self, key: RequestKey, out: &mut Vec<Output>) {
         let Some(start) = self.requests.get(&key) else { return };
         let mut came_from: HashMap<RequestKey, RequestKey> = HashMap::from([(key, key)]);

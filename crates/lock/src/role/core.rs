@@ -202,6 +202,11 @@ impl Core {
 
     /// Reports a cycle of sessions.
     pub fn note_cycle(&mut self, sessions: &[SessionId]) {
+        if let [session] = sessions {
+            // Tasks of one program may well take turns; whether they do, only the program knows.
+            tracing::debug!("lock session {session} waits for what it holds itself");
+            return;
+        }
         let names: Vec<String> = sessions.iter().map(SessionId::to_string).collect();
         tracing::warn!(
             "lock sessions {} wait for each other in a circle; \"nacre locks break SESSION\" ends one of them",
