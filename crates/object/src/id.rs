@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
 
@@ -33,12 +34,20 @@ fn escape(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $what:literal, $range:expr) => {
         $(#[$doc])*
-        #[derive(Clone, Eq, Hash)]
+        #[derive(Clone)]
         pub struct $name(Bytes);
 
         impl PartialEq for $name {
             fn eq(&self, other: &Self) -> bool {
                 self.0.len() == other.0.len() && self.cmp(other) == Ordering::Equal
+            }
+        }
+
+        impl Eq for $name {}
+
+        impl Hash for $name {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                self.0.hash(state);
             }
         }
 

@@ -182,10 +182,11 @@ fn failure(error: ClassError) -> Failure {
 }
 
 fn tell_version(session: &Session, class: &str, version: u64) -> Result<(), Failure> {
-    Ok(match session.json {
-        true => output::line(&json!({ "class": class, "version": version }).to_string())?,
-        false => output::line(&version.to_string())?,
-    })
+    let line = match session.json {
+        true => json!({ "class": class, "version": version }).to_string(),
+        false => version.to_string(),
+    };
+    Ok(output::line(&line)?)
 }
 
 fn class_name(file: &Path, name: Option<String>) -> Result<String, Failure> {
