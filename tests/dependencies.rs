@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Programs of Debian's essential packages, and those that building with Cargo requires anyway.
-const GIVEN: &[&str] = &["bash", "cp", "du", "grep", "rm", "sh"];
+const GIVEN: &[&str] = &["bash", "cp", "du", "env", "grep", "rm", "sh"];
 
 /// Calls whose first argument is the name of a program.
 const CALLS: &[&str] = &["Command::new(", "self.batch("];
