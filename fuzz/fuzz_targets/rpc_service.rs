@@ -120,7 +120,8 @@ fuzz_target!(|bytes: &[u8]| {
     let Address::Unix(path) = &server.addresses()[0] else { unreachable!("it listens on a Unix socket") };
     let mut stream = UnixStream::connect(path).expect("the server is there");
     // The first byte chooses the version.
-    let (version, frames) = bytes.split_first().map_or((3, bytes), |(byte, rest)| (u16::from(byte % 3) + 1, rest));
+    let (version, frames) =
+        bytes.split_first().map_or((3, bytes), |(byte, rest)| (u16::from(byte % 3) + 1, rest));
     stream.write_all(&hello(version, 0)).expect("a hello fits into the socket");
     stream.read_exact(&mut [0; HELLO_BYTES]).expect("the server answers");
     let mut sending = stream.try_clone().expect("a second handle");
