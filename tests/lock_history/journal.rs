@@ -1,4 +1,4 @@
-//! What clients write down of the locks that they had, and the rules that it must keep.
+//! The journals that clients keep of their locks, and the rules that these must obey.
 //!
 //! A client counts a lock as held from the moment when it knew of the grant until the last moment at which its own check of
 //! the lease passed. Times are those of `CLOCK_BOOTTIME`, which all processes of a machine share.
@@ -102,10 +102,10 @@ struct Held {
     from: u64,
     /// The last time at which the client could rely on it.
     until: u64,
-    /// What it wrote last and may be there: the last acknowledged value, and all later ones that were not refused.
+    /// The values that may be there after its last write: the last acknowledged one, and all later ones that were not refused.
     acknowledged: Option<u64>,
     doubtful: Vec<u64>,
-    /// What it read, and what it had written before that.
+    /// The cells that it read, and the value that it had written before that.
     reads: Vec<(u64, Option<u64>, Vec<u64>)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a call of a method costs over the same operation made natively, on a store in memory, on one thread.
+//! The cost of a call of a method over the same operation made natively, on a store in memory, on one thread.
 //!
 //! ```text
 //! cargo run --release -p nacre-class --example overhead

@@ -1,4 +1,4 @@
-//! What one call may use.
+//! The bounds of a call.
 
 use std::time::Duration;
 

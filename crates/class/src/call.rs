@@ -35,7 +35,7 @@ const READ_BYTES_MAX: u64 = REPLY_BYTES_MAX as u64 / 2;
 /// The bytes that a read of bytes fetches at least, so that small reads side by side are one.
 const READ_AHEAD_BYTES: u64 = 4096;
 
-/// Why an operation on the object failed.
+/// The reason for which an operation on the object failed.
 #[derive(Debug)]
 pub(crate) enum Failed {
     /// It failed with an error number and a text.
@@ -50,7 +50,7 @@ impl From<Errno> for Failed {
     }
 }
 
-/// What is known of an object, all at one version.
+/// The knowledge of an object, all at one version.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     /// Version and existence, once something was read.
@@ -67,13 +67,13 @@ pub(crate) struct Call {
     pub missing: Option<Option<Read>>,
     /// The answers that were used, in order of first use, as positions in the view.
     pub used: Vec<usize>,
-    /// Where to look first for the next answer: answers are used in the order in which they were asked for.
+    /// The position at which the search for the next answer begins: answers are used in the order in which they were asked for.
     cursor: usize,
     pub writes: Vec<Write>,
     payload: usize,
     extents: usize,
     wrote_bytes: bool,
-    /// Whether the object exists after the changes so far, if the call has changed that.
+    /// True if the object exists after the changes so far; `None` if the call has not changed that.
     exists_now: Option<bool>,
     /// False while a method runs that is declared not to write.
     pub writable: bool,

@@ -23,7 +23,7 @@ pub struct Method {
     pub name: String,
     /// False if the class declares that the method changes nothing; changes then fail with EROFS.
     pub writes: bool,
-    /// What it does, in the class's words.
+    /// A description, in the class's words.
     pub about: String,
     /// Its input, in the class's words.
     pub input: String,
@@ -42,7 +42,7 @@ pub struct Class {
     pub text: Bytes,
     /// The methods that it declares.
     pub methods: Vec<Method>,
-    /// What a call of it may use.
+    /// The bounds of a call of it.
     pub bounds: Bounds,
     /// A number that no other class of this process has, by which machines know what they have compiled.
     id: u64,

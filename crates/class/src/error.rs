@@ -1,4 +1,4 @@
-//! Why a call, or a change of the classes, failed.
+//! Errors of calls and of changes of the classes.
 
 use bytes::Bytes;
 use nacre_object::{ObjectId, StoreError};
@@ -20,7 +20,7 @@ pub enum CallError {
         method: String,
         /// The positive error number.
         errno: Errno,
-        /// What else there is to say.
+        /// Further details.
         failure: Box<Failure>,
     },
     /// The method exceeded one of its bounds. Nothing was changed.
@@ -76,9 +76,9 @@ pub enum CallError {
 pub struct Failure {
     /// The message.
     pub message: String,
-    /// What it had written to its output.
+    /// The output that it had written.
     pub output: Bytes,
-    /// What it had logged.
+    /// The lines that it had logged.
     pub log: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ pub enum ClassError {
     Refused {
         /// The class.
         name: String,
-        /// What is wrong with it.
+        /// The defect.
         reason: String,
     },
     /// There is no such class, or no such version of it.
@@ -115,7 +115,7 @@ pub enum ClassError {
         /// The version, if one was asked for.
         version: Option<u64>,
     },
-    /// Somebody else changed the class at the same time. Nothing was changed.
+    /// The class was changed by another client at the same time. Nothing was changed.
     #[error("class \"{name}\" was changed by somebody else meanwhile; look at it and try again")]
     Conflict {
         /// The class.

@@ -9,7 +9,7 @@ const CAPTURES_MAX: usize = 32;
 const DEPTH_MAX: u32 = 200;
 const ESCAPE: u8 = b'%';
 
-/// Why a match ended without an answer.
+/// The reason for which a match ended without an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PatternError {
     /// The pattern is wrong, or too complex.

@@ -36,7 +36,7 @@ pub struct Record {
     pub text: Vec<u8>,
     /// The methods.
     pub methods: Vec<Method>,
-    /// What a call may use.
+    /// The bounds of a call.
     pub bounds: Bounds,
     /// True if this version removed the class.
     pub removed: bool,
@@ -46,7 +46,7 @@ pub struct Record {
     pub made_s: u64,
 }
 
-/// Where classes are kept.
+/// The place where classes are kept.
 pub trait Registry: Send + Sync {
     /// Returns the classes that are current.
     fn catalogue(&self) -> BoxFuture<'_, Result<Arc<Catalogue>, StoreError>>;

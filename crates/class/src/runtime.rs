@@ -102,7 +102,7 @@ struct Turn {
     lock: futures::lock::Mutex<()>,
 }
 
-/// What runs methods: machines, and what it has learned of the methods' reads.
+/// A runner of methods: machines, and the reads that methods are known to make.
 pub struct Runtime {
     machines: Machines,
     habits: Box<[Mutex<HashMap<u64, Habit>>]>,
@@ -317,11 +317,11 @@ impl Drop for Waiting<'_> {
 enum Attempt {
     /// It took effect, and used these answers.
     Done(Called, Vec<Read>),
-    /// Somebody else changed the object, and these answers will be needed again.
+    /// The object was changed by another client, and these answers will be needed again.
     Conflict(Vec<Read>),
 }
 
-/// What one attempt has read.
+/// The reads of one attempt.
 #[derive(Default)]
 struct Fetched {
     reads: u64,

@@ -33,7 +33,7 @@ pub struct Step {
     pub method: String,
     /// The input.
     pub input: Bytes,
-    /// What is to come of it.
+    /// The expected outcome.
     pub expected: Expected,
 }
 

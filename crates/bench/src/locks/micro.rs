@@ -1,4 +1,4 @@
-//! What patterns alone cost, in this process and without a server.
+//! The cost of patterns alone, in this process and without a server.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What a Lua state and Rust share: the account of instructions and memory, the call under way, and the errors on their way.
+//! The state that Lua and Rust share: the account of instructions and memory, the call under way, and the errors on their way.
 //!
 //! Everything here is reached through shared references and cells, because the allocator and the hook are called from
 //! within Lua while a native function may hold a reference too.
@@ -27,7 +27,7 @@ const HUGE_BYTES: usize = 1 << 20;
 /// The alignment that Lua expects of its allocator.
 const ALIGNMENT: usize = 16;
 
-/// Why a call cannot go on. No script can catch it.
+/// The reason for which a call cannot go on. No script can catch it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fatal {
     /// A bound is exceeded.

@@ -16,7 +16,7 @@ use crate::call::Call;
 use crate::catalogue::Class;
 use crate::errno::{self, Errno};
 
-/// Why a native function failed.
+/// The reason for which a native function failed.
 #[derive(Debug)]
 pub(crate) enum Raise {
     /// A failed operation: uncaught, the call's result is the error number.

@@ -1,4 +1,4 @@
-//! What the tests share: a store in memory, and calls of a text as a class.
+//! Shared parts of the tests: a store in memory, and calls of a text as a class.
 #![allow(dead_code)]
 
 use std::sync::Arc;
