@@ -1,8 +1,8 @@
 //! The role `lock` of a daemon: a lock server with network, time, and a store for its records and fences.
 //!
 //! Calls are handled on the threads of the connections, under one lock. A thread of the role's own lets leases lapse,
-//! makes records durable, and raises fences. What the server says after a record is told when the record is durable:
-//! all that has gathered meanwhile is written together.
+//! makes records durable, and raises fences. A reply that relies on a record is told when the record is durable; all
+//! records that have gathered meanwhile are written together, and nothing else waits for them.
 
 mod core;
 mod ledger;

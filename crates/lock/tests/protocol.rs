@@ -74,7 +74,7 @@ impl Cluster {
             server.handle(Duration::ZERO, SessionId(client as u64), id, order.call.clone(), &mut out);
             self.calls.push((client, order));
             for output in out {
-                let Output::Reply { call, reply } = output else { continue };
+                let Output::Reply { call, reply, .. } = output else { continue };
                 self.reply(call, reply);
             }
         }

@@ -275,6 +275,70 @@ async fn records_that_cannot_be_written_at_once_are_written_whole_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_store_takes_no_session_and_holds_up_only_what_needs_a_record() {
+    let lease = Duration::from_secs(1);
+    let store = Arc::<Flaky>::default();
+    let mut host = Daemon::on(store.clone(), Arc::default(), lease, 0, 1);
+    let (reader, writer, asker) = (host.session().await, host.session().await, host.session().await);
+    let reads = reader.lock(b"r", &whole(Mode::Shared)).await.unwrap();
+    let writes = writer.lock(b"w", &Request::new(0..10, Mode::Exclusive)).await.unwrap();
+    let known = asker.lock(b"r", &whole(Mode::Shared)).await.unwrap();
+    store.fails.store(true, Ordering::SeqCst);
+    let asks = tokio::spawn({
+        let asker = asker.clone();
+        async move { asker.lock(b"new", &whole(Mode::Exclusive)).await }
+    });
+    // Several leases, by the number of renewals at the server, and several attempts to write.
+    let calls = || host.role.as_ref().unwrap().handle().totals().calls;
+    let (begun, before) = (Instant::now(), calls());
+    while store.failed.load(Ordering::SeqCst) < 3 || begun.elapsed() < 3 * lease || calls() < before + 9 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(begun.elapsed() < 60 * lease, "nobody renews");
+        for lock in [&reads, &writes, &known] {
+            lock.check().unwrap();
+        }
+    }
+    assert!(!asks.is_finished(), "its use of the file is on no record");
+    // What needs no record goes on: shared locks, files on record, refusals, releases.
+    let more = writer.lock(b"w", &Request::new(10..20, Mode::Exclusive)).await.unwrap();
+    let again = asker.lock(b"r", &whole(Mode::Shared)).await.unwrap();
+    let refused = reader.lock(b"new", &whole(Mode::Exclusive).without_wait()).await;
+    assert_eq!(refused.err(), Some(LockError::WouldWait), "the lock is the asker's, who is not told yet");
+    for lock in [more, again, reads] {
+        lock.release().await.unwrap();
+    }
+    store.fails.store(false, Ordering::SeqCst);
+    asks.await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(host.role.as_ref().unwrap().handle().totals().fences, 0);
+    host.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_oldest_session_at_a_file_with_too_many_fenced_ones_is_told_that_it_is_lost() {
+    let host = Daemon::alone();
+    let (old, other) = (host.session().await, host.session().await);
+    let held = old.lock(b"f", &Request::new(0..10, Mode::Exclusive)).await.unwrap();
+    other.lock(b"g", &Request::new(0..10, Mode::Exclusive)).await.unwrap().release().await.unwrap();
+    // As many younger ones as the object keeps singly, fenced by others; then one more by the server.
+    let fence = |session| {
+        let write = nacre_object::Write::FenceSession { session };
+        let fenced = host.store.apply(&"f".parse().unwrap(), Transaction::new().change(write));
+        nacre_object::testkit::block_on(fenced).unwrap();
+    };
+    (0..1024).for_each(|index| fence(1000 + index));
+    let younger = host.session().await;
+    let lost = younger.lock(b"f", &Request::new(20..30, Mode::Exclusive)).await.unwrap();
+    let handle = host.role.as_ref().unwrap().handle();
+    assert!(handle.break_session(nacre_lock::message::SessionId(younger.number())));
+    lost.checker().lost().await;
+    // Nobody has fenced it, but the store refuses it.
+    let error = held.checker().lost().await;
+    assert!(matches!(error, LockError::Lost { session, .. } if session == old.number()), "{error}");
+    let refused = other.lock(b"f", &Request::new(40..50, Mode::Exclusive)).await.err().unwrap();
+    assert!(matches!(refused, LockError::Lost { .. }), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attempts_at_a_server_that_is_away_are_forgotten() {
     let (mut near, mut far) = {
         let store = Arc::<MemoryStore>::default();
