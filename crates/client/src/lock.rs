@@ -221,7 +221,8 @@ impl File {
         self.lock_if_had(Request::new(bytes, mode).without_wait()).await
     }
 
-    /// Locks bytes, and waits at most for some time for those that others hold; `None` if they still hold some then.
+    /// Locks bytes, and waits at most for some time for those that others hold; `None` if they still hold some then, or a lock
+    /// server was started again and still waits for what its former clients hold.
     ///
     /// # Errors
     ///

@@ -22,6 +22,7 @@
 
 mod administration;
 mod fullness;
+mod guard;
 mod kept;
 mod lock;
 mod lock_cycles;
@@ -47,6 +48,7 @@ use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
 use nacre_status::{ListenError, Listener, Part};
 
 use crate::administration::Administration;
+use crate::guard::Guarded;
 use crate::kept::{Kept, NoObjects};
 pub use crate::lock::is_lock_ledger;
 use crate::lock_cycles::CycleWatch;
@@ -143,8 +145,9 @@ impl Daemon {
             self.lock_cycles = Some(CycleWatch::start(members, servers, lock.clone())?);
         }
         let administration = Administration { store: self.store.clone(), lock };
+        let ledger = self.lock.as_ref().map(|_| lock::ledger(&membership)).transpose()?;
         let objects: Arc<dyn ObjectStore> = match &self.store {
-            Some(store) => Arc::new(store.clone()),
+            Some(store) => Arc::new(Guarded { store: store.clone(), ledger }),
             None => Arc::new(NoObjects),
         };
         let requests = self.requests.clone();

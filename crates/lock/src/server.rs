@@ -103,6 +103,13 @@ pub enum Record {
         /// The session.
         session: SessionId,
     },
+    /// The store refuses all sessions below this one at a file.
+    Floor {
+        /// The file.
+        file: FileName,
+        /// The first session that is not refused.
+        floor: SessionId,
+    },
 }
 
 /// A lock server. Times are durations since any one moment, and never go backwards.

@@ -50,6 +50,7 @@ impl Daemon {
             indexing: Default::default(),
             records,
             ledger: format!("ledger-{server}").parse().unwrap(),
+            volatile: false,
             objects: store.clone(),
         };
         let role = LockRole::start(options).unwrap();
@@ -215,6 +216,47 @@ async fn numbers_of_sessions_are_never_given_twice() {
     }
 }
 
+#[test]
+fn a_server_whose_store_is_gone_with_it_gives_no_number_again() {
+    let start = || {
+        let store = Arc::<MemoryStore>::default();
+        LockRole::start(Options {
+            stripe: Stripe { bytes: 4096, servers: 1, server: 0 },
+            lease: LEASE,
+            indexing: Default::default(),
+            records: store.clone(),
+            ledger: "ledger".parse().unwrap(),
+            volatile: true,
+            objects: store,
+        })
+    };
+    let serve = |role: &LockRole| {
+        Server::start(ServeOptions {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            open: true,
+            services: Services::new().with(role.service()),
+            ..Default::default()
+        })
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut last = (0, 0);
+    for _ in 0..2 {
+        let role = start().unwrap();
+        let server = serve(&role).unwrap();
+        let epoch = role.handle().totals().epoch;
+        for _ in 0..3 {
+            let begun = Session::begin(vec![server.addresses()[0].clone()], LinkOptions::default());
+            let number = runtime.block_on(begun).unwrap().number();
+            assert!((epoch, number) > last && number > last.1, "{number} after {last:?}");
+            // Numbers of JSON are exact up to there.
+            assert!(number.max(epoch) < 1 << 53);
+            last = (epoch, number);
+        }
+        server.stop();
+        role.stop();
+    }
+}
+
 /// A store whose changes fail for a while.
 #[derive(Default)]
 struct Flaky {
@@ -315,7 +357,7 @@ async fn a_full_store_takes_no_session_and_holds_up_only_what_needs_a_record() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_oldest_session_at_a_file_with_too_many_fenced_ones_is_told_that_it_is_lost() {
-    let host = Daemon::alone();
+    let mut host = Daemon::alone();
     let (old, other) = (host.session().await, host.session().await);
     let held = old.lock(b"f", &Request::new(0..10, Mode::Exclusive)).await.unwrap();
     other.lock(b"g", &Request::new(0..10, Mode::Exclusive)).await.unwrap().release().await.unwrap();
@@ -336,6 +378,15 @@ async fn the_oldest_session_at_a_file_with_too_many_fenced_ones_is_told_that_it_
     assert!(matches!(error, LockError::Lost { session, .. } if session == old.number()), "{error}");
     let refused = other.lock(b"f", &Request::new(40..50, Mode::Exclusive)).await.err().unwrap();
     assert!(matches!(refused, LockError::Lost { .. }), "{refused}");
+    // A successor knows that too.
+    host.stop();
+    let host = Daemon::start(host.store.clone(), LEASE, 0, 1);
+    let link = link(&host);
+    let mut events = attach(&link, old.number(), 1).await.unwrap();
+    assert_eq!(call(&link, 1, Call::Open).await.unwrap(), None, "told when the epoch is on record");
+    assert!(matches!(event(&mut events).await.1, Reply::Open { epoch: 2, .. }));
+    let refused = call(&link, 2, acquire(1)).await.unwrap();
+    assert_eq!(refused, Some(Reply::Refused(Refusal::Lapsed)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -472,7 +472,8 @@ fn a_session_that_the_store_shuts_out_of_a_file_is_lost_and_not_granted_what_it_
     trial.call(B, lock(1, "g", Mode::Exclusive, 0, 10));
     let mut out = Vec::new();
     trial.server.set_floor(&"f".into(), C, &mut out);
-    assert_eq!(out, [raised(A, "f")], "it could write the file, and the other one could not");
+    let floor = Output::Record(Record::Floor { file: "f".into(), floor: C });
+    assert_eq!(out, [raised(A, "f"), floor], "it could write the file, and the other one could not");
     let answer = |trial: &mut Trial, session, call| replies(&trial.call(session, call)).into_values().next();
     assert_eq!(answer(&mut trial, A, Call::Renew), Some(Reply::Refused(Refusal::Lapsed)));
     let reads = answer(&mut trial, B, lock(2, "f", Mode::Shared, 20, 30)).unwrap();

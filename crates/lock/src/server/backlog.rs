@@ -92,7 +92,7 @@ impl Backlog {
                 _ = self.uses.insert((*session, file.clone()), self.made);
             }
             Record::Left { file, .. } => _ = self.left.insert(file.clone(), self.made),
-            Record::Gone { .. } => {}
+            Record::Gone { .. } | Record::Floor { .. } => {}
         }
         self.records.push(record);
     }

@@ -72,7 +72,11 @@ impl Server {
         let (mode, file) = (asked.mode, asked.file.clone());
         let holds = asked.pattern.bounds().is_some_and(|bounds| bounds.offset < below);
         let recorded = |found: &super::Session| found.recorded.contains(&file);
-        if mode == Mode::Exclusive && holds && !self.sessions.get(&session).is_some_and(recorded) {
+        let shut_out = self.is_shut_out(session, &file, mode);
+        if mode == Mode::Exclusive
+            && holds
+            && (shut_out || !self.sessions.get(&session).is_some_and(recorded))
+        {
             return Err(Refusal::Lapsed);
         }
         let key = match self.key(session, number) {

@@ -124,12 +124,21 @@ impl Server {
         for session in lost {
             self.lapse(session, true, out);
         }
-        // A floor is of no use any more when all sessions below it are gone.
+        // A floor is of no use any more when all sessions below it are gone; after a restart they may come back yet.
         let oldest = self.sessions.keys().min().copied();
-        self.floors.retain(|_, floor| oldest.is_some_and(|oldest| oldest < *floor));
-        if oldest.is_some_and(|oldest| oldest < floor) {
-            self.floors.insert(file.clone(), floor);
+        if self.grace_until.is_none() {
+            self.floors.retain(|_, floor| oldest.is_some_and(|oldest| oldest < *floor));
         }
+        let known = self.floors.get(file).is_some_and(|known| *known >= floor);
+        if !known && oldest.is_some_and(|oldest| oldest < floor) {
+            self.floors.insert(file.clone(), floor);
+            out.push(Output::Record(Record::Floor { file: file.clone(), floor }));
+        }
+    }
+
+    /// Takes over what a predecessor knew of the sessions that the store refuses.
+    pub fn remember_floors(&mut self, floors: impl IntoIterator<Item = (FileName, SessionId)>) {
+        self.floors.extend(floors);
     }
 
     /// Returns whether the store refuses the session's writes of a file.
