@@ -24,6 +24,7 @@ pub struct Store {
     /// The longest time for which a transfer that has begun waits for servers that are away.
     pub(crate) patience: Duration,
     pub(crate) locks: Arc<crate::lock::Sessions>,
+    pub(crate) classes: crate::class::Shared,
 }
 
 impl Store {
@@ -48,13 +49,15 @@ impl Store {
             }
             _ => Duration::ZERO,
         };
-        Ok(Store { objects: opened.objects(), opened, name: name.into(), patience, locks: Arc::default() })
+        let (locks, classes) = (Arc::default(), Arc::default());
+        Ok(Store { objects: opened.objects(), opened, name: name.into(), patience, locks, classes })
     }
 
     /// Creates a handle on an engine of the caller's own, with a name for it in messages.
     pub fn from_engine(engine: Arc<dyn ObjectStore>, name: &str) -> Store {
         let (objects, opened) = (engine.clone(), Opened::Other(engine));
-        Store { objects, opened, name: name.into(), patience: Duration::ZERO, locks: Arc::default() }
+        let (locks, classes) = (Arc::default(), Arc::default());
+        Store { objects, opened, name: name.into(), patience: Duration::ZERO, locks, classes }
     }
 
     /// Connects to the servers now, where there are any, instead of when they are first needed. Fails if none of
