@@ -9,6 +9,6 @@ mod wire;
 
 pub use client::call;
 pub use service::{ClassConnection, ClassService, Counts, Options, Runner};
-pub use wire::{CALL, CALLED, CLASS, FAILED};
 #[doc(hidden)]
-pub use wire::{Reply, get_call, get_reply, put_call};
+pub use wire::fuzz;
+pub use wire::{CALL, CALLED, CLASS, FAILED};

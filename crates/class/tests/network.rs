@@ -283,3 +283,16 @@ async fn a_call_whose_caller_is_gone_gives_its_thread_back() {
     assert_eq!(make(&link, &object, "add", "").await.unwrap().output, "1");
     assert!(begun.elapsed() < 8 * wall, "{:?}", begun.elapsed());
 }
+
+#[test]
+fn messages_are_decoded_as_they_were_encoded() {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    let mut random = StdRng::seed_from_u64(5);
+    for _ in 0..200_000 {
+        let bytes: Vec<u8> = (0..random.random_range(0..40))
+            .map(|_| if random.random_bool(0.7) { random.random_range(0..6) } else { random.random() })
+            .collect();
+        nacre_class::network::fuzz(&bytes);
+    }
+}

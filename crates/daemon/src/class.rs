@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt, ready};
 use nacre_class::network::{Counts, Options, Runner};
-use nacre_object::pace::Paced;
 use nacre_object::StoreError;
+use nacre_object::pace::Paced;
 use nacre_remote::Membership;
 use nacre_status::{Collector, DescriptorEncoder, Encoder, Metrics, Part, Section};
 

@@ -208,3 +208,35 @@ pub fn get_reply(kind: Kind, body: &Bytes, request: &Request<'_>) -> Result<Repl
         _ => Err(WireError::Malformed("a message that is no reply to a call of a method")),
     }
 }
+
+/// Decodes bytes as each kind of message, and compares with the message that it makes when it is encoded again.
+pub fn fuzz(bytes: &[u8]) {
+    let body = Bytes::copy_from_slice(bytes);
+    let again = |write: &dyn Fn(&mut Outbox) -> Result<(), StoreError>| {
+        let (mut outbox, mut written) = (Outbox::default(), bytes::BytesMut::new());
+        // What was decoded is no longer than what it was decoded from.
+        write(&mut outbox).expect("a message that fits");
+        outbox.copy_to(&mut written);
+        nacre_rpc::frame::take(&mut written).expect("a frame").expect("a whole frame")
+    };
+    if let Ok(received) = get_call(&body) {
+        let frame = again(&|outbox| put_call(outbox, 1, &received.request()));
+        assert_eq!(get_call(&frame.body).as_ref(), Ok(&received));
+    }
+    let object = ObjectId::try_from("object").expect("a name");
+    let request = Request::new(&object, "class", "method");
+    for kind in [CALLED, FAILED] {
+        let Ok(reply) = get_reply(kind, &body, &request) else { continue };
+        let frame = again(&|outbox| {
+            put_reply(
+                outbox,
+                1,
+                match reply.clone() {
+                    Reply::Called(called) => Ok(called),
+                    Reply::Failed(failed) => Err(failed),
+                },
+            )
+        });
+        assert_eq!(get_reply(kind, &frame.body, &request), Ok(reply));
+    }
+}
