@@ -53,13 +53,15 @@ impl Caller for AtServers {
 }
 
 impl Store {
-    /// Returns the classes of the store. Their methods run at the servers of a store that has servers, and in this process
-    /// otherwise.
+    /// Returns the classes of the store. Their methods run at the servers of a store that has servers; and in this process
+    /// if it has none, or the handle acts for a session ([`Store::for_session`]) or under a lock.
     pub fn classes(&self) -> &Classes {
         self.classes.get_or_init(|| {
             let classes = Classes::new(self.objects.clone());
             match &self.opened {
-                Opened::Remote(remote) => classes.called_by(Box::new(AtServers(remote.clone()))),
+                Opened::Remote(remote) if !self.calls_here => {
+                    classes.called_by(Box::new(AtServers(remote.clone())))
+                }
                 _ => classes,
             }
         })

@@ -25,6 +25,8 @@ pub struct Store {
     pub(crate) patience: Duration,
     pub(crate) locks: Arc<crate::lock::Sessions>,
     pub(crate) classes: crate::class::Shared,
+    /// True if methods run in this process even where there are servers, because the handle guards what they change.
+    pub(crate) calls_here: bool,
 }
 
 impl Store {
@@ -50,14 +52,16 @@ impl Store {
             _ => Duration::ZERO,
         };
         let (locks, classes) = (Arc::default(), Arc::default());
-        Ok(Store { objects: opened.objects(), opened, name: name.into(), patience, locks, classes })
+        let objects = opened.objects();
+        Ok(Store { objects, opened, name: name.into(), patience, locks, classes, calls_here: false })
     }
 
     /// Creates a handle on an engine of the caller's own, with a name for it in messages.
     pub fn from_engine(engine: Arc<dyn ObjectStore>, name: &str) -> Store {
         let (objects, opened) = (engine.clone(), Opened::Other(engine));
         let (locks, classes) = (Arc::default(), Arc::default());
-        Store { objects, opened, name: name.into(), patience: Duration::ZERO, locks, classes }
+        let (name, patience) = (name.into(), Duration::ZERO);
+        Store { objects, opened, name, patience, locks, classes, calls_here: true }
     }
 
     /// Connects to the servers now, where there are any, instead of when they are first needed. Fails if none of
