@@ -49,6 +49,7 @@
 
 mod administration;
 mod blocking;
+pub mod class;
 mod engine;
 pub mod lock;
 mod lock_members;

@@ -325,6 +325,7 @@ impl Lock {
     pub fn store(&self) -> Store {
         let store = self.store.for_session(self.token());
         let (inner, checker) = (store.objects.clone(), self.lock.checker());
+        // Nobody has seen the classes of the handle below, so they are made with these objects.
         Store { objects: Arc::new(UnderLock { inner, checker }), ..store }
     }
 

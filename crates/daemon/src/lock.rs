@@ -75,8 +75,8 @@ pub(crate) fn ledger(membership: &Membership) -> Result<ObjectId, StoreError> {
     Err(StoreError::new(ErrorKind::Invalid, "no name of an object is this member's"))
 }
 
-/// Returns the store whose objects are fenced: this member's, and those of the other members behind their addresses.
-fn objects(
+/// Returns all objects of a store: this member's, and those of the other members behind their addresses.
+pub(crate) fn objects(
     options: &ServerOptions,
     membership: &Membership,
     kept: &Kept,
