@@ -29,6 +29,7 @@ pub mod disk;
 mod engine;
 mod extent_map;
 mod fences;
+mod fetch;
 mod footprint;
 #[cfg(feature = "sim")]
 pub mod fuzz;
