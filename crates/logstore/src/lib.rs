@@ -28,6 +28,7 @@ mod codec;
 pub mod disk;
 mod engine;
 mod extent_map;
+mod extent_tree;
 mod fences;
 mod fetch;
 mod footprint;

@@ -73,10 +73,9 @@ impl Node {
     /// Returns the greatest version in a range.
     pub fn region_version(&self, fork: &Fork, range: ByteRange) -> u64 {
         let Some(fork) = self.forks.get(fork) else { return self.floor };
-        let entries = fork.map.overlapping(range.offset, range.end());
         // A range without bytes holds none of the fork's.
         let base = if range.len > 0 { fork.base } else { 0 };
-        entries.map(Entry::version).max().unwrap_or(0).max(base).max(self.floor)
+        fork.map.newest(range.offset, range.end()).max(base).max(self.floor)
     }
 
     /// Plans the reading of a range, with at most `data_bytes_max` bytes of data.
@@ -102,10 +101,10 @@ impl Node {
         let mut at = range.offset;
         let extents = &mut plan.read.extents;
         for entry in fork.map.overlapping(range.offset, end) {
-            version = version.max(entry.version());
             if cut.is_some_and(|cut| entry.start().max(range.offset) >= cut) {
-                continue;
+                break;
             }
+            version = version.max(entry.version());
             let piece = entry.clip(range.offset, cut.unwrap_or(end));
             if least > 0 && piece.start() > at {
                 coalesce(extents, hole(at, piece.start(), least));
@@ -120,7 +119,7 @@ impl Node {
             if extents.len() > EXTENTS_PER_READ_MAX {
                 cut = Some(extents[EXTENTS_PER_READ_MAX].range.offset);
                 extents.truncate(EXTENTS_PER_READ_MAX);
-                continue;
+                break;
             }
             at = piece.end();
             if kind == ExtentKind::Data && data_bytes_max.is_some() {
@@ -135,7 +134,9 @@ impl Node {
                 extents.truncate(EXTENTS_PER_READ_MAX);
             }
         }
-        plan.read.version = version;
+        // What the answer does not cover counts too.
+        let rest = cut.map_or(0, |cut| fork.map.newest(cut, end));
+        plan.read.version = version.max(rest);
         plan.read.size = fork.size;
         plan.read.next = cut;
         if data_bytes_max.is_some() {
