@@ -22,7 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use hashbrown::HashMap;
 use nacre_object::limit::{PAGE_ENTRIES_MAX, REPLY_BYTES_MAX};
 use nacre_object::once;
 use nacre_object::window::{Recall, Window};
@@ -38,17 +37,16 @@ use crate::fetch::Fetches;
 use crate::footprint::Footprint;
 use crate::log::{Committer, Log, Purpose, Refused};
 use crate::maintenance::Maintenance;
+use crate::name::Name;
 use crate::node::Node;
 use crate::readers::Readers;
 use crate::record::{self, Effect, Repeatable};
 use crate::segment::SegmentTable;
+use crate::shard::Shard;
 use crate::space::{Space, Wanted};
 use crate::sync::{Mutex, RwLock};
 
 const SHARDS: usize = 64;
-
-/// A part of the objects: those whose ids have hashes in one class.
-pub type Shard = HashMap<ObjectId, Box<Node>, foldhash::fast::FixedState>;
 
 /// A store.
 pub struct Engine {
@@ -62,7 +60,7 @@ pub struct Engine {
     pub(crate) table: SegmentTable,
     pub(crate) shards: Vec<Mutex<Shard>>,
     /// The objects that exist, in order.
-    pub(crate) names: RwLock<BTreeSet<ObjectId>>,
+    pub(crate) names: RwLock<BTreeSet<Name>>,
     pub(crate) maintenance: Maintenance,
     pub(crate) space: Space,
     pub(crate) readers: Readers,
@@ -128,7 +126,7 @@ impl Engine {
             persistent,
             log: Arc::new(log),
             table,
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::with_hasher(hasher.clone()))).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
             names: RwLock::default(),
             maintenance: Maintenance::default(),
             space,
@@ -193,7 +191,7 @@ impl Engine {
         let mut absent = None;
         let node = match shard.get_mut(&work.object) {
             Some(node) => node,
-            None => absent.insert(Box::<Node>::default()),
+            None => absent.insert(Node::default()),
         };
         let gate = node.gate;
         if let Some(outcome) = self.recall(work)? {
@@ -253,17 +251,21 @@ impl Engine {
         if let Some(once) = &work.once {
             self.window.lock().insert(appended.tokens, &once.token, version, existed);
         }
-        if existed != node.exists {
-            let mut names = self.names.write();
-            if node.exists {
-                names.insert(owned(&work.object));
-            } else {
-                names.remove(&work.object);
-            }
-        }
+        let exists = node.exists;
         if let Some(node) = absent {
-            grown += Footprint::of_object(&work.object);
-            shard.insert(owned(&work.object), node);
+            grown += Footprint::of_object(work.object.as_bytes());
+            shard.insert(&work.object, node);
+        }
+        if existed != exists {
+            let mut names = self.names.write();
+            match shard.name(&work.object) {
+                Some(name) if exists => {
+                    names.insert(name.clone());
+                }
+                _ => {
+                    names.remove(work.object.as_bytes());
+                }
+            }
         }
         drop(shard);
         self.space.index.add(grown);
@@ -341,9 +343,11 @@ impl Engine {
     /// Lists objects that exist. See [`nacre_object::ObjectStore::list`].
     pub fn list(self: &Arc<Self>, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let from = after.map_or(Unbounded, Excluded);
+        let from = after.map_or(Unbounded, |after| Excluded(after.as_bytes()));
         let limit = limit.min(PAGE_ENTRIES_MAX);
-        let page = self.names.read().range::<ObjectId, _>((from, Unbounded)).take(limit).cloned().collect();
+        let names = self.names.read();
+        let page = names.range::<[u8], _>((from, Unbounded)).take(limit).map(Name::to_id).collect();
+        drop(names);
         let gate = self.log.last_batch();
         if self.log.is_acked(gate) {
             return Reply::ready(Ok(page));

@@ -59,10 +59,15 @@ pub struct Entry {
     chunk_len_less_one: u16,
     skip: u16,
     len_less_one: u16,
+    kind: Kind,
 }
 
-/// The segment number that marks a hole. No segment has this number.
-const HOLE: u32 = u32::MAX;
+/// The kind of an entry. (It is an enum so that an enum around an entry needs no room of its own.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Data,
+    Hole,
+}
 
 impl Entry {
     /// Creates a hole over a range that is not empty.
@@ -71,12 +76,13 @@ impl Entry {
         Self {
             start: range.offset,
             version,
-            segment: HOLE,
+            segment: 0,
             offset: (range.len >> 32) as u32,
             crc: range.len as u32,
             chunk_len_less_one: 0,
             skip: 0,
             len_less_one: 0,
+            kind: Kind::Hole,
         }
     }
 
@@ -87,7 +93,7 @@ impl Entry {
 
     /// Creates an entry of `len` bytes of a chunk, from the offset `skip` on.
     pub fn piece(start: u64, version: u64, chunk: Chunk, skip: u32, len: u32) -> Self {
-        debug_assert!(len > 0 && skip + len <= chunk.len && chunk.segment != HOLE);
+        debug_assert!(len > 0 && skip + len <= chunk.len);
         Self {
             start,
             version,
@@ -97,6 +103,7 @@ impl Entry {
             chunk_len_less_one: (chunk.len - 1) as u16,
             skip: skip as u16,
             len_less_one: (len - 1) as u16,
+            kind: Kind::Data,
         }
     }
 
@@ -112,9 +119,9 @@ impl Entry {
 
     /// Returns the number of bytes.
     pub fn len(&self) -> u64 {
-        match self.segment {
-            HOLE => u64::from(self.offset) << 32 | u64::from(self.crc),
-            _ => u64::from(self.len_less_one) + 1,
+        match self.kind {
+            Kind::Hole => u64::from(self.offset) << 32 | u64::from(self.crc),
+            Kind::Data => u64::from(self.len_less_one) + 1,
         }
     }
 
@@ -125,7 +132,7 @@ impl Entry {
 
     /// Returns the place of the bytes.
     pub fn place(&self) -> Place {
-        if self.segment == HOLE {
+        if self.kind == Kind::Hole {
             return Place::Hole;
         }
         let chunk = Chunk {
@@ -501,7 +508,7 @@ mod tests {
     #[test]
     fn an_entry_is_small() {
         assert_eq!(size_of::<Entry>(), 40);
-        assert_eq!(size_of::<ExtentMap>(), 48);
+        assert_eq!(size_of::<ExtentMap>(), 40);
         let mut map: ExtentMap = ExtentMap::default();
         for block in 0..100_000u64 {
             let at = (block * 48_271 % 100_003) * 4096;

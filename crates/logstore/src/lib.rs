@@ -32,11 +32,13 @@ mod extent_tree;
 mod fences;
 mod fetch;
 mod footprint;
+mod forks;
 #[cfg(feature = "sim")]
 pub mod fuzz;
 mod info;
 mod log;
 mod maintenance;
+mod name;
 mod node;
 mod readers;
 mod recall;
@@ -48,6 +50,7 @@ mod salvage;
 mod scan;
 mod scrub;
 mod segment;
+mod shard;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod snapshot;
