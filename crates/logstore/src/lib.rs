@@ -40,6 +40,7 @@ mod log;
 mod maintenance;
 mod name;
 mod node;
+mod page_cache;
 mod readers;
 mod recall;
 pub mod record;
