@@ -98,6 +98,12 @@ fn process_bytes(name: &str) -> Result<u64> {
     Ok(line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>()? * KIB)
 }
 
+/// Returns the processor time that this thread has taken, in nanoseconds.
+fn thread_ns() -> Result<u64> {
+    let schedule = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    Ok(schedule.split_whitespace().next().ok_or("no processor time")?.parse()?)
+}
+
 fn interleaved(folder: &Path) -> Result<()> {
     let store = open(folder)?;
     let bytes = 16 * MIB;
@@ -252,10 +258,10 @@ fn updates() -> Result<()> {
         }
         let mut random = SmallRng::seed_from_u64(7);
         let data = Bytes::from(vec![3; block_bytes as usize]);
-        let mut rates = Vec::new();
+        let (mut rates, mut costs) = (Vec::new(), Vec::new());
         for _ in 0..9 {
             let count = 100_000;
-            let begun = Instant::now();
+            let (begun, begun_ns) = (Instant::now(), thread_ns()?);
             for _ in 0..count {
                 let id = &ids[random.random_range(0..ids.len())];
                 let range = ByteRange::new(random.random_range(0..blocks) * block_bytes, block_bytes);
@@ -268,9 +274,14 @@ fn updates() -> Result<()> {
                 apply(&store, id, update)?;
             }
             rates.push(f64::from(count) / begun.elapsed().as_secs_f64());
+            costs.push((thread_ns()? - begun_ns) as f64 / f64::from(count));
         }
         rates.sort_by(f64::total_cmp);
-        println!("{name}: median {:.0}, best {:.0} updates/s", rates[4], rates[8]);
+        costs.sort_by(f64::total_cmp);
+        println!(
+            "{name}: median {:.0}, best {:.0} updates/s; processor time of one: median {:.0}, least {:.0} ns",
+            rates[4], rates[8], costs[4], costs[0]
+        );
     }
     Ok(())
 }

@@ -211,8 +211,8 @@ pub fn gather(
     now: bool,
     mut failed: impl FnMut(&Part, StoreError) -> Result<(), StoreError>,
 ) -> Result<bool, StoreError> {
-    let place = |part: &Part| (part.chunk.segment, part.chunk.offset, part.chunk.len, part.chunk.crc);
-    parts.sort_unstable_by_key(place);
+    // Parts of the same chunk stand together then: no two chunks begin at one place.
+    parts.sort_unstable_by_key(|Part { chunk, .. }| u64::from(chunk.segment) << 32 | u64::from(chunk.offset));
     let mut scratch = Vec::new();
     let mut rest = &parts[..];
     while let Some(first) = rest.first() {
