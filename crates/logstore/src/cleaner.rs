@@ -17,8 +17,9 @@ use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{ErrorKind, Fork, ObjectId, StoreError};
 
 use crate::codec::crc32c;
-use crate::engine::{Engine, owned, read_chunk};
+use crate::engine::{Engine, owned};
 use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
+use crate::fetch::{Part, Pins, gather};
 use crate::footprint::{EXTENT_BYTES_MAX, Footprint};
 use crate::log::{Position, Purpose, Refused, Room};
 use crate::record::{self, Body, Effect, Found, HEAD_BYTES_MIN, Moved, Record};
@@ -503,12 +504,9 @@ impl Engine {
     fn relocate(self: &Arc<Self>, segment: &Arc<Segment>, batch: Vec<Live>) -> Result<(), StoreError> {
         let mut payload = Vec::with_capacity(batch.len());
         let mut moves = Vec::with_capacity(batch.len());
-        for Live { object, fork, start, len, version, chunk, skip } in batch {
-            let mut whole = BytesMut::zeroed(chunk.len as usize);
-            if !matches!(read_chunk(segment, chunk.offset, chunk.crc, &mut whole, false), Ok(true)) {
-                continue;
-            }
-            let piece = whole.freeze().slice(skip as usize..(skip + len) as usize);
+        for (Live { object, fork, start, len, version, chunk, skip: _ }, piece) in
+            read_pieces(segment, batch)?
+        {
             let crc = if len == chunk.len { chunk.crc } else { crc32c(&piece) };
             let source = Some((chunk.segment, chunk.offset));
             moves.push(Moved { object, fork, start, len, version, crc, source });
@@ -585,6 +583,40 @@ impl Engine {
         }
         self.space.index.add(Footprint::of_fork(&moved.fork, &fork.map) - before);
     }
+}
+
+/// Reads pieces of a segment, in the order of their objects, forks and offsets: what is read together later is found together
+/// then. Pieces whose chunks are damaged are left out. All are slices of one buffer, so that little more memory is
+/// held than they are long.
+fn read_pieces(segment: &Arc<Segment>, mut batch: Vec<Live>) -> Result<Vec<(Live, Bytes)>, StoreError> {
+    batch.sort_by(|one, other| {
+        let place = |live: &Live| (live.start, live.skip);
+        let names = one.object.cmp(&other.object).then_with(|| one.fork.cmp(&other.fork));
+        names.then_with(|| place(one).cmp(&place(other)))
+    });
+    let mut end = 0;
+    let mut parts: Vec<Part> = Vec::with_capacity(batch.len());
+    for Live { chunk, skip, len, .. } in &batch {
+        parts.push(Part { chunk: *chunk, skip: *skip, len: *len, buffer: 0, at: end });
+        end += *len as usize;
+    }
+    let mut buffers = [BytesMut::zeroed(end)];
+    // By their offsets in the buffer, which tell the pieces apart.
+    let mut lost = HashSet::new();
+    let lose = |part: &Part, _| {
+        lost.insert(part.at);
+        Ok(())
+    };
+    gather(&mut parts, &Pins::of(segment), &mut buffers, false, lose)?;
+    let [buffer] = buffers;
+    let bytes = buffer.freeze();
+    let mut at = 0;
+    let pieces = batch.into_iter().filter_map(|live| {
+        let from = at;
+        at += live.len as usize;
+        (!lost.contains(&from)).then(|| (live, bytes.slice(from..at)))
+    });
+    Ok(pieces.collect())
 }
 
 /// A walk through the heads of a segment's records, which reads hardly more than those. It continues past damage as a

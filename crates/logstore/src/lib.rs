@@ -28,14 +28,19 @@ mod codec;
 pub mod disk;
 mod engine;
 mod extent_map;
+mod extent_tree;
 mod fences;
+mod fetch;
 mod footprint;
+mod forks;
 #[cfg(feature = "sim")]
 pub mod fuzz;
 mod info;
 mod log;
 mod maintenance;
+mod name;
 mod node;
+mod page_cache;
 mod readers;
 mod recall;
 pub mod record;
@@ -46,6 +51,7 @@ mod salvage;
 mod scan;
 mod scrub;
 mod segment;
+mod shard;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod snapshot;

@@ -23,8 +23,9 @@ use crate::disk::{Disk, DiskFile};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Entry, Place};
 use crate::fences::FencedSessions;
+use crate::forks::ForkNode;
 use crate::log::{Position, SnapshotBegun};
-use crate::node::{ForkNode, Node};
+use crate::node::Node;
 use crate::recall::KeptWrites;
 use crate::record::CHUNK_BYTES_MAX;
 use crate::segment::FORMAT_VERSION;
@@ -153,10 +154,10 @@ impl Frames {
         }
     }
 
-    fn node(&mut self, id: &ObjectId, node: &Node) {
+    fn node(&mut self, name: &[u8], node: &Node) {
         self.item(|out| {
             out.push(ITEM_OBJECT);
-            put_bytes(out, id.as_bytes());
+            put_bytes(out, name);
             out.push(u8::from(node.exists));
             put_varint(out, node.version);
             put_varint(out, node.floor);
@@ -339,8 +340,8 @@ impl Engine {
         }
         for shard in &self.shards {
             let shard = shard.lock();
-            for (id, node) in shard.iter() {
-                frames.node(id, node);
+            for (name, node) in shard.iter() {
+                frames.node(name.as_bytes(), node);
             }
             drop(shard);
             write(&mut frames)?;
@@ -651,13 +652,16 @@ impl Loader {
                     self.objects.pop();
                 }
                 let id = ObjectId::new(own(reader.bytes()?)).ok()?;
-                let node = Node {
+                let mut node = Node {
                     exists: reader.u8()? != 0,
                     version: reader.varint()?,
                     floor: reader.varint()?,
-                    fences: FencedSessions::below(reader.varint()?),
                     ..Node::default()
                 };
+                let fence = reader.varint()?;
+                if fence > 0 {
+                    node.fences = FencedSessions::below(fence);
+                }
                 self.objects.push((id, node));
             }
             ITEM_FORK => {
