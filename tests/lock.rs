@@ -485,6 +485,21 @@ fn whoever_does_not_wait_is_told_of_the_grace_period() {
 }
 
 #[test]
+fn a_time_limit_holds_while_the_server_does_not_answer() {
+    let server = Server::in_memory();
+    server.signal(Signal::STOP);
+    for flags in [&["--try"][..], &["--wait", "200ms"]] {
+        let ended = with_lock(&server, flags, &["true"]);
+        assert!(
+            ended.code != 0 && ended.stderr.contains("a lock server did not answer in time"),
+            "{ended:?}"
+        );
+    }
+    server.signal(Signal::CONT);
+    with_lock(&server, &["--wait", "60s"], &["true"]).ok();
+}
+
+#[test]
 fn the_records_of_a_lock_server_are_removed_only_by_force_and_where_none_runs() {
     let folder = folder();
     let address = format!("unix:{}", folder.path().join("socket").display());

@@ -122,6 +122,12 @@ impl Pattern {
         build::list(regions)
     }
 
+    /// Returns the pattern of some regions of a pattern, in their order. It is for what is told to a server, which brings it into
+    /// normal form.
+    pub(crate) fn pieces(regions: &[Region]) -> Result<Pattern, PatternError> {
+        build::pieces(regions)
+    }
+
     /// Returns the normal form of a description.
     ///
     /// # Errors

@@ -552,6 +552,36 @@ async fn a_lock_that_is_granted_as_the_wait_ends_is_had_or_not_had() {
     assert!(had > 0 && timed_out > 0, "{had} had the lock, {timed_out} did not");
 }
 
+#[test]
+fn leases_are_renewed_and_releases_sent_while_the_program_polls_nothing() {
+    let lease = Duration::from_millis(500);
+    let host = Daemon::start(Arc::default(), lease, 0, 1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let session = runtime.block_on(host.session());
+    let lock = || runtime.block_on(session.lock(b"f", &whole(Mode::Exclusive))).unwrap();
+    // With the second one this runtime has its part in the session.
+    runtime.block_on(lock().release()).unwrap();
+    let held = lock();
+    let until = Instant::now() + 2 * lease;
+    while Instant::now() < until {
+        held.check().unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let entered = runtime.enter();
+    drop(held);
+    while host.role.as_ref().unwrap().handle().totals().requests > 0 {
+        std::thread::yield_now();
+    }
+    drop(entered);
+    // It goes on where it was, and elsewhere once that runtime is gone.
+    runtime.block_on(lock().release()).unwrap();
+    runtime.shutdown_background();
+    futures::executor::block_on(async {
+        session.lock(b"f", &whole(Mode::Exclusive)).await.unwrap().release().await.unwrap();
+        session.end().await;
+    });
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_number_of_servers_is_refused() {
     let host = Daemon::start(Arc::default(), LEASE, 0, 2);
