@@ -188,9 +188,9 @@ impl Node {
             children[at].key >= start && is_before_end
         };
         // Whatever lies in the range as a whole needs no look inside; then an edge needs one only if it may have more.
-        for at in first..=last {
+        for (at, child) in children.iter().enumerate().take(last + 1).skip(first) {
             if at > first && at < last || is_within(at) {
-                newest = newest.max(children[at].newest);
+                newest = newest.max(child.newest);
             }
         }
         for at in [first, last].into_iter().take(1 + usize::from(last > first)) {
