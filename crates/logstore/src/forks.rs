@@ -33,7 +33,7 @@ pub enum Forks {
     /// The default fork.
     Default(ForkNode),
     /// Any forks.
-    Many(Box<BTreeMap<Fork, ForkNode>>),
+    Many(BTreeMap<Fork, ForkNode>),
 }
 
 static DEFAULT: Fork = Fork::DEFAULT;
@@ -94,7 +94,7 @@ impl Forks {
 
     fn many(&mut self) -> &mut BTreeMap<Fork, ForkNode> {
         if !matches!(self, Self::Many(_)) {
-            let mut forks = Box::<BTreeMap<Fork, ForkNode>>::default();
+            let mut forks = BTreeMap::new();
             if let Self::Default(fork) = std::mem::take(self) {
                 forks.insert(Fork::DEFAULT, fork);
             }

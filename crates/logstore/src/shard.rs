@@ -68,8 +68,12 @@ impl Shard {
         let name = object.as_bytes();
         let hash = self.hash(name);
         let Self { hasher, objects } = self;
-        let hash_of = |named: &Box<Named>| hasher.hash_one(named.name.as_bytes());
-        let found = match objects.entry(hash, |named| named.name.as_bytes() == name, hash_of) {
+        let entry = objects.entry(
+            hash,
+            |named| named.name.as_bytes() == name,
+            |named| hasher.hash_one(named.name.as_bytes()),
+        );
+        let found = match entry {
             Entry::Occupied(found) => found,
             Entry::Vacant(place) => {
                 place.insert(Box::new(Named { name: Name::new(object), node: Node::default() }))
