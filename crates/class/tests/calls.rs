@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::executor::block_on;
-use kit::{Bench, eval};
+use kit::Bench;
 use nacre_class::errno::*;
 use nacre_class::{Bound, Bounds, CLASSES_OBJECT, CallError, ClassError, Classes, Request, packed};
 use nacre_object::testkit::MemoryStore;
