@@ -202,8 +202,8 @@ fn run_len(parts: &[Part]) -> usize {
 ///
 /// # Errors
 ///
-/// What `failed` makes of the error of a part whose chunk is damaged or cannot be read. If it makes nothing of it, the
-/// part's destination is left as it was.
+/// The error that `failed` returns for a part whose chunk is damaged or cannot be read. If it returns none, the part's
+/// destination is left as it was.
 pub fn gather(
     parts: &mut [Part],
     pins: &Pins,

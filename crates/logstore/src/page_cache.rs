@@ -29,9 +29,9 @@ const RAMFS_MAGIC: i128 = 0x8584_58f6;
 /// The way to read without waiting in a file system that does not tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// No read waits.
+    /// Reads never wait.
     Always,
-    /// What was used before does not, most likely.
+    /// Reads of parts that this process used before are unlikely to wait.
     Used,
 }
 

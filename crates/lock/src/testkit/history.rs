@@ -117,7 +117,7 @@ struct Host {
     /// True once an epoch is on record.
     has_begun: bool,
     backlog: Backlog,
-    /// Whether the epoch is being put on record, and the records that are.
+    /// The records that are being written, and true if the epoch is among them.
     writing: Option<(bool, Vec<Record>)>,
     /// Nothing becomes durable before this.
     stuck_until: Duration,
