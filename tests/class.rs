@@ -92,6 +92,46 @@ fn classes_live_at_a_server() {
 }
 
 #[test]
+fn the_members_of_a_store_run_the_same_classes() {
+    let folder = folder();
+    let (_servers, uri) = Server::together(folder.path(), &["mem:", "mem:", "mem:"], &[]);
+    let text = "
+function add(input, output)
+  local count = (tonumber((nacre.get('count'))) or 0) + 1
+  nacre.set('count', tostring(count))
+  output:append(VERSION .. ':' .. count)
+end
+objclass.register(add)
+function hang() while true do end end
+objclass.register(hang)";
+    let text = |version: u32| text.replace("VERSION", &format!("'{version}'"));
+    for version in 1..=3 {
+        assert_eq!(class(&uri, &["put", "-", "--name", "count"], &text(version)).text(), version.to_string());
+        // Objects of every member: whichever keeps one runs the version that was put last.
+        for object in 0..12 {
+            let called = class(&uri, &["call", &format!("object-{object}"), "count.add"], "").text();
+            assert_eq!(called, format!("{version}:{version}"), "object-{object}");
+        }
+    }
+    // The members did it, not the caller.
+    let wide = ["call", "object-0", "count.hang", "--instructions", "1000000000", "--wall", "60s"];
+    class(&uri, &wide, "").failed(1, &["it ran for more than 10000000 instructions"]);
+    // Whoever acts for a session that is fenced changes nothing by a method either.
+    let fenced = |session: &str, words: &[&str]| {
+        let mut command = program();
+        command.args(["--store", &uri, "--fence", session]).args(words);
+        run_with(command, b"")
+    };
+    let add = ["class", "call", "object-1", "count.add"];
+    assert_eq!(fenced("7", &add).text(), "3:4");
+    let mut fence = program();
+    fence.args(["--store", &uri, "fence", "object-1", "--below", "8"]);
+    run_with(fence, b"").ok();
+    fenced("7", &add).failed(1, &["session 7 is fenced"]);
+    assert_eq!(fenced("8", &add).text(), "3:5");
+}
+
+#[test]
 fn transcripts_are_tried_without_a_store() {
     let folder = folder();
     let file = folder.path().join("greeter.lua");

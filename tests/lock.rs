@@ -363,6 +363,39 @@ fn several_servers_share_the_bytes_of_a_file() {
 }
 
 #[test]
+fn locks_are_listed_and_broken_where_the_servers_answer_and_the_others_are_named() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let (mut servers, uri) = Server::together(folder.path(), &["mem:", "mem:", "mem:"], &[]);
+    let command = |words: &[&str]| {
+        let mut command = program();
+        command.env("NACRE_STORE", &uri).args(words);
+        command
+    };
+    let slow = run_with(command(&["lock", "f", "--protocol", "two-phase", "--", "true"]), b"");
+    slow.failed(1, &["two-phase", "rounds", "alt-try"]);
+    // A byte of the first server, which numbers sessions, and nothing of the others.
+    let pattern = ["--pattern", "range(offset=0, length=1)"];
+    let holder = Holder::start(command(&["lock", "f"]), &pattern, &path("one"), &path("end"));
+    eventually("it holds", || path("one").exists());
+    servers.pop().unwrap().kill();
+    let away = format!("unix:{}", path("socket-2").display());
+    let listed = run_with(command(&["locks"]), b"");
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("held"), "{listed:?}");
+    listed.failed(1, &["not all lock servers answered", &away]);
+    let listed = run_with(command(&["--json", "locks"]), b"");
+    let parts: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed.code, 1);
+    assert!(parts[2]["place"] == *away && parts[2]["error"].is_string(), "{parts}");
+    let session = parts[0]["report"]["locks"][0]["session"].to_string();
+    let unknown = run_with(command(&["locks", "break", "4711"]), b"");
+    unknown.failed(1, &["4711 is not known at", "not all lock servers answered", &away]);
+    let broken = run_with(command(&["locks", "break", &session]), b"");
+    broken.failed(1, &["is broken at", "socket-0", "and not known at", "socket-1", &away]);
+    drop((holder, servers));
+}
+
+#[test]
 fn a_store_without_lock_servers_says_so() {
     let server = Server::start("mem:", &["--roles", "store"]);
     with_lock(&server, &[], &["true"]).failed(1, &["without the role lock"]);
@@ -452,14 +485,35 @@ fn whoever_does_not_wait_is_told_of_the_grace_period() {
 }
 
 #[test]
-fn the_records_of_a_lock_server_are_removed_only_by_force() {
+fn a_time_limit_holds_while_the_server_does_not_answer() {
     let server = Server::in_memory();
+    server.signal(Signal::STOP);
+    for flags in [&["--try"][..], &["--wait", "200ms"]] {
+        let ended = with_lock(&server, flags, &["true"]);
+        assert!(
+            ended.code != 0 && ended.stderr.contains("a lock server did not answer in time"),
+            "{ended:?}"
+        );
+    }
+    server.signal(Signal::CONT);
+    with_lock(&server, &["--wait", "60s"], &["true"]).ok();
+}
+
+#[test]
+fn the_records_of_a_lock_server_are_removed_only_by_force_and_where_none_runs() {
+    let folder = folder();
+    let address = format!("unix:{}", folder.path().join("socket").display());
+    let store = harness::file(&folder.path().join("store"));
+    let server = Server::listen(&address, &store, &[]);
     with_lock(&server, &[], &["true"]).ok();
     assert!(server.run(["ls"]).text().contains("nacre/locks"));
     server.run(["rm", "nacre/locks"]).failed(1, &["\"nacre/locks\"", "lock server's records", "--force"]);
     server.run(["rm", "nacre/locks-1"]).failed(1, &["lock server's records"]);
     server.run(["rm", "nacre/locks-of-mine"]).failed(1, &["does not exist"]);
     assert!(server.run(["ls"]).text().contains("nacre/locks"));
+    server.run(["rm", "nacre/locks", "--force"]).failed(1, &["\"nacre/locks\"", "without the role lock"]);
+    server.stop(Signal::TERM);
+    let server = Server::listen(&address, &store, &["--roles", "store"]);
     server.run(["rm", "nacre/locks", "--force"]).ok();
     assert!(!server.run(["ls"]).text().contains("nacre/locks"));
 }
@@ -520,7 +574,9 @@ fn a_lock_within_a_lock_has_a_session_of_its_own() {
     let server = Server::in_memory();
     let nacre = env!("CARGO_BIN_EXE_nacre");
     let inner = format!("echo $NACRE_FENCE; exec '{nacre}' lock g -- sh -c 'echo $NACRE_FENCE'");
-    assert_eq!(with_lock(&server, &[], &["sh", "-c", &inner]).text(), "1\n2");
+    let sessions = with_lock(&server, &[], &["sh", "-c", &inner]).text();
+    let sessions: Vec<u64> = sessions.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(sessions.len() == 2 && sessions[1] == sessions[0] + 1, "{sessions:?}");
     server.run(["lock", "f", "--fence", "3", "--", "true"]).failed(2, &["--fence is not for \"nacre lock\""]);
     server.run(["--fence", "3", "lock", "f", "--", "true"]).failed(2, &["--fence is not for \"nacre lock\""]);
     let mut command = server.command(["read", "f"]);

@@ -8,6 +8,7 @@ use futures::executor::block_on;
 use harness::Server;
 use nacre::ErrorKind;
 use nacre::lock::{Datatype, Method, Mode, Protocol, Region, Request};
+use rustix::process::Signal;
 
 #[test]
 fn a_lock_is_had_by_one_handle_at_a_time() {
@@ -37,6 +38,25 @@ fn a_lock_is_had_by_one_handle_at_a_time() {
     one.end_locks();
     other.end_locks();
     assert_eq!(one.locks().unwrap()[0].report["sessions"], 0);
+}
+
+#[test]
+fn a_time_limit_holds_though_the_server_stops_answering() {
+    let server = Server::in_memory();
+    let store = nacre::open(&server.uri).unwrap().blocking();
+    let file = store.file("f").unwrap();
+    drop(file.lock(0..10, Mode::Exclusive).unwrap());
+    server.signal(Signal::STOP);
+    let unanswered = |error: nacre::Error| {
+        error.kind == ErrorKind::Unavailable && error.message.contains("did not answer in time")
+    };
+    assert!(unanswered(file.try_lock(10..20, Mode::Exclusive).err().unwrap()));
+    let short = Duration::from_millis(100);
+    assert!(unanswered(file.lock_within(10..20, Mode::Exclusive, short).err().unwrap()));
+    server.signal(Signal::CONT);
+    // What it may have been granted meanwhile is given back.
+    drop(file.lock(0..100, Mode::Exclusive).unwrap());
+    store.end_locks();
 }
 
 #[test]

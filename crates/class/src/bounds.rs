@@ -33,7 +33,11 @@ impl Bounds {
 
     /// Returns these bounds, none of them above [`Bounds::MAX`].
     pub fn clamped(self) -> Self {
-        let max = Self::MAX;
+        self.within(Self::MAX)
+    }
+
+    /// Returns these bounds, none of them above those given.
+    pub fn within(self, max: Bounds) -> Self {
         Self {
             instructions: self.instructions.min(max.instructions),
             memory_bytes: self.memory_bytes.min(max.memory_bytes),

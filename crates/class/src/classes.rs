@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use nacre_object::{ObjectStore, StoreError};
 
 use crate::bounds::Bounds;
@@ -13,11 +14,18 @@ use crate::registry::{Record, Registry, StoreRegistry, newest};
 use crate::runtime::{Called, Request, Runtime};
 use crate::validate::validate;
 
-/// The classes of a store, and the machines that run them. Methods run in this process.
+/// The place where methods run, if that is not this process.
+pub trait Caller: Send + Sync {
+    /// Calls a method of the current class of a name.
+    fn call<'a>(&'a self, request: &'a Request<'a>) -> BoxFuture<'a, Result<Called, CallError>>;
+}
+
+/// The classes of a store, and the place where their methods run: the machines of this process, or elsewhere.
 pub struct Classes {
     store: Arc<dyn ObjectStore>,
     registry: Box<dyn Registry>,
     runtime: Runtime,
+    caller: Option<Box<dyn Caller>>,
 }
 
 impl Classes {
@@ -29,7 +37,12 @@ impl Classes {
 
     /// Creates a handle with a registry and a runtime of one's own.
     pub fn with(store: Arc<dyn ObjectStore>, registry: Box<dyn Registry>, runtime: Runtime) -> Self {
-        Self { store, registry, runtime }
+        Self { store, registry, runtime, caller: None }
+    }
+
+    /// Makes methods run elsewhere. Classes are still checked in this process before they are installed.
+    pub fn called_by(self, caller: Box<dyn Caller>) -> Self {
+        Self { caller: Some(caller), ..self }
     }
 
     /// Returns the runtime.
@@ -50,8 +63,11 @@ impl Classes {
     ///
     /// # Errors
     ///
-    /// As [`Runtime::call`].
+    /// As [`Runtime::call`]; where the method runs at a server, as [`network::call`](crate::network::call).
     pub async fn call(&self, request: &Request<'_>) -> Result<Called, CallError> {
+        if let Some(caller) = &self.caller {
+            return caller.call(request).await;
+        }
         let catalogue = self.catalogue().await?;
         self.runtime.call(&*self.store, &catalogue, request).await
     }

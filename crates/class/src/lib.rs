@@ -37,6 +37,8 @@ mod classes;
 pub mod errno;
 mod error;
 mod machines;
+#[cfg(feature = "network")]
+pub mod network;
 pub mod packed;
 mod pattern;
 mod registry;
@@ -49,7 +51,7 @@ mod vm;
 pub use bounds::{Bound, Bounds};
 pub use call::HEADER_ATTRIBUTE;
 pub use catalogue::{Catalogue, Class, METHODS_MAX, Method, NAME_BYTES_MAX, TEXT_BYTES_MAX, check_name};
-pub use classes::Classes;
+pub use classes::{Caller, Classes};
 pub use error::{CallError, ClassError, Failure};
 pub use registry::{CLASSES_OBJECT, HISTORY_MAX, Record, Registry, StoreRegistry};
 pub use runtime::{Called, Request, Runtime};

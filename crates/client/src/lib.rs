@@ -49,8 +49,10 @@
 
 mod administration;
 mod blocking;
+pub mod class;
 mod engine;
 pub mod lock;
+mod lock_members;
 mod object;
 mod pager;
 mod session;
@@ -61,6 +63,7 @@ mod versioned;
 
 pub use administration::{Report, repair_folder, scrub_folder};
 pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore, BlockingVersionedKeys};
+pub use lock_members::MemberReport;
 pub use nacre_object::copy::Copied;
 pub use nacre_object::stage::{self, Staged};
 pub use nacre_object::{

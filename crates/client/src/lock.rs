@@ -21,12 +21,12 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::executor::block_on;
 pub use nacre_lock::client::{Method, Protocol};
 pub use nacre_lock::remote::Request;
-use nacre_lock::remote::{Checker, Session};
+use nacre_lock::remote::{ANSWER_MAX, Checker, LATE_MAX, LockError, Session, within};
 pub use nacre_lock::table::Mode;
 pub use nacre_lock::{
     Block, Datatype, Description, Distribution, FileView, Member, Order, PatternError, Region,
@@ -221,7 +221,8 @@ impl File {
         self.lock_if_had(Request::new(bytes, mode).without_wait()).await
     }
 
-    /// Locks bytes, and waits at most for some time for those that others hold; `None` if they still hold some then.
+    /// Locks bytes, and waits at most for some time for those that others hold; `None` if they still hold some then, or a lock
+    /// server was started again and still waits for what its former clients hold.
     ///
     /// # Errors
     ///
@@ -236,11 +237,7 @@ impl File {
     }
 
     async fn lock_if_had(&self, request: Request) -> Result<Option<Lock>, StoreError> {
-        match self.ask(&request).await {
-            Ok(lock) => Ok(Some(lock)),
-            Err(error) if error.kind == ErrorKind::Busy => Ok(None),
-            Err(error) => Err(error),
-        }
+        if_had(self.ask(&request).await)
     }
 
     /// Locks bytes by a method and a protocol of the caller's choice.
@@ -251,9 +248,15 @@ impl File {
     /// server that was started again waits for its former clients all that time.
     pub async fn lock_by(&self, request: &Request) -> Result<Lock, StoreError> {
         match self.ask(request).await {
-            Err(error) if error.kind == ErrorKind::Busy => Err(self.grace().await.unwrap_or(error)),
+            Err(error) if error.kind == ErrorKind::Busy => Err(self.why(error).await),
             result => result,
         }
+    }
+
+    /// Returns the reason why a request was not granted in time, which is another one than it seems where a server was started
+    /// again.
+    async fn why(&self, error: StoreError) -> StoreError {
+        within(ANSWER_MAX, self.grace()).await.flatten().unwrap_or(error)
     }
 
     /// Returns the refusal of a lock server that was started again and grants nothing yet, if there is one.
@@ -278,13 +281,50 @@ impl File {
     }
 
     async fn ask(&self, request: &Request) -> Result<Lock, StoreError> {
-        let failed = |error: StoreError| {
-            error.context(format_args!("cannot lock \"{}\" of {}", self.shown(), self.store.name()))
+        let (session, request) = self.session(request).await?;
+        self.lock_in(&session, &request).await
+    }
+
+    fn failed(&self, error: StoreError) -> StoreError {
+        error.context(format_args!("cannot lock \"{}\" of {}", self.shown(), self.store.name()))
+    }
+
+    /// Returns the session in which a request is made, and the request with the time that is left to it.
+    async fn session(&self, request: &Request) -> Result<(Session, Request), StoreError> {
+        let begun = Instant::now();
+        let session = self.store.locks.session(&self.store);
+        let session = match request.wait {
+            None => session.await,
+            Some(wait) => {
+                let limit = if wait.is_zero() { ANSWER_MAX } else { wait.saturating_add(LATE_MAX) };
+                within(limit, session).await.unwrap_or_else(|| Err(LockError::Unanswered.into()))
+            }
         };
-        let session = self.store.locks.session(&self.store).await.map_err(failed)?;
+        let session = session.map_err(|error| self.failed(error))?;
+        let left = |wait: Duration| match wait.is_zero() {
+            true => wait,
+            false => wait.saturating_sub(begun.elapsed()).max(WAIT_MIN),
+        };
+        let request = Request { wait: request.wait.map(left), ..request.clone() };
+        Ok((session, request))
+    }
+
+    async fn lock_in(&self, session: &Session, request: &Request) -> Result<Lock, StoreError> {
         let lock = session.lock(self.name.as_bytes(), request).await;
-        let lock = lock.map_err(|error| failed(error.into()))?;
+        let lock = lock.map_err(|error| self.failed(error.into()))?;
         Ok(Lock { store: self.store.clone(), lock })
+    }
+}
+
+/// The least time that a request waits for that has used up its time before it is made.
+const WAIT_MIN: Duration = Duration::from_millis(1);
+
+/// Returns nothing for a lock that others have.
+fn if_had<L>(lock: Result<L, StoreError>) -> Result<Option<L>, StoreError> {
+    match lock {
+        Ok(lock) => Ok(Some(lock)),
+        Err(error) if error.kind == ErrorKind::Busy => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -324,6 +364,7 @@ impl Lock {
     pub fn store(&self) -> Store {
         let store = self.store.for_session(self.token());
         let (inner, checker) = (store.objects.clone(), self.lock.checker());
+        // Nobody has seen the classes of the handle below, so they are made with these objects.
         Store { objects: Arc::new(UnderLock { inner, checker }), ..store }
     }
 
@@ -423,7 +464,7 @@ impl BlockingFile {
 
     /// Locks bytes. See [`File::lock`].
     pub fn lock(&self, bytes: impl Into<Description>, mode: Mode) -> Result<BlockingLock, StoreError> {
-        block_on(self.file.lock(bytes, mode)).map(BlockingLock::new)
+        self.lock_by(&Request::new(bytes, mode))
     }
 
     /// Locks bytes if nobody else holds any. See [`File::try_lock`].
@@ -432,7 +473,7 @@ impl BlockingFile {
         bytes: impl Into<Description>,
         mode: Mode,
     ) -> Result<Option<BlockingLock>, StoreError> {
-        Ok(block_on(self.file.try_lock(bytes, mode))?.map(BlockingLock::new))
+        if_had(self.ask(&Request::new(bytes, mode).without_wait()))
     }
 
     /// Locks bytes within some time. See [`File::lock_within`].
@@ -442,12 +483,21 @@ impl BlockingFile {
         mode: Mode,
         wait: Duration,
     ) -> Result<Option<BlockingLock>, StoreError> {
-        Ok(block_on(self.file.lock_within(bytes, mode, wait))?.map(BlockingLock::new))
+        if_had(self.ask(&Request::new(bytes, mode).wait(wait)))
     }
 
     /// Locks bytes by a method and a protocol. See [`File::lock_by`].
     pub fn lock_by(&self, request: &Request) -> Result<BlockingLock, StoreError> {
-        block_on(self.file.lock_by(request)).map(BlockingLock::new)
+        match self.ask(request) {
+            Err(error) if error.kind == ErrorKind::Busy => Err(block_on(self.file.why(error))),
+            result => result,
+        }
+    }
+
+    fn ask(&self, request: &Request) -> Result<BlockingLock, StoreError> {
+        // Connections of the store that are made here are not driven by this thread alone.
+        let (session, request) = block_on(self.file.session(request))?;
+        drive(self.file.lock_in(&session, &request)).map(BlockingLock::new)
     }
 }
 
@@ -473,6 +523,27 @@ impl BlockingLock {
 
     /// Releases the lock. See [`Lock::release`].
     pub fn release(self) -> Result<(), StoreError> {
-        block_on(self.lock.release())
+        drive(self.lock.release())
     }
+}
+
+thread_local! {
+    /// Watches the sockets of lock sessions while this thread waits for a lock, so that no other has to be woken.
+    static RUNTIME: Option<tokio::runtime::Runtime> =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().ok();
+}
+
+/// Waits for something that a lock session does.
+fn drive<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    if tokio::runtime::Handle::try_current().is_err() {
+        let driven = RUNTIME.try_with(|runtime| {
+            let runtime = runtime.as_ref()?;
+            Some(runtime.block_on(future.as_mut()))
+        });
+        if let Ok(Some(result)) = driven {
+            return result;
+        }
+    }
+    block_on(future)
 }

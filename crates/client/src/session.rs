@@ -32,7 +32,9 @@ impl Store {
     /// ```
     pub fn for_session(&self, session: u64) -> Store {
         let inner = self.objects.clone();
-        Store { objects: Arc::new(ForSession { inner, session }), ..self.clone() }
+        let objects = Arc::new(ForSession { inner, session });
+        // Classes of its own: what their methods change goes through this handle.
+        Store { objects, classes: Arc::default(), calls_here: true, ..self.clone() }
     }
 }
 

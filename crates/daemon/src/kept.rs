@@ -81,6 +81,11 @@ impl Kept {
         }
     }
 
+    /// Returns whether the store is gone with this process.
+    pub(crate) fn is_volatile(&self) -> bool {
+        matches!(self, Kept::Log { folder: None, .. })
+    }
+
     /// Returns the store's folder, if it has one.
     pub(crate) fn folder(&self) -> Option<&PathBuf> {
         match self {

@@ -1,7 +1,7 @@
 //! Nacre's daemon: roles in one process, with one set of addresses for clients and the administration, one HTTP
 //! listener and one shutdown.
 //!
-//! The role `store` serves a store to clients, the role `lock` grants locks on bytes of its objects; the role `reflect`
+//! The role `store` serves a store to clients and runs methods of object classes beside the objects, the role `lock` grants locks on bytes of its objects; the role `reflect`
 //! reflects datagrams. A daemon has any of them:
 //!
 //! ```
@@ -21,7 +21,9 @@
 #![forbid(unsafe_code)]
 
 mod administration;
+mod class;
 mod fullness;
+mod guard;
 mod kept;
 mod lock;
 mod lock_cycles;
@@ -35,6 +37,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use nacre_class::network::Runner;
 use nacre_lock::role::LockRole;
 pub use nacre_lock::role::{LEASE_MAX, LEASE_MIN};
 pub use nacre_lock::table::Indexing;
@@ -47,6 +50,8 @@ use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
 use nacre_status::{ListenError, Listener, Part};
 
 use crate::administration::Administration;
+use crate::class::ClassPart;
+use crate::guard::Guarded;
 use crate::kept::{Kept, NoObjects};
 pub use crate::lock::is_lock_ledger;
 use crate::lock_cycles::CycleWatch;
@@ -63,6 +68,7 @@ pub struct Daemon {
     server: Option<Server>,
     lock: Option<LockRole>,
     lock_cycles: Option<CycleWatch>,
+    classes: Option<Arc<Runner>>,
     reflector: Option<Reflector>,
     http: Option<Listener>,
     store: Option<Paced<Kept>>,
@@ -107,8 +113,9 @@ impl Daemon {
             }
         };
         let requests = Arc::new(Requests::default());
+        let (lock, lock_cycles, classes) = (None, None, None);
         let mut daemon =
-            Daemon { server: None, lock: None, lock_cycles: None, reflector, http: None, store, requests };
+            Daemon { server: None, lock, lock_cycles, classes, reflector, http: None, store, requests };
         daemon.server = match daemon.serve(options, listen, key, kept.as_ref()) {
             Err(error) if options.store.is_none() && options.listen_if_possible => {
                 tracing::warn!("{error}; this daemon has no administration, name an address for it");
@@ -143,10 +150,14 @@ impl Daemon {
             self.lock_cycles = Some(CycleWatch::start(members, servers, lock.clone())?);
         }
         let administration = Administration { store: self.store.clone(), lock };
+        let ledger = self.lock.as_ref().map(|_| lock::ledger(&membership)).transpose()?;
         let objects: Arc<dyn ObjectStore> = match &self.store {
-            Some(store) => Arc::new(store.clone()),
+            Some(store) => Arc::new(Guarded { store: store.clone(), ledger }),
             None => Arc::new(NoObjects),
         };
+        if let Some(kept) = kept {
+            self.classes = Some(class::start(options, &membership, kept, objects.clone())?);
+        }
         let requests = self.requests.clone();
         let mut services = Services::new()
             .with(StoreService::new(objects, membership, requests.clone()))
@@ -156,6 +167,9 @@ impl Daemon {
         }
         if let Some(lock) = &self.lock {
             services = services.with(lock.service());
+        }
+        if let Some(classes) = &self.classes {
+            services = services.with(classes.service());
         }
         let serve = ServeOptions {
             listen,
@@ -182,6 +196,9 @@ impl Daemon {
         }
         if let Some(lock) = &self.lock {
             parts.push(Arc::new(lock::LockPart(lock.handle())));
+        }
+        if let Some(classes) = &self.classes {
+            parts.push(Arc::new(ClassPart(classes.clone())));
         }
         if let Some(reflector) = &self.reflector {
             parts.push(Arc::new(reflector.handle()));
@@ -221,7 +238,7 @@ impl Daemon {
     /// # Errors
     /// The reason why a role failed, earlier or while stopping; the other roles are stopped in good order in any case.
     pub fn stop(self) -> Result<(), StoreError> {
-        let Daemon { server, lock, lock_cycles, reflector, http, store, .. } = self;
+        let Daemon { server, lock, lock_cycles, classes, reflector, http, store, .. } = self;
         // Its calls are to end before the connections over which it makes them.
         drop(lock_cycles);
         // Members are told while clients receive their last replies: neither waits for the other. Both need the store.
@@ -233,6 +250,8 @@ impl Daemon {
             reflected.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(ReflectorError::Panicked)))
         });
         drop(http);
+        // No connection is left to call methods, and those under way have ended with theirs.
+        drop(classes);
         if let Some(lock) = lock {
             lock.stop();
         }

@@ -57,12 +57,13 @@ pub(crate) fn start(
         indexing: options.lock_table,
         records: Arc::new(kept.clone()),
         ledger: ledger(membership)?,
+        volatile: kept.is_volatile(),
         objects: objects(options, membership, kept)?,
     })
 }
 
 /// Returns the name of the object with the records: one that this member keeps.
-fn ledger(membership: &Membership) -> Result<ObjectId, StoreError> {
+pub(crate) fn ledger(membership: &Membership) -> Result<ObjectId, StoreError> {
     let mut name = LEDGER.to_owned();
     for number in 1.. {
         let object: ObjectId = name.parse()?;
@@ -74,8 +75,8 @@ fn ledger(membership: &Membership) -> Result<ObjectId, StoreError> {
     Err(StoreError::new(ErrorKind::Invalid, "no name of an object is this member's"))
 }
 
-/// Returns the store whose objects are fenced: this member's, and those of the other members behind their addresses.
-fn objects(
+/// Returns all objects of a store: this member's, and those of the other members behind their addresses.
+pub(crate) fn objects(
     options: &ServerOptions,
     membership: &Membership,
     kept: &Kept,
@@ -160,8 +161,10 @@ pub(crate) fn call(lock: &Handle, method: &str, argument: &Bytes) -> Option<Repl
 
 fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
     let (totals, locks) = (lock.totals(), lock.list(after, limit));
-    let next = if locks.len() == limit { locks.last().map(|lock| lock.request.key) } else { None };
-    let waits = few_waits(lock, &totals);
+    let next =
+        if limit > 0 && locks.len() == limit { locks.last().map(|lock| lock.request.key) } else { None };
+    // Who asks for no requests asks for the totals alone.
+    let waits = if limit > 0 { few_waits(lock, &totals) } else { None };
     let pairs = waits.as_ref().map(|waits| {
         let mut pairs: Vec<[u64; 2]> = waits.iter().map(|wait| [wait.session.0, wait.holder.0]).collect();
         pairs.sort_unstable();
@@ -173,7 +176,7 @@ fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
     cycles.extend(lock.spanning_cycles());
     let cycles: Vec<Vec<u64>> =
         cycles.into_iter().map(|cycle| cycle.into_iter().map(|session| session.0).collect()).collect();
-    json!({
+    let mut report = json!({
         "server": totals.place.server,
         "servers": totals.place.servers,
         "stripe_bytes": totals.place.stripe_bytes,
@@ -190,7 +193,11 @@ fn report(lock: &Handle, after: Option<u64>, limit: usize) -> Value {
         "waits": pairs,
         "cycles": cycles,
         "next": next,
-    })
+    });
+    if let Some(report) = report.as_object_mut().filter(|_| limit == 0) {
+        ["locks", "waits", "cycles", "next"].into_iter().for_each(|name| _ = report.remove(name));
+    }
+    report
 }
 
 /// Returns the waits at a server, unless so many requests wait that finding out for whom would take long.

@@ -79,7 +79,34 @@ fn main() {
         );
     }
 
-    println!("10,000 waiters on one byte:");
+    println!("waiters of 4 sessions on one byte, at a server:");
+    for waiters in [100, 1_000, 10_000, 100_000] {
+        let mut server = Server::new(Settings::default());
+        for session in 0..4 {
+            server.handle(Duration::ZERO, SessionId(session), 0, Call::Open, &mut out);
+        }
+        let begun = Instant::now();
+        for request in 0..=waiters {
+            let pattern = Pattern::contiguous(0, 1).expect("it is far from the end");
+            let asked = Asked { file: "file".into(), operation: request, mode: Mode::Exclusive, pattern };
+            let acquire = Call::Acquire { request, asked: Some(asked), until: Some(OFFSET_MAX) };
+            server.handle(Duration::ZERO, SessionId(request % 4), request, acquire, &mut out);
+        }
+        let joined = begun.elapsed() / waiters as u32;
+        out.clear();
+        let begun = Instant::now();
+        for request in 0..waiters {
+            let release = Call::Release { request };
+            server.handle(Duration::ZERO, SessionId(request % 4), waiters + request + 1, release, &mut out);
+        }
+        let handed_over = begun.elapsed() / waiters as u32;
+        // A grant and the reply to the release for each.
+        assert_eq!(out.len() as u64, 2 * waiters);
+        out.clear();
+        println!("  {waiters}: {joined:?} to join, {handed_over:?} to hand over");
+    }
+
+    println!("10,000 waiters on one byte, at a table:");
     for indexing in [Indexing::Described, Indexing::Unrolled] {
         let mut table = Table::new(indexing, 1 << 20);
         let begun = Instant::now();

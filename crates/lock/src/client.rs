@@ -9,11 +9,13 @@
 mod acquisition;
 mod lease;
 mod part;
+mod rounds;
 mod session;
 
 pub use acquisition::{Acquisition, Order, Outcome, Rounds, Wanted};
 pub use lease::{DRIFT_PER_MILLE, Lease};
 pub use part::{LIST_REGIONS_MAX, Part, REQUESTS_MAX};
+pub use rounds::ROUNDS_MAX;
 pub use session::{Action, Client, Ended, OperationId};
 
 /// The way in which an operation describes its bytes to the servers (section 3).

@@ -47,7 +47,9 @@ mod tag {
 impl Description {
     /// Returns the description as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Encoder { out: Vec::new() };
+        // A region of a list takes two bytes at least, and seldom more than four.
+        let likely = if let Description::List(regions) = self { 4 * regions.len() } else { 0 };
+        let mut out = Encoder { out: Vec::with_capacity(16 + likely) };
         match self {
             Description::Contiguous(region) => {
                 out.out.push(tag::RANGE);

@@ -83,6 +83,21 @@ pub enum PatternError {
         /// The limit that is exceeded.
         requests_max: usize,
     },
+    /// In file order, server by server, the pattern takes too many rounds.
+    #[error(
+        "a lock of this pattern by the protocol {protocol} may take {rounds} rounds at {servers} servers, and the limit is \
+         {rounds_max}; alt-try takes it in few"
+    )]
+    TooManyRounds {
+        /// The name of the protocol.
+        protocol: &'static str,
+        /// The number of servers.
+        servers: u32,
+        /// The number of rounds that it takes at most.
+        rounds: u64,
+        /// The limit that is exceeded.
+        rounds_max: u64,
+    },
     /// A lock server refused the pattern, for this reason.
     #[error("{0}")]
     Refused(String),

@@ -93,6 +93,19 @@ pub enum Call {
     Asserted,
 }
 
+impl Call {
+    /// The request that the call is about, if it is about one.
+    pub fn request(&self) -> Option<RequestNumber> {
+        match self {
+            Call::Acquire { request, .. }
+            | Call::ReleaseFrom { request, .. }
+            | Call::Release { request }
+            | Call::Assert { request, .. } => Some(*request),
+            Call::Open | Call::Renew | Call::Close | Call::Asserted => None,
+        }
+    }
+}
+
 /// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {

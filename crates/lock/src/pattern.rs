@@ -122,6 +122,12 @@ impl Pattern {
         build::list(regions)
     }
 
+    /// Returns the pattern of some regions of a pattern, in their order. It is for what is told to a server, which brings it into
+    /// normal form.
+    pub(crate) fn pieces(regions: &[Region]) -> Result<Pattern, PatternError> {
+        build::pieces(regions)
+    }
+
     /// Returns the normal form of a description.
     ///
     /// # Errors
@@ -286,11 +292,18 @@ impl Pattern {
     /// bound is reached, it says up to which offset there is certainly no common byte. A search that goes on from
     /// there may be paused at the same offset again, so it should be given more steps.
     pub fn search_common(&self, other: &Pattern, from: u64, steps: u32) -> Search {
-        match self.meet(other, from, &mut Searcher { steps: u64::from(steps) }) {
+        self.search_common_counted(other, from, steps).0
+    }
+
+    /// [`Pattern::search_common`], and the number of steps that it took.
+    pub fn search_common_counted(&self, other: &Pattern, from: u64, steps: u32) -> (Search, u32) {
+        let mut search = Searcher { steps: u64::from(steps) };
+        let found = match self.meet(other, from, &mut search) {
             ControlFlow::Continue(Some(offset)) => Search::Found(offset as u64),
             ControlFlow::Continue(None) => Search::Absent,
             ControlFlow::Break(offset) => Search::Paused(offset as u64),
-        }
+        };
+        (found, steps - search.steps as u32)
     }
 
     fn meet(&self, other: &Pattern, from: u64, search: &mut Searcher) -> common::Step {

@@ -3,8 +3,11 @@
 //! A [`Session`] has a thread of its own, on which its connections are driven and its leases renewed, whatever the
 //! program's own threads do. It ends when the last handle on it is dropped; a [`Lock`] is one.
 
+mod begin;
 mod call;
 mod drive;
+mod limit;
+mod share;
 mod watch;
 
 use std::sync::Arc;
@@ -15,14 +18,17 @@ use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 use nacre_rpc::Address;
 use nacre_rpc::client::LinkOptions;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::client::{Method, Protocol};
 use crate::message::{FileName, Refusal, SessionId};
 use crate::table::Mode;
 use crate::wire::{described, file_name};
 use crate::{Description, Pattern, PatternError, clock};
-use drive::Command;
+use drive::Order;
+pub use drive::{ANSWER_MAX, LATE_MAX};
+pub use limit::within;
+use share::{Driver, Shared};
 
 /// The bytes to be locked, and the way in which they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +82,9 @@ pub enum LockError {
     /// Others held some of the bytes for as long as the request waits.
     #[error("others held some of the bytes all the time")]
     TimedOut,
+    /// A lock server did not answer in time.
+    #[error("a lock server did not answer in time")]
+    Unanswered,
     /// The description has no normal form.
     #[error(transparent)]
     Pattern(#[from] PatternError),
@@ -106,6 +115,7 @@ impl From<LockError> for StoreError {
         let kind = match &error {
             LockError::Store(error) => return error.clone(),
             LockError::WouldWait | LockError::TimedOut => ErrorKind::Busy,
+            LockError::Unanswered => ErrorKind::Unavailable,
             LockError::Refused(Refusal::Full(_)) => ErrorKind::OutOfSpace,
             LockError::Pattern(_) | LockError::Refused(_) => ErrorKind::Invalid,
             LockError::Lost { .. } | LockError::Released { .. } => ErrorKind::Closed,
@@ -162,8 +172,7 @@ pub struct Session {
 }
 
 struct Inner {
-    state: Arc<State>,
-    commands: mpsc::UnboundedSender<Command>,
+    shared: Arc<Shared>,
     tickets: AtomicU64,
     /// Resolves when the thread has ended the session.
     ended: tokio::sync::watch::Receiver<bool>,
@@ -183,7 +192,7 @@ impl Session {
         let (ready, begun) = oneshot::channel();
         std::thread::Builder::new()
             .name("nacre-locks".to_owned())
-            .spawn(move || runtime.block_on(drive::run(servers, options, ready)))
+            .spawn(move || runtime.block_on(begin::run(servers, options, ready)))
             .map_err(failed)?;
         let gone = |_| StoreError::new(ErrorKind::Closed, "the thread for locks ended in a panic");
         begun.await.map_err(gone)?
@@ -191,7 +200,7 @@ impl Session {
 
     /// Returns the session's number, by which the store's fences know it.
     pub fn number(&self) -> u64 {
-        self.inner.state.session.0
+        self.inner.shared.state.session.0
     }
 
     /// Checks that the session's leases hold.
@@ -199,7 +208,7 @@ impl Session {
     /// # Errors
     /// [`LockError::Lost`].
     pub fn check(&self) -> Result<(), LockError> {
-        self.inner.state.check()
+        self.inner.shared.state.check()
     }
 
     /// Locks bytes of a file. If the returned future is dropped, the wait ends and nothing stays locked.
@@ -214,22 +223,15 @@ impl Session {
         let description = described(&pattern, Some(&description))?;
         self.check()?;
         // A time that no clock can show is as long as it takes.
-        let deadline =
-            request.wait.filter(|wait| !wait.is_zero()).and_then(|wait| Instant::now().checked_add(wait));
+        let deadline = request.wait.map(|wait| if wait.is_zero() { drive::ANSWER_MAX } else { wait });
+        let deadline = deadline.and_then(|wait| Instant::now().checked_add(wait));
         let (reply, answer) = oneshot::channel();
         let number = self.inner.tickets.fetch_add(1, Ordering::Relaxed) + 1;
         // Dropped unless the lock is had: then it ends the wait, or releases what was granted meanwhile.
         let ticket = Ticket { inner: self.inner.clone(), number, over: Arc::default() };
-        let command = Command::Lock {
-            ticket: number,
-            file,
-            pattern,
-            description,
-            request: Box::new(request.clone()),
-            deadline,
-            reply,
-        };
-        self.inner.send(command)?;
+        let request = request.clone();
+        let order = Order { ticket: number, file, pattern, description, request, deadline, reply };
+        self.inner.shared.with(Driver::Caller, |core| core.lock(order));
         match answer.await {
             Ok(Ok(())) => Ok(Lock { ticket }),
             Ok(Err(error)) => Err(error),
@@ -243,7 +245,7 @@ impl Session {
     /// Ends the session: all its locks are released. Waits until the servers that can be reached know it. Nothing that
     /// was written under a lock may still be under way.
     pub async fn end(&self) {
-        let _ = self.inner.send(Command::End);
+        self.inner.end();
         let mut ended = self.inner.ended.clone();
         // Its sender is gone only when the session has ended.
         let _ = ended.wait_for(|ended| *ended).await;
@@ -251,13 +253,15 @@ impl Session {
 }
 
 impl Inner {
-    fn send(&self, command: Command) -> Result<(), LockError> {
-        self.commands.send(command).map_err(|_| {
-            self.state
-                .check()
-                .err()
-                .unwrap_or(LockError::Lost { session: self.state.session.0, why: "it has ended".to_owned() })
-        })
+    fn end(&self) {
+        self.shared.with(Driver::Caller, |core| core.end());
+        self.shared.kick();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -273,7 +277,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
         // A session that has ended holds nothing.
-        let _ = self.inner.send(Command::Release { ticket: self.number, released: None });
+        self.inner.shared.with(Driver::Caller, |core| core.release_ticket(self.number, None));
     }
 }
 
@@ -290,7 +294,7 @@ pub struct Lock {
 impl Lock {
     /// Returns the fencing token: the number of the session, by which changes are to be guarded.
     pub fn token(&self) -> u64 {
-        self.ticket.inner.state.session.0
+        self.ticket.inner.shared.state.session.0
     }
 
     /// Checks that the lock is held.
@@ -298,12 +302,12 @@ impl Lock {
     /// # Errors
     /// [`LockError::Lost`].
     pub fn check(&self) -> Result<(), LockError> {
-        self.ticket.inner.state.check()
+        self.ticket.inner.shared.state.check()
     }
 
     /// Returns a check that may outlive the lock, for whoever acts under it.
     pub fn checker(&self) -> Checker {
-        Checker { state: self.ticket.inner.state.clone(), over: self.ticket.over.clone() }
+        Checker { state: self.ticket.inner.shared.state.clone(), over: self.ticket.over.clone() }
     }
 
     /// Returns the session.
@@ -320,7 +324,8 @@ impl Lock {
         let (released, done) = oneshot::channel();
         let number = self.ticket.number;
         self.ticket.over.store(true, Ordering::Release);
-        self.ticket.inner.send(Command::Release { ticket: number, released: Some(released) })?;
+        let shared = &self.ticket.inner.shared;
+        shared.with(Driver::Caller, |core| core.release_ticket(number, Some(released)));
         // If the session ends meanwhile nothing is held any more.
         let _ = done.await;
         self.check()

@@ -1,8 +1,8 @@
 //! The role `lock` of a daemon: a lock server with network, time, and a store for its records and fences.
 //!
 //! Calls are handled on the threads of the connections, under one lock. A thread of the role's own lets leases lapse,
-//! makes records durable, and raises fences. What the server says after a record is told when the record is durable:
-//! all that has gathered meanwhile is written together.
+//! makes records durable, and raises fences. A reply that relies on a record is told when the record is durable; all
+//! records that have gathered meanwhile are written together, and nothing else waits for them.
 
 mod core;
 mod ledger;
@@ -13,7 +13,7 @@ mod shown;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
 use parking_lot::Mutex;
@@ -47,6 +47,9 @@ pub struct Options {
     pub records: Arc<dyn ObjectStore>,
     /// The object in which they are.
     pub ledger: ObjectId,
+    /// True if that store is gone with its process. Sessions and epochs are then numbered from the time of day on, in
+    /// microseconds, so that no number is given again by a later server.
+    pub volatile: bool,
     /// The store whose objects are fenced: the file of a lock is the object of the same name.
     pub objects: Arc<dyn ObjectStore>,
 }
@@ -85,15 +88,16 @@ impl LockRole {
         let restarted = found.used || !found.records.is_empty();
         // Until a server has ended without sessions, some of them may still rely on the longest lease since then.
         let longest_lease = if restarted { options.lease.max(found.lease) } else { options.lease };
+        let least = if options.volatile { microseconds_since_1970() } else { 0 };
         let settings = Settings {
-            epoch: found.epoch + 1,
+            epoch: least.max(found.epoch + 1),
             stripe: options.stripe,
             indexing: options.indexing,
             lease: options.lease,
             grace: longest_lease * 6 / 5,
             limits: Limits { name_bytes_max: nacre_object::limit::OBJECT_ID_BYTES_MAX, ..Limits::default() },
         };
-        let state = if restarted {
+        let mut state = if restarted {
             tracing::info!(
                 "the lock server was restarted: for {:?} it only takes asserted locks",
                 settings.grace
@@ -102,8 +106,9 @@ impl LockRole {
         } else {
             Server::new(settings)
         };
+        state.remember_floors(found.floors);
         let shared = Arc::new(Shared {
-            core: Mutex::new(Core::new(state, found.numbers, longest_lease)),
+            core: Mutex::new(Core::new(state, least.max(found.numbers), longest_lease)),
             work: Notify::new(),
             place: Place { server, servers, stripe_bytes: bytes },
             connections: AtomicU64::new(0),
@@ -144,6 +149,12 @@ impl LockRole {
             tracing::error!("the lock server's thread ended in a panic");
         }
     }
+}
+
+/// The microseconds since 1970, which 53 bits hold until the year 2255.
+fn microseconds_since_1970() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
 }
 
 impl Drop for LockRole {

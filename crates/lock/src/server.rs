@@ -16,6 +16,8 @@
 //!   not come back are then fenced in the files of their records, and such a file is closed until that is done.
 //! - Sessions that wait for each other in a cycle are reported ([`Output::Cycle`]).
 
+mod backlog;
+mod cycles;
 mod grace;
 mod listing;
 mod session;
@@ -28,6 +30,7 @@ use crate::OFFSET_MAX;
 use crate::message::{Asked, Call, FileName, Refusal, Reply, RequestNumber, SessionId, Token};
 use crate::table::{Mode, Owner, Progress, Reached, RequestKey, Table, TableError, Woken};
 
+pub use backlog::Backlog;
 pub use listing::{Listed, Wait};
 use session::{Session, State};
 pub use settings::{Limits, Settings};
@@ -38,12 +41,8 @@ pub type CallId = u64;
 /// The files that a session may have written, on record, before their least used ones are struck off.
 const FILES_PER_SESSION_MAX: usize = 1024;
 
-/// The requests that a search for a cycle looks at, and the holders in their way.
-const CYCLE_SEARCH_MAX: usize = 4096;
-const CYCLE_HOLDERS_MAX: usize = 1 << 17;
-
-/// An order to the server's owner. They are carried out in order: what comes after a record is not told to anybody before the
-/// record is durable.
+/// An order to the server's owner. They are carried out in order, as far as records that are not durable yet allow it
+/// ([`Backlog`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Sends a reply.
@@ -52,6 +51,8 @@ pub enum Output {
         call: CallId,
         /// The answer.
         reply: Reply,
+        /// The held bytes of which it tells; none if it tells of none.
+        tells: Option<Tells>,
     },
     /// Makes a record durable.
     Record(Record),
@@ -67,6 +68,17 @@ pub enum Output {
         /// The sessions, each of which waits for the next, and the last for the first.
         sessions: Vec<SessionId>,
     },
+}
+
+/// The held bytes of which a reply tells: some of a file, in a mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tells {
+    /// The session that holds them.
+    pub session: SessionId,
+    /// The file.
+    pub file: FileName,
+    /// The mode.
+    pub mode: Mode,
 }
 
 /// A change of what the server has to know after a restart.
@@ -91,6 +103,13 @@ pub enum Record {
         /// The session.
         session: SessionId,
     },
+    /// The store refuses all sessions below this one at a file.
+    Floor {
+        /// The file.
+        file: FileName,
+        /// The first session that is not refused.
+        floor: SessionId,
+    },
 }
 
 /// A lock server. Times are durations since any one moment, and never go backwards.
@@ -114,14 +133,20 @@ pub struct Server {
     grace_until: Option<Duration>,
     /// The files that sessions of the former epoch may write: those not back yet, then those being fenced.
     remembered: BTreeMap<SessionId, BTreeSet<FileName>>,
+    /// The number of the sessions in `remembered` that may write each file.
+    unsettled: HashMap<FileName, usize>,
+    /// The number of calls so far that came while a file was closed.
+    deferrals: u64,
+    /// The sessions below which the store refuses all, at the files where there are such.
+    floors: HashMap<FileName, SessionId>,
 }
 
 /// A file with locks.
 #[derive(Clone, Debug)]
 struct File {
     table: Table,
-    /// Requests whose calls came while the file was closed.
-    deferred: Vec<RequestKey>,
+    /// Requests whose calls came while the file was closed, in the order of these calls.
+    deferred: BTreeMap<u64, RequestKey>,
 }
 
 /// A request of a session.
@@ -141,6 +166,8 @@ struct Request {
 struct Pending {
     call: CallId,
     until: Option<u64>,
+    /// Its place among the calls that came while the file was closed; 0 if it is not among them.
+    deferred: u64,
 }
 
 impl Server {
@@ -159,6 +186,9 @@ impl Server {
             grants: 0,
             grace_until: None,
             remembered: BTreeMap::new(),
+            unsettled: HashMap::new(),
+            deferrals: 0,
+            floors: HashMap::new(),
         }
     }
 
@@ -178,9 +208,10 @@ impl Server {
     ) {
         self.tick(now, out);
         if let Some(refusal) = self.refusal(session, &message) {
-            out.push(Output::Reply { call, reply: Reply::Refused(refusal) });
+            out.push(Output::Reply { call, reply: Reply::Refused(refusal), tells: None });
             return;
         }
+        let request = message.request();
         let answer = match message {
             Call::Open | Call::Renew => {
                 self.renew(now, session);
@@ -212,14 +243,18 @@ impl Server {
                 asserted.map(Some)
             }
             Call::Asserted => {
-                self.remembered.remove(&session);
+                self.settle(session);
                 Ok(Some(Reply::Done))
             }
         };
         match answer {
             Ok(None) => {}
-            Ok(Some(reply)) => out.push(Output::Reply { call, reply }),
-            Err(refusal) => out.push(Output::Reply { call, reply: Reply::Refused(refusal) }),
+            Ok(Some(reply)) => {
+                let key = request.and_then(|request| self.key(session, request));
+                let tells = key.and_then(|key| self.tells(key, &reply));
+                out.push(Output::Reply { call, reply, tells });
+            }
+            Err(refusal) => out.push(Output::Reply { call, reply: Reply::Refused(refusal), tells: None }),
         }
     }
 
@@ -241,6 +276,12 @@ impl Server {
             (None, Some(asked)) => self.add(session, number, asked, None)?,
             (None, None) => return Err(Refusal::UnknownRequest),
         };
+        let Some(request) = self.requests.get(&key) else { return Err(Refusal::UnknownRequest) };
+        if self.is_shut_out(session, &request.file, request.mode) {
+            // It is to know, rather than to have a lock under which it cannot write.
+            self.lapse(session, true, out);
+            return Err(Refusal::Lapsed);
+        }
         let Some(request) = self.requests.get_mut(&key) else { return Err(Refusal::UnknownRequest) };
         if let Some(pending) = &mut request.pending {
             if pending.until == until {
@@ -250,7 +291,7 @@ impl Server {
             }
             self.stop_waiting(key, out);
         }
-        self.request_mut(key, |request| request.pending = Some(Pending { call, until }));
+        self.request_mut(key, |request| request.pending = Some(Pending { call, until, deferred: 0 }));
         let file = self.requests[&key].file.clone();
         let closed = self.closed(&file);
         let Some(found) = self.files.get_mut(&file).filter(|_| closed) else {
@@ -264,7 +305,14 @@ impl Server {
                 let token = self.token(key);
                 self.answer(key, Reply::Progress { progress, token }, out);
             }
-            _ => found.deferred.push(key),
+            _ => {
+                self.deferrals += 1;
+                let place = self.deferrals;
+                found.deferred.insert(place, key);
+                self.request_mut(key, |request| {
+                    request.pending = Some(Pending { call, until, deferred: place });
+                });
+            }
         }
         Ok(())
     }
@@ -284,6 +332,8 @@ impl Server {
                 if let Some(session) = self.sessions.get_mut(&session) {
                     session.waiting.insert(key);
                 }
+                // On record while it waits, so that no grant to one after the other waits for a write each.
+                self.note_use_of(key, out);
                 self.report_cycle(key, out);
             }
             Err(error) => self.answer(key, Reply::Refused(error.into()), out),
@@ -296,10 +346,7 @@ impl Server {
         if progress.last.is_some() {
             self.grants += 1;
             request.token = self.grants;
-            if request.mode == Mode::Exclusive {
-                let (session, file) = (request.session, request.file.clone());
-                self.note_use(session, file, out);
-            }
+            self.note_use_of(key, out);
         }
         let token = self.token(key);
         self.answer(key, Reply::Progress { progress, token }, out);
@@ -309,12 +356,28 @@ impl Server {
     fn answer(&mut self, key: RequestKey, reply: Reply, out: &mut Vec<Output>) {
         let Some(request) = self.requests.get_mut(&key) else { return };
         let pending = request.pending.take();
-        if let Some(session) = self.sessions.get_mut(&request.session) {
-            session.waiting.remove(&key);
+        if let Some(session) = self.sessions.get_mut(&request.session)
+            && session.waiting.remove(&key)
+            && session.waiting.is_empty()
+        {
+            session.cycles.clear();
         }
-        if let Some(Pending { call, .. }) = pending {
-            out.push(Output::Reply { call, reply });
+        if let Some(Pending { call, deferred, .. }) = pending {
+            if deferred > 0
+                && let Some(file) = self.files.get_mut(&request.file)
+            {
+                file.deferred.remove(&deferred);
+            }
+            let tells = self.tells(key, &reply);
+            out.push(Output::Reply { call, reply, tells });
         }
+    }
+
+    /// The held bytes of a request of which a reply tells.
+    fn tells(&self, key: RequestKey, reply: &Reply) -> Option<Tells> {
+        let Reply::Progress { progress: Progress { last: Some(_), .. }, .. } = reply else { return None };
+        let request = self.requests.get(&key)?;
+        Some(Tells { session: request.session, file: request.file.clone(), mode: request.mode })
     }
 
     fn token(&self, key: RequestKey) -> Token {
@@ -360,7 +423,6 @@ impl Server {
         let file = self.requests.get(&key).ok_or(Refusal::UnknownRequest)?.file.clone();
         let mut woken = Vec::new();
         let found = self.files.get_mut(&file).ok_or(Refusal::UnknownRequest)?;
-        found.deferred.retain(|deferred| *deferred != key);
         let progress = found.table.release_from(key, offset, &mut woken)?;
         self.wake(&file, woken, out);
         Ok(progress)
@@ -389,9 +451,6 @@ impl Server {
         }
         let mut woken = Vec::new();
         if let Some(file) = self.files.get_mut(&request.file) {
-            if !file.deferred.is_empty() {
-                file.deferred.retain(|deferred| *deferred != key);
-            }
             _ = file.table.release(key, &mut woken);
         }
         self.wake(&request.file, woken, out);
@@ -436,7 +495,7 @@ impl Server {
         let name = self.files.get_key_value(&asked.file).map_or(asked.file, |(name, _)| name.clone());
         let file = self.files.entry(name.clone()).or_insert_with(|| File {
             table: Table::new(self.settings.indexing, limits.regions_max),
-            deferred: Vec::new(),
+            deferred: BTreeMap::new(),
         });
         let key = self.requests_made + 1;
         let id = Owner { program: owner.program, operation: asked.operation };
@@ -464,60 +523,6 @@ impl Server {
     fn request_mut(&mut self, key: RequestKey, change: impl FnOnce(&mut Request)) {
         if let Some(request) = self.requests.get_mut(&key) {
             change(request);
-        }
-    }
-
-    /// Reports a cycle of sessions that the wait of a request has closed.
-    ///
-    /// A request waits for those who hold its byte and for those before it in line, who wait for the holders that refuse the
-    /// first of them. A session that waits for itself is reported, too.
-    fn report_cycle(&self, key: RequestKey, out: &mut Vec<Output>) {
-        let Some(start) = self.requests.get(&key) else { return };
-        let mut came_from: HashMap<RequestKey, RequestKey> = HashMap::from([(key, key)]);
-        let mut open = vec![key];
-        let mut visits = 0;
-        while let Some(waiting) = open.pop() {
-            let mut holders = BTreeSet::new();
-            self.blocking(waiting, |session, _| {
-                holders.insert(session);
-                visits += 1;
-                visits < CYCLE_HOLDERS_MAX
-            });
-            for holder in holders {
-                if holder == start.session {
-                    let mut sessions = vec![self.requests[&waiting].session];
-                    let mut at = waiting;
-                    while at != key {
-                        at = came_from[&at];
-                        sessions.push(self.requests[&at].session);
-                    }
-                    sessions.reverse();
-                    out.push(Output::Cycle { sessions });
-                    return;
-                }
-                let others = self.sessions.get(&holder).into_iter().flat_map(|session| &session.waiting);
-                for other in others {
-                    if came_from.len() < CYCLE_SEARCH_MAX && !came_from.contains_key(other) {
-                        came_from.insert(*other, waiting);
-                        open.push(*other);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Calls `visit` with the sessions, and requests of theirs, that keep a waiting request from its byte, until it returns
-    /// false.
-    fn blocking(&self, key: RequestKey, mut visit: impl FnMut(SessionId, RequestKey) -> bool) {
-        let Some(file) = self.requests.get(&key).and_then(|request| self.files.get(&request.file)) else {
-            return;
-        };
-        let first = file.table.progress(key).and_then(|progress| file.table.line(progress.next?).next());
-        for waiting in [Some(key), first.filter(|first| *first != key)].into_iter().flatten() {
-            file.table.blockers(waiting, |holder, owner| match self.programs.get(&owner.program) {
-                Some(session) => visit(*session, holder),
-                None => true,
-            });
         }
     }
 

@@ -18,6 +18,7 @@ fn plan() -> Plan {
         method: None,
         protocol: None,
         faults: 8,
+        only_records: false,
         broken: Broken::Nothing,
     }
 }
@@ -86,6 +87,15 @@ fn locks_exclude_and_everybody_finishes_whatever_fails() {
 }
 
 #[test]
+fn nobody_is_lost_because_records_cannot_be_written() {
+    for seed in seeds(60, 40) {
+        let plan = Plan { only_records: true, ..plan_of(seed) };
+        let told = run(&plan, seed).unwrap_or_else(|violation| panic!("NACRE_SEED={seed}: {violation:?}"));
+        assert_eq!((told.lost, told.fences), (0, 0), "NACRE_SEED={seed}");
+    }
+}
+
+#[test]
 fn every_protocol_and_method_finishes_under_contention() {
     for (_, protocol) in Protocol::NAMES {
         for (_, method) in Method::NAMES {
@@ -135,7 +145,7 @@ fn a_large_cluster_finishes() {
 
 #[test]
 fn a_broken_rule_is_noticed() {
-    for broken in [Broken::NoFence, Broken::NoGrace, Broken::NoRecords] {
+    for broken in [Broken::NoFence, Broken::NoGrace, Broken::NoRecords, Broken::NoWait] {
         let plan = Plan { broken, operations: 12, faults: 24, ..plan() };
         let unsafe_history = |seed: &u64| matches!(run(&plan, *seed), Err(Violation::Safety { .. }));
         let noticed = (0..1000).find(unsafe_history);

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use nacre_lock::client::{
-    Acquisition, Action, Client, Ended, Method, Order, Outcome, Protocol, REQUESTS_MAX, Rounds, Wanted,
+    Acquisition, Action, Client, Ended, Method, Order, Outcome, Protocol, REQUESTS_MAX, ROUNDS_MAX, Rounds,
+    Wanted,
 };
 use nacre_lock::message::{Call, Reply, SessionId};
 use nacre_lock::server::{CallId, Output, Server, Settings};
@@ -74,7 +75,7 @@ impl Cluster {
             server.handle(Duration::ZERO, SessionId(client as u64), id, order.call.clone(), &mut out);
             self.calls.push((client, order));
             for output in out {
-                let Output::Reply { call, reply } = output else { continue };
+                let Output::Reply { call, reply, .. } = output else { continue };
                 self.reply(call, reply);
             }
         }
@@ -361,5 +362,47 @@ fn a_server_that_is_started_again_may_give_a_shorter_lease() {
         let ends = client.ends().unwrap();
         assert!(ends > seconds(time + lease - lease / 10) && ends <= seconds(time + lease), "{ends:?}");
         assert!(client.next_deadline().unwrap() <= ends);
+    }
+}
+
+#[test]
+fn an_operation_that_would_take_rounds_without_end_is_refused_and_alt_try_takes_it() {
+    let new = |pattern: &Pattern, protocol, servers, waits| {
+        let wanted = Wanted {
+            file: "file".into(),
+            operation: 1,
+            first_number: 1,
+            mode: Mode::Exclusive,
+            pattern: pattern.clone(),
+            stripe_bytes: STRIPE_BYTES,
+            servers,
+            method: Method::Datatype,
+            protocol,
+            waits,
+        };
+        Acquisition::new(wanted).map(|_| ())
+    };
+    let all = Pattern::contiguous(0, OFFSET_MAX).unwrap();
+    for (name, protocol) in Protocol::NAMES {
+        let refused = new(&all, protocol, 3, true);
+        if protocol == Protocol::AltTry {
+            refused.unwrap();
+        } else {
+            let error = PatternError::TooManyRounds {
+                protocol: name,
+                servers: 3,
+                rounds: 1 << 47,
+                rounds_max: ROUNDS_MAX,
+            };
+            assert_eq!(refused, Err(error));
+        }
+        // One server takes one round, and who does not wait makes one to all.
+        new(&all, protocol, 1, true).unwrap();
+        new(&all, protocol, 3, false).unwrap();
+        // As many stripes as the limit; few regions far from each other.
+        let most = Pattern::contiguous(0, ROUNDS_MAX * STRIPE_BYTES).unwrap();
+        new(&most, protocol, 3, true).unwrap();
+        let sparse = Pattern::new(&Datatype::byte().vector(1 << 10, 1, 1 << 50).at(0)).unwrap();
+        new(&sparse, protocol, 3, true).unwrap();
     }
 }

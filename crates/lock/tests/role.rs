@@ -50,6 +50,7 @@ impl Daemon {
             indexing: Default::default(),
             records,
             ledger: format!("ledger-{server}").parse().unwrap(),
+            volatile: false,
             objects: store.clone(),
         };
         let role = LockRole::start(options).unwrap();
@@ -215,6 +216,47 @@ async fn numbers_of_sessions_are_never_given_twice() {
     }
 }
 
+#[test]
+fn a_server_whose_store_is_gone_with_it_gives_no_number_again() {
+    let start = || {
+        let store = Arc::<MemoryStore>::default();
+        LockRole::start(Options {
+            stripe: Stripe { bytes: 4096, servers: 1, server: 0 },
+            lease: LEASE,
+            indexing: Default::default(),
+            records: store.clone(),
+            ledger: "ledger".parse().unwrap(),
+            volatile: true,
+            objects: store,
+        })
+    };
+    let serve = |role: &LockRole| {
+        Server::start(ServeOptions {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            open: true,
+            services: Services::new().with(role.service()),
+            ..Default::default()
+        })
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut last = (0, 0);
+    for _ in 0..2 {
+        let role = start().unwrap();
+        let server = serve(&role).unwrap();
+        let epoch = role.handle().totals().epoch;
+        for _ in 0..3 {
+            let begun = Session::begin(vec![server.addresses()[0].clone()], LinkOptions::default());
+            let number = runtime.block_on(begun).unwrap().number();
+            assert!((epoch, number) > last && number > last.1, "{number} after {last:?}");
+            // Numbers of JSON are exact up to there.
+            assert!(number.max(epoch) < 1 << 53);
+            last = (epoch, number);
+        }
+        server.stop();
+        role.stop();
+    }
+}
+
 /// A store whose changes fail for a while.
 #[derive(Default)]
 struct Flaky {
@@ -272,6 +314,79 @@ async fn records_that_cannot_be_written_at_once_are_written_whole_later() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     host.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_store_takes_no_session_and_holds_up_only_what_needs_a_record() {
+    let lease = Duration::from_secs(1);
+    let store = Arc::<Flaky>::default();
+    let mut host = Daemon::on(store.clone(), Arc::default(), lease, 0, 1);
+    let (reader, writer, asker) = (host.session().await, host.session().await, host.session().await);
+    let reads = reader.lock(b"r", &whole(Mode::Shared)).await.unwrap();
+    let writes = writer.lock(b"w", &Request::new(0..10, Mode::Exclusive)).await.unwrap();
+    let known = asker.lock(b"r", &whole(Mode::Shared)).await.unwrap();
+    store.fails.store(true, Ordering::SeqCst);
+    let asks = tokio::spawn({
+        let asker = asker.clone();
+        async move { asker.lock(b"new", &whole(Mode::Exclusive)).await }
+    });
+    // Several leases, by the number of renewals at the server, and several attempts to write.
+    let calls = || host.role.as_ref().unwrap().handle().totals().calls;
+    let (begun, before) = (Instant::now(), calls());
+    while store.failed.load(Ordering::SeqCst) < 3 || begun.elapsed() < 3 * lease || calls() < before + 9 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(begun.elapsed() < 60 * lease, "nobody renews");
+        for lock in [&reads, &writes, &known] {
+            lock.check().unwrap();
+        }
+    }
+    assert!(!asks.is_finished(), "its use of the file is on no record");
+    // What needs no record goes on: shared locks, files on record, refusals, releases.
+    let more = writer.lock(b"w", &Request::new(10..20, Mode::Exclusive)).await.unwrap();
+    let again = asker.lock(b"r", &whole(Mode::Shared)).await.unwrap();
+    let refused = reader.lock(b"new", &whole(Mode::Exclusive).without_wait()).await;
+    assert_eq!(refused.err(), Some(LockError::WouldWait), "the lock is the asker's, who is not told yet");
+    for lock in [more, again, reads] {
+        lock.release().await.unwrap();
+    }
+    store.fails.store(false, Ordering::SeqCst);
+    asks.await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(host.role.as_ref().unwrap().handle().totals().fences, 0);
+    host.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_oldest_session_at_a_file_with_too_many_fenced_ones_is_told_that_it_is_lost() {
+    let mut host = Daemon::alone();
+    let (old, other) = (host.session().await, host.session().await);
+    let held = old.lock(b"f", &Request::new(0..10, Mode::Exclusive)).await.unwrap();
+    other.lock(b"g", &Request::new(0..10, Mode::Exclusive)).await.unwrap().release().await.unwrap();
+    // As many younger ones as the object keeps singly, fenced by others; then one more by the server.
+    let fence = |session| {
+        let write = nacre_object::Write::FenceSession { session };
+        let fenced = host.store.apply(&"f".parse().unwrap(), Transaction::new().change(write));
+        nacre_object::testkit::block_on(fenced).unwrap();
+    };
+    (0..1024).for_each(|index| fence(1000 + index));
+    let younger = host.session().await;
+    let lost = younger.lock(b"f", &Request::new(20..30, Mode::Exclusive)).await.unwrap();
+    let handle = host.role.as_ref().unwrap().handle();
+    assert!(handle.break_session(nacre_lock::message::SessionId(younger.number())));
+    lost.checker().lost().await;
+    // Nobody has fenced it, but the store refuses it.
+    let error = held.checker().lost().await;
+    assert!(matches!(error, LockError::Lost { session, .. } if session == old.number()), "{error}");
+    let refused = other.lock(b"f", &Request::new(40..50, Mode::Exclusive)).await.err().unwrap();
+    assert!(matches!(refused, LockError::Lost { .. }), "{refused}");
+    // A successor knows that too.
+    host.stop();
+    let host = Daemon::start(host.store.clone(), LEASE, 0, 1);
+    let link = link(&host);
+    let mut events = attach(&link, old.number(), 1).await.unwrap();
+    assert_eq!(call(&link, 1, Call::Open).await.unwrap(), None, "told when the epoch is on record");
+    assert!(matches!(event(&mut events).await.1, Reply::Open { epoch: 2, .. }));
+    let refused = call(&link, 2, acquire(1)).await.unwrap();
+    assert_eq!(refused, Some(Reply::Refused(Refusal::Lapsed)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -435,6 +550,36 @@ async fn a_lock_that_is_granted_as_the_wait_ends_is_had_or_not_had() {
         }
     }
     assert!(had > 0 && timed_out > 0, "{had} had the lock, {timed_out} did not");
+}
+
+#[test]
+fn leases_are_renewed_and_releases_sent_while_the_program_polls_nothing() {
+    let lease = Duration::from_millis(500);
+    let host = Daemon::start(Arc::default(), lease, 0, 1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let session = runtime.block_on(host.session());
+    let lock = || runtime.block_on(session.lock(b"f", &whole(Mode::Exclusive))).unwrap();
+    // With the second one this runtime has its part in the session.
+    runtime.block_on(lock().release()).unwrap();
+    let held = lock();
+    let until = Instant::now() + 2 * lease;
+    while Instant::now() < until {
+        held.check().unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let entered = runtime.enter();
+    drop(held);
+    while host.role.as_ref().unwrap().handle().totals().requests > 0 {
+        std::thread::yield_now();
+    }
+    drop(entered);
+    // It goes on where it was, and elsewhere once that runtime is gone.
+    runtime.block_on(lock().release()).unwrap();
+    runtime.shutdown_background();
+    futures::executor::block_on(async {
+        session.lock(b"f", &whole(Mode::Exclusive)).await.unwrap().release().await.unwrap();
+        session.end().await;
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

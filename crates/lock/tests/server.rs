@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use nacre_lock::message::{Asked, Call, FileName, Refusal, Reply, SessionId, Token};
-use nacre_lock::server::{CallId, Limits, Output, Record, Server, Settings};
+use nacre_lock::server::{Backlog, CallId, Limits, Output, Record, Server, Settings};
 use nacre_lock::table::{Mode, Progress, TableError};
 use nacre_lock::{Datatype, OFFSET_MAX, Pattern, Stripe};
 
@@ -68,7 +68,7 @@ fn lock(request: u64, file: &str, mode: Mode, from: u64, to: u64) -> Call {
 /// The replies among outputs, by their calls.
 fn replies(outputs: &[Output]) -> BTreeMap<CallId, Reply> {
     let replies = outputs.iter().filter_map(|output| match output {
-        Output::Reply { call, reply } => Some((*call, reply.clone())),
+        Output::Reply { call, reply, .. } => Some((*call, reply.clone())),
         _ => None,
     });
     replies.collect()
@@ -81,6 +81,10 @@ fn progress(reply: &Reply) -> Progress {
     }
 }
 
+fn uses(session: SessionId, file: &str) -> Output {
+    Output::Record(Record::Uses { session, file: file.into() })
+}
+
 fn raised(session: SessionId, file: &str) -> Output {
     Output::Raise { session, file: file.into() }
 }
@@ -90,7 +94,7 @@ fn a_grant_comes_after_the_record_of_its_file_and_tokens_grow() {
     let mut trial = Trial::new();
     trial.open(&[A]);
     let out = trial.call(A, lock(1, "f", Mode::Exclusive, 0, 10));
-    assert_eq!(out[0], Output::Record(Record::Uses { session: A, file: "f".into() }));
+    assert_eq!(out[0], uses(A, "f"));
     let Output::Reply { reply: Reply::Progress { progress, token }, .. } = &out[1] else { panic!() };
     assert_eq!(*progress, Progress { last: Some(9), next: None });
     let out = trial.call(A, lock(2, "f", Mode::Exclusive, 10, 20));
@@ -106,7 +110,7 @@ fn exclusive_bytes_of_a_lapsed_session_are_granted_anew_only_behind_its_fence() 
     trial.call(A, lock(2, "g", Mode::Shared, 0, 10));
     trial.pass(6);
     trial.call(B, Call::Renew);
-    assert_eq!(trial.call(B, lock(1, "f", Mode::Exclusive, 5, 6)), []);
+    assert_eq!(trial.call(B, lock(1, "f", Mode::Exclusive, 5, 6)), [uses(B, "f")]);
     let waits = trial.calls;
     assert_eq!(trial.server.next_deadline(), Some(Duration::from_secs(110)));
     assert_eq!(trial.pass(4), [raised(A, "f")]);
@@ -189,7 +193,7 @@ fn a_call_that_comes_again_keeps_its_place_and_is_answered_once() {
     trial.call(A, lock(1, "f", Mode::Exclusive, 0, 1));
     trial.call(B, lock(1, "f", Mode::Exclusive, 0, 1));
     trial.call(C, lock(1, "f", Mode::Exclusive, 0, 1));
-    assert_eq!(trial.call(B, lock(1, "f", Mode::Exclusive, 0, 1)), []);
+    assert_eq!(trial.call(B, lock(1, "f", Mode::Exclusive, 0, 1)), [], "it is on record since it waits");
     let again = trial.calls;
     let out = trial.call(A, Call::Release { request: 1 });
     assert_eq!(replies(&out).into_keys().collect::<Vec<_>>(), [again, again + 1]);
@@ -314,9 +318,9 @@ fn cycles_of_sessions_are_reported_also_when_a_waiter_moves_on() {
     trial.call(A, lock(1, "f", Mode::Exclusive, 10, 11));
     trial.call(B, lock(1, "g", Mode::Exclusive, 20, 21));
     trial.call(C, lock(1, "f", Mode::Exclusive, 5, 6));
-    assert_eq!(trial.call(A, lock(2, "g", Mode::Exclusive, 20, 21)), []);
+    assert_eq!(trial.call(A, lock(2, "g", Mode::Exclusive, 20, 21)), [uses(A, "g")]);
     // It waits for the third session at first, and nothing is wrong.
-    assert_eq!(trial.call(B, lock(2, "f", Mode::Exclusive, 5, 11)), []);
+    assert_eq!(trial.call(B, lock(2, "f", Mode::Exclusive, 5, 11)), [uses(B, "f")]);
     let out = trial.call(C, Call::Release { request: 1 });
     let cycle: Vec<_> = out
         .iter()
@@ -333,7 +337,7 @@ fn cycles_of_sessions_are_reported_also_when_a_waiter_moves_on() {
     let mut trial = Trial::new();
     trial.open(&[A, B]);
     trial.call(A, lock(1, "f", Mode::Shared, 0, 10));
-    assert_eq!(trial.call(B, lock(1, "f", Mode::Exclusive, 1, 2)), []);
+    assert_eq!(trial.call(B, lock(1, "f", Mode::Exclusive, 1, 2)), [uses(B, "f")]);
     assert_eq!(trial.call(A, lock(2, "f", Mode::Shared, 1, 2)), [Output::Cycle { sessions: vec![A] }]);
 }
 
@@ -398,4 +402,135 @@ fn a_pattern_too_large_for_a_session_is_refused() {
         asked.pattern = Pattern::new(&Datatype::byte().vector(100, 1, 64).at(0)).unwrap();
     }
     assert_eq!(replies(&trial.call(A, call)).len(), 1);
+}
+
+/// The calls among outputs that are answered at once, and the backlog's part in that.
+fn answered(backlog: &mut Backlog, out: Vec<Output>) -> Vec<CallId> {
+    let ready = out.into_iter().filter_map(|output| backlog.pass(output));
+    replies(&ready.collect::<Vec<_>>()).into_keys().collect()
+}
+
+#[test]
+fn only_what_relies_on_a_record_waits_for_it() {
+    let mut trial = Trial::new();
+    let mut backlog = Backlog::default();
+    let call = |trial: &mut Trial, backlog: &mut Backlog, session, message| {
+        let out = trial.call(session, message);
+        answered(backlog, out).contains(&trial.calls)
+    };
+    let calls = |ready: Vec<Output>| replies(&ready).into_keys().collect::<Vec<_>>();
+    // Nobody has a session before the epoch is on record.
+    assert!(!call(&mut trial, &mut backlog, A, Call::Open));
+    assert!(backlog.needs_epoch() && backlog.take().is_empty());
+    assert_eq!(backlog.written(), []);
+    assert_eq!(calls(backlog.begin()), [1]);
+    for session in [A, B, C] {
+        assert!(call(&mut trial, &mut backlog, session, Call::Open));
+    }
+    assert!(call(&mut trial, &mut backlog, B, lock(1, "f", Mode::Shared, 50, 60)));
+    // A file that is new to the session, while records cannot be written.
+    assert!(!call(&mut trial, &mut backlog, A, lock(1, "f", Mode::Exclusive, 0, 10)));
+    let first = trial.calls;
+    assert_eq!(backlog.take(), [Record::Uses { session: A, file: "f".into() }]);
+    assert!(!call(&mut trial, &mut backlog, A, lock(2, "f", Mode::Exclusive, 10, 20)), "the same record");
+    assert!(
+        !call(&mut trial, &mut backlog, A, Call::ReleaseFrom { request: 2, offset: 15 }),
+        "it holds some"
+    );
+    assert!(!call(&mut trial, &mut backlog, C, lock(1, "g", Mode::Exclusive, 0, 1)), "a later record");
+    for session in [A, B, C] {
+        assert!(call(&mut trial, &mut backlog, session, Call::Renew));
+    }
+    assert!(call(&mut trial, &mut backlog, A, lock(3, "f", Mode::Shared, 50, 60)), "on no record");
+    assert!(call(&mut trial, &mut backlog, B, lock(2, "f", Mode::Shared, 60, 70)));
+    assert!(call(&mut trial, &mut backlog, A, Call::Release { request: 3 }));
+    let tried = Call::Acquire { request: 3, asked: Some(asked("f", Mode::Exclusive, 5, 6)), until: None };
+    assert!(call(&mut trial, &mut backlog, B, tried), "it has nothing");
+    assert!(call(&mut trial, &mut backlog, B, Call::Close));
+    assert_eq!(calls(backlog.written()), [first, first + 1, first + 2]);
+    assert!(call(&mut trial, &mut backlog, A, lock(4, "f", Mode::Exclusive, 30, 40)));
+    assert!(!call(&mut trial, &mut backlog, C, lock(2, "g", Mode::Exclusive, 5, 6)));
+    // Bytes of a session that was struck off are told of when that is durable.
+    let mut out = Vec::new();
+    assert!(trial.server.break_session(A, &mut out));
+    assert_eq!(backlog.pass(out.remove(0)), Some(raised(A, "f")), "a fence waits for no record");
+    let fenced = trial.fenced(A, "f");
+    assert_eq!(answered(&mut backlog, fenced), [0; 0]);
+    assert!(!call(&mut trial, &mut backlog, C, lock(3, "f", Mode::Shared, 0, 10)));
+    assert!(call(&mut trial, &mut backlog, C, lock(4, "h", Mode::Shared, 0, 10)), "another file");
+    assert_eq!(backlog.records(), 2);
+    backlog.take();
+    assert_eq!(backlog.written().len(), 3);
+    assert_eq!((backlog.records(), backlog.has_work()), (0, false));
+}
+
+#[test]
+fn a_session_that_the_store_shuts_out_of_a_file_is_lost_and_not_granted_what_it_cannot_write() {
+    let mut trial = Trial::new();
+    trial.open(&[A, B, C]);
+    trial.call(A, lock(1, "f", Mode::Exclusive, 0, 10));
+    trial.call(B, lock(1, "g", Mode::Exclusive, 0, 10));
+    let mut out = Vec::new();
+    trial.server.set_floor(&"f".into(), C, &mut out);
+    let floor = Output::Record(Record::Floor { file: "f".into(), floor: C });
+    assert_eq!(out, [raised(A, "f"), floor], "it could write the file, and the other one could not");
+    let answer = |trial: &mut Trial, session, call| replies(&trial.call(session, call)).into_values().next();
+    assert_eq!(answer(&mut trial, A, Call::Renew), Some(Reply::Refused(Refusal::Lapsed)));
+    let reads = answer(&mut trial, B, lock(2, "f", Mode::Shared, 20, 30)).unwrap();
+    assert_eq!(progress(&reads).next, None, "a reader writes nothing");
+    let refused = answer(&mut trial, B, lock(3, "f", Mode::Exclusive, 31, 40));
+    assert_eq!(refused, Some(Reply::Refused(Refusal::Lapsed)));
+    assert_eq!(
+        answer(&mut trial, B, Call::Renew),
+        Some(Reply::Refused(Refusal::Lapsed)),
+        "its session is lost"
+    );
+    let granted = answer(&mut trial, C, lock(1, "f", Mode::Exclusive, 40, 50)).unwrap();
+    assert_eq!(progress(&granted).next, None);
+}
+
+#[test]
+fn a_cycle_is_reported_once_however_many_requests_wait_in_it() {
+    let mut trial = Trial::new();
+    trial.open(&[A, B]);
+    trial.call(A, lock(1, "f", Mode::Exclusive, 0, 1));
+    trial.call(B, lock(1, "f", Mode::Exclusive, 1, 2));
+    let mut reports = 0;
+    for request in 10..30 {
+        let mut ask = |trial: &mut Trial, session, byte| {
+            let asked = Asked { operation: request, ..asked("f", Mode::Exclusive, byte, byte + 1) };
+            let out =
+                trial.call(session, Call::Acquire { request, asked: Some(asked), until: Some(OFFSET_MAX) });
+            reports += out.iter().filter(|output| matches!(output, Output::Cycle { .. })).count();
+        };
+        ask(&mut trial, B, 0);
+        ask(&mut trial, A, 1);
+    }
+    // Once for each of the two, from its own point of view.
+    assert_eq!(reports, 2);
+    // When its waits are over and it waits again, it is told again.
+    for request in 10..30 {
+        trial.call(A, Call::Release { request });
+    }
+    let out = trial.call(A, lock(40, "f", Mode::Exclusive, 1, 2));
+    assert!(out.contains(&Output::Cycle { sessions: vec![A, B] }), "{out:?}");
+}
+
+#[test]
+fn a_session_with_locks_in_many_files_is_released_file_by_file() {
+    let mut trial = Trial::new();
+    trial.open(&[A]);
+    let name = |file: u64| format!("file {file}");
+    for file in 0..30_000 {
+        trial.call(A, lock(file, &name(file), Mode::Exclusive, 0, 1));
+    }
+    let raised = trial.pass(11);
+    assert_eq!(raised.len(), 30_000);
+    for file in 0..30_000 {
+        trial.fenced(A, &name(file));
+        if file % 1000 == 999 {
+            assert_eq!(trial.server.request_counts(), (29_999 - file as usize, 0));
+        }
+    }
+    assert!(!trial.server.knows(A));
 }

@@ -441,3 +441,46 @@ fn the_holders_of_the_byte_waited_for_are_named() {
         assert_eq!(named, HashMap::from([(1, owner(1)), (2, owner(2))]));
     }
 }
+
+#[test]
+fn a_comparison_with_very_many_irregular_patterns_is_given_up_and_one_with_some_is_not() {
+    let irregular = |shift: u64| {
+        let (mut at, mut seed) = (0_u64, 7_u64);
+        let regions: Vec<Region> = (0..1500)
+            .map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                at += 8 + (seed >> 33) % 1000 * 8;
+                Region::new(at + shift, 1 + (seed >> 50) % 2)
+            })
+            .collect();
+        Pattern::list(&regions).unwrap()
+    };
+    let (held, asked) = (irregular(0), irregular(3));
+    let mut table = Table::new(Indexing::Described, 1 << 20);
+    let mut holders = 0;
+    let mut add = |table: &mut Table, more: u64| {
+        for _ in 0..more {
+            holders += 1;
+            let owner = Owner { program: holders, operation: 1 };
+            table.add(holders, owner, Mode::Shared, held.clone()).unwrap();
+            table.try_acquire(holders).unwrap();
+        }
+    };
+    let ask = |table: &mut Table| {
+        let owner = Owner { program: 0, operation: 1 };
+        table.add(0, owner, Mode::Exclusive, asked.clone()).unwrap();
+        let answer = table.try_acquire(0);
+        let progress = table.progress(0).unwrap();
+        table.release(0, &mut Vec::new()).unwrap();
+        (answer, progress)
+    };
+    add(&mut table, 100);
+    assert_eq!(ask(&mut table).0.unwrap().next, None, "no byte is held by another");
+    add(&mut table, 3000);
+    let (answer, progress) = ask(&mut table);
+    assert_eq!(
+        (answer, progress.last),
+        (Err(TableError::TooIrregular), None),
+        "it was not compared with all"
+    );
+}

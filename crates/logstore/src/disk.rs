@@ -15,6 +15,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use serde::Serialize;
 
+use crate::page_cache::PageCache;
 use crate::space::is_full;
 use crate::superblock::{self, SUPERBLOCK};
 
@@ -342,6 +343,7 @@ struct FolderFile {
     /// The file opened again for direct reads, when the first of those is asked for; `None` if the file system has
     /// none.
     direct: OnceLock<Option<File>>,
+    cache: PageCache,
 }
 
 /// The alignment of direct reads in bytes, in the file and in memory: the largest that devices ask for.
@@ -351,7 +353,7 @@ const DIRECT_BYTES: usize = 1 << 20;
 
 impl FolderFile {
     fn new(file: File) -> Self {
-        Self { file, direct: OnceLock::new() }
+        Self { cache: PageCache::new(&file), file, direct: OnceLock::new() }
     }
 
     /// Reads directly; returns false if the file system has no direct reads.
@@ -393,20 +395,13 @@ impl FolderFile {
 
 impl DiskFile for FolderFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(buffer, offset)
+        self.file.read_exact_at(buffer, offset)?;
+        self.cache.note(offset, buffer.len());
+        Ok(())
     }
 
     fn read_now(&self, offset: u64, buffer: &mut [u8]) -> io::Result<bool> {
-        use rustix::io::{Errno, ReadWriteFlags, preadv2};
-        let wanted = buffer.len();
-        let slice = &mut [io::IoSliceMut::new(buffer)];
-        match preadv2(&self.file, slice, offset, ReadWriteFlags::NOWAIT) {
-            Ok(read) => Ok(read == wanted),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            // The file system cannot tell: read as usual.
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        self.cache.read_now(&self.file, offset, buffer)
     }
 
     fn read_device(&self, offset: u64, buffer: &mut [u8]) -> io::Result<Source> {
@@ -437,6 +432,7 @@ impl DiskFile for FolderFile {
                     Err(rustix::io::Errno::INTR) => continue,
                     Err(error) => return Err(error.into()),
                 };
+                self.cache.note(offset, written);
                 offset += written as u64;
                 io::IoSlice::advance_slices(&mut rest, written);
             }

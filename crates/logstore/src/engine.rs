@@ -22,35 +22,32 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bytes::{Bytes, BytesMut};
-use hashbrown::HashMap;
+use bytes::Bytes;
 use nacre_object::limit::{PAGE_ENTRIES_MAX, REPLY_BYTES_MAX};
 use nacre_object::once;
 use nacre_object::window::{Recall, Window};
 use nacre_object::{
-    Answer, Done, ErrorKind, Found, Guard, ObjectId, Once, Outcome, Read, Refusal, Reply, StoreError,
-    Transaction, WindowPosition,
+    Done, ErrorKind, Guard, ObjectId, Once, Outcome, Read, Refusal, Reply, StoreError, Transaction,
+    WindowPosition,
 };
 
 use crate::Options;
 use crate::binding::public_identity;
-use crate::codec::crc32c;
 use crate::disk::Disk;
-use crate::extent_map::Place;
+use crate::fetch::Fetches;
 use crate::footprint::Footprint;
 use crate::log::{Committer, Log, Purpose, Refused};
 use crate::maintenance::Maintenance;
-use crate::node::{Node, RangePlan};
+use crate::name::Name;
+use crate::node::Node;
 use crate::readers::Readers;
 use crate::record::{self, Effect, Repeatable};
-use crate::segment::{Segment, SegmentTable};
+use crate::segment::SegmentTable;
+use crate::shard::Shard;
 use crate::space::{Space, Wanted};
 use crate::sync::{Mutex, RwLock};
 
 const SHARDS: usize = 64;
-
-/// A part of the objects: those whose ids have hashes in one class.
-pub type Shard = HashMap<ObjectId, Box<Node>, foldhash::fast::FixedState>;
 
 /// A store.
 pub struct Engine {
@@ -64,7 +61,7 @@ pub struct Engine {
     pub(crate) table: SegmentTable,
     pub(crate) shards: Vec<Mutex<Shard>>,
     /// The objects that exist, in order.
-    pub(crate) names: RwLock<BTreeSet<ObjectId>>,
+    pub(crate) names: RwLock<BTreeSet<Name>>,
     pub(crate) maintenance: Maintenance,
     pub(crate) space: Space,
     pub(crate) readers: Readers,
@@ -113,16 +110,7 @@ struct Decided {
     gate: u64,
     wrote: bool,
     rolled: bool,
-    fetches: Vec<Fetch>,
-}
-
-/// The bytes to read for one answer.
-struct Fetch {
-    /// The index of the answer; meaningless for a refusal.
-    answer: usize,
-    plan: RangePlan,
-    /// The segment of each piece. Holding it keeps its file from being reused.
-    segments: Vec<Arc<Segment>>,
+    fetches: Fetches,
 }
 
 impl Engine {
@@ -144,7 +132,7 @@ impl Engine {
             persistent,
             log: Arc::new(log),
             table,
-            shards: (0..SHARDS).map(|_| Mutex::new(Shard::with_hasher(hasher.clone()))).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
             names: RwLock::default(),
             maintenance: Maintenance::default(),
             space,
@@ -216,17 +204,19 @@ impl Engine {
         let mut absent = None;
         let node = match shard.get_mut(&work.object) {
             Some(node) => node,
-            None => absent.insert(Box::<Node>::default()),
+            None => absent.insert(Node::default()),
         };
         let gate = node.gate;
         if let Some(outcome) = self.recall(work)? {
             // Whatever the earlier attempt changed, the object's gate covers it.
-            let decided = Decided { outcome, gate, wrote: true, rolled: false, fetches: Vec::new() };
+            let decided = Decided { outcome, gate, wrote: true, rolled: false, fetches: Fetches::default() };
             return Ok(Attempt::Decided(decided));
         }
-        let mut fetches = Vec::new();
+        let mut fetches = Fetches::default();
         if let Some((guard, found, plan)) = node.refusal(&work.guards) {
-            fetches.extend(plan.map(|plan| self.fetch(0, plan)));
+            if let Some(plan) = plan {
+                fetches.add(0, plan, &self.table);
+            }
             let outcome = Outcome::Refused(Refusal { guard, found, version: node.version });
             let decided = Decided { outcome, gate, wrote: false, rolled: false, fetches };
             return Ok(Attempt::Decided(decided));
@@ -237,7 +227,9 @@ impl Engine {
         for (index, read) in work.reads.iter().enumerate() {
             let (answer, plan) = node.answer(read, &mut budget);
             answers.push(answer);
-            fetches.extend(plan.map(|plan| self.fetch(index, plan)));
+            if let Some(plan) = plan {
+                fetches.add(index, plan, &self.table);
+            }
         }
         let mut done = Done { version: node.version, existed, answers };
         if work.effects.is_empty() {
@@ -277,17 +269,21 @@ impl Engine {
         if let Some(once) = &work.once {
             self.window.lock().insert(appended.tokens, &once.token, version, existed);
         }
-        if existed != node.exists {
-            let mut names = self.names.write();
-            if node.exists {
-                names.insert(owned(&work.object));
-            } else {
-                names.remove(&work.object);
-            }
-        }
+        let exists = node.exists;
         if let Some(node) = absent {
-            grown += Footprint::of_object(&work.object);
-            shard.insert(owned(&work.object), node);
+            grown += Footprint::of_object(work.object.as_bytes());
+            shard.insert(&work.object, node);
+        }
+        if existed != exists {
+            let mut names = self.names.write();
+            match shard.name(&work.object) {
+                Some(name) if exists => {
+                    names.insert(name.clone());
+                }
+                _ => {
+                    names.remove(work.object.as_bytes());
+                }
+            }
         }
         drop(shard);
         self.space.index.add(grown);
@@ -326,26 +322,13 @@ impl Engine {
         self.window_id.map(|window| WindowPosition { window, position: self.log.tokens() })
     }
 
-    /// Pins the segments of a plan's pieces. Called under the lock of the object's shard.
-    fn fetch(&self, answer: usize, mut plan: RangePlan) -> Fetch {
-        let mut segments = Vec::with_capacity(plan.pieces.len());
-        plan.pieces.retain(|piece| {
-            let Place::Data { chunk, .. } = piece.place() else { return false };
-            // The index never refers to a segment that is not there.
-            let segment = self.table.get(chunk.segment).expect("a live segment is in the table");
-            segments.push(segment);
-            true
-        });
-        Fetch { answer, plan, segments }
-    }
-
     fn reply(self: &Arc<Self>, decided: Decided) -> Reply<Outcome> {
         if decided.rolled {
             self.maintenance.nudge();
         }
         let Decided { mut outcome, gate, wrote, fetches, .. } = decided;
         if self.log.is_acked(gate) {
-            return match fill(&mut outcome, &fetches, true) {
+            return match fetches.fill(&mut outcome, true) {
                 Ok(true) => Reply::ready(Ok(outcome)),
                 Err(error) => Reply::ready(Err(unread(error, wrote))),
                 Ok(false) => {
@@ -357,7 +340,7 @@ impl Engine {
         let engine = Arc::clone(self);
         Reply::pending(async move {
             engine.log.wait(gate).await.map_err(|error| uncertain(error, wrote))?;
-            if fill(&mut outcome, &fetches, true).map_err(|error| unread(error, wrote))? {
+            if fetches.fill(&mut outcome, true).map_err(|error| unread(error, wrote))? {
                 return Ok(outcome);
             }
             engine.read_slowly(outcome, fetches, wrote).await
@@ -368,19 +351,21 @@ impl Engine {
     async fn read_slowly(
         &self,
         mut outcome: Outcome,
-        fetches: Vec<Fetch>,
+        fetches: Fetches,
         wrote: bool,
     ) -> Result<Outcome, StoreError> {
-        let result = self.readers.run(move || fill(&mut outcome, &fetches, false).map(|_| outcome)).await;
+        let result = self.readers.run(move || fetches.fill(&mut outcome, false).map(|_| outcome)).await;
         result.map_err(|error| unread(error, wrote))
     }
 
     /// Lists objects that exist. See [`nacre_object::ObjectStore::list`].
     pub fn list(self: &Arc<Self>, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let from = after.map_or(Unbounded, Excluded);
+        let from = after.map_or(Unbounded, |after| Excluded(after.as_bytes()));
         let limit = limit.min(PAGE_ENTRIES_MAX);
-        let page = self.names.read().range::<ObjectId, _>((from, Unbounded)).take(limit).cloned().collect();
+        let names = self.names.read();
+        let page = names.range::<[u8], _>((from, Unbounded)).take(limit).map(Name::to_id).collect();
+        drop(names);
         let gate = self.log.last_batch();
         if self.log.is_acked(gate) {
             return Reply::ready(Ok(page));
@@ -462,81 +447,4 @@ fn unread(error: StoreError, wrote: bool) -> StoreError {
     }
     let text = format!("the write took effect, but what the transaction read is lost: {}", error.message);
     StoreError::new(ErrorKind::Unknown, text)
-}
-
-/// Reads the bytes that an outcome lacks; returns false if that would have to wait and must not (`now`).
-fn fill(outcome: &mut Outcome, fetches: &[Fetch], now: bool) -> Result<bool, StoreError> {
-    for fetch in fetches {
-        let Some(data) = fetch.read(now)? else { return Ok(false) };
-        let mut read = fetch.plan.read.clone();
-        read.data = data;
-        match outcome {
-            Outcome::Refused(refusal) => refusal.found = Found::Region(read),
-            Outcome::Done(done) => done.answers[fetch.answer] = Answer::Range(read),
-        }
-    }
-    Ok(true)
-}
-
-impl Fetch {
-    fn read(&self, now: bool) -> Result<Option<Bytes>, StoreError> {
-        if self.plan.data_bytes == 0 {
-            return Ok(Some(Bytes::new()));
-        }
-        let mut data = BytesMut::zeroed(self.plan.data_bytes);
-        let mut whole = Vec::new();
-        for (piece, segment) in self.plan.pieces.iter().zip(&self.segments) {
-            let Place::Data { chunk, skip } = piece.place() else { continue };
-            let from = (piece.start() - self.plan.start) as usize;
-            let Some(target) = data.get_mut(from..from + piece.len() as usize) else { continue };
-            // Checksums are those of whole chunks: where only a part is wanted, the whole is read all the same.
-            let buffer = if target.len() == chunk.len as usize {
-                target
-            } else {
-                whole.resize(chunk.len as usize, 0);
-                &mut whole[..]
-            };
-            if !read_chunk(segment, chunk.offset, chunk.crc, buffer, now)? {
-                return Ok(None);
-            }
-            if piece.len() != u64::from(chunk.len) {
-                let part = &whole[skip as usize..][..piece.len() as usize];
-                data[from..from + part.len()].copy_from_slice(part);
-            }
-        }
-        Ok(Some(data.freeze()))
-    }
-}
-
-/// Fills the buffer with a chunk and checks it; returns false if that would have to wait and must not (`now`).
-pub(crate) fn read_chunk(
-    segment: &Segment,
-    offset: u32,
-    crc: u32,
-    buffer: &mut [u8],
-    now: bool,
-) -> Result<bool, StoreError> {
-    let result = if now {
-        segment.file.read_now(u64::from(offset), buffer)
-    } else {
-        segment.file.read_at(u64::from(offset), buffer).map(|()| true)
-    };
-    let there = result.map_err(|error| {
-        if error.kind() == std::io::ErrorKind::UnexpectedEof {
-            let len = buffer.len();
-            let text =
-                format!("{} is damaged: it ends before the {len} bytes at offset {offset} do", segment.name);
-            return StoreError::new(ErrorKind::Corrupt, text);
-        }
-        let text =
-            format!("cannot read {} bytes at offset {offset} of {}: {error}", buffer.len(), segment.name);
-        StoreError::new(ErrorKind::Io, text)
-    })?;
-    if there && crc32c(buffer) != crc {
-        let len = buffer.len();
-        let text =
-            format!("{} is damaged: the {len} bytes at offset {offset} fail their checksum", segment.name);
-        return Err(StoreError::new(ErrorKind::Corrupt, text));
-    }
-    Ok(there)
 }

@@ -1,22 +1,22 @@
 //! The extent map: the place in the log of each byte of a fork.
 //!
-//! Entries stand in ascending order in leaves of at most [`LEAF_ENTRIES_MAX`], so that an insertion moves little
-//! memory and an entry costs little more than its own 40 bytes.
+//! A single entry takes no memory of its own, a few stand in one array, and many in a tree (module `extent_tree`), so that
+//! an insertion moves little memory and an entry costs little more than its own 40 bytes.
 //!
 //! Invariants:
 //! - entries never overlap and are never empty;
-//! - a leaf is never empty, its key is at most the start of its first entry, and all its entries end at or before
-//!   the key of the next leaf;
 //! - a data entry lies within one chunk of one segment.
 
-use std::collections::{BTreeMap, btree_map};
 use std::slice;
 
 use nacre_object::ByteRange;
 
+use crate::extent_tree::{Tree, first_behind, replace_in, replace_same};
+
+/// The maximum number of entries in a leaf.
 const LEAF_ENTRIES_MAX: usize = 128;
-/// The number of entries that a full leaf grows by: a compromise between copying and slack.
-const LEAF_GROWTH: usize = 16;
+/// The maximum number of children of an inner node.
+const CHILDREN_MAX: usize = 64;
 
 /// A chunk of payload in the log: the unit that has a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +59,15 @@ pub struct Entry {
     chunk_len_less_one: u16,
     skip: u16,
     len_less_one: u16,
+    kind: Kind,
 }
 
-/// The segment number that marks a hole. No segment has this number.
-const HOLE: u32 = u32::MAX;
+/// The kind of an entry. (It is an enum so that an enum around an entry needs no room of its own.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Data,
+    Hole,
+}
 
 impl Entry {
     /// Creates a hole over a range that is not empty.
@@ -71,12 +76,13 @@ impl Entry {
         Self {
             start: range.offset,
             version,
-            segment: HOLE,
+            segment: 0,
             offset: (range.len >> 32) as u32,
             crc: range.len as u32,
             chunk_len_less_one: 0,
             skip: 0,
             len_less_one: 0,
+            kind: Kind::Hole,
         }
     }
 
@@ -87,7 +93,7 @@ impl Entry {
 
     /// Creates an entry of `len` bytes of a chunk, from the offset `skip` on.
     pub fn piece(start: u64, version: u64, chunk: Chunk, skip: u32, len: u32) -> Self {
-        debug_assert!(len > 0 && skip + len <= chunk.len && chunk.segment != HOLE);
+        debug_assert!(len > 0 && skip + len <= chunk.len);
         Self {
             start,
             version,
@@ -97,6 +103,7 @@ impl Entry {
             chunk_len_less_one: (chunk.len - 1) as u16,
             skip: skip as u16,
             len_less_one: (len - 1) as u16,
+            kind: Kind::Data,
         }
     }
 
@@ -112,9 +119,9 @@ impl Entry {
 
     /// Returns the number of bytes.
     pub fn len(&self) -> u64 {
-        match self.segment {
-            HOLE => u64::from(self.offset) << 32 | u64::from(self.crc),
-            _ => u64::from(self.len_less_one) + 1,
+        match self.kind {
+            Kind::Hole => u64::from(self.offset) << 32 | u64::from(self.crc),
+            Kind::Data => u64::from(self.len_less_one) + 1,
         }
     }
 
@@ -125,7 +132,7 @@ impl Entry {
 
     /// Returns the place of the bytes.
     pub fn place(&self) -> Place {
-        if self.segment == HOLE {
+        if self.kind == Kind::Hole {
             return Place::Hole;
         }
         let chunk = Chunk {
@@ -151,243 +158,196 @@ impl Entry {
     }
 }
 
-/// The entries of one fork.
+/// The entries of one fork. Tests have smaller nodes, and so deeper trees.
 #[derive(Debug, Default)]
-pub struct ExtentMap {
-    leaves: BTreeMap<u64, Vec<Entry>>,
-    /// The number of entries in all leaves, and the room that the leaves have for entries, so that reports need not
-    /// walk through them.
-    entries: usize,
-    slots: usize,
+pub struct ExtentMap<const LEAF: usize = LEAF_ENTRIES_MAX, const CHILDREN: usize = CHILDREN_MAX> {
+    root: Root<LEAF, CHILDREN>,
 }
 
-impl ExtentMap {
+#[derive(Debug, Default)]
+enum Root<const LEAF: usize, const CHILDREN: usize> {
+    #[default]
+    Empty,
+    One(Entry),
+    /// At least two entries.
+    Leaf(Vec<Entry>),
+    /// More than a leaf holds.
+    Tree(Box<Tree<LEAF, CHILDREN>>),
+}
+
+impl<const LEAF: usize, const CHILDREN: usize> ExtentMap<LEAF, CHILDREN> {
     /// Returns the entries that overlap `start..end`, in ascending order, not clipped.
-    pub fn overlapping(&self, start: u64, end: u64) -> Overlapping<'_> {
-        let none = Overlapping { entries: [].iter(), later: None, start, end };
+    pub fn overlapping(&self, start: u64, end: u64) -> Overlapping<'_, LEAF, CHILDREN> {
         // An empty range overlaps nothing, also within an entry.
         if start >= end {
-            return none;
+            return Overlapping { entries: [].iter(), later: None, end };
         }
-        match self.leaves.range(..end).next_back() {
-            // Nearly always: the last leaf that begins before the end holds `start` too, so it is the only one.
-            Some((key, leaf)) if *key <= start => {
-                Overlapping { entries: leaf[first_behind(leaf, start)..].iter(), ..none }
+        let (leaf, later) = match &self.root {
+            Root::Tree(tree) => {
+                let (leaf, next) = tree.leaf_at(start);
+                (leaf, next.map(|next| (&**tree, next)))
             }
-            Some(_) => {
-                // The leaf that holds `start` may begin before it; every later one begins within the range.
-                let first = self.leaves.range(..=start).next_back().map_or(start, |(key, _)| *key);
-                Overlapping { later: Some(self.leaves.range(first..end)), ..none }
-            }
-            None => none,
-        }
+            root => (root.leaf(), None),
+        };
+        Overlapping { entries: leaf[first_behind(leaf, start)..].iter(), later, end }
     }
 
     /// Returns all entries, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.leaves.values().flatten()
+        self.overlapping(0, u64::MAX)
+    }
+
+    /// Returns the greatest version of the entries that overlap `start..end`; 0 if there are none. Takes a time that grows
+    /// with the logarithm of the number of entries.
+    pub fn newest(&self, start: u64, end: u64) -> u64 {
+        if start >= end {
+            return 0;
+        }
+        match &self.root {
+            Root::Tree(tree) => tree.newest(start, end),
+            root => {
+                let leaf = root.leaf();
+                let found = leaf[first_behind(leaf, start)..].iter().take_while(|entry| entry.start < end);
+                found.map(Entry::version).max().unwrap_or(0)
+            }
+        }
     }
 
     /// Returns the number of entries.
     pub fn len(&self) -> usize {
-        self.entries
+        match &self.root {
+            Root::Tree(tree) => tree.len(),
+            root => root.leaf().len(),
+        }
     }
 
     /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
-        self.leaves.is_empty()
+        matches!(self.root, Root::Empty)
     }
 
-    /// Returns the memory that the map holds, in bytes: leaves with their slack, and an estimate for the tree above
+    /// Returns the memory that the entries take, in bytes: with the slack of leaves, and an estimate for what is above
     /// them.
     pub fn memory_bytes(&self) -> usize {
-        self.slots * size_of::<Entry>() + self.leaves.len() * 2 * (size_of::<u64>() + size_of::<Vec<Entry>>())
+        match &self.root {
+            Root::Empty => 0,
+            Root::One(_) => size_of::<Entry>(),
+            Root::Leaf(leaf) => leaf.capacity() * size_of::<Entry>(),
+            Root::Tree(tree) => tree.memory_bytes(),
+        }
     }
 
     /// Replaces everything in `start..end` with `new` (in ascending order, within that range), and calls `released` for
     /// each piece of data that is no longer referred to, with its segment and its length in bytes.
     pub fn replace(&mut self, start: u64, end: u64, new: &[Entry], mut released: impl FnMut(u32, u64)) {
         debug_assert!(start < end);
-        let mut release = |entry: &Entry| {
+        let release = &mut |entry: &Entry| {
             if let Place::Data { chunk, .. } = entry.place() {
                 released(chunk.segment, entry.len());
             }
         };
-        let last = self.leaves.range(..end).next_back().map(|(key, _)| *key);
-        let home = match last {
-            // Nearly always: no other leaf has a part in the range.
-            Some(key) if key <= start => key,
-            _ => self.gather(start, end, &mut release),
-        };
-        let Some(leaf) = self.leaves.get_mut(&home) else { return };
-        let from = first_behind(leaf, start);
-        let to = from + leaf[from..].partition_point(|entry| entry.start < end);
-        // The most common change by far: a block written again, whole.
-        if let ([old], [entry]) = (&mut leaf[from..to], new)
-            && old.start == entry.start
-            && old.end() == entry.end()
-        {
-            release(old);
-            *old = *entry;
-            return;
-        }
-        // What the leaf becomes is counted when it is settled.
-        self.entries -= leaf.len();
-        self.slots -= leaf.capacity();
-        let mut head = None;
-        let mut tail = None;
-        for entry in &leaf[from..to] {
-            if entry.start < start {
-                head = Some(entry.clip(0, start));
+        match &mut self.root {
+            Root::Empty => match new {
+                [entry] => self.root = Root::One(*entry),
+                _ => self.replace_in_leaf(Vec::new(), start, end, new, release),
+            },
+            Root::One(entry) => {
+                let leaf = slice::from_mut(entry);
+                if replace_same(leaf, start, end, new, release).is_none() {
+                    let leaf = vec![*entry];
+                    self.replace_in_leaf(leaf, start, end, new, release);
+                }
             }
-            if entry.end() > end {
-                tail = Some(entry.clip(end, u64::MAX));
+            Root::Leaf(leaf) => {
+                if replace_same(leaf, start, end, new, release).is_none() {
+                    let leaf = std::mem::take(leaf);
+                    self.replace_in_leaf(leaf, start, end, new, release);
+                }
             }
-            release(&entry.clip(start, end));
+            Root::Tree(tree) => {
+                tree.replace(start, end, new, release);
+                if let Some(leaf) = tree.only_leaf() {
+                    self.root = Root::of(leaf, false);
+                }
+            }
         }
-        let room = leaf.capacity() - leaf.len();
-        let growth = new.len() + 2;
-        if room < growth {
-            leaf.reserve_exact(growth.max(LEAF_GROWTH));
-        }
-        let appended = to == leaf.len();
-        leaf.splice(from..to, head.into_iter().chain(new.iter().copied()).chain(tail));
-        self.settle(home, appended);
     }
 
-    /// Makes one leaf the home of `start..end`: removes from every later leaf what lies in the range, releasing it. Returns the home's key,
-    /// which is at most `start`; the leaf may be empty.
-    fn gather(&mut self, start: u64, end: u64, release: &mut impl FnMut(&Entry)) -> u64 {
-        let home = match self.leaves.range(..=start).next_back() {
-            Some((key, _)) => *key,
-            // The range begins before every leaf: the first one becomes its home.
-            None => {
-                let leaf = self.leaves.pop_first().map_or_else(Vec::new, |(_, leaf)| leaf);
-                self.leaves.insert(start, leaf);
-                start
-            }
-        };
-        // What stands behind the range in a later leaf stays there; whatever else of that leaf is in the range goes.
-        let later: Vec<u64> = self.leaves.range(home + 1..end.max(home + 1)).map(|(key, _)| *key).collect();
-        for key in later {
-            let Some(mut leaf) = self.leaves.remove(&key) else { continue };
-            self.entries -= leaf.len();
-            self.slots -= leaf.capacity();
-            let gone = leaf.partition_point(|entry| entry.start < end);
-            let tail =
-                leaf[..gone].last().filter(|last| last.end() > end).map(|last| last.clip(end, u64::MAX));
-            for entry in leaf.drain(..gone) {
-                release(&entry.clip(start, end));
-            }
-            if let Some(tail) = tail {
-                leaf.insert(0, tail);
-            }
-            if let Some(first) = leaf.first() {
-                self.entries += leaf.len();
-                self.slots += leaf.capacity();
-                self.leaves.insert(first.start, leaf);
-            }
-        }
-        home
-    }
-
-    /// Restores the invariants of a leaf that was changed, so that it is neither empty nor too long, and counts it
-    /// again.
-    fn settle(&mut self, key: u64, appended: bool) {
-        let Some(leaf) = self.leaves.get_mut(&key) else { return };
-        if leaf.is_empty() {
-            self.leaves.remove(&key);
-            return;
-        }
-        self.entries += leaf.len();
-        if leaf.len() <= LEAF_ENTRIES_MAX {
-            self.slots += leaf.capacity();
-            return;
-        }
-        // A stream of appends leaves full leaves behind; insertions in the middle leave halves with room to grow.
-        let piece = if appended { LEAF_ENTRIES_MAX } else { LEAF_ENTRIES_MAX / 2 };
-        let rest = leaf.split_off(piece);
-        leaf.shrink_to_fit();
-        self.slots += leaf.capacity();
-        for piece in rest.chunks(piece) {
-            let leaf = piece.to_vec();
-            self.slots += leaf.capacity();
-            self.leaves.insert(piece[0].start, leaf);
-        }
+    /// Makes a change of a leaf, which becomes the root.
+    fn replace_in_leaf(
+        &mut self,
+        mut leaf: Vec<Entry>,
+        start: u64,
+        end: u64,
+        new: &[Entry],
+        release: &mut impl FnMut(&Entry),
+    ) {
+        let replaced = replace_in(&mut leaf, start, end, new, LEAF, release);
+        self.root = Root::of(leaf, replaced.is_appended);
     }
 
     /// Adds an entry behind all others, as the loading of a stored index does. Returns false if the entry overlaps the
     /// last one.
     pub fn push(&mut self, entry: Entry) -> bool {
-        if let Some(mut last) = self.leaves.last_entry() {
-            let leaf = last.get_mut();
-            if leaf.last().is_some_and(|before| before.end() > entry.start) {
-                return false;
-            }
-            if leaf.len() < LEAF_ENTRIES_MAX {
-                self.slots -= leaf.capacity();
-                if leaf.len() == leaf.capacity() {
-                    leaf.reserve_exact(LEAF_GROWTH);
-                }
-                leaf.push(entry);
-                self.slots += leaf.capacity();
-                self.entries += 1;
-                return true;
-            }
+        let last = match &self.root {
+            Root::Tree(tree) => tree.leaf_at(u64::MAX).0.last(),
+            root => root.leaf().last(),
+        };
+        if last.is_some_and(|last| last.end() > entry.start) {
+            return false;
         }
-        let leaf = vec![entry];
-        self.slots += leaf.capacity();
-        self.entries += 1;
-        self.leaves.insert(entry.start, leaf);
+        self.replace(entry.start, entry.end(), &[entry], |_, _| {});
         true
     }
 }
 
-/// Returns the index of the first entry of a leaf that ends behind `start`.
-///
-/// Pieces of a fork are spread evenly more often than not. A search from the place where an entry stands then reads three cache lines, one by
-/// halves reads six, and nearly all of the time is spent waiting for them.
-fn first_behind(leaf: &[Entry], start: u64) -> usize {
-    let (Some(first), Some(last)) = (leaf.first(), leaf.last()) else { return 0 };
-    if last.end() <= start {
-        return leaf.len();
+impl<const LEAF: usize, const CHILDREN: usize> Root<LEAF, CHILDREN> {
+    /// Creates the root of a leaf that may be too long or too short to be one.
+    fn of(leaf: Vec<Entry>, is_appended: bool) -> Self {
+        match &leaf[..] {
+            [] => Self::Empty,
+            [entry] => Self::One(*entry),
+            entries if entries.len() <= LEAF => Self::Leaf(leaf),
+            _ => Self::Tree(Box::new(Tree::of(leaf, is_appended))),
+        }
     }
-    if first.end() > start {
-        return 0;
+
+    /// Returns the entries, if they are not in a tree.
+    fn leaf(&self) -> &[Entry] {
+        match self {
+            Self::Empty | Self::Tree(_) => &[],
+            Self::One(entry) => slice::from_ref(entry),
+            Self::Leaf(leaf) => leaf,
+        }
     }
-    // Both loops end: the first entry ends before `start`, the last one behind it.
-    let place = (start - first.start) as f64 / (last.start - first.start) as f64;
-    let mut at = ((place * (leaf.len() - 1) as f64) as usize).min(leaf.len() - 1);
-    while leaf[at].end() > start {
-        at -= 1;
-    }
-    while leaf[at].end() <= start {
-        at += 1;
-    }
-    at
 }
 
 /// The entries that overlap a range, in ascending order; see [`ExtentMap::overlapping`].
-pub struct Overlapping<'a> {
+pub struct Overlapping<'a, const LEAF: usize = LEAF_ENTRIES_MAX, const CHILDREN: usize = CHILDREN_MAX> {
     /// The rest of the present leaf.
     entries: slice::Iter<'a, Entry>,
-    /// The leaves after it.
-    later: Option<btree_map::Range<'a, u64, Vec<Entry>>>,
-    start: u64,
+    /// The tree, and the offset from which on its next leaf has entries.
+    later: Option<(&'a Tree<LEAF, CHILDREN>, u64)>,
     end: u64,
 }
 
-impl<'a> Iterator for Overlapping<'a> {
+impl<'a, const LEAF: usize, const CHILDREN: usize> Iterator for Overlapping<'a, LEAF, CHILDREN> {
     type Item = &'a Entry;
 
-    #[inline]
     fn next(&mut self) -> Option<&'a Entry> {
         loop {
             if let Some(entry) = self.entries.next() {
-                return Some(entry).filter(|entry| entry.start < self.end);
+                if entry.start < self.end {
+                    return Some(entry);
+                }
+                self.later = None;
+                self.entries = [].iter();
+                return None;
             }
-            let (_, leaf) = self.later.as_mut()?.next()?;
-            self.entries = leaf[first_behind(leaf, self.start)..].iter();
+            let (tree, key) = self.later.take().filter(|(_, key)| *key < self.end)?;
+            let (leaf, next) = tree.leaf_at(key);
+            self.entries = leaf.iter();
+            self.later = next.map(|next| (tree, next));
         }
     }
 }
@@ -396,7 +356,7 @@ impl<'a> Iterator for Overlapping<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::HashMap;
+    use std::collections::{BTreeMap, HashMap};
 
     fn chunk(segment: u32, len: u32) -> Chunk {
         Chunk { segment, offset: 128, len, crc: 7 }
@@ -405,7 +365,10 @@ mod tests {
     /// The naive model: for each byte its version, its segment and its offset within the chunk.
     type Bytes = BTreeMap<u64, (u64, Option<(u32, u32)>)>;
 
-    fn bytes_of(map: &ExtentMap) -> Bytes {
+    /// A map with small nodes.
+    type Small = ExtentMap<6, 4>;
+
+    fn bytes_of<const L: usize, const C: usize>(map: &ExtentMap<L, C>) -> Bytes {
         let mut bytes = Bytes::new();
         let mut end = 0;
         for entry in map.iter() {
@@ -419,79 +382,140 @@ mod tests {
                 bytes.insert(entry.start() + i, (entry.version(), place));
             }
         }
-        let mut previous_end = 0;
-        for (key, leaf) in &map.leaves {
-            assert!(!leaf.is_empty() && leaf.len() <= LEAF_ENTRIES_MAX);
-            assert!(previous_end <= *key && *key <= leaf[0].start());
-            previous_end = leaf.last().unwrap().end();
+        match &map.root {
+            Root::Empty | Root::One(_) => {}
+            Root::Leaf(leaf) => assert!((2..=L).contains(&leaf.len())),
+            Root::Tree(tree) => tree.check(),
         }
         assert_eq!(map.len(), map.iter().count(), "the entries are counted wrongly");
-        assert_eq!(map.slots, map.leaves.values().map(Vec::capacity).sum::<usize>());
         bytes
     }
 
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(300))]
-        #[test]
-        fn behaves_as_a_map_of_bytes(
-            span in prop_oneof![Just(64u64), Just(3000)],
-            writes in prop::collection::vec((0u64..3000, 1u64..40, 0u8..8), 1..700),
-        ) {
-            let mut map = ExtentMap::default();
-            let mut model = Bytes::new();
-            let mut live: HashMap<u32, i64> = HashMap::new();
-            for (i, (start, len, kind)) in writes.into_iter().enumerate() {
-                let version = i as u64 + 1;
-                let start = start % span;
-                // Now and then a wide hole or a plain removal of a wide range.
-                let len = if kind == 0 { len * 20 } else { len };
-                let end = start + len;
-                let new = match kind {
-                    0 | 1 => vec![Entry::hole(ByteRange::new(start, len), version)],
-                    2 => vec![],
-                    _ => vec![Entry::data(start, version, chunk(version as u32, len as u32))],
-                };
-                map.replace(start, end, &new, |segment, bytes| {
-                    *live.entry(segment).or_default() -= bytes as i64;
-                });
-                for at in start..end {
-                    match new.first().map(Entry::place) {
-                        None => { model.remove(&at); }
-                        Some(Place::Hole) => { model.insert(at, (version, None)); }
-                        Some(Place::Data { .. }) => {
-                            model.insert(at, (version, Some((version as u32, (at - start) as u32))));
-                            *live.entry(version as u32).or_default() += 1;
-                        }
+    /// Makes changes (start, length, kind, version) in a map and in the model, and compares them.
+    fn compare<const L: usize, const C: usize>(
+        span: u64,
+        changes: &[(u64, u64, u8, u64)],
+    ) -> Result<(), TestCaseError> {
+        let mut map = ExtentMap::<L, C>::default();
+        let mut model = Bytes::new();
+        let mut live: HashMap<u32, i64> = HashMap::new();
+        for (i, (start, len, kind, version)) in changes.iter().copied().enumerate() {
+            let segment = i as u32 + 1;
+            let start = start % span;
+            // Now and then a wide hole or a plain removal of a wide range.
+            let len = if kind == 0 { len * 20 } else { len };
+            let end = start + len;
+            let new = match kind {
+                0 | 1 => vec![Entry::hole(ByteRange::new(start, len), version)],
+                2 => vec![],
+                _ => vec![Entry::data(start, version, chunk(segment, len as u32))],
+            };
+            map.replace(start, end, &new, |segment, bytes| {
+                *live.entry(segment).or_default() -= bytes as i64;
+            });
+            for at in start..end {
+                match new.first().map(Entry::place) {
+                    None => {
+                        model.remove(&at);
+                    }
+                    Some(Place::Hole) => {
+                        model.insert(at, (version, None));
+                    }
+                    Some(Place::Data { .. }) => {
+                        model.insert(at, (version, Some((segment, (at - start) as u32))));
+                        *live.entry(segment).or_default() += 1;
                     }
                 }
             }
-            prop_assert_eq!(&bytes_of(&map), &model);
-            let mut counted: HashMap<u32, i64> = HashMap::new();
-            for (segment, _) in model.values().filter_map(|(_, place)| *place) {
-                *counted.entry(segment).or_default() += 1;
+            if i % 16 == 0 {
+                prop_assert_eq!(&bytes_of(&map), &model);
             }
-            live.retain(|_, bytes| *bytes != 0);
-            prop_assert_eq!(live, counted);
-            for at in 0..span {
-                let found = map.overlapping(at, at + 1).next().map(|entry| entry.version());
-                prop_assert_eq!(found, model.get(&at).map(|(version, _)| *version));
-            }
-            let seen: Vec<u64> = map.overlapping(10, 50).map(Entry::start).collect();
-            let wanted: Vec<u64> = map.iter().filter(|e| e.end() > 10 && e.start() < 50).map(Entry::start).collect();
+            let (from, to) = (version * 7 % span, version * 7 % span + len * 9);
+            let newest =
+                |from, to| model.range(from..to).map(|(_, (version, _))| *version).max().unwrap_or(0);
+            prop_assert_eq!(map.newest(from, to), newest(from, to));
+            prop_assert_eq!(map.newest(0, u64::MAX), newest(0, u64::MAX));
+            prop_assert_eq!(map.newest(from, from), 0);
+        }
+        prop_assert_eq!(&bytes_of(&map), &model);
+        let mut counted: HashMap<u32, i64> = HashMap::new();
+        for (segment, _) in model.values().filter_map(|(_, place)| *place) {
+            *counted.entry(segment).or_default() += 1;
+        }
+        live.retain(|_, bytes| *bytes != 0);
+        prop_assert_eq!(live, counted);
+        for at in 0..span {
+            let found = map.overlapping(at, at + 1).next().map(|entry| entry.version());
+            prop_assert_eq!(found, model.get(&at).map(|(version, _)| *version));
+        }
+        for (from, to) in [(10, 50), (0, span), (span / 3, span)] {
+            let seen: Vec<u64> = map.overlapping(from, to).map(Entry::start).collect();
+            let wanted: Vec<u64> =
+                map.iter().filter(|e| e.end() > from && e.start() < to).map(Entry::start).collect();
             prop_assert_eq!(seen, wanted);
         }
+        let mut loaded = ExtentMap::<L, C>::default();
+        for entry in map.iter() {
+            prop_assert!(loaded.push(*entry));
+            prop_assert!(!loaded.push(*entry));
+        }
+        prop_assert_eq!(&bytes_of(&loaded), &model);
+        map.replace(0, u64::MAX, &[], |_, _| {});
+        prop_assert!(map.is_empty() && map.memory_bytes() == 0);
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn behaves_as_a_map_of_bytes(
+            span in prop_oneof![Just(64u64), Just(3000)],
+            changes in prop::collection::vec((0u64..3000, 1u64..40, 0u8..12, 1u64..500), 1..500),
+            is_later in any::<bool>(),
+        ) {
+            let mut changes = changes;
+            // Versions mostly grow in use, but a log that is loaded knows no such order.
+            if is_later {
+                changes.iter_mut().zip(1..).for_each(|(change, version)| change.3 = version);
+            }
+            compare::<6, 4>(span, &changes)?;
+            compare::<LEAF_ENTRIES_MAX, CHILDREN_MAX>(span, &changes)?;
+        }
+    }
+
+    #[test]
+    fn a_tree_grows_and_shrinks_in_any_order() {
+        let mut map = Small::default();
+        let count = 5_000u64;
+        for block in 0..count {
+            let at = block * 3_571 % 5_003 * 10;
+            map.replace(at, at + 10, &[Entry::data(at, block + 1, chunk(1, 10))], |_, _| {});
+        }
+        assert_eq!(bytes_of(&map).len() as u64, count * 10);
+        assert_eq!(map.newest(0, u64::MAX), count);
+        for block in 0..count {
+            let at = block * 4_001 % 5_003 * 10;
+            map.replace(at, at + 10, &[], |_, _| {});
+            if block % 500 == 0 {
+                bytes_of(&map);
+            }
+        }
+        // The two sequences leave out three places each.
+        assert!(map.len() <= 3);
+        bytes_of(&map);
     }
 
     #[test]
     fn an_entry_is_small() {
         assert_eq!(size_of::<Entry>(), 40);
-        let mut map = ExtentMap::default();
+        assert_eq!(size_of::<ExtentMap>(), 40);
+        let mut map: ExtentMap = ExtentMap::default();
         for block in 0..100_000u64 {
             let at = (block * 48_271 % 100_003) * 4096;
             map.replace(at, at + 4096, &[Entry::data(at, block + 1, chunk(1, 4096))], |_, _| {});
         }
         assert_eq!(map.len(), 100_000);
         let each = map.memory_bytes() / map.len();
-        assert!(each <= 64, "{each} bytes per entry");
+        assert!(each <= 52, "{each} bytes per entry");
     }
 }

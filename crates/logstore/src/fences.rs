@@ -11,13 +11,18 @@ use nacre_object::limit::FENCED_SESSIONS_MAX;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FencedSessions {
     least: u64,
-    sessions: Box<[u64]>,
+    sessions: Vec<u64>,
 }
 
 impl FencedSessions {
+    /// Creates the set without any session.
+    pub const fn none() -> Self {
+        Self { least: 0, sessions: Vec::new() }
+    }
+
     /// Creates the set in which all sessions below `least` are fenced.
     pub fn below(least: u64) -> Self {
-        Self { least, sessions: Box::default() }
+        Self { least, sessions: Vec::new() }
     }
 
     /// Creates the set with sessions in ascending order: the distance of the first one from `least`, and of every other
@@ -32,7 +37,8 @@ impl FencedSessions {
             }
             sessions.push(session);
         }
-        Some(Self { least, sessions: sessions.into() })
+        sessions.shrink_to_fit();
+        Some(Self { least, sessions })
     }
 
     /// Returns the least number of a session that passes, unless it is fenced by itself.
@@ -58,7 +64,7 @@ impl FencedSessions {
         self.least = least;
         let gone = self.sessions.partition_point(|session| *session < least);
         if gone > 0 {
-            self.sessions = self.sessions[gone..].into();
+            self.sessions = self.sessions[gone..].to_vec();
         }
     }
 
@@ -72,7 +78,7 @@ impl FencedSessions {
         sessions.extend_from_slice(&self.sessions[..at]);
         sessions.push(session);
         sessions.extend_from_slice(&self.sessions[at..]);
-        self.sessions = sessions.into();
+        self.sessions = sessions;
         if self.sessions.len() > FENCED_SESSIONS_MAX {
             // There are sessions above the lowest, so that there is a number above it.
             self.raise(self.sessions[0] + 1);

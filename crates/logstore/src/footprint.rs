@@ -36,8 +36,8 @@ pub struct Footprint {
 
 impl Footprint {
     /// Returns the footprint of an object without its forks, keys, attributes and fenced sessions.
-    pub fn of_object(id: &ObjectId) -> Self {
-        Self { snapshot_bytes: id.as_bytes().len() as i64 + OBJECT_BYTES_MAX, ..Self::default() }
+    pub fn of_object(name: &[u8]) -> Self {
+        Self { snapshot_bytes: name.len() as i64 + OBJECT_BYTES_MAX, ..Self::default() }
     }
 
     /// Returns the footprint of a fork.
@@ -102,7 +102,7 @@ impl Footprint {
                     | Effect::FenceSession { .. }
             )
         });
-        let object = if removes { 0 } else { Self::of_object(object).snapshot_bytes };
+        let object = if removes { 0 } else { Self::of_object(object.as_bytes()).snapshot_bytes };
         (grown + object) as u64
     }
 }
@@ -118,7 +118,8 @@ impl Footprint {
             _ => false,
         });
         let holes_bytes = holes.count() as i64 * EXTENT_BYTES_MAX;
-        let object_bytes = if node.version == 0 { Self::of_object(object).snapshot_bytes } else { 0 };
+        let object_bytes =
+            if node.version == 0 { Self::of_object(object.as_bytes()).snapshot_bytes } else { 0 };
         (holes_bytes + object_bytes) as u64
     }
 }

@@ -21,11 +21,13 @@ use nacre_object::{Fork, Key, ObjectId};
 use crate::binding::FrameBinding;
 use crate::codec::{crc32c, put_bytes, put_varint};
 use crate::disk::DiskFile;
-use crate::engine::{Engine, Shard};
+use crate::engine::Engine;
 use crate::extent_map::{Entry, Place};
 use crate::log::SnapshotBegun;
+use crate::name::Name;
 use crate::node::Node;
 use crate::segment::FORMAT_VERSION;
+use crate::shard::Shard;
 use crate::snapshot::SnapshotState;
 use crate::snapshot::{
     FRAME_BYTES, FRAME_END, FRAME_HEAD_BYTES, FRAME_HEADER, FRAME_ITEMS, FRAME_PADDING, ITEM_ATTRIBUTE,
@@ -326,18 +328,18 @@ impl Engine {
         frames: &mut Frames,
         write: &mut impl FnMut(&mut Frames) -> io::Result<()>,
     ) -> io::Result<()> {
-        let ids: Vec<ObjectId> = shard.lock().keys().cloned().collect();
-        let mut ids = ids.iter();
+        let names: Vec<Name> = shard.lock().iter().map(|(name, _)| name.clone()).collect();
+        let mut names = names.iter();
         let mut begun: Option<Begun> = None;
         loop {
             let locked = shard.lock();
             let portion = Portion::begin(frames, portion_items);
             while !portion.is_full(frames) {
-                let Some(object) = begun.take().or_else(|| ids.next().map(Begun::new)) else {
+                let Some(object) = begun.take().or_else(|| names.next().map(Begun::new)) else {
                     drop(locked);
                     return write(frames);
                 };
-                let Some(node) = locked.get(object.id) else { continue };
+                let Some(node) = locked.get(&object.id) else { continue };
                 begun = self.write_object(object, node, frames, portion);
             }
             // The next portion asks for the same lock again at once.
@@ -352,13 +354,13 @@ impl Engine {
     }
 
     /// Writes an object, or goes on with it; returns how it has to be gone on with.
-    fn write_object<'a>(
+    fn write_object(
         &self,
-        mut object: Begun<'a>,
+        mut object: Begun,
         node: &Node,
         frames: &mut Frames,
         mut portion: Portion,
-    ) -> Option<Begun<'a>> {
+    ) -> Option<Begun> {
         let is_begun = !matches!(object.from, Cursor::Beginning);
         if is_begun && self.watched_changed.load(Ordering::SeqCst) {
             object.from = Cursor::Beginning;
@@ -371,25 +373,25 @@ impl Engine {
         let from = std::mem::replace(&mut object.from, Cursor::Beginning);
         // The object's shard is locked: nothing comes between what is written now and the watch.
         self.watched_changed.store(false, Ordering::SeqCst);
-        let Some(rest) = frames.node(object.id, node, from, portion) else {
+        let Some(rest) = frames.node(&object.id, node, from, portion) else {
             self.watched.store(0, Ordering::SeqCst);
             return None;
         };
-        self.watched.store(self.hash(object.id), Ordering::SeqCst);
+        self.watched.store(self.hash(&object.id), Ordering::SeqCst);
         object.from = rest;
         Some(object)
     }
 }
 
 /// An object that is being written.
-struct Begun<'a> {
-    id: &'a ObjectId,
+struct Begun {
+    id: ObjectId,
     from: Cursor,
     restarts: usize,
 }
 
-impl<'a> Begun<'a> {
-    fn new(id: &'a ObjectId) -> Self {
-        Self { id, from: Cursor::Beginning, restarts: 0 }
+impl Begun {
+    fn new(name: &Name) -> Self {
+        Self { id: name.to_id(), from: Cursor::Beginning, restarts: 0 }
     }
 }

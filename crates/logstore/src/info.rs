@@ -141,8 +141,8 @@ impl Engine {
         let mut live: HashMap<u32, u64> = HashMap::new();
         let mut footprint = Footprint::default();
         for shard in &self.shards {
-            for (id, node) in shard.lock().iter() {
-                footprint += node.footprint(id);
+            for (name, node) in shard.lock().iter() {
+                footprint += node.footprint(name.as_bytes());
                 for entry in node.forks.values().flat_map(|fork| fork.map.iter()) {
                     if let Place::Data { chunk, .. } = entry.place() {
                         *live.entry(chunk.segment).or_default() += entry.len();

@@ -4,6 +4,7 @@
 //! and the results must be the same.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
 use nacre_object::limit::{
@@ -11,12 +12,13 @@ use nacre_object::limit::{
 };
 use nacre_object::{
     Answer, ByteRange, ErrorKind, Extent, ExtentKind, Fork, ForkPage, Found, Guard, Key, KeyPage, KeyRange,
-    ObjectId, RangeRead, Read, Stat, StoreError, Versioned, VersionedKeyPage, coalesce,
+    RangeRead, Read, Stat, StoreError, Versioned, VersionedKeyPage, coalesce,
 };
 
 use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
 use crate::fences::FencedSessions;
 use crate::footprint::Footprint;
+use crate::forks::{ForkNode, Forks};
 use crate::record::Effect;
 
 /// An object, or the remains of one that was removed.
@@ -28,32 +30,43 @@ pub struct Node {
     pub version: u64,
     /// The version of the last removal of the whole object: every byte that has no entry is a hole of this version.
     pub floor: u64,
-    /// The sessions that are fenced.
-    pub fences: FencedSessions,
     /// The batch that has its newest change, for which every reply about the object must wait.
     pub gate: u64,
     /// True if forks of it replaced each other, so that records in the log may refer to them by earlier names.
     pub replaced: bool,
     /// Its forks, including those that were removed and have holes left.
-    pub forks: BTreeMap<Fork, ForkNode>,
+    pub forks: Forks,
+    /// The parts that most objects lack; [`Node::deref`] gives them.
+    pub rare: Option<Box<Rare>>,
+}
+
+/// The parts of an object that most lack.
+#[derive(Debug, Default)]
+pub struct Rare {
+    /// The sessions that are fenced.
+    pub fences: FencedSessions,
     /// Its keys.
     pub keys: BTreeMap<Key, Versioned>,
     /// Its attributes.
     pub attributes: BTreeMap<Key, Bytes>,
 }
 
-/// A fork in memory.
-#[derive(Debug, Default)]
-pub struct ForkNode {
-    /// True if the fork exists.
-    pub exists: bool,
-    /// Its size in bytes.
-    pub size: u64,
-    /// The version at which it last replaced another fork, or was taken by another one: no byte of it is older,
-    /// whatever its entry says, and every byte that has no entry is a hole of this version. 0 if that never happened.
-    pub base: u64,
-    /// The places of its bytes.
-    pub map: ExtentMap,
+static NOTHING_RARE: Rare =
+    Rare { fences: FencedSessions::none(), keys: BTreeMap::new(), attributes: BTreeMap::new() };
+
+/// An object has its rare parts as it has the others; they take memory once they are changed.
+impl Deref for Node {
+    type Target = Rare;
+
+    fn deref(&self) -> &Rare {
+        self.rare.as_deref().unwrap_or(&NOTHING_RARE)
+    }
+}
+
+impl DerefMut for Node {
+    fn deref_mut(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
 }
 
 /// A range that is to be read: the answer without its bytes, and their places.
@@ -73,10 +86,9 @@ impl Node {
     /// Returns the greatest version in a range.
     pub fn region_version(&self, fork: &Fork, range: ByteRange) -> u64 {
         let Some(fork) = self.forks.get(fork) else { return self.floor };
-        let entries = fork.map.overlapping(range.offset, range.end());
         // A range without bytes holds none of the fork's.
         let base = if range.len > 0 { fork.base } else { 0 };
-        entries.map(Entry::version).max().unwrap_or(0).max(base).max(self.floor)
+        fork.map.newest(range.offset, range.end()).max(base).max(self.floor)
     }
 
     /// Plans the reading of a range, with at most `data_bytes_max` bytes of data.
@@ -102,10 +114,10 @@ impl Node {
         let mut at = range.offset;
         let extents = &mut plan.read.extents;
         for entry in fork.map.overlapping(range.offset, end) {
-            version = version.max(entry.version());
             if cut.is_some_and(|cut| entry.start().max(range.offset) >= cut) {
-                continue;
+                break;
             }
+            version = version.max(entry.version());
             let piece = entry.clip(range.offset, cut.unwrap_or(end));
             if least > 0 && piece.start() > at {
                 coalesce(extents, hole(at, piece.start(), least));
@@ -120,7 +132,7 @@ impl Node {
             if extents.len() > EXTENTS_PER_READ_MAX {
                 cut = Some(extents[EXTENTS_PER_READ_MAX].range.offset);
                 extents.truncate(EXTENTS_PER_READ_MAX);
-                continue;
+                break;
             }
             at = piece.end();
             if kind == ExtentKind::Data && data_bytes_max.is_some() {
@@ -135,7 +147,9 @@ impl Node {
                 extents.truncate(EXTENTS_PER_READ_MAX);
             }
         }
-        plan.read.version = version;
+        // What the answer does not cover counts too.
+        let rest = cut.map_or(0, |cut| fork.map.newest(cut, end));
+        plan.read.version = version.max(rest);
         plan.read.size = fork.size;
         plan.read.next = cut;
         if data_bytes_max.is_some() {
@@ -329,9 +343,9 @@ impl Node {
             self.exists = true;
             match effect {
                 Effect::Create => {}
-                Effect::Chunk { fork, len: 0, .. } => self.fork(fork).exists = true,
+                Effect::Chunk { fork, len: 0, .. } => self.forks.get_or_default(fork).exists = true,
                 Effect::Chunk { fork, offset: start, len, crc } => {
-                    let fork = self.fork(fork);
+                    let fork = self.forks.get_or_default(fork);
                     fork.exists = true;
                     let chunk = Chunk { segment, offset, len: *len, crc: *crc };
                     let end = start + u64::from(*len);
@@ -343,12 +357,12 @@ impl Node {
                 }
                 Effect::Zero { fork, range } => {
                     if range.len > 0 {
-                        let fork = self.fork(fork);
+                        let fork = self.forks.get_or_default(fork);
                         fork.make_hole(range.offset, range.end(), version, &mut live);
                     }
                 }
                 Effect::Truncate { fork, size } => {
-                    let fork = self.fork(fork);
+                    let fork = self.forks.get_or_default(fork);
                     fork.exists = true;
                     let from = fork.size.min(*size);
                     fork.size = *size;
@@ -369,13 +383,17 @@ impl Node {
                     set(&mut self.keys, key, Versioned { value, version });
                 }
                 Effect::RemoveKey { key } => {
-                    self.keys.remove(key);
+                    if let Some(rare) = &mut self.rare {
+                        rare.keys.remove(key);
+                    }
                 }
                 Effect::SetAttribute { name, value } => {
                     set(&mut self.attributes, name, Bytes::copy_from_slice(value));
                 }
                 Effect::RemoveAttribute { name } => {
-                    self.attributes.remove(name);
+                    if let Some(rare) = &mut self.rare {
+                        rare.attributes.remove(name);
+                    }
                 }
                 Effect::RaiseFence { token } => self.fences.raise(*token),
                 Effect::FenceSession { session } => self.fences.fence(*session),
@@ -385,8 +403,14 @@ impl Node {
                     self.floor = version;
                     self.replaced = false;
                     self.forks.clear();
-                    self.keys.clear();
-                    self.attributes.clear();
+                    if let Some(rare) = &mut self.rare {
+                        rare.keys.clear();
+                        rare.attributes.clear();
+                        // Fences outlive the object.
+                        if rare.fences == FencedSessions::none() {
+                            self.rare = None;
+                        }
+                    }
                 }
             }
             change += self.footprint_of(effect) - before;
@@ -436,8 +460,8 @@ impl Node {
     }
 
     /// Returns the object's footprint.
-    pub fn footprint(&self, id: &ObjectId) -> Footprint {
-        Footprint::of_object(id) + Footprint::of_fences(&self.fences) + self.contents_footprint()
+    pub fn footprint(&self, name: &[u8]) -> Footprint {
+        Footprint::of_object(name) + Footprint::of_fences(&self.fences) + self.contents_footprint()
     }
 
     /// Moves the map of one fork to another as it is: its entries keep the versions that they were written at, by which
@@ -446,7 +470,7 @@ impl Node {
         let Some(taken) = self.forks.get_mut(from).filter(|taken| taken.exists) else { return };
         let hole = ForkNode { base: version, ..ForkNode::default() };
         let taken = std::mem::replace(taken, hole);
-        let node = self.fork(fork);
+        let node = self.forks.get_or_default(fork);
         let old = std::mem::replace(node, ForkNode { base: version, ..taken });
         release(&old.map, live);
         self.replaced = true;
@@ -454,16 +478,6 @@ impl Node {
 
     fn release_all(&self, live: &mut impl FnMut(u32, i64)) {
         self.forks.values().for_each(|fork| release(&fork.map, live));
-    }
-
-    /// Returns the fork of a name, made if there is none. Names are copied: the caller's may be a slice of a large
-    /// buffer.
-    fn fork(&mut self, name: &Fork) -> &mut ForkNode {
-        if !self.forks.contains_key(name) {
-            let name = Fork::new(Bytes::copy_from_slice(name.as_bytes())).unwrap_or_default();
-            self.forks.insert(name, ForkNode::default());
-        }
-        self.forks.entry(name.clone()).or_default()
     }
 }
 

@@ -460,7 +460,7 @@ impl Engine {
             }
         }
         for (id, node) in objects {
-            self.shard(&id).lock().insert(id, Box::new(node));
+            self.shard(&id).lock().insert(&id, node);
         }
     }
 
@@ -475,13 +475,7 @@ impl Engine {
                     self.window.lock().insert(position, &token, version, existed);
                 }
                 let mut shard = self.shard(&object).lock();
-                let node = match shard.get_mut(&object) {
-                    Some(node) => node,
-                    None => {
-                        let object = crate::engine::owned(&object);
-                        shard.entry(object).or_default()
-                    }
-                };
+                let node = shard.get_or_default(&object);
                 if node.version < version {
                     // Live bytes are counted when all is replayed.
                     node.apply(&effects, version, segment, payload_offset, |_, _| {});
@@ -514,17 +508,17 @@ impl Engine {
         let (mut footprint, mut version_max) = (Footprint::default(), 0);
         let mut names = BTreeSet::new();
         for shard in &self.shards {
-            for (id, node) in shard.lock().iter() {
+            for (name, node) in shard.lock().iter() {
                 if node.exists {
-                    names.insert(id.clone());
+                    names.insert(name.clone());
                 }
-                footprint += node.footprint(id);
+                footprint += node.footprint(name.as_bytes());
                 version_max = version_max.max(node.version);
                 for entry in node.forks.values().flat_map(|fork| fork.map.iter()) {
                     let Place::Data { chunk, .. } = entry.place() else { continue };
                     if self.table.get(chunk.segment).is_none() {
                         let path = self.disk.describe(&segment_name(chunk.segment));
-                        let text = format!("{path} is missing, and object {id} has data in it");
+                        let text = format!("{path} is missing, and object {name} has data in it");
                         return Err(StoreError::new(ErrorKind::Corrupt, text));
                     }
                     self.table.add_live(chunk.segment, entry.len() as i64);

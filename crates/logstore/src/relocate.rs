@@ -1,5 +1,6 @@
 //! The moving of live pieces of segments: their bytes are written to the log again, and then the index refers to these.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,16 +9,14 @@ use nacre_object::StoreError;
 
 use crate::cleaner::Live;
 use crate::codec::crc32c;
-use crate::engine::{Engine, read_chunk};
+use crate::engine::Engine;
 use crate::extent_map::{Chunk, Entry, Place};
+use crate::fetch::{Part, Pins, gather};
 use crate::footprint::Footprint;
 use crate::log::{Purpose, Refused};
 use crate::record::{self, Moved};
 use crate::segment::Segment;
 use crate::space::Wanted;
-
-/// The number of bytes that are read for each byte of the chunks that are moved, if these can be read at once for that.
-const SPAN_SPARSENESS_MAX: u64 = 8;
 
 impl Engine {
     /// Writes live pieces to the log again, and then makes the index refer to the new place.
@@ -28,10 +27,9 @@ impl Engine {
     ) -> Result<(), StoreError> {
         let mut payload = Vec::with_capacity(batch.len());
         let mut moves = Vec::with_capacity(batch.len());
-        let span = Span::read(segment, &batch);
-        for Live { object, fork, start, len, version, chunk, skip } in batch {
-            let Some(whole) = span.chunk(segment, &chunk) else { continue };
-            let piece = whole.slice(skip as usize..(skip + len) as usize);
+        for (Live { object, fork, start, len, version, chunk, skip: _ }, piece) in
+            read_pieces(segment, batch)?
+        {
             let crc = if len == chunk.len { chunk.crc } else { crc32c(&piece) };
             let source = Some((chunk.segment, chunk.offset));
             moves.push(Moved { object, fork, start, len, version, crc, source });
@@ -110,39 +108,36 @@ impl Engine {
     }
 }
 
-/// The bytes of a segment around chunks that are moved together, where these are close together: read at once.
-struct Span {
-    from: u32,
-    bytes: Bytes,
-}
-
-impl Span {
-    fn read(segment: &Segment, batch: &[Live]) -> Self {
-        let from = batch.iter().map(|live| live.chunk.offset).min().unwrap_or(0);
-        let to = batch.iter().map(|live| live.chunk.offset + live.chunk.len).max().unwrap_or(0);
-        let wanted: u64 = batch.iter().map(|live| u64::from(live.chunk.len)).sum();
-        let mut bytes = BytesMut::new();
-        if u64::from(to - from) <= SPAN_SPARSENESS_MAX * wanted {
-            bytes.resize((to - from) as usize, 0);
-            if segment.file.read_at(u64::from(from), &mut bytes).is_err() {
-                // Chunk by chunk it will show what can be read.
-                bytes.clear();
-            }
-        }
-        Self { from, bytes: bytes.freeze() }
+/// Reads pieces of a segment, in the order of their objects, forks and offsets: what is read together later is found together
+/// then. Pieces whose chunks are damaged are left out. All are slices of one buffer, so that little more memory is
+/// held than they are long.
+fn read_pieces(segment: &Arc<Segment>, mut batch: Vec<Live>) -> Result<Vec<(Live, Bytes)>, StoreError> {
+    batch.sort_by(|one, other| {
+        let place = |live: &Live| (live.start, live.skip);
+        let names = one.object.cmp(&other.object).then_with(|| one.fork.cmp(&other.fork));
+        names.then_with(|| place(one).cmp(&place(other)))
+    });
+    let mut end = 0;
+    let mut parts: Vec<Part> = Vec::with_capacity(batch.len());
+    for Live { chunk, skip, len, .. } in &batch {
+        parts.push(Part { chunk: *chunk, skip: *skip, len: *len, buffer: 0, at: end });
+        end += *len as usize;
     }
-
-    /// Returns a chunk, if it is sound.
-    fn chunk(&self, segment: &Segment, chunk: &Chunk) -> Option<Bytes> {
-        let from = (chunk.offset - self.from) as usize;
-        let to = from + chunk.len as usize;
-        if let Some(bytes) = self.bytes.get(from..to)
-            && crc32c(bytes) == chunk.crc
-        {
-            return Some(self.bytes.slice(from..to));
-        }
-        let mut bytes = BytesMut::zeroed(chunk.len as usize);
-        let is_sound = matches!(read_chunk(segment, chunk.offset, chunk.crc, &mut bytes, false), Ok(true));
-        is_sound.then(|| bytes.freeze())
-    }
+    let mut buffers = [BytesMut::zeroed(end)];
+    // By their offsets in the buffer, which tell the pieces apart.
+    let mut lost = HashSet::new();
+    let lose = |part: &Part, _| {
+        lost.insert(part.at);
+        Ok(())
+    };
+    gather(&mut parts, &Pins::of(segment), &mut buffers, false, lose)?;
+    let [buffer] = buffers;
+    let bytes = buffer.freeze();
+    let mut at = 0;
+    let pieces = batch.into_iter().filter_map(|live| {
+        let from = at;
+        at += live.len as usize;
+        (!lost.contains(&from)).then(|| (live, bytes.slice(from..at)))
+    });
+    Ok(pieces.collect())
 }

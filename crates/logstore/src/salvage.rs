@@ -19,6 +19,7 @@ use crate::check::read_device;
 use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::extent_map::Place;
+use crate::fences::FencedSessions;
 use crate::log::Log;
 use crate::node::Node;
 use crate::recall;
@@ -329,8 +330,11 @@ impl Engine {
     fn bury(&self, object: &ObjectId) {
         let mut shard = self.shard(object).lock();
         if let Some(node) = shard.get_mut(object) {
-            let (version, fences) = (node.version, std::mem::take(&mut node.fences));
-            **node = Node { version, fences, floor: version, ..Node::default() };
+            let (version, fences) = (node.version, node.fences.clone());
+            *node = Node { version, floor: version, ..Node::default() };
+            if fences != FencedSessions::none() {
+                node.fences = fences;
+            }
         }
     }
 

@@ -21,6 +21,7 @@ use crate::codec::crc32c;
 use crate::disk::{Disk, Source};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Entry, Place};
+use crate::name::Name;
 use crate::node::Node;
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 use crate::snapshot::{parse_snapshot_name, snapshot_name};
@@ -186,10 +187,10 @@ impl Engine {
         let mut absences = BTreeMap::new();
         let mut last: Option<ObjectId> = None;
         loop {
-            let from = last.as_ref().map_or(Unbounded, Excluded);
+            let from = last.as_ref().map_or(Unbounded, |last| Excluded(last.as_bytes()));
             let names = self.names.read();
             let page: Vec<ObjectId> =
-                names.range::<ObjectId, _>((from, Unbounded)).take(PAGE_OBJECTS).cloned().collect();
+                names.range::<[u8], _>((from, Unbounded)).take(PAGE_OBJECTS).map(Name::to_id).collect();
             drop(names);
             for object in &page {
                 self.find_losses_of(object, checked, &mut absences, report)?;

@@ -22,9 +22,10 @@ use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Entry};
 use crate::fences::FencedSessions;
+use crate::forks::ForkNode;
 use crate::index_writer::PORTION_ITEMS;
 use crate::log::Position;
-use crate::node::{ForkNode, Node};
+use crate::node::Node;
 use crate::recall::KeptWrites;
 use crate::record::CHUNK_BYTES_MAX;
 use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE, is_full};
@@ -498,13 +499,16 @@ impl Loader {
                 let id = ObjectId::new(own(reader.bytes()?)).ok()?;
                 // An object that was begun again: what there is of the first attempt is of no use.
                 self.objects.pop_if(|(last, _)| *last == id);
-                let node = Node {
+                let mut node = Node {
                     exists: reader.u8()? != 0,
                     version: reader.varint()?,
                     floor: reader.varint()?,
-                    fences: FencedSessions::below(reader.varint()?),
                     ..Node::default()
                 };
+                let fence = reader.varint()?;
+                if fence > 0 {
+                    node.fences = FencedSessions::below(fence);
+                }
                 self.objects.push((id, node));
             }
             ITEM_FORK => {

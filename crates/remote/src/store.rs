@@ -366,6 +366,16 @@ impl RemoteStore {
         Ok(self.inner.learn().await?.keeper(object).address.clone())
     }
 
+    /// Returns a link to the server that keeps an object, for requests of other services. Connects to the given addresses
+    /// first if the members are not known yet.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the members could not be found out.
+    pub async fn link_to(&self, object: &ObjectId) -> Result<Arc<Link>, StoreError> {
+        Ok(self.inner.learn().await?.keeper(object).link().clone())
+    }
+
     /// Calls a method of the administration of the server at `address`, one of the store's. Progress reports go to
     /// `report` while the reply is awaited.
     pub fn call(

@@ -21,6 +21,11 @@ impl Channel {
         Self { stream, seal }
     }
 
+    /// Returns the stream and the seal.
+    pub(crate) fn into_parts(self) -> (Stream, Option<Box<Seal>>) {
+        (self.stream, self.seal)
+    }
+
     /// Reads once, at most `bytes_max` bytes, as soon as there is something to read. Returns how many bytes arrived; 0 means the end of the stream.
     pub(crate) fn poll_read(
         &mut self,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::task::{Context, Poll};
@@ -139,6 +140,21 @@ impl Stream {
                 Ok(Stream::Tcp(stream))
             }
         }
+    }
+
+    /// Returns the socket, which no runtime watches any more and which does not block.
+    pub(crate) fn into_socket(self) -> io::Result<OwnedFd> {
+        Ok(match self {
+            Stream::Tcp(stream) => stream.into_std()?.into(),
+            Stream::Unix(stream) => stream.into_std()?.into(),
+        })
+    }
+
+    /// Takes the stream for not ready, until the system says anew that it is.
+    pub(crate) fn forget(&self, interest: Interest) {
+        let would_block = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        // That is the error.
+        let _ = either!(self, stream => stream.try_io(interest, would_block));
     }
 
     /// Takes over a stream that was accepted on another runtime.

@@ -79,6 +79,8 @@ impl Batch {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Loop {
     pub concurrency: u32,
+    /// True if it is waited until the service knows that a range is unlocked; if not, the unlocking goes with the next call.
+    pub awaits: bool,
     pub warm_up_ms: u64,
     pub window_ms: u64,
 }
@@ -275,7 +277,7 @@ impl Client {
             let (service, shared) = (&self.service, &shared);
             let number = self.number * parameters.concurrency + worker;
             workers.push(async move {
-                let mut place = service.place(worker, number).await?;
+                let mut place = service.place(worker, number, parameters.awaits).await?;
                 let mut started = Instant::now();
                 while started < until {
                     place.lock_and_unlock().await?;
@@ -364,7 +366,7 @@ impl Client {
 
 /// The place of one worker in a loop: what it locks and unlocks.
 enum Place<'a> {
-    Nacre { file: &'a File, request: Request },
+    Nacre { file: &'a File, request: Request, awaits: bool },
     Ofd { file: &'a ofd::Locks, offset: u64 },
     Zookeeper { client: &'a zookeeper_client::Client, node: String },
     Etcd { client: etcd::Client, name: Bytes, lease: i64 },
@@ -372,13 +374,13 @@ enum Place<'a> {
 
 impl Service {
     /// Returns what a worker of this client locks, and nobody else.
-    async fn place(&self, worker: u32, number: u32) -> Result<Place<'_>, BenchError> {
+    async fn place(&self, worker: u32, number: u32, awaits: bool) -> Result<Place<'_>, BenchError> {
         let offset = u64::from(number) * RANGE_BYTES;
         let nth = |length: usize| worker as usize % length;
         Ok(match self {
             Self::Nacre { files, .. } => {
                 let request = Request::new(offset..offset + RANGE_BYTES / 2, Mode::Exclusive);
-                Place::Nacre { file: &files[nth(files.len())], request }
+                Place::Nacre { file: &files[nth(files.len())], request, awaits }
             }
             Self::Ofd(file) => Place::Ofd { file, offset },
             Self::Zookeeper(clients) => {
@@ -397,7 +399,13 @@ impl Service {
 impl Place<'_> {
     async fn lock_and_unlock(&mut self) -> Result<(), BenchError> {
         match self {
-            Self::Nacre { file, request } => Ok(file.lock_by(request).await?.release().await?),
+            Self::Nacre { file, request, awaits } => {
+                let lock = file.lock_by(request).await?;
+                if *awaits {
+                    lock.release().await?;
+                }
+                Ok(())
+            }
             Self::Ofd { file, offset } => {
                 file.lock(*offset, RANGE_BYTES / 2)?;
                 file.unlock(*offset, RANGE_BYTES / 2)

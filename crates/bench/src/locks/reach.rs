@@ -54,14 +54,17 @@ struct LoopSeries {
 }
 
 /// The window of a loop, and the time before it.
-const LOOP: Loop = Loop { concurrency: 1, warm_up_ms: 300, window_ms: 1000 };
-const LOOP_QUICK: Loop = Loop { concurrency: 1, warm_up_ms: 100, window_ms: 200 };
+const LOOP: Loop = Loop { concurrency: 1, awaits: true, warm_up_ms: 300, window_ms: 1000 };
+const LOOP_QUICK: Loop = Loop { concurrency: 1, awaits: true, warm_up_ms: 100, window_ms: 200 };
 
 /// The clients of the contended goals and of peers that are many.
 const MANY_PROCESSES: u32 = 2;
 const MANY_CONCURRENCY: u32 = 128;
 /// The sessions of such a process.
 const MANY_SESSIONS: u32 = 4;
+
+/// Nacre, where the unlocking goes with the next lock.
+const NOT_AWAITED: &str = "nacre, unlocks not awaited";
 
 /// The number of client processes, and of servers, whose patterns interleave.
 const INTERLEAVED: u32 = 4;
@@ -310,7 +313,7 @@ async fn irregular(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), 
 async fn round_trips(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
     let folder = args.folder.as_deref();
     let stage = bench.stage(1, Table::Described, 0, 1).await?;
-    let mut services: Vec<(&str, Option<Peer>)> = vec![("nacre", None)];
+    let mut services: Vec<(&str, Option<Peer>)> = vec![("nacre", None), (NOT_AWAITED, None)];
     for (name, peer) in
         [("zookeeper", peer::zookeeper::start(folder).await), ("etcd", peer::etcd::start(folder).await)]
     {
@@ -327,7 +330,7 @@ async fn round_trips(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<()
         for (service, peer) in &services {
             let address = peer.as_ref().map(|peer| peer.address.clone()).unwrap_or_default();
             let plan = || match *service {
-                "nacre" => Plan::Nacre { store: stage.servers.uri.clone(), sessions },
+                "nacre" | NOT_AWAITED => Plan::Nacre { store: stage.servers.uri.clone(), sessions },
                 "zookeeper" => Plan::Zookeeper { address: address.clone(), sessions },
                 "etcd" => Plan::Etcd { address: address.clone(), connections: sessions },
                 _ => Plan::Ofd { path: path.path().join("file") },
@@ -346,8 +349,9 @@ async fn round_trips(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<()
             latencies.push(Latencies::new()?);
         }
         for _ in 0..bench.repetitions {
-            for ((_, concurrency, crew, rates), latencies) in crews.iter_mut().zip(&mut latencies) {
-                let window = Loop { concurrency: *concurrency, ..window.clone() };
+            for ((service, concurrency, crew, rates), latencies) in crews.iter_mut().zip(&mut latencies) {
+                let awaits = *service != NOT_AWAITED;
+                let window = Loop { concurrency: *concurrency, awaits, ..window.clone() };
                 let done = round_of_loops(crew, &window).await?;
                 let operations: u64 = done.iter().map(|done| done.operations).sum();
                 rates.push(operations as f64 * 1e3 / window.window_ms as f64);
@@ -372,6 +376,9 @@ async fn round_trips(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<()
         Goal::at_least("contiguous lock and unlock, TCP, one client", one, Unit::PerSecond, 20_000.0),
         Goal::at_least("contiguous lock and unlock, TCP, 256 at once", many, Unit::PerSecond, 150_000.0),
     ];
+    let name = "  where the unlocking is not waited for";
+    goals.insert(1, Goal::open(name, rate(NOT_AWAITED, 1), Unit::PerSecond));
+    goals.push(Goal::open(name, rate(NOT_AWAITED, MANY_PROCESSES), Unit::PerSecond));
     for peer in ["zookeeper", "etcd"] {
         let times = many / rate(peer, MANY_PROCESSES);
         if times.is_finite() {

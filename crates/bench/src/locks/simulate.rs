@@ -296,7 +296,7 @@ impl Cluster {
         state.handle(Duration::from_nanos(done), session, id, message, &mut out);
         for output in out {
             match output {
-                Output::Reply { call, reply } => {
+                Output::Reply { call, reply, .. } => {
                     let (client, call) = ((call >> 40) as u32, call & ((1 << 40) - 1));
                     let (sender, receiver) =
                         (&mut self.servers[server as usize].1, &mut self.clients[client as usize].1);

@@ -3,7 +3,6 @@
 //! Everything here is reached through shared references and cells, because the allocator and the hook are called from
 //! within Lua while a native function may hold a reference too.
 
-use std::alloc::{Layout, alloc, dealloc, realloc};
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -12,6 +11,7 @@ use std::time::Instant;
 
 use mlua_sys as ffi;
 
+use super::blocks::Blocks;
 use crate::bounds::{Bound, Bounds};
 use crate::call::Call;
 use crate::errno::Errno;
@@ -24,8 +24,6 @@ const PERIOD_LARGE: c_int = 100;
 const PERIOD_HUGE: c_int = 1;
 const LARGE_BYTES: usize = 64 << 10;
 const HUGE_BYTES: usize = 1 << 20;
-/// The alignment that Lua expects of its allocator.
-const ALIGNMENT: usize = 16;
 
 /// The reason for which a call cannot go on. No script can catch it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +38,7 @@ pub(crate) enum Fatal {
 
 /// The Rust side of a Lua state.
 pub(crate) struct Host {
+    blocks: Blocks,
     /// Bytes that Lua has allocated.
     used: Cell<usize>,
     /// The greatest value of `used` at which Lua is given more.
@@ -66,6 +65,7 @@ pub(crate) struct Host {
 impl Host {
     pub(super) fn new() -> Self {
         Self {
+            blocks: Blocks::new(),
             used: Cell::new(0),
             limit: Cell::new(usize::MAX),
             external: Cell::new(0),
@@ -241,11 +241,10 @@ pub(super) unsafe extern "C" fn allocate(
     let host = unsafe { &*(host as *const Host) };
     // Without a block, the old size is a kind of object.
     let old_bytes = if block.is_null() { 0 } else { old_bytes };
-    let layout = |bytes| Layout::from_size_align(bytes, ALIGNMENT).ok();
     if new_bytes == 0 {
-        if let (false, Some(layout)) = (block.is_null() || old_bytes == 0, layout(old_bytes)) {
-            // SAFETY: the block was allocated below with this layout.
-            unsafe { dealloc(block as *mut u8, layout) };
+        if old_bytes > 0 {
+            // SAFETY: the block was made below with this size.
+            unsafe { host.blocks.give(block.cast(), old_bytes) };
             host.used.set(host.used.get() - old_bytes);
         }
         return ptr::null_mut();
@@ -259,18 +258,15 @@ pub(super) unsafe extern "C" fn allocate(
         }
         host.watch(new_bytes);
     }
-    let Some(new_layout) = layout(new_bytes) else { return ptr::null_mut() };
-    // SAFETY: sizes are not zero, and an old block was allocated here with the layout of its old size.
-    let made = unsafe {
-        match layout(old_bytes) {
-            Some(layout) if old_bytes > 0 => realloc(block as *mut u8, layout, new_bytes),
-            _ => alloc(new_layout),
-        }
+    let made = match old_bytes {
+        0 => host.blocks.take(new_bytes),
+        // SAFETY: neither size is zero, and the block was made here with its old size.
+        _ => unsafe { host.blocks.resize(block.cast(), old_bytes, new_bytes) },
     };
     if !made.is_null() {
         host.used.set(host.used.get() - old_bytes + new_bytes);
     }
-    made as *mut c_void
+    made.cast()
 }
 
 /// Called by Lua after every so many instructions.

@@ -253,11 +253,13 @@ fn rep(stack: &Stack<'_>) -> Result<c_int, Raise> {
     // Twice: the bytes are made here, and become a string of Lua's.
     stack.reserve(total.saturating_mul(2))?;
     let mut out = Vec::with_capacity(total);
-    for number in 0..count {
-        out.extend_from_slice(text);
-        if number + 1 < count {
-            out.extend_from_slice(separator);
-        }
+    out.extend_from_slice(text);
+    if count > 1 {
+        out.extend_from_slice(separator);
+    }
+    // The beginning is whole periods until the last step, so any part of it continues the text.
+    while out.len() < total {
+        out.extend_from_within(..out.len().min(total - out.len()));
     }
     stack.push_bytes(&out);
     Ok(1)

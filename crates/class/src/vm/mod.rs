@@ -9,6 +9,7 @@
 //! Garbage is collected between calls only. So a call's memory is what it allocates, the same in every run, and no
 //! finalizer and no weak table shows when the collector comes by.
 
+mod blocks;
 mod host;
 mod library;
 mod module;

@@ -2,13 +2,11 @@
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use bytes::Bytes;
+use nacre::class::{Bounds, CallError, Called, ClassError, Record, Request};
 use nacre::{ObjectId, Store};
-use nacre_class::{
-    Bounds, CallError, Called, ClassError, Classes, Record, Request, TEXT_BYTES_MAX, packed, transcript,
-};
+use nacre_class::{TEXT_BYTES_MAX, packed, transcript};
 use nacre_reflect::command::Time;
 use serde_json::{Map, Value, json};
 
@@ -136,21 +134,20 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     match args.action {
         Action::Put { file, name, bounds } => {
             let (name, text) = (class_name(&file, name)?, read_text(&file)?);
-            let classes = Classes::new(Arc::new(session.open_to_fill()?));
+            let store = session.open_to_fill()?;
             let bounds = bounds.over(Bounds::default()).unwrap_or_default();
-            let version = classes.put(&name, text, bounds).await.map_err(failure)?;
+            let version = store.classes().put(&name, text, bounds).await.map_err(failure)?;
             tell_version(session, &name, version)
         }
         Action::Ls => list(session).await,
         Action::Show { class, version } => show(session, &class, version).await,
         Action::History { class } => history(session, &class).await,
         Action::Rollback { class, version } => {
-            let classes = open(session)?;
-            let version = classes.rollback(&class, version).await.map_err(failure)?;
+            let version = session.open()?.classes().rollback(&class, version).await.map_err(failure)?;
             tell_version(session, &class, version)
         }
         Action::Rm { class } => {
-            let version = open(session)?.remove(&class).await.map_err(failure)?;
+            let version = session.open()?.classes().remove(&class).await.map_err(failure)?;
             tell_version(session, &class, version)
         }
         Action::Call { object, method, input, pack, unpack, bounds } => {
@@ -161,10 +158,6 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
         }
         Action::Test { files } => test(session, &files).await,
     }
-}
-
-fn open(session: &Session) -> Result<Classes, Failure> {
-    Ok(Classes::new(Arc::new(session.open()?)))
 }
 
 fn failure(error: ClassError) -> Failure {
@@ -233,7 +226,7 @@ fn pack_input(input: &[u8]) -> Result<Bytes, Failure> {
 }
 
 async fn list(session: &Session) -> Result<(), Failure> {
-    let catalogue = open(session)?.catalogue().await?;
+    let catalogue = session.open()?.classes().catalogue().await?;
     if session.json {
         let mut array = Array::begin()?;
         for class in catalogue.classes.values() {
@@ -271,7 +264,7 @@ async fn list(session: &Session) -> Result<(), Failure> {
 }
 
 async fn show(session: &Session, class: &str, version: Option<u64>) -> Result<(), Failure> {
-    let history = open(session)?.history(class).await.map_err(failure)?;
+    let history = session.open()?.classes().history(class).await.map_err(failure)?;
     let wanted = match version {
         Some(version) => history.iter().find(|record| record.version == version),
         None => history.first(),
@@ -306,7 +299,7 @@ fn describe(record: &Record) -> Map<String, Value> {
 }
 
 async fn history(session: &Session, class: &str) -> Result<(), Failure> {
-    let history = open(session)?.history(class).await.map_err(failure)?;
+    let history = session.open()?.classes().history(class).await.map_err(failure)?;
     if session.json {
         let mut array = Array::begin()?;
         for record in &history {
@@ -339,9 +332,13 @@ async fn call(
     let Some((class, method)) = name.split_once('.') else {
         return Err(Failure::Usage(format!("\"{name}\" is not CLASS.METHOD")));
     };
-    let classes = Classes::new(Arc::new(store));
-    let own = classes.catalogue().await?.classes.get(class).map_or(Bounds::default(), |class| class.bounds);
-    let request = Request { bounds: bounds.over(own), ..Request::new(object, class, method).input(input) };
+    let classes = store.classes();
+    let mut request = Request::new(object, class, method).input(input);
+    if bounds.over(Bounds::default()).is_some() {
+        let catalogue = classes.catalogue().await?;
+        let own = catalogue.classes.get(class).map_or_else(Bounds::default, |class| class.bounds);
+        request.bounds = bounds.over(own);
+    }
     match classes.call(&request).await {
         Ok(called) => tell(session, &called, unpack),
         Err(CallError::Store(error)) => Err(error.into()),
@@ -399,7 +396,7 @@ fn tell(session: &Session, called: &Called, unpack: bool) -> Result<(), Failure>
 
 async fn test(session: &Session, files: &[PathBuf]) -> Result<(), Failure> {
     let store = nacre::open("mem:")?;
-    let classes = Classes::new(Arc::new(store));
+    let classes = store.classes();
     let mut texts = Vec::new();
     for file in files {
         let (name, text) = (class_name(file, None)?, read_text(file)?);
@@ -412,7 +409,7 @@ async fn test(session: &Session, files: &[PathBuf]) -> Result<(), Failure> {
         let wrong = |text: String| Failure::Failed(format!("class \"{name}\": {text}"));
         let steps = transcript::parse(&String::from_utf8_lossy(text)).map_err(wrong)?;
         let object = ObjectId::new(format!("test of {name}"))?;
-        let differences = transcript::run(&classes, name, &steps, &object).await?;
+        let differences = transcript::run(classes, name, &steps, &object).await?;
         total += steps.len();
         failed += differences.len();
         if session.json {

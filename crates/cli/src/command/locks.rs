@@ -1,5 +1,6 @@
 //! `nacre locks`: who holds which bytes, who waits, and the end of a session by hand.
 
+use nacre::{Error as StoreError, MemberReport, Report, Store};
 use serde_json::{Value, json};
 
 use crate::arguments::session_number;
@@ -13,6 +14,7 @@ use crate::session::Session;
 /// BYTES is the first byte of a request at a server and the end of its last, whatever lies between. STATE is "held"; "waits"
 /// for the byte that is shown; "partial" if not all is held and nothing is waited for there, because the request stands in
 /// line at another server, or the server was started again; or "lapsed" if the session is lost and its fence is being raised.
+/// If a server cannot be reached, the others are shown, and the exit code is 1.
 #[derive(clap::Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
@@ -41,19 +43,9 @@ pub enum Command {
 pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     let store = session.open()?;
     if let Some(Command::Break { session: number }) = args.command {
-        if !store.break_lock_session(number).await? {
-            let text = format!(
-                "{} has no lock session {number}; \"nacre locks\" lists those with locks",
-                store.name()
-            );
-            return Err(Failure::Failed(text));
-        }
-        if session.json {
-            output::line(&json!({ "broken": number }).to_string())?;
-        }
-        return Ok(());
+        return break_session(session, &store, number).await;
     }
-    let mut reports = store.locks().await?;
+    let (mut reports, away) = split(store.locks_by_server().await?);
     if let Some(file) = &args.file {
         for report in &mut reports {
             if let Some(locks) = report.report["locks"].as_array_mut() {
@@ -62,17 +54,80 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
         }
     }
     if session.json {
-        let parts: Vec<Value> =
-            reports.iter().map(|report| json!({ "place": report.place, "report": report.report })).collect();
+        let part = |report: &Report| json!({ "place": report.place, "report": report.report });
+        let missing =
+            |(place, error): &(String, StoreError)| json!({ "place": place, "error": error.message });
+        let parts: Vec<Value> = reports.iter().map(part).chain(away.iter().map(missing)).collect();
         output::line(&Value::from(parts).to_string())?;
-        return Ok(());
+    } else {
+        print(&reports)?;
     }
-    print(&reports)
+    match away.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Failed(format!("not all lock servers answered: {}", reasons(&away)))),
+    }
 }
 
-fn print(reports: &[nacre::Report]) -> Result<(), Failure> {
+/// Takes a session's locks away, and says at which servers it could not be.
+async fn break_session(session: &Session, store: &Store, number: u64) -> Result<(), Failure> {
+    let (reports, away) = split(store.break_lock_session_by_server(number).await?);
+    let (broken, unknown): (Vec<_>, Vec<_>) =
+        reports.iter().partition(|report| report.report["broken"] == true);
+    let places = |reports: &[&Report]| {
+        let places: Vec<&str> = reports.iter().map(|report| report.place.as_str()).collect();
+        places.join(", ")
+    };
+    if session.json && !broken.is_empty() {
+        output::line(&json!({ "broken": number }).to_string())?;
+    }
+    match (broken.is_empty(), away.is_empty()) {
+        (false, true) => Ok(()),
+        (true, true) => Err(Failure::Failed(format!(
+            "{} has no lock session {number}; \"nacre locks\" lists those with locks",
+            store.name()
+        ))),
+        (no_server, false) => {
+            let done = if no_server {
+                format!("lock session {number} is not known at {}", places(&unknown))
+            } else if unknown.is_empty() {
+                format!("lock session {number} is broken at {}", places(&broken))
+            } else {
+                format!(
+                    "lock session {number} is broken at {}, and not known at {}",
+                    places(&broken),
+                    places(&unknown)
+                )
+            };
+            let text = format!(
+                "{done}; not all lock servers answered, break it again when they do: {}",
+                reasons(&away)
+            );
+            Err(Failure::Failed(text))
+        }
+    }
+}
+
+/// Splits the answers of servers from the reasons why others gave none.
+fn split(members: Vec<MemberReport>) -> (Vec<Report>, Vec<(String, StoreError)>) {
+    let (mut reports, mut away) = (Vec::new(), Vec::new());
+    for MemberReport { place, report } in members {
+        match report {
+            Ok(report) => reports.push(Report { place, report }),
+            Err(error) => away.push((place, error)),
+        }
+    }
+    (reports, away)
+}
+
+fn reasons(away: &[(String, StoreError)]) -> String {
+    let reasons: Vec<String> =
+        away.iter().map(|(place, error)| format!("{place}: {}", error.message)).collect();
+    reasons.join("; ")
+}
+
+fn print(reports: &[Report]) -> Result<(), Failure> {
     let mut table = Table::new(&["file", "session", "mode", "state", "bytes", "waits_for_byte", "server"]);
-    for nacre::Report { place, report } in reports {
+    for Report { place, report } in reports {
         if report["in_grace"] == true {
             output::complain(&format!(
                 "nacre: {place} was restarted, and takes only locks from before for some seconds"

@@ -20,8 +20,8 @@ pub struct Args {
     objects: Vec<ObjectId>,
     #[command(flatten)]
     fork: ForkArgs,
-    /// Do not mind objects that do not exist, do away with those on Ceph whose headers are damaged, and with the lock
-    /// servers' records
+    /// Do not mind objects that do not exist, do away with those on Ceph whose headers are damaged, and with records of
+    /// lock servers, which no server of the store may be any more
     #[arg(long, short)]
     force: bool,
     /// Remove staged forks only: content of "nacre put" that is under way, whose writers then fail, or that was left
@@ -73,7 +73,7 @@ async fn remove(store: &Store, id: &ObjectId, args: &Args) -> Result<u64, Failur
     if nacre_daemon::is_lock_ledger(id) && !args.force && !args.staged {
         let text = format!(
             "object \"{id}\" of {} has a lock server's records, without which two clients can come to hold the same bytes; \
-             if no server is to grant locks there any more, say --force",
+             if no server grants locks there any more, say --force",
             store.name()
         );
         return Err(Failure::Failed(text));

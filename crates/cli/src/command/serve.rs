@@ -71,7 +71,7 @@ struct Settings {
     /// Bytes of a file in a row that are one lock server's; the same at all servers of the store [default: 64KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     lock_stripe: Option<u64>,
-    /// How the lock server keeps what is held; "unrolled" is there to be compared with [default: described]
+    /// Form in which the lock server keeps what is held; "unrolled" is there to be compared with [default: described]
     #[arg(long, value_name = "KIND", value_enum)]
     lock_table: Option<LockTable>,
     /// A setting of the role reflect: a flag of "nacre reflect serve" without its dashes, as in listen=0.0.0.0:7400; may be

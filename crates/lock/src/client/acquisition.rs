@@ -114,12 +114,13 @@ impl Acquisition {
     ///
     /// # Errors
     ///
-    /// The stripe is impossible, or the pattern cannot be restricted to it.
+    /// The stripe is impossible, the pattern cannot be restricted to it, or the protocol takes too many rounds for it.
     pub fn new(wanted: Wanted) -> Result<Self, PatternError> {
         let Wanted { pattern, method, stripe_bytes, servers, first_number, .. } = &wanted;
         if *stripe_bytes == 0 || *servers == 0 {
             return Err(PatternError::Stripe { stripe_bytes: *stripe_bytes, servers: *servers, server: 0 });
         }
+        super::rounds::check(&wanted)?;
         let parts = cut(pattern, *method, *stripe_bytes, *servers, *first_number)?;
         let missing = parts.iter().enumerate().map(|(i, part)| (part.below(), i)).collect();
         let held = BTreeSet::new();

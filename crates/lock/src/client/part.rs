@@ -86,7 +86,7 @@ pub(super) fn cut(
             Method::Posix => {
                 for region in own.regions() {
                     check_requests(parts.len())?;
-                    parts.push((region.offset, server, Pattern::contiguous(region.offset, region.length)?));
+                    parts.push((region.offset, server, Pattern::pieces(&[region])?));
                 }
             }
             Method::List => {
@@ -94,7 +94,7 @@ pub(super) fn cut(
                 while regions.peek().is_some() {
                     check_requests(parts.len())?;
                     let list: Vec<Region> = regions.by_ref().take(LIST_REGIONS_MAX).collect();
-                    parts.push((list[0].offset, server, Pattern::list(&list)?));
+                    parts.push((list[0].offset, server, Pattern::pieces(&list)?));
                 }
             }
         }

@@ -356,6 +356,13 @@ pub(super) fn list(regions: &[Region]) -> Result<Pattern, PatternError> {
     Ok(Pattern::of(join(unite(parts, &mut Budget::new())?)?))
 }
 
+/// Returns the pattern of regions that are in order with gaps between them, as those of a pattern are. What is regular in it is
+/// not looked for.
+pub(super) fn pieces(regions: &[Region]) -> Result<Pattern, PatternError> {
+    let part = |region: &Region| Part::new(region.offset as i64, Node::Block(region.length));
+    Ok(Pattern::of(join(regions.iter().map(part).collect())?))
+}
+
 /// Returns the pattern of a datatype laid over a file.
 pub(super) fn file_view(view: &FileView) -> Result<Pattern, PatternError> {
     let mut builder = Builder { budget: Budget::new(), items: 0 };

@@ -174,8 +174,15 @@ fn follow(left: &Part, right: &Part) -> Option<Part> {
 /// Replaces patterns of up to [`PERIOD_MAX`] parts that repeat at equal distances by runs.
 fn runs(parts: Vec<Part>) -> Vec<Part> {
     let mut out = Vec::with_capacity(parts.len());
+    let places: Vec<i64> = parts.iter().map(|part| part.at).collect();
     let mut at = 0;
     'parts: while at < parts.len() {
+        // In an irregular list there is nothing but this.
+        if !may_repeat(&places[at..]) {
+            out.push(parts[at].clone());
+            at += 1;
+            continue;
+        }
         let rest = &parts[at..];
         for period in 1..=PERIOD_MAX.min(rest.len() / REPEATS_MIN) {
             let repeats = repeats(rest, period);
@@ -196,10 +203,22 @@ fn runs(parts: Vec<Part>) -> Vec<Part> {
     out
 }
 
+/// Returns false if the first of some places cannot begin a pattern of up to [`PERIOD_MAX`] of them that repeats.
+fn may_repeat(places: &[i64]) -> bool {
+    match places.first_chunk::<{ 2 * PERIOD_MAX + 1 }>() {
+        // All at once, without a branch for each.
+        Some(places) => (1..=PERIOD_MAX).fold(false, |may, period| {
+            let (next, after) = (places[period], places[2 * period]);
+            may | (next.wrapping_sub(places[0]) == after.wrapping_sub(next))
+        }),
+        // Few are left, which are compared one by one.
+        None => true,
+    }
+}
+
 /// Returns how often the first parts of a list repeat at equal distances; the list is at least two periods long.
 fn repeats(parts: &[Part], period: usize) -> usize {
     let Some(stride) = parts[period].at.checked_sub(parts[0].at) else { return 1 };
-    // In an irregular list this comparison is the only one.
     if parts[2 * period].at.checked_sub(parts[period].at) != Some(stride) {
         return 1;
     }

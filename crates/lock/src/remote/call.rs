@@ -1,6 +1,5 @@
 //! Requests to a lock server.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,48 +12,30 @@ use nacre_rpc::{Frame, Kind, Outbox, WireError, control};
 use crate::message::{Call, Reply};
 use crate::wire::{self, Attach, Place};
 
-/// A call, which is sent once: whether it is repeated after a break is the session's decision.
-struct CallRequest {
-    number: u64,
-    call: Call,
-    description: Bytes,
-    sent: Cell<bool>,
-}
-
-impl Request for CallRequest {
-    fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
-        if self.sent.replace(true) {
-            let text = "the connection broke before the call was sent";
-            return Err(StoreError::new(ErrorKind::Unavailable, text));
-        }
-        wire::put_call(outbox, id, self.number, &self.call, &self.description)
-            .map_err(|body_bytes| WireError::TooLong { body_bytes }.into())
-    }
-
-    fn is_read_only(&self) -> bool {
-        false
-    }
-}
-
-/// Sends a call. Returns its reply, or nothing if that follows as an event.
+/// Encodes a call, to be sent with the next flush. Returns false if there is no room for it at present.
 ///
 /// # Errors
-/// The server's, or those of the connection.
-pub(super) fn call(
-    link: Arc<Link>,
-    number: u64,
-    call: Call,
-    description: Bytes,
-) -> impl Future<Output = Result<Option<Reply>, StoreError>> {
-    let request = CallRequest { number, call, description, sent: Cell::new(false) };
-    let mut call = Submitted::start(link, request);
-    async move {
-        let frame = poll_fn(|context| call.poll_frame(context.waker())).await?;
-        match frame.kind {
-            wire::WAITING => Ok(None),
-            Kind::ERROR => Err(control::get_failure(&frame).unwrap_or_else(|error| call.nonsense(error))),
-            kind => wire::get_reply(kind, &frame.body).map(Some).map_err(|error| call.nonsense(error)),
-        }
+/// `Unavailable` if there is no connection; the call is too long.
+pub(super) fn post(link: &Link, number: u64, call: &Call, description: &Bytes) -> Result<bool, StoreError> {
+    link.post(number, |outbox, id| {
+        wire::put_call(outbox, id, number, call, description)
+            .map_err(|body_bytes| WireError::TooLong { body_bytes }.into())
+    })
+}
+
+/// Returns the reply to a call, or nothing if that follows as an event.
+///
+/// # Errors
+/// The server's.
+pub(super) fn answer(link: &Link, frame: &Frame) -> Result<Option<Reply>, StoreError> {
+    let nonsense = |error: WireError| {
+        let text = format!("the lock server at {} sent a reply that makes no sense: {error}", link.address());
+        StoreError::new(ErrorKind::Invalid, text)
+    };
+    match frame.kind {
+        wire::WAITING => Ok(None),
+        Kind::ERROR => Err(control::get_failure(frame).unwrap_or_else(nonsense)),
+        kind => wire::get_reply(kind, &frame.body).map(Some).map_err(nonsense),
     }
 }
 

@@ -1,53 +1,58 @@
-//! The thread of a session: it feeds the client's state machine, and does what that says.
+//! The state of a session: it feeds the client's state machine, and does what that says.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use nacre_object::{ErrorKind, StoreError};
-use nacre_rpc::Address;
-use nacre_rpc::client::{Host, Link, LinkOptions};
-use tokio::sync::{mpsc, oneshot};
+use nacre_rpc::client::{Event, Host, Link, LinkOptions, Subscription};
+use nacre_rpc::{Address, Frame};
+use tokio::runtime;
+use tokio::sync::{Notify, oneshot};
 
-use super::call::{call, number};
-use super::watch::{Event, watch};
-use super::{Inner, LockError, Request, Session, State};
+use super::call::{AttachRequest, answer, post};
+use super::share::{Attendant, Kick, Shared};
+use super::watch::watch;
+use super::{LockError, Request, State};
 use crate::client::{Acquisition, Action, Client, Ended, OperationId, Wanted};
-use crate::message::{Asked, Call, FileName, Reply, SessionId};
-use crate::wire::{Place, described};
+use crate::message::{Asked, Call, FileName};
+use crate::wire::{self, Place, described};
 use crate::{Pattern, clock};
 
 /// The time that the end of a session may take; servers that do not answer wait for the lease to lapse.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same where a server did not answer in time before.
+const END_TIMEOUT_UNANSWERED: Duration = Duration::from_millis(100);
 
 /// The time for which the answer to a request whose time is up waits for the servers to take back what they granted.
-const LATE_MAX: Duration = Duration::from_millis(500);
+pub const LATE_MAX: Duration = Duration::from_millis(500);
 
-/// The longest pause between attempts to reach a server: a lease may be short.
-const BACKOFF_MAX: Duration = Duration::from_millis(250);
+/// The time within which the servers are to answer a request that does not wait.
+pub const ANSWER_MAX: Duration = Duration::from_secs(1);
 
-/// An order to the thread.
-pub(super) enum Command {
-    /// Locks bytes.
-    Lock {
-        ticket: u64,
-        file: FileName,
-        pattern: Pattern,
-        description: Bytes,
-        request: Box<Request>,
-        deadline: Option<Instant>,
-        reply: oneshot::Sender<Result<(), LockError>>,
-    },
-    /// Releases what a lock holds, or ends its wait.
-    Release { ticket: u64, released: Option<oneshot::Sender<()>> },
-    /// Ends the session.
-    End,
+/// An operation to begin.
+pub(super) struct Order {
+    pub ticket: u64,
+    pub file: FileName,
+    pub pattern: Pattern,
+    pub description: Bytes,
+    pub request: Request,
+    pub deadline: Option<Instant>,
+    pub reply: Reply,
+}
+
+/// Whoever waits for a lock.
+pub(super) type Reply = oneshot::Sender<Result<(), LockError>>;
+
+/// News for those who wait, which are told when the session's lock is given back.
+pub(super) enum Told {
+    /// The operation holds all its bytes.
+    Had(OperationId, Reply),
+    Failed(Reply, LockError),
+    Released(oneshot::Sender<()>),
 }
 
 /// An operation, as its owner knows it.
@@ -56,232 +61,306 @@ struct Owned {
     description: Bytes,
     deadline: Option<Instant>,
     /// Waits for the lock.
-    reply: Option<oneshot::Sender<Result<(), LockError>>>,
+    reply: Option<Reply>,
     /// Waits for its release.
     released: Option<oneshot::Sender<()>>,
+    /// True if it does not wait for what others hold.
+    tries: bool,
     /// True if the time was up.
     late: bool,
 }
 
-type Answer = (u64, Result<Option<Reply>, StoreError>);
+/// A server, as the session uses it.
+pub(super) struct Line {
+    pub link: Arc<Link>,
+    /// The late replies, while the session is bound to a connection.
+    subscription: Option<Subscription<AttachRequest>>,
+    /// Told when it is not any more.
+    broken: Arc<Notify>,
+    pub attendant: Option<Arc<Attendant>>,
+    /// Calls for which there was no room.
+    waiting: VecDeque<(u64, Call, Bytes)>,
+}
 
-struct Driver {
+/// The servers, and how they are reached.
+pub(super) struct Reached {
+    pub place: Place,
+    pub servers: Vec<Address>,
+    pub options: Arc<LinkOptions>,
+    pub host: Arc<Host>,
+    pub kick: Arc<Kick>,
+}
+
+/// The state of a session, which is changed by [`Shared::with`].
+pub(super) struct Core {
     client: Client,
     state: Arc<State>,
-    place: Place,
-    servers: Vec<Address>,
-    options: Arc<LinkOptions>,
-    host: Arc<Host>,
-    links: HashMap<u32, Arc<Link>>,
-    calls: FuturesUnordered<Pin<Box<dyn Future<Output = Answer>>>>,
-    events: mpsc::UnboundedSender<Event>,
+    reached: Reached,
+    /// The background's runtime.
+    runtime: runtime::Handle,
+    pub shared: Weak<Shared>,
+    pub lines: BTreeMap<u32, Line>,
+    /// The servers for which calls were encoded.
+    pub touched: Vec<u32>,
+    /// The number of calls that wait for room.
+    pub waiting: usize,
+    pub told: Vec<Told>,
+    arrivals: Vec<(u64, Frame)>,
     owned: BTreeMap<OperationId, Owned>,
     tickets: HashMap<u64, OperationId>,
     deadlines: BTreeSet<(Instant, OperationId)>,
     actions: Vec<Action>,
+    /// The time by which the session's end is over.
+    ending: Option<Instant>,
+    /// True if a server did not answer in time.
+    unanswered: bool,
+    /// The times of leases and of waits until which the background sleeps at most.
+    sleeps_until: (Option<Duration>, Option<Instant>),
 }
 
-/// Begins a session and drives it until its last handle is gone. `ready` gets the first handle.
-pub(super) async fn run(
-    servers: Vec<Address>,
-    mut options: LinkOptions,
-    ready: oneshot::Sender<Result<Session, StoreError>>,
-) {
-    options.backoff_max = options.backoff_max.min(BACKOFF_MAX);
-    let (options, host) = (Arc::new(options), Arc::new(Host::new(false)));
-    let begun = begin(&servers, &options, &host).await;
-    let (session, place, first) = match begun {
-        Ok(begun) => begun,
-        Err(error) => {
-            // Whoever asked may be gone.
-            let _ = ready.send(Err(error));
-            return;
+/// The next time at which the background has something to do.
+pub(super) struct Next {
+    pub until: Option<Instant>,
+}
+
+impl Line {
+    fn new(link: Arc<Link>) -> Line {
+        Line { link, subscription: None, broken: Arc::default(), attendant: None, waiting: VecDeque::new() }
+    }
+}
+
+impl Core {
+    /// Creates the state of a session that has its number from the first server.
+    pub(super) fn new(shared: Weak<Shared>, state: Arc<State>, reached: Reached, first: Arc<Link>) -> Core {
+        let client = Client::new(state.session, reached.place.servers);
+        Core {
+            client,
+            state,
+            reached,
+            runtime: runtime::Handle::current(),
+            shared,
+            lines: BTreeMap::from([(0, Line::new(first))]),
+            touched: Vec::new(),
+            waiting: 0,
+            told: Vec::new(),
+            arrivals: Vec::new(),
+            owned: BTreeMap::new(),
+            tickets: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            actions: Vec::new(),
+            ending: None,
+            unanswered: false,
+            sleeps_until: (None, None),
         }
-    };
-    let state = Arc::new(State {
-        session,
-        lost: OnceLock::new(),
-        ends_ns: AtomicU64::new(u64::MAX),
-        ended: AtomicBool::new(false),
-        told: tokio::sync::Notify::new(),
-    });
-    let (commands, received) = mpsc::unbounded_channel();
-    let (over, ended) = tokio::sync::watch::channel(false);
-    let inner = Inner { state: state.clone(), commands, tickets: AtomicU64::new(0), ended };
-    if ready.send(Ok(Session { inner: Arc::new(inner) })).is_err() {
-        return;
     }
-    let (events, news) = mpsc::unbounded_channel();
-    let client = Client::new(session, place.servers);
-    let mut driver = Driver {
-        client,
-        state: state.clone(),
-        place,
-        servers,
-        options,
-        host,
-        links: HashMap::from([(0, first)]),
-        calls: FuturesUnordered::new(),
-        events,
-        owned: BTreeMap::new(),
-        tickets: HashMap::new(),
-        deadlines: BTreeSet::new(),
-        actions: Vec::new(),
-    };
-    driver.drive(received, news).await;
-    state.end();
-    driver.links.values().for_each(|link| link.close());
-    // Those who wait may be gone.
-    let _ = over.send(true);
-}
 
-/// Asks the first server for a number.
-async fn begin(
-    servers: &[Address],
-    options: &Arc<LinkOptions>,
-    host: &Arc<Host>,
-) -> Result<(SessionId, Place, Arc<Link>), StoreError> {
-    let Some(first) = servers.first() else {
-        return Err(StoreError::new(ErrorKind::Invalid, "no lock server is named"));
-    };
-    let link = Link::new(first.clone(), (), options.clone(), host.clone());
-    let (session, place) = number(link.clone()).await?;
-    if place.server != 0 || place.servers as usize != servers.len() {
-        let text = format!(
-            "{first} is lock server {} of {}, and not the first of {}",
-            place.server + 1,
-            place.servers,
-            servers.len()
-        );
-        return Err(StoreError::new(ErrorKind::Invalid, text));
-    }
-    Ok((SessionId(session), place, link))
-}
-
-impl Driver {
-    async fn drive(
-        &mut self,
-        mut commands: mpsc::UnboundedReceiver<Command>,
-        mut news: mpsc::UnboundedReceiver<Event>,
-    ) {
-        let mut ending: Option<Instant> = None;
-        loop {
-            self.client.tick(clock::now(), &mut self.actions);
-            // Before anybody is told of a lock: were the program stopped in between, its next check would know no end.
-            let ends = self.client.ends().map_or(u64::MAX, |ends| ends.as_nanos() as u64);
-            self.state.ends_ns.store(ends, Ordering::Release);
-            // Whoever was granted a lock is told of it before its time is looked at: a lock that is given back because the time is up is
-            // one that nobody was told of.
-            self.carry();
+    /// Does what the state machine says, and what is due.
+    pub(super) fn settle(&mut self) {
+        self.client.tick(clock::now(), &mut self.actions);
+        // Before anybody is told of a lock: were the program stopped in between, its next check would know no end.
+        let ends = self.client.ends().map_or(u64::MAX, |ends| ends.as_nanos() as u64);
+        self.state.ends_ns.store(ends, Ordering::Release);
+        // Whoever was granted a lock is told of it before its time is looked at: a lock that is given back because the time is up is
+        // one that nobody was told of.
+        self.carry();
+        if !self.deadlines.is_empty() {
             self.expire();
             self.carry();
-            if ending.is_some() && self.calls.is_empty() && self.client.is_answered() {
+        }
+    }
+
+    /// Takes in all that came, for the background. Returns when there is something to do next; nothing once the session has
+    /// ended.
+    pub(super) fn look(&mut self) -> Option<Next> {
+        let servers: Vec<u32> = self.lines.keys().copied().collect();
+        servers.into_iter().for_each(|server| self.take_in(server));
+        self.settle();
+        if let Some(until) = self.ending
+            && (self.client.is_answered() && self.waiting == 0 || Instant::now() >= until)
+        {
+            return None;
+        }
+        self.sleeps_until = self.due();
+        let (lease, wait) = self.sleeps_until;
+        let lease = lease.map(|at| Instant::now() + at.saturating_sub(clock::now()));
+        Some(Next { until: [lease, wait, self.ending].into_iter().flatten().min() })
+    }
+
+    /// Returns whether there is something to do before the background wakes up.
+    pub(super) fn is_due_earlier(&self) -> bool {
+        fn earlier<T: Ord>(due: Option<T>, until: Option<T>) -> bool {
+            due.is_some_and(|due| until.is_none_or(|until| due < until))
+        }
+        let (lease, wait) = self.due();
+        earlier(lease, self.sleeps_until.0) || earlier(wait, self.sleeps_until.1)
+    }
+
+    /// Returns the next times at which there is something to do about leases and about waits.
+    fn due(&self) -> (Option<Duration>, Option<Instant>) {
+        (self.client.next_deadline(), self.deadlines.first().map(|first| first.0))
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    pub(super) fn links(&self) -> Vec<(u32, Arc<Link>)> {
+        self.lines.iter().map(|(server, line)| (*server, line.link.clone())).collect()
+    }
+
+    /// Begins an operation.
+    pub(super) fn lock(&mut self, order: Order) {
+        let Order { ticket, file, pattern, description, request, deadline, reply } = order;
+        if self.ending.is_some() {
+            let why = "it has ended".to_owned();
+            let error = self.state.check().err();
+            let error = error.unwrap_or(LockError::Lost { session: self.state.session.0, why });
+            return self.told.push(Told::Failed(reply, error));
+        }
+        let wanted = Wanted {
+            file,
+            operation: 0,
+            first_number: 0,
+            mode: request.mode,
+            pattern,
+            stripe_bytes: self.reached.place.stripe_bytes,
+            servers: self.reached.place.servers,
+            method: request.method,
+            protocol: request.protocol,
+            waits: request.wait != Some(Duration::ZERO),
+        };
+        // Its operation is known before anything is done about it.
+        let mut actions = Vec::new();
+        match self.client.lock(clock::now(), wanted, &mut actions) {
+            Err(error) => self.told.push(Told::Failed(reply, error.into())),
+            Ok(id) => {
+                let (reply, released, late) = (Some(reply), None, false);
+                let tries = request.wait == Some(Duration::ZERO);
+                let owned = Owned { ticket, description, deadline, reply, released, tries, late };
+                self.deadlines.extend(deadline.map(|deadline| (deadline, id)));
+                self.tickets.insert(ticket, id);
+                self.owned.insert(id, owned);
+            }
+        }
+        self.actions.extend(actions);
+    }
+
+    /// Releases what a lock holds, or ends its wait.
+    pub(super) fn release_ticket(&mut self, ticket: u64, released: Option<oneshot::Sender<()>>) {
+        let Some(id) = self.tickets.get(&ticket).copied() else { return };
+        if let Some(owned) = self.owned.get_mut(&id) {
+            owned.released = owned.released.take().or(released);
+        }
+        self.release(id);
+    }
+
+    pub(super) fn release(&mut self, id: OperationId) {
+        self.client.release(clock::now(), id, &mut self.actions);
+    }
+
+    /// Ends the session.
+    pub(super) fn end(&mut self) {
+        if self.ending.is_some() {
+            return;
+        }
+        // Before the servers give the bytes to others: there may be locks yet, and checks of them.
+        self.state.end();
+        self.client.close(&mut self.actions);
+        let most = if self.unanswered { END_TIMEOUT_UNANSWERED } else { END_TIMEOUT };
+        self.ending = Some(Instant::now() + most);
+    }
+
+    /// Drops those who wait, whose session is no longer driven.
+    pub(super) fn abandon(&mut self) {
+        self.owned.clear();
+        self.tickets.clear();
+    }
+
+    /// Lets go of the servers.
+    pub(super) fn finish(&mut self) {
+        self.ending = Some(Instant::now());
+        for line in self.lines.values_mut() {
+            line.link.close();
+            line.attendant.iter().for_each(|attendant| attendant.end());
+        }
+    }
+
+    /// Takes in that the session is bound to a connection.
+    pub(super) fn connected(&mut self, server: u32, subscription: Subscription<AttachRequest>) {
+        if let Some(line) = self.lines.get_mut(&server) {
+            line.subscription = Some(subscription);
+            self.client.connected(clock::now(), server, &mut self.actions);
+        }
+    }
+
+    /// Takes in what came from a server.
+    pub(super) fn take_in(&mut self, server: u32) {
+        let Some(line) = self.lines.get_mut(&server) else { return };
+        let now = clock::now();
+        let mut failed = None;
+        line.link.take_arrivals(&mut self.arrivals);
+        for (number, frame) in self.arrivals.drain(..) {
+            match answer(&line.link, &frame) {
+                Ok(Some(reply)) => self.client.handle(now, number, reply, &mut self.actions),
+                Ok(None) => {}
+                Err(error) => match error.kind {
+                    // Another connection has taken the place of this one: that is news of its own, and the client then
+                    // asks again for all that is unanswered.
+                    ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Closed => {}
+                    _ => failed = Some(error),
+                },
+            }
+        }
+        let broken = match &mut line.subscription {
+            None => false,
+            Some(subscription) => loop {
+                let event = match subscription.try_next() {
+                    Poll::Pending => break false,
+                    Poll::Ready(Some(Ok(Event::Pushed(payload)))) => wire::get_event(&payload),
+                    // The connection is gone, or an event is missing.
+                    Poll::Ready(_) => break true,
+                };
+                match event {
+                    Ok((call, reply)) => self.client.handle(now, call, reply, &mut self.actions),
+                    Err(_) => break true,
+                }
+            },
+        };
+        if broken {
+            line.subscription = None;
+            self.waiting -= line.waiting.len();
+            line.waiting.clear();
+            line.broken.notify_one();
+            self.client.disconnected(server);
+            if let Some(shared) = self.shared.upgrade() {
+                shared.need();
+            }
+        }
+        if let Some(error) = failed {
+            self.fail(&error);
+        }
+        self.resume(server);
+    }
+
+    /// Encodes calls for which there was no room before.
+    pub(super) fn resume(&mut self, server: u32) {
+        let Some(line) = self.lines.get_mut(&server) else { return };
+        while let Some((number, call, description)) = line.waiting.front() {
+            // A connection that is gone is news of its own.
+            if let Ok(false) = post(&line.link, *number, call, description) {
                 return;
             }
-            let due = self.next_wake(ending);
-            let sleep = async {
-                match due {
-                    Some(due) => tokio::time::sleep_until(due.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                Some((number, answer)) = self.calls.next(), if !self.calls.is_empty() => {
-                    self.answered(number, answer);
-                }
-                Some(event) = news.recv() => self.hear(event),
-                command = commands.recv(), if ending.is_none() => match command {
-                    Some(Command::End) | None => {
-                        // Before the servers give the bytes to others: there may be locks yet, and checks of them.
-                        self.state.end();
-                        self.client.close(&mut self.actions);
-                        ending = Some(Instant::now() + END_TIMEOUT);
-                    }
-                    Some(command) => self.obey(command),
-                },
-                () = sleep => {
-                    if ending.is_some_and(|until| Instant::now() >= until) {
-                        return;
-                    }
-                }
+            self.waiting -= 1;
+            line.waiting.pop_front();
+            if self.touched.last() != Some(&server) {
+                self.touched.push(server);
             }
-        }
-    }
-
-    /// Returns the next time at which there is something to do.
-    fn next_wake(&self, ending: Option<Instant>) -> Option<Instant> {
-        let lease = self.client.next_deadline().map(|at| Instant::now() + at.saturating_sub(clock::now()));
-        let wait = self.deadlines.first().map(|first| first.0);
-        [lease, wait, ending].into_iter().flatten().min()
-    }
-
-    fn obey(&mut self, command: Command) {
-        match command {
-            Command::Lock { ticket, file, pattern, description, request, deadline, reply } => {
-                let wanted = Wanted {
-                    file,
-                    operation: 0,
-                    first_number: 0,
-                    mode: request.mode,
-                    pattern,
-                    stripe_bytes: self.place.stripe_bytes,
-                    servers: self.place.servers,
-                    method: request.method,
-                    protocol: request.protocol,
-                    waits: request.wait != Some(Duration::ZERO),
-                };
-                let mut actions = Vec::new();
-                match self.client.lock(clock::now(), wanted, &mut actions) {
-                    Err(error) => _ = reply.send(Err(error.into())),
-                    Ok(id) => {
-                        let (reply, released, late) = (Some(reply), None, false);
-                        let owned = Owned { ticket, description, deadline, reply, released, late };
-                        self.deadlines.extend(deadline.map(|deadline| (deadline, id)));
-                        self.tickets.insert(ticket, id);
-                        self.owned.insert(id, owned);
-                    }
-                }
-                self.actions.extend(actions);
-            }
-            Command::Release { ticket, released } => {
-                let Some(id) = self.tickets.get(&ticket) else { return };
-                if let Some(owned) = self.owned.get_mut(id) {
-                    owned.released = owned.released.take().or(released);
-                }
-                self.client.release(clock::now(), *id, &mut self.actions);
-            }
-            Command::End => {}
-        }
-    }
-
-    fn hear(&mut self, event: Event) {
-        let now = clock::now();
-        match event {
-            Event::Connected(server) => self.client.connected(now, server, &mut self.actions),
-            Event::Disconnected(server) => self.client.disconnected(server),
-            Event::Reply(call, reply) => self.client.handle(now, call, reply, &mut self.actions),
-            Event::Unreachable(server, error) => self.unreachable(server, &error),
-            Event::Failed(error) => self.fail(&error),
-        }
-    }
-
-    fn answered(&mut self, number: u64, answer: Result<Option<Reply>, StoreError>) {
-        match answer {
-            Ok(Some(reply)) => self.client.handle(clock::now(), number, reply, &mut self.actions),
-            Ok(None) => {}
-            Err(error) => match error.kind {
-                // The connection is gone, or another one has taken its place: that is news of its own, and the client
-                // then asks again for all that is unanswered.
-                ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Closed => {}
-                _ => self.fail(&error),
-            },
         }
     }
 
     /// Gives up the locks that are not had yet and need a server that cannot be reached, unless the session is open there:
     /// then it is waited for as long as the lease lasts.
-    fn unreachable(&mut self, server: u32, error: &StoreError) {
+    pub(super) fn unreachable(&mut self, server: u32, error: &StoreError) {
         if self.client.has_lease(server) {
             return;
         }
@@ -290,7 +369,7 @@ impl Driver {
             if self.client.operation(*id).is_some_and(needs)
                 && let Some(reply) = owned.reply.take()
             {
-                let _ = reply.send(Err(error.clone().into()));
+                self.told.push(Told::Failed(reply, error.clone().into()));
                 self.client.release(clock::now(), *id, &mut self.actions);
             }
         }
@@ -299,10 +378,10 @@ impl Driver {
     }
 
     /// Gives the session up, because a server makes no sense or refuses it.
-    fn fail(&mut self, error: &StoreError) {
+    pub(super) fn fail(&mut self, error: &StoreError) {
         for owned in self.owned.values_mut() {
             if let Some(reply) = owned.reply.take() {
-                let _ = reply.send(Err(error.clone().into()));
+                self.told.push(Told::Failed(reply, error.clone().into()));
             }
         }
         self.state.lose(error.message.clone());
@@ -318,9 +397,14 @@ impl Driver {
             if let Some(owned) = self.owned.get_mut(&id)
                 && owned.reply.is_some()
             {
-                if owned.late {
-                    // A server that cannot be reached does not hold up the answer; it is told when it is back.
-                    let _ = owned.reply.take().map(|reply| reply.send(Err(LockError::TimedOut)));
+                if owned.late || owned.tries {
+                    if !std::mem::replace(&mut owned.late, true) {
+                        self.client.release(clock::now(), id, &mut self.actions);
+                    }
+                    // A server that does not answer does not hold up the answer; it is told when it is back.
+                    let reply = owned.reply.take();
+                    self.told.extend(reply.map(|reply| Told::Failed(reply, LockError::Unanswered)));
+                    self.unanswered = true;
                     continue;
                 }
                 owned.late = true;
@@ -344,7 +428,10 @@ impl Driver {
                     Action::Lost { server } => {
                         let why = format!(
                             "its lease at the lock server {} was not renewed in time, or it was broken there",
-                            self.servers.get(server as usize).map_or_else(String::new, Address::to_string)
+                            self.reached
+                                .servers
+                                .get(server as usize)
+                                .map_or_else(String::new, Address::to_string)
                         );
                         self.state.lose(why);
                     }
@@ -353,18 +440,27 @@ impl Driver {
         }
     }
 
-    fn link(&mut self, server: u32) -> Option<Arc<Link>> {
-        let address = self.servers.get(server as usize)?.clone();
-        let link = self
-            .links
-            .entry(server)
-            .or_insert_with(|| Link::new(address, (), self.options.clone(), self.host.clone()));
-        Some(link.clone())
+    fn line(&mut self, server: u32) -> Option<&mut Line> {
+        let address = self.reached.servers.get(server as usize)?;
+        let line = self.lines.entry(server).or_insert_with(|| {
+            let keeper = Waker::from(self.reached.kick.clone());
+            Line::new(Link::shared(
+                address.clone(),
+                (),
+                self.reached.options.clone(),
+                self.reached.host.clone(),
+                keeper,
+            ))
+        });
+        Some(line)
     }
 
     fn connect(&mut self, server: u32) {
-        if let Some(link) = self.link(server) {
-            tokio::spawn(watch(link, server, self.state.session.0, self.place, self.events.clone()));
+        let (place, shared) = (self.reached.place, self.shared.upgrade());
+        let line = self.line(server).map(|line| (line.link.clone(), line.broken.clone()));
+        if let (Some((link, broken)), Some(shared)) = (line, shared) {
+            shared.need();
+            self.runtime.spawn(watch(shared, link, server, place, broken));
         }
     }
 
@@ -373,14 +469,31 @@ impl Driver {
             Call::Acquire { asked: Some(asked), .. } | Call::Assert { asked, .. } => self.description(asked),
             _ => Ok(Bytes::new()),
         };
-        let Some(link) = self.link(server) else { return };
-        match description {
-            Ok(description) => {
-                let answer = call(link, number, message, description);
-                self.calls.push(Box::pin(async move { (number, answer.await) }));
-            }
+        let description = match description {
+            Ok(description) => description,
             // Requests have been checked; what is left has fewer regions than a list may have.
-            Err(error) => self.fail(&StoreError::new(ErrorKind::Invalid, error.to_string())),
+            Err(error) => return self.fail(&StoreError::new(ErrorKind::Invalid, error.to_string())),
+        };
+        let Some(line) = self.line(server) else { return };
+        let posted = match line.waiting.is_empty() {
+            true => post(&line.link, number, &message, &description),
+            false => Ok(false),
+        };
+        match posted {
+            Ok(true) => {
+                if self.touched.last() != Some(&server) {
+                    self.touched.push(server);
+                }
+            }
+            Ok(false) => {
+                line.waiting.push_back((number, message, description));
+                self.waiting += 1;
+            }
+            Err(error) => match error.kind {
+                // The connection is gone, which is news of its own.
+                ErrorKind::Unavailable | ErrorKind::Closed => {}
+                _ => self.fail(&error),
+            },
         }
     }
 
@@ -404,9 +517,9 @@ impl Driver {
             self.deadlines.remove(&(deadline, id));
         }
         // Whoever asked may be gone: then nobody holds it.
-        let taken = owned.reply.take().is_some_and(|reply| reply.send(Ok(())).is_ok());
-        if !taken {
-            self.client.release(clock::now(), id, &mut self.actions);
+        match owned.reply.take() {
+            Some(reply) => self.told.push(Told::Had(id, reply)),
+            None => self.client.release(clock::now(), id, &mut self.actions),
         }
     }
 
@@ -427,10 +540,10 @@ impl Driver {
                     LockError::Lost { session: self.state.session.0, why }
                 }
             };
-            let _ = reply.send(Err(error));
+            self.told.push(Told::Failed(reply, error));
         }
         if let Some(released) = owned.released {
-            let _ = released.send(());
+            self.told.push(Told::Released(released));
         }
     }
 }

@@ -1,95 +1,71 @@
-//! A session's connection to one lock server: kept up, and reported on.
+//! A session's binding to a connection of one lock server: made, and made again when the connection broke.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use nacre_object::{ErrorKind, StoreError};
-use nacre_rpc::client::{Event as Pushed, Link, Subscription};
-use tokio::sync::mpsc;
+use nacre_rpc::client::{Link, Subscription};
+use tokio::sync::Notify;
 
 use super::call::{AttachRequest, failure};
-use crate::message::Reply;
+use super::share::{Driver, Shared};
 use crate::wire::{self, Place};
 
 /// The pause after the first failed attempt to reach a server; it doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// News of a connection.
-pub(super) enum Event {
-    /// The session is bound to a connection.
-    Connected(u32),
-    /// It is not any more.
-    Disconnected(u32),
-    /// A reply that comes late.
-    Reply(u64, Reply),
-    /// The server cannot be reached at present.
-    Unreachable(u32, StoreError),
-    /// The server refuses the client, or is another one than expected.
-    Failed(StoreError),
-}
-
-/// Binds the session to a connection, and to the next one when that breaks, until the receiver of the events is gone.
+/// Binds the session to a connection, and to the next one whenever `broken` is told, until the server refuses it.
 pub(super) async fn watch(
+    shared: Arc<Shared>,
     link: Arc<Link>,
     server: u32,
-    session: u64,
     place: Place,
-    events: mpsc::UnboundedSender<Event>,
+    broken: Arc<Notify>,
 ) {
+    let session = shared.state.session.0;
     let connections = Arc::new(AtomicU64::new(0));
     let mut pause = PAUSE_MIN;
-    while !events.is_closed() {
+    loop {
         let request = AttachRequest { session, connections: connections.clone() };
-        let news = match Subscription::start(link.clone(), request).await {
-            Ok((frame, Some(mut subscription))) => match wire::get_place(&frame.body) {
-                Ok(found) if found == (Place { server, ..place }) => {
-                    pause = PAUSE_MIN;
-                    let _ = events.send(Event::Connected(server));
-                    follow(&mut subscription, &events).await;
-                    Event::Disconnected(server)
-                }
-                Ok(found) => Event::Failed(misplaced(&link, Place { server, ..place }, found)),
-                Err(error) => Event::Failed(error.into()),
+        let attached = match Subscription::start(link.clone(), request).await {
+            Ok((frame, Some(subscription))) => match wire::get_place(&frame.body) {
+                Ok(found) if found == (Place { server, ..place }) => Ok(subscription),
+                Ok(found) => Err((misplaced(&link, Place { server, ..place }, found), true)),
+                Err(error) => Err((error.into(), true)),
             },
-            Ok((frame, None)) => refused(server, failure(&link, &frame)),
-            Err(error) => refused(server, error),
+            Ok((frame, None)) => Err(refused(failure(&link, &frame))),
+            Err(error) => Err(refused(error)),
         };
-        let failed = matches!(news, Event::Failed(_));
-        let _ = events.send(news);
-        if failed {
-            return;
+        match attached {
+            Ok(subscription) => {
+                pause = PAUSE_MIN;
+                shared.with(Driver::Background, |core| core.connected(server, subscription));
+                shared.kick();
+                broken.notified().await;
+            }
+            Err((error, true)) => {
+                shared.with(Driver::Background, |core| core.fail(&error));
+                return shared.kick();
+            }
+            Err((error, false)) => {
+                shared.with(Driver::Background, |core| core.unreachable(server, &error));
+                shared.kick();
+            }
         }
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = events.closed() => {}
-        }
+        tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
-/// Passes on late replies until the connection is gone, or one of them is.
-async fn follow(subscription: &mut Subscription<AttachRequest>, events: &mpsc::UnboundedSender<Event>) {
-    loop {
-        let event = tokio::select! {
-            event = subscription.next() => event,
-            () = events.closed() => return,
-        };
-        let Some(Ok(Pushed::Pushed(payload))) = event else { return };
-        let Ok((call, reply)) = wire::get_event(&payload) else { return };
-        let _ = events.send(Event::Reply(call, reply));
-    }
-}
-
-/// Returns what an error means: a server that is only away comes back.
-fn refused(server: u32, error: StoreError) -> Event {
-    match error.kind {
-        ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Closed | ErrorKind::Busy => {
-            Event::Unreachable(server, error)
-        }
-        _ => Event::Failed(error),
-    }
+/// Returns an error, and whether it is the end of the session: a server that is only away comes back.
+fn refused(error: StoreError) -> (StoreError, bool) {
+    let away = matches!(
+        error.kind,
+        ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Closed | ErrorKind::Busy
+    );
+    (error, !away)
 }
 
 fn misplaced(link: &Link, expected: Place, found: Place) -> StoreError {

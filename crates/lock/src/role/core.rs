@@ -1,6 +1,6 @@
 //! The lock server with those who wait for its replies, behind one lock.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::ledger::Change;
 use crate::clock;
 use crate::message::{Call, FULL, FileName, Refusal, Reply, RequestNumber, SessionId};
-use crate::server::{CallId, Output, Server};
+use crate::server::{Backlog, CallId, Output, Server};
 use crate::wire::{self, Attach, Place};
 
 /// The number of session numbers that are reserved at once.
@@ -22,6 +22,10 @@ const NUMBERS_AT_ONCE: u64 = 1024;
 const CALLS_BESIDE_MAX: usize = 1024;
 /// The limit that is told to a session with too many calls under way.
 const UNANSWERED: &str = FULL[3];
+
+/// The records that may wait to be written, and the limit that is told to who asks for more.
+const RECORDS_MAX: u64 = 1 << 20;
+const UNWRITTEN: &str = FULL[2];
 
 /// The number of waiting requests for session numbers at which those are looked for whose clients are gone.
 const NUMBERED_MAX: usize = 1024;
@@ -38,10 +42,8 @@ pub(super) struct Shared {
 /// The lock server, its unanswered calls, and its orders that are not carried out yet.
 pub(super) struct Core {
     pub server: Server,
-    /// Orders that wait for records before them to be durable.
-    pub queue: VecDeque<Output>,
-    /// True while the role's thread makes records durable.
-    pub writing: bool,
+    /// The records that are not durable, and the replies that wait for them.
+    pub backlog: Backlog,
     /// Fences to be raised.
     pub raises: Vec<(SessionId, FileName)>,
     /// The calls that are answered by an event.
@@ -50,8 +52,6 @@ pub(super) struct Core {
     latest: HashMap<(SessionId, RequestNumber), CallId>,
     attached: HashMap<SessionId, Attached>,
     calls_made: CallId,
-    /// True once this epoch is on record.
-    pub begun: bool,
     /// The longest lease that a session may rely on: this epoch's or one before it.
     longest_lease: Duration,
     /// The number of the next session, and the number below which numbers are on record as given.
@@ -102,14 +102,12 @@ impl Core {
     pub fn new(server: Server, numbers: u64, longest_lease: Duration) -> Core {
         Core {
             server,
-            queue: VecDeque::new(),
-            writing: false,
+            backlog: Backlog::default(),
             raises: Vec::new(),
             waiters: HashMap::new(),
             latest: HashMap::new(),
             attached: HashMap::new(),
             calls_made: 0,
-            begun: false,
             longest_lease,
             next_number: numbers.max(1),
             numbers,
@@ -120,38 +118,34 @@ impl Core {
         }
     }
 
-    /// Carries out orders of the server as far as the records before them are durable. Returns the reply to the call
-    /// `own`, if it is there.
+    /// Carries out orders of the server, in their order. A reply that tells of something that a successor would not know
+    /// waits for its record, and nothing else waits ([`Backlog`]): a record may take longer than a lease. Returns the reply
+    /// to the call `own`, if it is there.
     pub fn carry(&mut self, out: Vec<Output>, own: Option<CallId>) -> Option<Reply> {
         let mut answer = None;
         for output in out {
-            let first_open =
-                matches!(&output, Output::Reply { reply: Reply::Open { .. }, .. }) && !self.begun;
-            if self.writing || !self.queue.is_empty() || first_open || matches!(output, Output::Record(_)) {
-                self.queue.push_back(output);
-                continue;
-            }
-            match output {
-                Output::Reply { call, reply } if Some(call) == own => {
+            match self.backlog.pass(output) {
+                Some(Output::Reply { call, reply, .. }) if Some(call) == own => {
                     self.count(&reply);
                     answer = Some(reply);
                 }
-                output => self.carry_out(output),
+                Some(output) => self.carry_out(output),
+                None => {}
             }
         }
         answer
     }
 
     /// Carries out an order that waits for nothing.
-    pub fn carry_out(&mut self, output: Output) {
+    fn carry_out(&mut self, output: Output) {
         match output {
-            Output::Reply { call, reply } => {
+            Output::Reply { call, reply, .. } => {
                 self.count(&reply);
                 self.answer(call, &reply);
             }
             Output::Raise { session, file } => self.raises.push((session, file)),
             Output::Cycle { sessions } => self.note_cycle(&sessions),
-            // The role's thread has made it durable.
+            // The backlog keeps records for the role's thread.
             Output::Record(_) => {}
         }
     }
@@ -215,8 +209,8 @@ impl Core {
         self.counts.cycles += 1;
     }
 
-    /// Returns the changes that the orders in the queue wait for.
-    pub fn changes(&self) -> Vec<Change> {
+    /// Takes out the changes that are to be made durable next. [`Core::changed`] is to be called when they are.
+    pub fn changes(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         if self.next_number.saturating_add(self.numbered.len() as u64) > self.numbers
             && !self.numbered.is_empty()
@@ -224,28 +218,25 @@ impl Core {
             let below = self.next_number + self.numbered.len() as u64 + NUMBERS_AT_ONCE;
             changes.push(Change::Numbers(below));
         }
-        let opens = |output: &Output| matches!(output, Output::Reply { reply: Reply::Open { .. }, .. });
-        if !self.begun && self.queue.iter().any(opens) {
+        if self.backlog.needs_epoch() {
             let settings = self.server.settings();
             changes.push(Change::Begin { epoch: settings.epoch, lease: self.longest_lease });
         }
-        let records = self.queue.iter().filter_map(|output| match output {
-            Output::Record(record) => Some(Change::Record(record.clone())),
-            _ => None,
-        });
-        changes.extend(records);
+        changes.extend(self.backlog.take().into_iter().map(Change::Record));
         changes
     }
 
-    /// Takes in changes that are durable now.
+    /// Takes in changes that are durable now, and carries out what waited for them.
     pub fn changed(&mut self, changes: &[Change]) {
+        let mut ready = self.backlog.written();
         for change in changes {
             match change {
-                Change::Begin { .. } => self.begun = true,
+                Change::Begin { .. } => ready.extend(self.backlog.begin()),
                 Change::Numbers(below) => self.numbers = *below,
                 Change::End | Change::Record(_) => {}
             }
         }
+        ready.into_iter().for_each(|output| self.carry_out(output));
         while self.next_number < self.numbers
             && let Some(waiting) = self.numbered.pop()
         {
@@ -296,7 +287,7 @@ impl Shared {
             (Some(_), None) => true,
             (None, _) => false,
         };
-        if earlier || !core.raises.is_empty() || !core.queue.is_empty() || !core.numbered.is_empty() {
+        if earlier || !core.raises.is_empty() || core.backlog.has_work() || !core.numbered.is_empty() {
             self.work.notify_one();
         }
     }
@@ -318,6 +309,11 @@ impl Shared {
         let most = core.server.settings().limits.requests_per_session_max.saturating_add(CALLS_BESIDE_MAX);
         if attached.unanswered >= most {
             return Ok(Some(Reply::Refused(Refusal::Full(UNANSWERED))));
+        }
+        // An honest client waits for the grant of one lock before it asks for many more; others are not to fill the memory with
+        // records while the store takes none.
+        if core.backlog.records() >= RECORDS_MAX && matches!(message, Call::Acquire { asked: Some(_), .. }) {
+            return Ok(Some(Reply::Refused(Refusal::Full(UNWRITTEN))));
         }
         core.counts.calls += 1;
         core.calls_made += 1;

@@ -7,6 +7,7 @@
 //! | `used` | 1 from the first session of an epoch on, until the server is stopped without any session |
 //! | `numbers` | the number below which sessions may have been numbered, 8 bytes |
 //! | `use/`, session (8 bytes, big-endian), file | empty: the session may have written the file |
+//! | `floor/`, file | the session below which the store refuses all at the file, because too many are fenced there, 8 bytes |
 //!
 //! Numbers are little-endian. The object is made when it is first needed, so a store without locks has none.
 
@@ -29,6 +30,7 @@ const LEASE: &str = "lease";
 const USED: &str = "used";
 const NUMBERS: &str = "numbers";
 const USE: &[u8] = b"use/";
+const FLOOR: &[u8] = b"floor/";
 
 /// The maximum number of changes in one transaction.
 const CHANGES_MAX: usize = 1000;
@@ -46,6 +48,8 @@ pub(super) struct Found {
     pub numbers: u64,
     /// The files that sessions may have written.
     pub records: BTreeMap<SessionId, BTreeSet<FileName>>,
+    /// The sessions below which the store refuses all, by the files at which it does.
+    pub floors: BTreeMap<FileName, SessionId>,
 }
 
 /// A change of the ledger.
@@ -150,6 +154,11 @@ impl Ledger {
                 writes.push(Write::RemoveKey { key: use_key(*session, file)? });
                 Ok(())
             }
+            Change::Record(Record::Floor { file, floor }) => {
+                let key = Key::new([FLOOR, file.as_bytes()].concat())?;
+                writes.push(Write::SetKey { key, value: number(floor.0) });
+                Ok(())
+            }
             Change::Record(Record::Gone { session }) => {
                 for file in self.records.remove(session).unwrap_or_default() {
                     writes.push(Write::RemoveKey { key: use_key(*session, &file)? });
@@ -168,6 +177,8 @@ impl Found {
             let (session, file) = rest.split_first_chunk()?;
             let session = SessionId(u64::from_be_bytes(*session));
             self.records.entry(session).or_default().insert(file_name(file).ok()?);
+        } else if let Some(file) = key.strip_prefix(FLOOR) {
+            self.floors.insert(file_name(file).ok()?, SessionId(number()?));
         } else if key == EPOCH.as_bytes() {
             self.epoch = number()?;
         } else if key == LEASE.as_bytes() {

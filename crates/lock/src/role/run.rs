@@ -1,6 +1,5 @@
 //! The thread of a lock server: time, records and fences.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,26 +7,22 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError, Transaction, Write};
+use nacre_object::limit::FENCED_SESSIONS_MAX;
+use nacre_object::{
+    Answer, ErrorKind, Fences, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write,
+};
 use tokio::sync::oneshot;
 
 use super::core::Shared;
 use super::ledger::{Change, Ledger};
 use crate::clock;
 use crate::message::{FileName, SessionId};
-use crate::server::Output;
 
 /// The pause after the first failed attempt to write a record or a fence; it doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Orders whose records are being made durable.
-struct Batch {
-    changes: Vec<Change>,
-    outputs: VecDeque<Output>,
-}
-
-type Writing = Pin<Box<dyn Future<Output = (Ledger, Batch)> + Send>>;
+type Writing = Pin<Box<dyn Future<Output = (Ledger, Vec<Change>)> + Send>>;
 
 /// Runs until `stopped` is dropped.
 pub(super) async fn run(
@@ -47,14 +42,9 @@ pub(super) async fn run(
             core.carry(out, None);
             core.sweep();
             if idle.is_some() {
-                let (changes, outputs) = (core.changes(), std::mem::take(&mut core.queue));
-                match idle.take_if(|_| !changes.is_empty()) {
-                    Some(ledger) => {
-                        core.writing = true;
-                        writing = Some(Box::pin(write(ledger, Batch { changes, outputs })));
-                    }
-                    // They waited for a batch that is durable now.
-                    None => outputs.into_iter().for_each(|output| core.carry_out(output)),
+                let changes = core.changes();
+                if let Some(ledger) = idle.take_if(|_| !changes.is_empty()) {
+                    writing = Some(Box::pin(write(ledger, changes)));
                 }
             }
             for (session, file) in core.raises.drain(..) {
@@ -79,26 +69,26 @@ pub(super) async fn run(
             _ = &mut stopped => break,
             () = shared.work.notified() => {}
             () = sleep => {}
-            Some((session, file)) = fences.next(), if !fences.is_empty() => {
+            Some(Raised { session, file, floor }) = fences.next(), if !fences.is_empty() => {
                 shared.core.lock().counts.fences += 1;
-                shared.with(|server, _, out| server.fenced(session, &file, out));
+                shared.with(|server, _, out| {
+                    if let Some(floor) = floor {
+                        server.set_floor(&file, floor, out);
+                    }
+                    server.fenced(session, &file, out);
+                });
             }
-            (ledger, batch) = written => {
+            (ledger, changes) = written => {
                 writing = None;
                 idle = Some(ledger);
-                let mut core = shared.core.lock();
-                core.changed(&batch.changes);
-                core.writing = false;
-                for output in batch.outputs {
-                    core.carry_out(output);
-                }
+                shared.core.lock().changed(&changes);
             }
         }
     }
     // Whoever has no session has nothing to assert, so a server that had none needs no grace period.
     let clean = {
         let core = shared.core.lock();
-        core.begun && core.queue.is_empty() && core.server.is_unused()
+        core.backlog.has_begun() && core.backlog.records() == 0 && core.server.is_unused()
     };
     if let Some(mut ledger) = idle.filter(|_| clean) {
         let written = match ledger.take(&[Change::End]) {
@@ -112,30 +102,41 @@ pub(super) async fn run(
 }
 
 /// Makes changes durable, however often it takes.
-async fn write(mut ledger: Ledger, batch: Batch) -> (Ledger, Batch) {
+async fn write(mut ledger: Ledger, changes: Vec<Change>) -> (Ledger, Vec<Change>) {
     let mut pause = PAUSE_MIN;
     // Taken in once, however often they are written: what a session's end strikes off is known only before.
-    let writes = ledger.take(&batch.changes);
+    let writes = ledger.take(&changes);
     loop {
         let written = match &writes {
             Ok(writes) => ledger.write(writes).await,
             Err(error) => Err(error.clone()),
         };
-        let Err(error) = written else { return (ledger, batch) };
-        tracing::error!("the lock server cannot write its records, and grants nothing until it can: {error}");
+        let Err(error) = written else { return (ledger, changes) };
+        tracing::error!(
+            "the lock server cannot write its records, and until it can it grants no exclusive lock in a file that is new \
+             to its session, and opens no session after a restart: {error}"
+        );
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
+/// A fence that is up.
+struct Raised {
+    session: SessionId,
+    file: FileName,
+    /// The session below which the object refuses all, if it does.
+    floor: Option<SessionId>,
+}
+
 /// Raises a session's fence at a file's object, however often it takes.
-async fn fence(objects: Arc<dyn ObjectStore>, session: SessionId, file: FileName) -> (SessionId, FileName) {
+async fn fence(objects: Arc<dyn ObjectStore>, session: SessionId, file: FileName) -> Raised {
     let mut pause = PAUSE_MIN;
     loop {
         match raise(&*objects, session, &file).await {
-            Ok(()) => {
+            Ok(floor) => {
                 tracing::info!("lock session {session} is fenced at object \"{}\"", shown(&file));
-                return (session, file);
+                return Raised { session, file, floor };
             }
             Err(error) => tracing::error!(
                 "lock session {session} cannot be fenced at object \"{}\", and what it held stays locked until \
@@ -153,13 +154,38 @@ fn shown(file: &FileName) -> String {
     ObjectId::try_from(&**file).map_or_else(|_| String::new(), |object| object.to_string())
 }
 
-async fn raise(objects: &dyn ObjectStore, session: SessionId, file: &FileName) -> Result<(), StoreError> {
+/// Returns the session below which the object refuses all, if it does.
+async fn raise(
+    objects: &dyn ObjectStore,
+    session: SessionId,
+    file: &FileName,
+) -> Result<Option<SessionId>, StoreError> {
     let object = ObjectId::new(file.as_bytes().to_vec())?;
-    let transaction = Transaction::new().change(Write::FenceSession { session: session.0 });
-    match objects.apply(&object, transaction).await? {
-        nacre_object::Outcome::Done(_) => Ok(()),
-        nacre_object::Outcome::Refused(_) => {
-            Err(StoreError::new(ErrorKind::Unknown, "the store refused a transaction without guards"))
-        }
+    let write = Transaction::new().read(Read::Fences).change(Write::FenceSession { session: session.0 });
+    let before = fences_of(objects.apply(&object, write).await?)?;
+    let floor = if before.sessions.len() < FENCED_SESSIONS_MAX {
+        before.fence
+    } else {
+        // One more has raised the fence over the lowest of them, and over all that are lower and not fenced.
+        fences_of(objects.apply(&object, Transaction::new().read(Read::Fences)).await?)?.fence
+    };
+    if floor > before.fence {
+        tracing::warn!(
+            "object \"{}\" has more than {FENCED_SESSIONS_MAX} fenced sessions, and refuses now all below {floor}; a lock \
+             session below that is lost when it locks this file exclusively",
+            shown(file)
+        );
+    }
+    Ok((floor > 0).then_some(SessionId(floor)))
+}
+
+fn fences_of(outcome: Outcome) -> Result<Fences, StoreError> {
+    let unknown = |text: &str| StoreError::new(ErrorKind::Unknown, text);
+    let Outcome::Done(done) = outcome else {
+        return Err(unknown("the store refused a transaction without guards"));
+    };
+    match done.answers.into_iter().next() {
+        Some(Answer::Fences(fences)) => Ok(fences),
+        _ => Err(unknown("the store did not say which sessions are fenced")),
     }
 }

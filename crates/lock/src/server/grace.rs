@@ -19,8 +19,27 @@ impl Server {
     ) -> Self {
         let mut server = Self::new(settings);
         server.grace_until = Some(now + server.settings.grace);
+        for file in records.values().flatten() {
+            *server.unsettled.entry(file.clone()).or_insert(0) += 1;
+        }
         server.remembered = records;
         server
+    }
+
+    /// Takes in that a session of the former epoch is settled: it is back with all that it holds, or it has ended.
+    pub(super) fn settle(&mut self, session: SessionId) {
+        for file in self.remembered.remove(&session).into_iter().flatten() {
+            self.settle_in(&file);
+        }
+    }
+
+    fn settle_in(&mut self, file: &FileName) {
+        if let Some(sessions) = self.unsettled.get_mut(file) {
+            *sessions -= 1;
+            if *sessions == 0 {
+                self.unsettled.remove(file);
+            }
+        }
     }
 
     /// Returns whether the grace period lasts.
@@ -35,7 +54,7 @@ impl Server {
 
     /// Returns whether nothing is granted in a file for now.
     pub(super) fn closed(&self, file: &FileName) -> bool {
-        self.grace_until.is_some() || self.remembered.values().any(|files| files.contains(file))
+        self.grace_until.is_some() || self.unsettled.contains_key(file)
     }
 
     /// Takes a lock that a session held before the restart.
@@ -53,7 +72,11 @@ impl Server {
         let (mode, file) = (asked.mode, asked.file.clone());
         let holds = asked.pattern.bounds().is_some_and(|bounds| bounds.offset < below);
         let recorded = |found: &super::Session| found.recorded.contains(&file);
-        if mode == Mode::Exclusive && holds && !self.sessions.get(&session).is_some_and(recorded) {
+        let shut_out = self.is_shut_out(session, &file, mode);
+        if mode == Mode::Exclusive
+            && holds
+            && (shut_out || !self.sessions.get(&session).is_some_and(recorded))
+        {
             return Err(Refusal::Lapsed);
         }
         let key = match self.key(session, number) {
@@ -66,9 +89,7 @@ impl Server {
             self.grants += 1;
             let grants = self.grants;
             self.request_mut(key, |request| request.token = grants);
-            if mode == Mode::Exclusive {
-                self.note_use(session, file, out);
-            }
+            self.note_use_of(key, out);
         }
         Ok(Reply::Progress { progress, token: self.token(key) })
     }
@@ -103,7 +124,12 @@ impl Server {
             return;
         }
         let deferred = self.files.get_mut(file).map(|file| std::mem::take(&mut file.deferred));
-        for key in deferred.into_iter().flatten() {
+        for key in deferred.into_iter().flat_map(BTreeMap::into_values) {
+            self.request_mut(key, |request| {
+                if let Some(pending) = &mut request.pending {
+                    pending.deferred = 0;
+                }
+            });
             self.perform(key, out);
         }
     }
@@ -116,8 +142,12 @@ impl Server {
         out: &mut Vec<Output>,
     ) {
         let Some(files) = self.remembered.get_mut(&session) else { return };
-        files.remove(file);
-        if files.is_empty() {
+        let was_there = files.remove(file);
+        let last = files.is_empty();
+        if was_there {
+            self.settle_in(file);
+        }
+        if last {
             self.remembered.remove(&session);
             if !self.sessions.contains_key(&session) {
                 out.push(Output::Record(Record::Gone { session }));

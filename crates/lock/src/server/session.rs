@@ -25,6 +25,8 @@ pub(super) struct Session {
     /// The number of files on record at which those not in use are struck off.
     pub(super) sweep_at: usize,
     pub(super) pattern_bytes: usize,
+    /// The cycles that were reported since its requests began to wait.
+    pub(super) cycles: Vec<Vec<SessionId>>,
 }
 
 /// The state of a session.
@@ -34,8 +36,8 @@ pub(super) enum State {
     Live,
     /// Its lease is gone.
     Ending {
-        /// The files in which its fence is being raised.
-        fencing: BTreeSet<FileName>,
+        /// The files in which its fence is being raised, with the requests that hold bytes there exclusively.
+        fencing: BTreeMap<FileName, Vec<RequestKey>>,
         /// True if it was broken before its lease was over, and may rely on shared locks until then.
         reads: bool,
     },
@@ -104,17 +106,44 @@ impl Server {
         self.fenced_after_restart(session, file, out);
         let Some(found) = self.sessions.get_mut(&session) else { return };
         let State::Ending { fencing, .. } = &mut found.state else { return };
-        if fencing.remove(file) {
-            let keys: Vec<RequestKey> = found.requests.values().copied().collect();
+        if let Some(keys) = fencing.remove(file) {
             for key in keys {
-                let fenced =
-                    |request: &super::Request| request.file == *file && request.mode == Mode::Exclusive;
-                if self.requests.get(&key).is_some_and(|request| fenced(request)) {
-                    self.release(key, Refusal::Lapsed, out);
-                }
+                self.release(key, Refusal::Lapsed, out);
             }
             self.forget_ended(session, out);
         }
+    }
+
+    /// Takes in that the store refuses all sessions below a number at a file. Those that may write it learn that they are
+    /// lost, instead of being granted bytes that they cannot write.
+    pub fn set_floor(&mut self, file: &FileName, floor: SessionId, out: &mut Vec<Output>) {
+        let shut_out = |(id, session): (&SessionId, &Session)| {
+            (*id < floor && session.state == State::Live && session.recorded.contains(file)).then_some(*id)
+        };
+        let lost: Vec<SessionId> = self.sessions.iter().filter_map(shut_out).collect();
+        for session in lost {
+            self.lapse(session, true, out);
+        }
+        // A floor is of no use any more when all sessions below it are gone; after a restart they may come back yet.
+        let oldest = self.sessions.keys().min().copied();
+        if self.grace_until.is_none() {
+            self.floors.retain(|_, floor| oldest.is_some_and(|oldest| oldest < *floor));
+        }
+        let known = self.floors.get(file).is_some_and(|known| *known >= floor);
+        if !known && oldest.is_some_and(|oldest| oldest < floor) {
+            self.floors.insert(file.clone(), floor);
+            out.push(Output::Record(Record::Floor { file: file.clone(), floor }));
+        }
+    }
+
+    /// Takes over what a predecessor knew of the sessions that the store refuses.
+    pub fn remember_floors(&mut self, floors: impl IntoIterator<Item = (FileName, SessionId)>) {
+        self.floors.extend(floors);
+    }
+
+    /// Returns whether the store refuses the session's writes of a file.
+    pub(super) fn is_shut_out(&self, session: SessionId, file: &FileName, mode: Mode) -> bool {
+        mode == Mode::Exclusive && self.floors.get(file).is_some_and(|floor| session < *floor)
     }
 
     /// The reason to refuse a call of a session, whatever it asks for.
@@ -156,6 +185,7 @@ impl Server {
                 recorded: self.remembered.get(&id).cloned().unwrap_or_default(),
                 sweep_at: FILES_PER_SESSION_MAX,
                 pattern_bytes: 0,
+                cycles: Vec::new(),
             }
         });
         self.expiries.remove(&(session.expires, id));
@@ -170,7 +200,7 @@ impl Server {
         for key in keys {
             self.release(key, Refusal::Released, out);
         }
-        self.remembered.remove(&id);
+        self.settle(id);
         self.forget(id, out);
     }
 
@@ -178,14 +208,14 @@ impl Server {
     /// one holds shared until its lease is over.
     pub(super) fn lapse(&mut self, id: SessionId, broken: bool, out: &mut Vec<Output>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.state = State::Ending { fencing: BTreeSet::new(), reads: broken };
+        session.state = State::Ending { fencing: BTreeMap::new(), reads: broken };
         let expires = session.expires;
         let keys: Vec<RequestKey> = session.requests.values().copied().collect();
-        let mut fencing = BTreeSet::new();
+        let mut fencing: BTreeMap<FileName, Vec<RequestKey>> = BTreeMap::new();
         let mut reads = false;
         // A session that was back after a restart but had not asserted everything may hold what is not known.
         // Until it is fenced there, those files stay closed.
-        fencing.extend(self.remembered.get(&id).into_iter().flatten().cloned());
+        fencing.extend(self.remembered.get(&id).into_iter().flatten().map(|file| (file.clone(), Vec::new())));
         for key in keys {
             let Some(request) = self.requests.get(&key) else { continue };
             let (file, mode) = (request.file.clone(), request.mode);
@@ -197,7 +227,7 @@ impl Server {
             match mode {
                 Mode::Exclusive if holds => {
                     self.answer_lapsed(key, out);
-                    fencing.insert(file);
+                    fencing.entry(file).or_default().push(key);
                 }
                 Mode::Shared if holds && broken => {
                     self.answer_lapsed(key, out);
@@ -206,7 +236,7 @@ impl Server {
                 _ => self.release(key, Refusal::Lapsed, out),
             }
         }
-        for file in &fencing {
+        for file in fencing.keys() {
             out.push(Output::Raise { session: id, file: file.clone() });
         }
         if !reads {
@@ -261,12 +291,18 @@ impl Server {
         }
     }
 
-    /// Puts on record that a session may write a file, unless it is already.
-    pub(super) fn note_use(&mut self, id: SessionId, file: FileName, out: &mut Vec<Output>) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        if !session.recorded.insert(file.clone()) {
+    /// Puts on record that the session of an exclusive request may write its file, unless it is already.
+    pub(super) fn note_use_of(&mut self, key: RequestKey, out: &mut Vec<Output>) {
+        let Some(request) = self.requests.get(&key).filter(|request| request.mode == Mode::Exclusive) else {
             return;
-        }
+        };
+        let (id, file) = (request.session, &request.file);
+        let Some(session) = self.sessions.get_mut(&id).filter(|session| !session.recorded.contains(file))
+        else {
+            return;
+        };
+        let file = file.clone();
+        session.recorded.insert(file.clone());
         if session.recorded.len() > session.sweep_at {
             let unused: Vec<FileName> =
                 session.files.iter().filter(|used| *used.1 == 0).map(|used| used.0.clone()).collect();

@@ -35,7 +35,8 @@ struct Found {
     paused: bool,
 }
 
-/// The steps that the searches for a conflict may take, of which those count that end without an answer.
+/// The steps that the searches for a conflict may take in all, whether they end with an answer or not: they bound the time
+/// for which one call holds up all others.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     /// The steps of one search.
@@ -46,13 +47,18 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new() -> Self {
-        Self { steps: 1 << 12, left: 1 << 20 }
+        Self { steps: 1 << 12, left: 1 << 21 }
     }
 
     /// Gives each search twice the steps. Returns whether there are any left.
     pub(super) fn double(&mut self) -> bool {
         self.steps = self.steps.saturating_mul(2).min(self.left);
         self.left > 0
+    }
+
+    /// Takes in that a search took some steps. One that takes none costs something too.
+    fn spend(&mut self, steps: u32) {
+        self.left = self.left.saturating_sub(steps.max(1));
     }
 }
 
@@ -128,12 +134,17 @@ impl Holdings {
                 if held.owner == asking.owner {
                     return None;
                 }
-                let (first, paused) = match asking.pattern.search_common(&held.pattern, from, budget.steps) {
+                if budget.left == 0 {
+                    // Nothing is known from `from` on, and the search ends.
+                    *found = Found { first: from, paused: true };
+                    return Some(from);
+                }
+                let steps = budget.steps.min(budget.left);
+                let (answer, spent) = asking.pattern.search_common_counted(&held.pattern, from, steps);
+                budget.spend(spent);
+                let (first, paused) = match answer {
                     Search::Found(byte) => (byte, false),
-                    Search::Paused(byte) => {
-                        budget.left = budget.left.saturating_sub(budget.steps);
-                        (byte, true)
-                    }
+                    Search::Paused(byte) => (byte, true),
                     Search::Absent => return None,
                 };
                 if first < held.bound() && first < found.first {

@@ -291,7 +291,7 @@ impl World {
         let session = SessionId(client as u64);
         self.servers[server].handle(Duration::ZERO, session, self.calls_made, call, &mut out);
         for output in out {
-            let Output::Reply { call, reply } = output else { continue };
+            let Output::Reply { call, reply, .. } = output else { continue };
             if let Some((client, number, serial)) = self.calls.remove(&call) {
                 self.to_client.entry((client, server)).or_default().push_back((number, serial, reply));
             }

@@ -1,5 +1,5 @@
 //! Histories of a cluster, from a seed: messages take random times; connections break; servers and clients crash; clients pause
-//! for longer than their leases; clocks have any offset and drift as much as leases allow for.
+//! for longer than their leases; records take long to be durable, or never are before a crash; clocks have any offset and drift as much as leases allow for.
 //!
 //! Checked:
 //!
@@ -20,7 +20,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::client::{Client, DRIFT_PER_MILLE, Method, OperationId, Protocol};
 use crate::message::{Call, FileName, Reply, SessionId};
-use crate::server::{CallId, Server, Settings};
+use crate::server::{Backlog, CallId, Record, Server, Settings};
 use crate::table::{Indexing, Mode};
 use crate::{Pattern, Stripe};
 
@@ -45,6 +45,8 @@ pub struct Plan {
     pub protocol: Option<Protocol>,
     /// The number of faults.
     pub faults: usize,
+    /// True if the faults are only that servers, whose epochs are on record, cannot make records durable for a while.
+    pub only_records: bool,
     /// The rule that is broken.
     pub broken: Broken,
 }
@@ -60,6 +62,8 @@ pub enum Broken {
     NoGrace,
     /// A restarted server has lost its records.
     NoRecords,
+    /// Servers tell of locks before their records are durable.
+    NoWait,
 }
 
 /// The events of a history, counted.
@@ -110,6 +114,13 @@ struct Host {
     epoch: u64,
     clock: Clock,
     records: BTreeMap<SessionId, BTreeSet<FileName>>,
+    /// True once an epoch is on record.
+    has_begun: bool,
+    backlog: Backlog,
+    /// Whether the epoch is being put on record, and the records that are.
+    writing: Option<(bool, Vec<Record>)>,
+    /// Nothing becomes durable before this.
+    stuck_until: Duration,
     /// True if it crashes amid its next outputs.
     doomed: bool,
     /// The time and the number of the next event that only tells the time.
@@ -226,6 +237,11 @@ enum Event {
         session: SessionId,
         file: FileName,
     },
+    /// The records that a server writes are durable.
+    Written {
+        server: u32,
+        epoch: u64,
+    },
     Restart {
         server: u32,
     },
@@ -289,7 +305,22 @@ impl<'a> History<'a> {
         for server in 0..plan.servers {
             let server = Server::new(history.settings(server, 1));
             let (clock, records) = (Clock::random(&mut history.random), BTreeMap::new());
-            let host = Host { server: Some(server), epoch: 1, clock, records, doomed: false, tick: None };
+            let mut backlog = Backlog::default();
+            if plan.only_records {
+                backlog.begin();
+            }
+            let host = Host {
+                server: Some(server),
+                epoch: 1,
+                clock,
+                records,
+                has_begun: plan.only_records,
+                backlog,
+                writing: None,
+                stuck_until: Duration::ZERO,
+                doomed: false,
+                tick: None,
+            };
             history.hosts.push(host);
         }
         for worker in 0..plan.clients {
@@ -442,6 +473,7 @@ impl<'a> History<'a> {
                     self.with_server(server, |server, _, out| server.fenced(session, &file, out));
                 }
             }
+            Event::Written { server, epoch } => self.written(server, epoch),
             Event::Restart { server } => self.restart(server),
             Event::Fault => self.fault(),
         }
@@ -453,7 +485,8 @@ impl<'a> History<'a> {
         let server = self.random.random_range(0..self.plan.servers);
         // Up to twice a lease.
         let span = Duration::from_millis(self.random.random_range(1..20_000));
-        match self.random.random_range(0..6) {
+        let fault = if self.plan.only_records { 5 } else { self.random.random_range(0..7) };
+        match fault {
             0 => self.disconnect(worker, server, self.now + span),
             1 => {
                 // Nobody reaches the server.
@@ -464,6 +497,7 @@ impl<'a> History<'a> {
             2 => self.hosts[server as usize].doomed = true,
             3 => self.workers[worker].paused_until = self.now + span,
             4 => self.replace(worker),
+            5 => self.hosts[server as usize].stuck_until = self.now + span,
             _ => {
                 let session = self.workers[worker].client.session();
                 self.with_server(server, |server, _, out| _ = server.break_session(session, out));

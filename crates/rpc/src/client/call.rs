@@ -338,4 +338,12 @@ impl<R: Request> Subscription<R> {
         let Place::Under(ticket) = self.call.place else { return None };
         poll_fn(|context| self.call.link.poll_event(ticket, context.waker())).await
     }
+
+    /// Returns the next event as [`Subscription::next`] does, if it is there; nobody is woken if it is not.
+    pub fn try_next(&mut self) -> Poll<Option<Result<Event, StoreError>>> {
+        match self.call.place {
+            Place::Under(ticket) => self.call.link.poll_event(ticket, Waker::noop()),
+            _ => Poll::Ready(None),
+        }
+    }
 }

@@ -24,11 +24,11 @@ use crate::outbox::Outbox;
 use crate::stream::Stream;
 
 /// The largest outbox, in bytes, that a connection keeps for its next requests.
-const KEPT_BYTES_MAX: usize = 1 << 20;
+pub(super) const KEPT_BYTES_MAX: usize = 1 << 20;
 /// The number of rounds of reading and writing before other tasks of the runtime get their turn.
 const ROUNDS_MAX: usize = 8;
 /// The id of pings, which belong to no call.
-const PING_ID: u64 = u64::MAX;
+pub(super) const PING_ID: u64 = u64::MAX;
 
 /// The place where the drivers of connections run: the caller's runtime, or a thread of their own.
 pub struct Host {
@@ -108,6 +108,7 @@ impl Drop for Driving {
     fn drop(&mut self) {
         let error = StoreError::new(ErrorKind::Closed, "the runtime that drove the connection has ended");
         self.link.state.lock().undriven();
+        self.link.unseat(&error);
         self.link.greeter.failed(&error);
         self.lose(&error);
     }
@@ -135,6 +136,13 @@ pub(super) async fn drive(link: Arc<Link>) {
             state.connected();
             state.base
         };
+        if let Some(seat) = &link.seat {
+            match seat.take_in(&link, greeting, written) {
+                Ok(()) => seat.is_free().await,
+                Err(error) => driving.lose(&unreachable_server(&link.address, error)),
+            }
+            continue;
+        }
         driving.written = Some(written);
         let error = Connection::new(&mut driving, greeting).run().await;
         if let Some(error) = error {

@@ -20,18 +20,13 @@ use tokio::sync::oneshot;
 
 use crate::client::drive::{self, Host};
 use crate::client::event::Event;
-use crate::client::part::Parts;
-use crate::client::state::{Answer, Call, Loss, Manner, Stage, State, Ticket};
+use crate::client::seat::Seat;
+use crate::client::state::{Answer, Loss, Manner, Stage, State, Ticket};
 use crate::client::{Greeter, LinkOptions};
 use crate::control;
 use crate::frame::Kind;
 use crate::outbox::Outbox;
 use crate::stream::Address;
-
-/// The number of calls that may be under way on one link; further ones wait.
-const CALLS_MAX: usize = 16_384;
-/// The bytes of requests that may wait to be written; further requests wait.
-const OUTBOX_BYTES_MAX: usize = 16 << 20;
 
 /// One connection to a server, established when it is first needed and again after it broke.
 pub struct Link {
@@ -40,6 +35,8 @@ pub struct Link {
     pub(super) options: Arc<LinkOptions>,
     host: Arc<Host>,
     pub(super) state: Mutex<State>,
+    /// The connection, if those who use the link drive it themselves.
+    pub(super) seat: Option<Seat>,
 }
 
 /// The outcome of an attempt to submit a call.
@@ -57,6 +54,16 @@ impl Link {
         options: Arc<LinkOptions>,
         host: Arc<Host>,
     ) -> Arc<Link> {
+        Self::with_seat(address, greeter, options, host, None)
+    }
+
+    pub(super) fn with_seat(
+        address: Address,
+        greeter: impl Greeter,
+        options: Arc<LinkOptions>,
+        host: Arc<Host>,
+        seat: Option<Seat>,
+    ) -> Arc<Link> {
         let state = State {
             asking: false,
             outbox: Outbox::default(),
@@ -66,6 +73,9 @@ impl Link {
             waiting: VecDeque::new(),
             driven: false,
             driver: None,
+            seated: false,
+            keeper: None,
+            arrivals: Vec::new(),
             told: false,
             closed: false,
             failure: None,
@@ -76,7 +86,7 @@ impl Link {
             broken: None,
             cancels: VecDeque::new(),
         };
-        Arc::new(Link { address, greeter: Box::new(greeter), options, host, state: Mutex::new(state) })
+        Arc::new(Link { address, greeter: Box::new(greeter), options, host, state: Mutex::new(state), seat })
     }
 
     /// Returns the place where the link's connections are driven.
@@ -131,7 +141,7 @@ impl Link {
         if state.leaving {
             return Err(self.shutting_down());
         }
-        if state.calls.len() >= CALLS_MAX || state.outbox.len() >= OUTBOX_BYTES_MAX {
+        if state.is_full() {
             if let Some(waker) = waker {
                 state.waiting.push_back(waker.clone());
             }
@@ -141,20 +151,13 @@ impl Link {
             self.host.spawn(drive::drive(self.clone()))?;
             state.driven = true;
         }
-        // Id 0 stands for messages that belong to no request.
-        let generation = state.generation.wrapping_add(1).max(1);
-        state.generation = generation;
-        let start = state.base + state.outbox.len() as u64;
-        let index = state.calls.vacant_key();
-        encode(&mut state.outbox, u64::from(generation) << 32 | index as u64)?;
-        let stage = Stage::Waiting(waker.cloned());
-        state.calls.insert(Call { generation, start, stage, manner, parts: Parts::default(), reply: None });
+        let ticket = state.enter(Stage::Waiting(waker.cloned()), manner, encode)?;
         let driver = state.tell();
         drop(state);
         if let Some(driver) = driver {
             driver.wake();
         }
-        Ok(Submitted::Yes(Ticket { index: index as u32, generation }))
+        Ok(Submitted::Yes(ticket))
     }
 
     /// Polls for the reply to a call. A call is over once it has returned its reply.
@@ -175,7 +178,7 @@ impl Link {
             Stage::Replied(frame) => Poll::Ready(Ok((frame, call.parts))),
             Stage::Lost(loss) => Poll::Ready(Err(loss)),
             // Excluded above, and by abandoned calls having no ticket any more.
-            Stage::Waiting(_) | Stage::Abandoned | Stage::Subscribed(_) => {
+            Stage::Waiting(_) | Stage::Posted(_) | Stage::Abandoned | Stage::Subscribed(_) => {
                 unreachable!("a call without a caller was polled")
             }
         }
@@ -249,7 +252,7 @@ impl Link {
                 unread = events.unread();
                 (events.ended.is_some(), events.ended.is_none())
             }
-            Stage::Lost(_) | Stage::Abandoned => (true, false),
+            Stage::Lost(_) | Stage::Posted(_) | Stage::Abandoned => (true, false),
         };
         call.stage = Stage::Abandoned;
         call.parts.clear();
@@ -320,7 +323,9 @@ impl Link {
                 call.stage = Stage::Lost(Loss::Unreachable(error.clone()));
             }
         }
-        state.calls.retain(|_, call| call.start < base || !matches!(call.stage, Stage::Abandoned));
+        state.calls.retain(|_, call| {
+            call.start < base || !matches!(call.stage, Stage::Abandoned | Stage::Posted(_))
+        });
         state.outbox = Outbox::default();
         wakers.extend(state.waiting.drain(..));
     }
@@ -334,6 +339,8 @@ impl Link {
         if let Some(driver) = driver {
             driver.wake();
         }
+        // A connection that is driven by those who use it ends now if nothing is under way over it.
+        self.flush();
     }
 }
 

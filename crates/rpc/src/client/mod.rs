@@ -5,6 +5,7 @@ mod drive;
 mod event;
 mod link;
 mod part;
+mod seat;
 mod state;
 
 use std::future::poll_fn;
@@ -26,6 +27,7 @@ pub use call::{Call, Request, Subscription};
 pub use drive::Host;
 pub use event::Event;
 pub use link::Link;
+pub use seat::{Flow, Watch};
 
 /// The id of the requests that begin a connection.
 const GREETING_ID: u64 = 1;

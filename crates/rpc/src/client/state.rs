@@ -32,6 +32,11 @@ pub(super) struct State {
     /// True if there is a driver.
     pub(super) driven: bool,
     pub(super) driver: Option<Waker>,
+    /// True while a shared link has a connection, and the waker of whoever sees to it then.
+    pub(super) seated: bool,
+    pub(super) keeper: Option<Waker>,
+    /// Replies to posted calls that were not taken yet, by the numbers of the calls.
+    pub(super) arrivals: Vec<(u64, Frame)>,
     /// True if the driver has been told already that there is something to do.
     pub(super) told: bool,
     /// Set when the last handle is gone: the driver ends once the last call has its reply.
@@ -77,13 +82,15 @@ pub(super) struct Manner {
 
 impl Call {
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.stage, Stage::Waiting(_) | Stage::Abandoned | Stage::Subscribed(_))
+        matches!(self.stage, Stage::Waiting(_) | Stage::Posted(_) | Stage::Abandoned | Stage::Subscribed(_))
     }
 }
 
 pub(super) enum Stage {
     /// The reply has not come.
     Waiting(Option<Waker>),
+    /// The reply has not come, and joins the arrivals under this number.
+    Posted(u64),
     /// The caller no longer waits for the reply.
     Abandoned,
     /// The reply has come.
@@ -96,6 +103,11 @@ pub(super) enum Stage {
 
 /// The end of a reply, and the parts of it that had not been taken before.
 pub(super) type Answer = (Frame, Parts);
+
+/// The number of calls that may be under way on one link; further ones wait.
+const CALLS_MAX: usize = 16_384;
+/// The bytes of requests that may wait to be written; further requests wait.
+const OUTBOX_BYTES_MAX: usize = 16 << 20;
 
 /// The number of cancellations remembered for a session that may have to be resumed.
 const CANCELS_MAX: usize = 16_384;
@@ -126,7 +138,32 @@ impl Ticket {
 impl State {
     /// Returns the waker of the driver if it is to be woken because there is something to send.
     pub(super) fn tell(&mut self) -> Option<Waker> {
-        if std::mem::replace(&mut self.told, true) { None } else { self.driver.take() }
+        if std::mem::replace(&mut self.told, true) {
+            return None;
+        }
+        if self.seated { self.keeper.clone() } else { self.driver.take() }
+    }
+
+    /// True if there is no room for another call.
+    pub(super) fn is_full(&self) -> bool {
+        self.calls.len() >= CALLS_MAX || self.outbox.len() >= OUTBOX_BYTES_MAX
+    }
+
+    /// Encodes a request as a call that is under way from now on.
+    pub(super) fn enter(
+        &mut self,
+        stage: Stage,
+        manner: Manner,
+        encode: impl FnOnce(&mut Outbox, u64) -> Result<(), StoreError>,
+    ) -> Result<Ticket, StoreError> {
+        // Id 0 stands for messages that belong to no request.
+        let generation = self.generation.wrapping_add(1).max(1);
+        self.generation = generation;
+        let start = self.base + self.outbox.len() as u64;
+        let index = self.calls.vacant_key();
+        encode(&mut self.outbox, u64::from(generation) << 32 | index as u64)?;
+        self.calls.insert(Call { generation, start, stage, manner, parts: Parts::default(), reply: None });
+        Ok(Ticket { index: index as u32, generation })
     }
 
     /// Notes that bytes of events were consumed, and reports them to the server once they reach a quarter of the
@@ -256,6 +293,11 @@ impl State {
                     call.stage = Stage::Replied(frame);
                 }
             }
+            Stage::Posted(number) => {
+                let number = *number;
+                self.calls.remove(index);
+                self.arrivals.push((number, frame));
+            }
             // The end of the events is still to come.
             Stage::Abandoned if subscribed => {}
             Stage::Abandoned => {
@@ -297,7 +339,7 @@ impl State {
                 // The driver is running, and looks for something to send after it has read.
                 let _ = self.consume(Event::Pushed(payload).cost());
             }
-            Stage::Waiting(_) | Stage::Replied(_) | Stage::Lost(_) => {}
+            Stage::Waiting(_) | Stage::Posted(_) | Stage::Replied(_) | Stage::Lost(_) => {}
         }
         Ok(())
     }
@@ -339,7 +381,8 @@ impl State {
                 });
                 true
             }
-            Stage::Abandoned => false,
+            // Whoever posts calls learns of a broken connection by other means.
+            Stage::Abandoned | Stage::Posted(_) => false,
             Stage::Replied(_) | Stage::Lost(_) | Stage::Subscribed(_) => true,
         });
         let now = Instant::now();

@@ -7,7 +7,7 @@ use rand::Rng;
 
 use super::{Broken, Event, History, Host};
 use crate::message::Call;
-use crate::server::{Output, Record, Server};
+use crate::server::{Backlog, Output, Record, Server};
 
 impl History<'_> {
     pub(super) fn deliver(&mut self, worker: usize, server: u32, generation: u64, call: u64, message: Call) {
@@ -33,26 +33,28 @@ impl History<'_> {
         let Some(state) = &mut host.server else { return };
         let mut out = Vec::new();
         act(state, local, &mut out);
-        let epoch = host.epoch;
         let deadline = state.next_deadline().map(|deadline| host.clock.truth(deadline));
         let crashes = host.doomed && !out.is_empty();
         if crashes {
             out.truncate(self.random.random_range(0..=out.len()));
         }
         for output in out {
-            match output {
-                Output::Reply { call, reply } => {
-                    let Some((worker, server, generation, call)) = self.calls.remove(&call) else { continue };
-                    let time = self.arrival(worker, server, 1);
-                    self.at(time, Event::ToClient { worker, server, generation, call, reply });
+            match self.plan.broken {
+                Broken::NoWait => {
+                    if let Output::Record(_) = output {
+                        self.hosts[server as usize].backlog.pass(output);
+                    } else {
+                        self.carry_out(server, output);
+                    }
                 }
-                Output::Record(record) => self.hosts[server as usize].keep(record),
-                Output::Raise { session, file } => {
-                    self.later_up_to(100, Event::Fenced { server, epoch, session, file });
+                _ => {
+                    if let Some(output) = self.hosts[server as usize].backlog.pass(output) {
+                        self.carry_out(server, output);
+                    }
                 }
-                Output::Cycle { .. } => {}
             }
         }
+        self.write_records(server);
         if crashes {
             self.crash(server);
         } else if let Some(time) = deadline {
@@ -65,6 +67,59 @@ impl History<'_> {
         }
     }
 
+    fn carry_out(&mut self, server: u32, output: Output) {
+        match output {
+            Output::Reply { call, reply, .. } => {
+                let Some((worker, server, generation, call)) = self.calls.remove(&call) else { return };
+                let time = self.arrival(worker, server, 1);
+                self.at(time, Event::ToClient { worker, server, generation, call, reply });
+            }
+            Output::Raise { session, file } => {
+                let epoch = self.hosts[server as usize].epoch;
+                self.later_up_to(100, Event::Fenced { server, epoch, session, file });
+            }
+            Output::Record(_) | Output::Cycle { .. } => {}
+        }
+    }
+
+    /// Begins to write what a server wants to be durable, unless it writes already.
+    fn write_records(&mut self, server: u32) {
+        let host = &mut self.hosts[server as usize];
+        if host.writing.is_some() || host.server.is_none() || !host.backlog.has_work() {
+            return;
+        }
+        let begins = host.backlog.needs_epoch();
+        host.writing = Some((begins, host.backlog.take()));
+        let (epoch, stuck_until) = (host.epoch, host.stuck_until);
+        // Most writes are fast, and some take as long as a lease.
+        let longest = if self.random.random_bool(0.02) { 12_000_000 } else { 5_000 };
+        let delay = Duration::from_micros(self.random.random_range(1..=longest));
+        self.at((self.now + delay).max(stuck_until), Event::Written { server, epoch });
+    }
+
+    /// Takes in that the records which a server writes are durable.
+    pub(super) fn written(&mut self, server: u32, epoch: u64) {
+        let host = &mut self.hosts[server as usize];
+        if host.epoch != epoch {
+            return;
+        }
+        if host.stuck_until > self.now {
+            let until = host.stuck_until;
+            return self.at(until, Event::Written { server, epoch });
+        }
+        let Some((begins, records)) = host.writing.take() else { return };
+        host.has_begun |= begins;
+        records.into_iter().for_each(|record| host.keep(record));
+        let mut ready = host.backlog.written();
+        if begins {
+            ready.extend(host.backlog.begin());
+        }
+        if self.plan.broken != Broken::NoWait {
+            ready.into_iter().for_each(|output| self.carry_out(server, output));
+        }
+        self.write_records(server);
+    }
+
     pub(super) fn crash(&mut self, server: u32) {
         let host = &mut self.hosts[server as usize];
         host.doomed = false;
@@ -72,6 +127,13 @@ impl History<'_> {
             return;
         }
         host.epoch += 1;
+        host.backlog = Backlog::default();
+        // What was being written is durable or not.
+        let (writing, durable) = (host.writing.take(), self.random.random_bool(0.5));
+        if let Some((begins, records)) = writing.filter(|_| durable) {
+            host.has_begun |= begins;
+            records.into_iter().for_each(|record| host.keep(record));
+        }
         for worker in 0..self.workers.len() {
             self.disconnect(worker, server, self.now);
         }
@@ -86,6 +148,7 @@ impl History<'_> {
         let (local, records) = (host.clock.local(self.now), host.records.clone());
         let started = match self.plan.broken {
             Broken::NoGrace => Server::new(settings),
+            _ if !host.has_begun => Server::new(settings),
             Broken::NoRecords => Server::restarted(local, settings, BTreeMap::new()),
             _ => Server::restarted(local, settings, records),
         };
@@ -107,6 +170,8 @@ impl Host {
                 }
             }
             Record::Gone { session } => _ = self.records.remove(&session),
+            // The store of a history keeps every fence singly.
+            Record::Floor { .. } => {}
         }
     }
 }

@@ -1,0 +1,276 @@
+//! The server side: methods run on threads of their own, beside the objects.
+//!
+//! A connection's thread only takes calls in and writes replies. So a method that runs for as long as its bounds allow
+//! holds up neither transactions nor, as long as a thread is left, other calls; and one connection has at most half of the
+//! threads.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures::FutureExt;
+use futures::executor::{ThreadPool, ThreadPoolBuilder};
+use futures::future::RemoteHandle;
+use futures::task::SpawnExt;
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
+use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, control};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::wire::{self, Received};
+use crate::bounds::{Bound, Bounds};
+use crate::error::CallError;
+use crate::registry::{Registry, StoreRegistry};
+use crate::runtime::{Called, Runtime};
+
+/// The smallest number of threads: while some run to their bounds, others are left.
+const THREADS_MIN: usize = 8;
+/// The memory that is reserved for the reply to a call. Output that may not fit draws on [`LARGE_KIB`].
+const REPLY_BYTES: usize = 64 << 10;
+/// The output of a call that fits into [`REPLY_BYTES`], beside its log.
+const OUTPUT_BYTES: u64 = 32 << 10;
+/// The memory for outputs that are larger, of all calls together, in KiB.
+const LARGE_KIB: u32 = 256 << 10;
+
+/// The parts that a server's classes need.
+pub struct Options {
+    /// The objects that the server keeps.
+    pub objects: Arc<dyn ObjectStore>,
+    /// All objects of the store, those with the classes among them.
+    pub store: Arc<dyn ObjectStore>,
+    /// Returns whether the server keeps an object.
+    pub keeps: Box<dyn Fn(&ObjectId) -> bool + Send + Sync>,
+    /// The number of threads that run methods; 0 for four to each processor, and eight at least.
+    pub threads: usize,
+}
+
+/// The methods of a server's classes, and the threads that run them.
+pub struct Runner {
+    shared: Arc<Shared>,
+    pool: ThreadPool,
+    threads: usize,
+}
+
+struct Shared {
+    objects: Arc<dyn ObjectStore>,
+    keeps: Box<dyn Fn(&ObjectId) -> bool + Send + Sync>,
+    registry: StoreRegistry,
+    runtime: Runtime,
+    large: Arc<Semaphore>,
+    tally: Tally,
+}
+
+/// Counts for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls that took effect, or read what they wanted.
+    pub done: u64,
+    /// Calls whose method failed.
+    pub failed: u64,
+    /// Calls that exceeded a bound.
+    pub stopped: u64,
+    /// Calls that were refused for a fence, or given up, or failed with the store.
+    pub refused: u64,
+    /// Attempts that were made again because others changed the object meanwhile.
+    pub conflicts: u64,
+    /// Instructions of all calls that took effect.
+    pub instructions: u64,
+}
+
+#[derive(Default)]
+struct Tally {
+    done: AtomicU64,
+    failed: AtomicU64,
+    stopped: AtomicU64,
+    refused: AtomicU64,
+    conflicts: AtomicU64,
+    instructions: AtomicU64,
+}
+
+impl Tally {
+    fn count(&self, result: &Result<Called, CallError>) {
+        let counter = match result {
+            Ok(called) => {
+                self.conflicts.fetch_add(called.attempts.saturating_sub(1).into(), Ordering::Relaxed);
+                self.instructions.fetch_add(called.instructions, Ordering::Relaxed);
+                &self.done
+            }
+            Err(CallError::Failed { .. }) => &self.failed,
+            Err(CallError::Exceeded { .. }) => &self.stopped,
+            Err(CallError::Fenced { .. } | CallError::Contended { .. } | CallError::Store(_)) => {
+                &self.refused
+            }
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Runner {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if a thread cannot be started.
+    pub fn start(options: Options) -> Result<Runner, StoreError> {
+        let threads = match options.threads {
+            0 => {
+                std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(THREADS_MIN)
+            }
+            threads => threads,
+        };
+        let pool = ThreadPoolBuilder::new().pool_size(threads).name_prefix("nacre-class-").create();
+        let pool = pool.map_err(|error| {
+            let text = format!("cannot start the threads that run methods: {error}");
+            StoreError::new(ErrorKind::Io, text)
+        })?;
+        let shared = Shared {
+            objects: options.objects,
+            keeps: options.keeps,
+            registry: StoreRegistry::new(options.store),
+            // One machine for each thread, so that none waits for another's.
+            runtime: Runtime::new(threads),
+            large: Arc::new(Semaphore::new(LARGE_KIB as usize)),
+            tally: Tally::default(),
+        };
+        Ok(Runner { shared: Arc::new(shared), pool, threads })
+    }
+
+    /// Returns the service by which clients call methods.
+    pub fn service(&self) -> ClassService {
+        let (shared, pool) = (self.shared.clone(), self.pool.clone());
+        ClassService { shared, pool, calls_max: (self.threads / 2).max(1) }
+    }
+
+    /// Returns the number of threads.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Returns what came of the calls so far.
+    pub fn counts(&self) -> Counts {
+        let Tally { done, failed, stopped, refused, conflicts, instructions } = &self.shared.tally;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            done: get(done),
+            failed: get(failed),
+            stopped: get(stopped),
+            refused: get(refused),
+            conflicts: get(conflicts),
+            instructions: get(instructions),
+        }
+    }
+
+    /// Returns the number of current classes.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn classes(&self) -> Result<usize, StoreError> {
+        Ok(self.shared.registry.catalogue().await?.classes.len())
+    }
+}
+
+/// The service by which clients call methods.
+pub struct ClassService {
+    shared: Arc<Shared>,
+    pool: ThreadPool,
+    calls_max: usize,
+}
+
+/// The state that is kept for a connection.
+pub struct ClassConnection {
+    /// The permits to run a method.
+    calls: Arc<Semaphore>,
+}
+
+/// A reply, and the memory that it was given.
+pub struct Finished {
+    result: Result<Called, CallError>,
+    _memory: Option<OwnedSemaphorePermit>,
+}
+
+impl Shared {
+    async fn call(&self, received: &Received) -> Finished {
+        let without = |result| Finished { result, _memory: None };
+        let catalogue = match self.registry.catalogue().await {
+            Ok(catalogue) => catalogue,
+            Err(error) => return without(Err(error.into())),
+        };
+        // Callers may tighten a class's bounds, not widen them: the server is not theirs alone.
+        let own = catalogue.classes.get(&received.class).map_or_else(Bounds::default, |class| class.bounds);
+        let bounds = received.bounds.map_or(own, |wanted| wanted.within(own));
+        let small = Bounds { output_bytes: bounds.output_bytes.min(OUTPUT_BYTES), ..bounds };
+        let mut request = received.request();
+        request.bounds = Some(small);
+        match self.runtime.call(&*self.objects, &catalogue, &request).await {
+            // Nothing was changed, so it can be called again, with memory for all that it may put out.
+            Err(CallError::Exceeded { bound: Bound::Output, .. }) if small != bounds => {}
+            result => return without(result),
+        }
+        let kib = u32::try_from(bounds.output_bytes.div_ceil(1024)).unwrap_or(LARGE_KIB).min(LARGE_KIB);
+        let memory = self.large.clone().acquire_many_owned(kib).await.ok();
+        request.bounds = Some(bounds);
+        Finished { result: self.runtime.call(&*self.objects, &catalogue, &request).await, _memory: memory }
+    }
+}
+
+async fn run(shared: Arc<Shared>, calls: Arc<Semaphore>, received: Received) -> Finished {
+    // The semaphore is never closed. The permit is given back before the reply is written.
+    let _turn = calls.acquire_owned().await;
+    let finished = AssertUnwindSafe(shared.call(&received)).catch_unwind().await.unwrap_or_else(|_| {
+        let text = "the call ended in a panic: a bug";
+        Finished { result: Err(StoreError::new(ErrorKind::Unknown, text).into()), _memory: None }
+    });
+    shared.tally.count(&finished.result);
+    finished
+}
+
+impl Service for ClassService {
+    type Connection = ClassConnection;
+    type Pending = RemoteHandle<Finished>;
+
+    fn number(&self) -> u8 {
+        wire::CLASS
+    }
+
+    fn open(&self, _peer: &Peer) -> ClassConnection {
+        ClassConnection { calls: Arc::new(Semaphore::new(self.calls_max)) }
+    }
+
+    fn handle(
+        &self,
+        connection: &mut ClassConnection,
+        request: Incoming<'_>,
+        outbox: &mut Outbox,
+    ) -> Handled<Self::Pending> {
+        if request.kind != wire::CALL {
+            control::put_error(outbox, request.id, &request.unsupported());
+            return Handled::Uncounted;
+        }
+        let taken = wire::get_call(&request.body).and_then(|received| {
+            if !(self.shared.keeps)(&received.object) {
+                let text = format!("object \"{}\" is kept by another member of the store", received.object);
+                return Err(StoreError::new(ErrorKind::Invalid, text));
+            }
+            if !request.reserve(REPLY_BYTES)? {
+                return Ok(None);
+            }
+            let work = run(self.shared.clone(), connection.calls.clone(), received);
+            let spawned = self.pool.spawn_with_handle(work);
+            spawned.map(Some).map_err(|_| StoreError::new(ErrorKind::Closed, "the server is shutting down"))
+        });
+        match taken {
+            Ok(Some(pending)) => Handled::Later(pending),
+            Ok(None) => Handled::NoRoom(request.body),
+            Err(error) => {
+                control::put_error(outbox, request.id, &error);
+                Handled::Answered
+            }
+        }
+    }
+
+    fn finish(&self, _connection: &mut ClassConnection, id: u64, finished: Finished, outbox: &mut Outbox) {
+        if let Err(error) = wire::put_reply(outbox, id, finished.result) {
+            control::put_error(outbox, id, &error);
+        }
+    }
+}

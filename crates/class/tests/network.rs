@@ -1,0 +1,298 @@
+//! Methods that run at a server.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::future::join_all;
+use nacre_class::network::{CALL, Options, Runner, call};
+use nacre_class::{Bound, Bounds, CallError, Called, Classes, Request};
+use nacre_object::testkit::MemoryStore;
+use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError, Transaction, Write};
+use nacre_rpc::client::{self, Host, Link, LinkOptions};
+use nacre_rpc::{Kind, Outbox, ServeOptions, Server, Services, control};
+
+const TEXT: &str = "
+function add(input, output)
+  local count = (tonumber((nacre.get('count'))) or 0) + 1
+  nacre.set('count', tostring(count))
+  output:append(tostring(count))
+end
+objclass.register(add)
+function echo(input, output)
+  objclass.log('heard', #input)
+  output:append(input:str())
+end
+objclass.register(echo, { writes = false })
+function fill(input, output) output:append(string.rep('x', tonumber(input:str()))) end
+objclass.register(fill, { writes = false })
+function hang() while true do end end
+objclass.register(hang)
+function refuse(input, output) output:append('so far') nacre.fail(objclass.EBUSY, 'come back later') end
+objclass.register(refuse)
+";
+
+/// A server with classes, on a port of its own.
+struct Daemon {
+    server: Option<Server>,
+    runner: Runner,
+    store: Arc<MemoryStore>,
+    classes: Classes,
+}
+
+impl Daemon {
+    fn start(threads: usize) -> Daemon {
+        let store = Arc::new(MemoryStore::new());
+        let objects: Arc<dyn ObjectStore> = store.clone();
+        let keeps = Box::new(|object: &ObjectId| !object.as_bytes().starts_with(b"elsewhere"));
+        let options = Options { objects: objects.clone(), store: objects.clone(), keeps, threads };
+        let runner = Runner::start(options).unwrap();
+        let serve = ServeOptions {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            open: true,
+            services: Services::new().with(runner.service()),
+            ..Default::default()
+        };
+        let classes = Classes::new(objects);
+        let host = Daemon { server: Some(Server::start(serve).unwrap()), runner, store, classes };
+        host.put(TEXT, Bounds::default());
+        host
+    }
+
+    fn put(&self, text: &'static str, bounds: Bounds) {
+        futures::executor::block_on(self.classes.put("test", text.into(), bounds)).unwrap();
+    }
+
+    fn link(&self) -> Arc<Link> {
+        let address = self.server.as_ref().unwrap().addresses()[0].clone();
+        Link::new(address, (), Arc::new(LinkOptions::default()), Arc::new(Host::new(false)))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+}
+
+async fn make(
+    link: &Arc<Link>,
+    object: &ObjectId,
+    method: &str,
+    input: impl Into<Bytes>,
+) -> Result<Called, CallError> {
+    call(link.clone(), &Request::new(object, "test", method).input(input)).await
+}
+
+fn object(name: &str) -> ObjectId {
+    name.parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_call_brings_back_all_that_there_is_to_know() {
+    let host = Daemon::start(4);
+    let (link, object) = (host.link(), object("object"));
+    let added = make(&link, &object, "add", "").await.unwrap();
+    assert_eq!(
+        (&added.output[..], added.version, added.wrote, added.attempts),
+        (&b"1"[..], Some(1), true, 1)
+    );
+    let echoed = make(&link, &object, "echo", "words").await.unwrap();
+    assert_eq!((&echoed.output[..], &echoed.log[..]), (&b"words"[..], &["heard 5".to_owned()][..]));
+    assert_eq!((echoed.class_version, echoed.wrote), (1, false));
+
+    let refused = make(&link, &object, "refuse", "").await.unwrap_err();
+    assert_eq!(refused.to_string(), "test.refuse on object \"object\" failed: come back later (EBUSY)");
+    let CallError::Failed { failure, .. } = refused else { panic!("{refused:?}") };
+    assert_eq!(failure.output, "so far");
+    let missing = make(&link, &object, "nothing", "").await.unwrap_err();
+    assert!(missing.to_string().contains("no method \"nothing\""), "{missing}");
+    let nobody = call(link.clone(), &Request::new(&object, "nobody", "add")).await.unwrap_err();
+    assert!(nobody.to_string().contains("there is no class \"nobody\""), "{nobody}");
+
+    let counts = host.runner.counts();
+    assert_eq!((counts.done, counts.failed, counts.stopped, counts.refused), (2, 3, 0, 0));
+}
+
+#[tokio::test]
+async fn a_fence_is_kept_by_the_server() {
+    let host = Daemon::start(4);
+    let (link, object) = (host.link(), object("object"));
+    let raise = Transaction::new().change(Write::RaiseFence { token: 7 });
+    host.store.apply(&object, raise).await.unwrap();
+    let request = Request { fence: Some(6), ..Request::new(&object, "test", "add") };
+    let refused = call(link.clone(), &request).await.unwrap_err();
+    assert!(matches!(refused, CallError::Fenced { fence: 7, .. }), "{refused:?}");
+    let request = Request { fence: Some(7), ..request };
+    assert_eq!(call(link.clone(), &request).await.unwrap().output, "1");
+}
+
+#[tokio::test]
+async fn no_call_of_many_is_lost() {
+    const LINKS: usize = 3;
+    const CALLS: usize = 300;
+    let host = Daemon::start(8);
+    let object = object("object");
+    let links: Vec<Arc<Link>> = (0..LINKS).map(|_| host.link()).collect();
+    let calls = links.iter().flat_map(|link| (0..CALLS).map(|_| make(link, &object, "add", "")));
+    let mut counts: Vec<u64> = join_all(calls)
+        .await
+        .into_iter()
+        .map(|called| std::str::from_utf8(&called.unwrap().output).unwrap().parse().unwrap())
+        .collect();
+    counts.sort_unstable();
+    assert_eq!(counts, (1..=(LINKS * CALLS) as u64).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_loop_without_an_end_disturbs_nobody_else() {
+    let host = Daemon::start(4);
+    let wall = Duration::from_secs(2);
+    host.put(TEXT, Bounds { wall, instructions: u64::MAX, ..Bounds::default() });
+    let (hostile, honest, object) = (host.link(), host.link(), object("object"));
+    // More loops than the connection may have threads; what is honest goes on beside them.
+    let loops = join_all((0..6).map(|_| make(&hostile, &object, "hang", "")));
+    let others = async {
+        let begun = Instant::now();
+        for count in 1..=50 {
+            assert_eq!(make(&honest, &object, "add", "").await.unwrap().output, count.to_string());
+        }
+        begun.elapsed()
+    };
+    let (stopped, took) = futures::join!(loops, others);
+    for stopped in stopped {
+        let stopped = stopped.unwrap_err();
+        assert!(matches!(stopped, CallError::Exceeded { bound: Bound::Wall, .. }), "{stopped:?}");
+    }
+    // Six loops on two threads take three times their bound.
+    assert!(took < 2 * wall, "fifty small calls took {took:?}");
+    assert_eq!(host.runner.counts().stopped, 6);
+}
+
+#[tokio::test]
+async fn large_outputs_arrive_whole_and_those_beyond_the_bound_do_not() {
+    let host = Daemon::start(4);
+    let (link, object) = (host.link(), object("object"));
+    for bytes in [0, 1, 32 << 10, (32 << 10) + 1, 1 << 20, 4 << 20] {
+        let filled = make(&link, &object, "fill", bytes.to_string()).await.unwrap();
+        assert_eq!(filled.output.len(), bytes);
+        assert!(filled.output.iter().all(|byte| *byte == b'x'));
+    }
+    let beyond = make(&link, &object, "fill", ((4 << 20) + 1).to_string()).await.unwrap_err();
+    assert!(matches!(beyond, CallError::Exceeded { bound: Bound::Output, .. }), "{beyond:?}");
+    // More than there is memory for at once, which they share.
+    let many = join_all((0..100).map(|_| make(&link, &object, "fill", (4 << 20).to_string()))).await;
+    assert!(many.into_iter().all(|filled| filled.unwrap().output.len() == 4 << 20));
+}
+
+#[tokio::test]
+async fn callers_may_tighten_bounds_and_not_widen_them() {
+    let host = Daemon::start(4);
+    let (link, object) = (host.link(), object("object"));
+    let instructions = |instructions| Bounds { instructions, ..Bounds::MAX };
+    for (wanted, given) in [(5000, 5000), (u64::MAX, 10_000_000)] {
+        let bounds = Some(instructions(wanted));
+        let request = Request { bounds, ..Request::new(&object, "test", "hang") };
+        match call(link.clone(), &request).await.unwrap_err() {
+            CallError::Exceeded { bound: Bound::Instructions, bounds, .. } => {
+                assert_eq!(bounds.instructions, given);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_class_is_replaced_under_calls_each_of_which_runs_one_version() {
+    const OLD: &str = "
+local word = 'old'
+function both(input, output) output:append(word) output:append(nacre.call('test.other', '')) end
+function other(input, output) output:append(word) end
+objclass.register(both) objclass.register(other)";
+    const NEW: &str = "
+local word = 'new'
+function both(input, output) output:append(word) output:append(nacre.call('test.other', '')) end
+function other(input, output) output:append(word) end
+objclass.register(both) objclass.register(other)";
+    let host = Daemon::start(4);
+    let (link, object) = (host.link(), object("object"));
+    host.put(OLD, Bounds::default());
+    for round in 0..20 {
+        let calls = join_all((0..50).map(|_| make(&link, &object, "both", "")));
+        let text = if round % 2 == 0 { NEW } else { OLD };
+        let put = host.classes.put("test", text.into(), Bounds::default());
+        let (called, put) = futures::join!(calls, put);
+        put.unwrap();
+        for called in called {
+            let output = called.unwrap().output;
+            assert!(output == "oldold" || output == "newnew", "{output:?}");
+        }
+        // Whoever calls after a change gets it.
+        let word = if round % 2 == 0 { "newnew" } else { "oldold" };
+        assert_eq!(make(&link, &object, "both", "").await.unwrap().output, word);
+    }
+}
+
+/// A message as it is.
+struct Raw(Kind, Bytes);
+
+impl client::Request for Raw {
+    fn encode(&self, outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
+        assert!(control::put_body(outbox, self.0, id, &self.1).is_ok());
+        Ok(())
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_and_the_connection_goes_on() {
+    let host = Daemon::start(4);
+    let link = host.link();
+    let elsewhere = make(&link, &object("elsewhere/object"), "add", "").await.unwrap_err();
+    assert!(elsewhere.to_string().contains("kept by another member"), "{elsewhere}");
+    for (kind, body) in
+        [(CALL, &b""[..]), (CALL, b"\xff\xff\xff\xff\xff"), (Kind::new(CALL.service, 77), b"")]
+    {
+        let mut raw = client::Call::start(link.clone(), Raw(kind, Bytes::from_static(body)));
+        let frame = std::future::poll_fn(|context| raw.poll_frame(context.waker())).await.unwrap();
+        let error = control::get_failure(&frame).unwrap();
+        let wanted = if kind == CALL { ErrorKind::Invalid } else { ErrorKind::Unsupported };
+        assert_eq!(error.kind, wanted, "{error}");
+    }
+    assert_eq!(make(&link, &object("object"), "add", "").await.unwrap().output, "1");
+}
+
+#[tokio::test]
+async fn a_call_whose_caller_is_gone_gives_its_thread_back() {
+    let host = Daemon::start(2);
+    let wall = Duration::from_millis(300);
+    host.put(TEXT, Bounds { wall, instructions: u64::MAX, ..Bounds::default() });
+    let (link, object) = (host.link(), object("object"));
+    for _ in 0..20 {
+        let hang = Request::new(&object, "test", "hang");
+        let left = tokio::time::timeout(Duration::from_millis(10), call(link.clone(), &hang)).await;
+        assert!(left.is_err());
+    }
+    // One loop may run to its bound; those that had not begun never do.
+    let begun = Instant::now();
+    assert_eq!(make(&link, &object, "add", "").await.unwrap().output, "1");
+    assert!(begun.elapsed() < 8 * wall, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn messages_are_decoded_as_they_were_encoded() {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    let mut random = StdRng::seed_from_u64(5);
+    for _ in 0..200_000 {
+        let bytes: Vec<u8> = (0..random.random_range(0..40))
+            .map(|_| if random.random_bool(0.7) { random.random_range(0..6) } else { random.random() })
+            .collect();
+        nacre_class::network::fuzz(&bytes);
+    }
+}

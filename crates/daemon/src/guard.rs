@@ -1,0 +1,55 @@
+//! The store as clients reach it, without a way to remove the records of the daemon's lock server.
+
+use nacre_object::{
+    ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
+    Write,
+};
+
+/// A store in which one object is not removed by whoever reaches the store through this.
+pub(crate) struct Guarded<S> {
+    pub(crate) store: S,
+    /// The object with the records of a lock server that runs; without one nothing is refused.
+    pub(crate) ledger: Option<ObjectId>,
+}
+
+impl<S> Guarded<S> {
+    fn refusal(&self, object: &ObjectId, transaction: &Transaction) -> Option<Reply<Outcome>> {
+        let removes = transaction.writes.iter().any(|write| matches!(write, Write::Remove));
+        if !removes || self.ledger.as_ref() != Some(object) {
+            return None;
+        }
+        let text = format!(
+            "object \"{object}\" has the records of this server's locks, without which two clients can come to hold the same \
+             bytes; to remove it, serve the store without the role lock"
+        );
+        Some(Reply::ready(Err(StoreError::new(ErrorKind::Denied, text))))
+    }
+}
+
+impl<S: ObjectStore> ObjectStore for Guarded<S> {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        match self.refusal(object, &transaction) {
+            Some(refusal) => refusal,
+            None => self.store.apply(object, transaction),
+        }
+    }
+
+    fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
+        match self.refusal(object, &transaction) {
+            Some(refusal) => refusal,
+            None => self.store.apply_once(object, transaction, once),
+        }
+    }
+
+    fn window(&self) -> Option<WindowPosition> {
+        self.store.window()
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.store.list(after, limit)
+    }
+
+    fn limits(&self) -> Reply<Limits> {
+        self.store.limits()
+    }
+}

@@ -1,0 +1,85 @@
+//! The size of the process that has a store open.
+
+use std::process::Command;
+
+use bytes::Bytes;
+use nacre_logstore::{Durability, LogStore, Options};
+use nacre_object::testkit::block_on;
+use nacre_object::{Fork, ObjectId, ObjectStore, Transaction, Write};
+
+/// Set for a test that runs again in a process of its own.
+const AGAIN: &str = "NACRE_TEST_AGAIN";
+
+/// Runs a test of this program in a process of its own, in which nothing else takes memory.
+fn alone(test: &str, run: impl FnOnce(&LogStore)) {
+    if std::env::var_os(AGAIN).is_some() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { durability: Durability::None, segment_bytes: 4 << 20, ..Options::default() };
+        return run(&LogStore::open(folder.path(), options).unwrap());
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let ended = command.args(["--exact", test, "--nocapture"]).env(AGAIN, "1").output().unwrap();
+    let shown = String::from_utf8_lossy(&ended.stdout);
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && shown.contains("1 passed"), "{shown}\n{errors}");
+}
+
+/// Returns a size of this process in bytes, by its name in the kernel's account.
+fn process_bytes(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+fn write(store: &LogStore, object: &ObjectId, extents: Vec<(u64, Bytes)>) {
+    let write = Write::Extents { fork: Fork::DEFAULT, extents };
+    block_on(store.apply(object, Transaction::new().change(write))).unwrap();
+}
+
+#[test]
+fn small_objects_take_little_memory() {
+    alone("small_objects_take_little_memory", |store| {
+        let data = Bytes::from(vec![7; 64]);
+        let make = |objects: std::ops::Range<u64>, extents: u64| {
+            for index in objects {
+                let object = ObjectId::try_from(&*format!("object-{index:07}")).unwrap();
+                write(store, &object, (0..extents).map(|extent| (extent * 128, data.clone())).collect());
+            }
+        };
+        make(0..1_000, 1);
+        let empty = process_bytes("VmRSS");
+        let objects = 200_000;
+        make(1_000..1_000 + objects, 1);
+        let small = process_bytes("VmRSS");
+        let each = (small - empty) / objects;
+        assert!(each <= 280, "{each} bytes for an object of one extent");
+        let (large, extents) = (2_000, 100);
+        make(1_000_000..1_000_000 + large, extents);
+        let each = (process_bytes("VmRSS") - small) / (large * extents);
+        assert!(each <= 64, "{each} bytes for an extent of an object of {extents}");
+    });
+}
+
+#[test]
+fn a_compaction_holds_what_it_moves_and_no_more() {
+    alone("a_compaction_holds_what_it_moves_and_no_more", |store| {
+        let before = process_bytes("VmRSS");
+        let object = ObjectId::try_from("object").unwrap();
+        let (chunk_bytes, chunks, stride) = (64 << 10, 256u64, 1 << 10);
+        let whole = Bytes::from(vec![7; chunk_bytes as usize]);
+        let most = Bytes::from(vec![8; stride as usize - 64]);
+        for chunk in 0..chunks {
+            write(store, &object, vec![(chunk * chunk_bytes, whole.clone())]);
+        }
+        // Of each chunk there remain pieces of 64 bytes.
+        for chunk in 0..chunks {
+            let begin = chunk * chunk_bytes;
+            let starts = (begin..begin + chunk_bytes).step_by(stride as usize);
+            write(store, &object, starts.map(|start| (start + 64, most.clone())).collect());
+        }
+        store.compact().unwrap();
+        assert!(store.info().moved_bytes > 0, "nothing was moved");
+        let grown = process_bytes("VmHWM").saturating_sub(before);
+        assert!(grown <= 64 << 20, "{grown} bytes more at most");
+    });
+}
