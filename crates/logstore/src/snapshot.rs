@@ -137,14 +137,16 @@ impl Engine {
     }
 
     /// Returns the bytes of log from a snapshot to the next one, unless room is needed: half as much again as the
-    /// snapshot itself is long, so that writing the index down is never most of what is written.
+    /// snapshot itself is long, so that writing the index down is never most of what is written. Where that is more than
+    /// the options ask for it is less, down to three quarters of the length: replaying so much takes about half as long
+    /// as loading the snapshot does.
     pub(crate) fn snapshot_spacing_bytes(&self) -> u64 {
         if !self.persistent {
             return 0;
         }
+        // The estimate is never less than the length, and for a small store it is most of it.
         let bytes = self.snapshot_bytes_likely();
-        // The estimate is never less than this, and for a small store it is most of it.
-        bytes + bytes / 2
+        (bytes + bytes / 2).min(self.options.snapshot_bytes.max(bytes / 4 * 3))
     }
 
     /// Takes a snapshot. Blocks; transactions go on.
