@@ -295,11 +295,12 @@ impl Engine {
         Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write }
     }
 
-    /// Returns the request for the index to grow while the log runs through a segment or two, in a store that grows as
-    /// it did so far.
+    /// Returns the request for the index to grow while room is made for more: that takes up to three snapshots, so it is
+    /// the longer the longer they are.
     pub(crate) fn index_growth_ahead(&self) -> Wanted {
         let segment_bytes = self.segment_bytes();
-        let growth_bytes = self.snapshot_bytes_likely().clamp(segment_bytes / 16, segment_bytes / 2);
+        let likely_bytes = self.snapshot_bytes_likely();
+        let growth_bytes = likely_bytes.clamp(segment_bytes / 16, segment_bytes / 2).max(likely_bytes / 3);
         Wanted { record_bytes: 0, growth_bytes, purpose: Purpose::Write }
     }
 
