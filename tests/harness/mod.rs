@@ -261,10 +261,22 @@ impl Server {
         wait(&mut self.child, PATIENCE)
     }
 
-    /// Sends it a signal.
+    /// Sends it a signal. If it is that to stop, waits until all of its threads have.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
         kill_process(pid(&self.child), signal).unwrap();
+        if signal != Signal::STOP {
+            return;
+        }
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_stopped = |task: std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // The state follows the name, which is in brackets.
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        };
+        while !std::fs::read_dir(&tasks).unwrap().all(|task| is_stopped(task.unwrap())) {
+            std::thread::yield_now();
+        }
     }
 
     /// Returns its log so far.

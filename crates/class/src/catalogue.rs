@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::Bounds;
+use crate::registry::Record;
 
 /// The maximum length of a class's name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -54,6 +55,12 @@ impl Class {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { name, version, text, methods, bounds: bounds.clamped(), id }
+    }
+
+    /// Returns whether it was made from a record.
+    pub(crate) fn is(&self, record: &Record) -> bool {
+        let Record { version, text, methods, bounds, .. } = record;
+        (self.version, &self.text[..], &self.methods, self.bounds) == (*version, &text[..], methods, *bounds)
     }
 
     /// Returns the number that no other class of this process has.

@@ -107,8 +107,9 @@ impl StoreRegistry {
                     let name = String::from_utf8_lossy(&key.as_bytes()[CURRENT.len()..]).into_owned();
                     let record = decode(value)?;
                     let class = match seen.classes.get(&name) {
-                        // What has not changed stays compiled.
-                        Some(class) if class.version == record.version => class.clone(),
+                        // What has not changed stays compiled. Versions alone do not tell: they begin anew when the object was
+                        // removed.
+                        Some(class) if class.is(&record) => class.clone(),
                         _ => {
                             let Record { version, text, methods, bounds, .. } = record;
                             Arc::new(Class::new(name.clone(), version, text.into(), methods, bounds))

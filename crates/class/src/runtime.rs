@@ -6,9 +6,12 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
+use std::future::poll_fn;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
+use std::time::Instant;
 
 use bytes::Bytes;
 use nacre_object::{
@@ -32,6 +35,8 @@ const CONFLICTS_MIN: u32 = 2;
 const TURNS: usize = 256;
 /// The number of parts of the table of habits.
 const SHARDS: usize = 16;
+/// The maximum number of reads of a habit.
+const HABIT_READS_MAX: usize = 64;
 /// The maximum number of methods in each part.
 const HABITS_MAX: usize = 1024;
 
@@ -163,7 +168,16 @@ impl Runtime {
                 Some(_) => Some(turn.lock.lock().await),
                 None => None,
             };
-            match self.attempt(store, catalogue, class, request, reads).await? {
+            let prefetched = !reads.is_empty();
+            let attempted = match self.attempt(store, catalogue, class, request, reads).await {
+                // Other inputs may have made the method read much that this one does not need.
+                Err(CallError::Exceeded { bound: Bound::Reads | Bound::Memory, .. }) if prefetched => {
+                    self.forget(habit);
+                    Attempt::Conflict(Vec::new())
+                }
+                attempted => attempted?,
+            };
+            match attempted {
                 Attempt::Done(mut called, used) => {
                     self.learn(habit, used);
                     called.attempts = attempt;
@@ -192,6 +206,7 @@ impl Runtime {
         let bounds = request.bounds.unwrap_or(class.bounds).clamped();
         let mut fetched = Fetched::default();
         let mut view = View::default();
+        let mut left = bounds;
         if !reads.is_empty() && !fetch(store, request.object, &mut view, reads, &mut fetched).await? {
             return Ok(Attempt::Conflict(Vec::new()));
         }
@@ -200,11 +215,13 @@ impl Runtime {
                 return Err(exceeded(request, bound, bounds));
             }
             let call = Call::new(std::mem::take(&mut view), catalogue.clone());
+            let begun = Instant::now();
             let (mut call, ended, instructions) = self.machines.with(|vm| {
                 let input = request.input.clone();
-                let done = vm.run(call, class, request.method, input, &bounds);
+                let done = vm.run(call, class, request.method, input, &left);
                 // A machine that ran out of something may be large, or in the middle of anything.
-                let keep = !matches!(&done.1, Ended::Fatal(fatal) if *fatal != Fatal::Missing);
+                let keep =
+                    !matches!(&done.1, Ended::Fatal(fatal) if *fatal != Fatal::Missing) && !vm.is_bloated();
                 (done, keep)
             });
             match ended {
@@ -219,6 +236,12 @@ impl Runtime {
                     return Err(failed(request, errno::EFAULT, Failure { message, ..Failure::default() }));
                 }
                 Ended::Fatal(Fatal::Missing) => {
+                    left.wall = left.wall.saturating_sub(begun.elapsed());
+                    if left.wall.is_zero() {
+                        return Err(exceeded(request, Bound::Wall, bounds));
+                    }
+                    // So a call whose caller is gone ends here, and others get their turn.
+                    yield_now().await;
                     let wanted: Vec<Read> = call.missing.take().flatten().into_iter().collect();
                     let again = || reads_of(&call).into_iter().chain(wanted.clone()).collect();
                     view = call.view.clone();
@@ -282,8 +305,16 @@ impl Runtime {
         }
     }
 
+    /// Forgets the reads that a method made.
+    fn forget(&self, method: u64) {
+        self.habits[method as usize % SHARDS].lock().remove(&method);
+    }
+
     /// Notes the reads that a method made.
     fn learn(&self, method: u64, reads: Vec<Read>) {
+        if reads.len() > HABIT_READS_MAX {
+            return self.forget(method);
+        }
         let mut habits = self.habits[method as usize % SHARDS].lock();
         if habits.len() >= HABITS_MAX && !habits.contains_key(&method) {
             habits.clear();
@@ -295,6 +326,19 @@ impl Runtime {
             *habit = Habit { reads, repeats: 0 };
         }
     }
+}
+
+/// Lets other tasks of the thread run.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// One of the calls that have a turn or wait for it.

@@ -4,12 +4,13 @@ mod kit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::executor::block_on;
 use kit::{Bench, eval};
 use nacre_class::errno::*;
-use nacre_class::{Bounds, CallError, ClassError, Classes, Request};
+use nacre_class::{Bound, Bounds, CLASSES_OBJECT, CallError, ClassError, Classes, Request, packed};
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{
     Answer, Key, ObjectId, ObjectStore, Outcome, Read, Reply, StoreError, Transaction, Write,
@@ -371,6 +372,65 @@ fn the_stores_failures_are_passed_on() {
 
 #[test]
 fn a_call_that_reads_without_end_is_stopped() {
-    let error = eval("for i = 1, 5000 do nacre.get('k' .. i) end").unwrap_err();
+    // Each read is a run of its own.
+    let bounds = Bounds { wall: Duration::from_secs(60), ..Bounds::default() };
+    let text = "function m() for i = 1, 5000 do nacre.get('k' .. i) end end objclass.register(m)";
+    let error = Bench::bounded(text, bounds).call("m", "").unwrap_err();
     assert!(error.to_string().contains("read the object more than 1024 times"), "{error}");
+}
+
+#[test]
+fn a_method_reads_what_its_input_needs_whatever_others_made_it_read() {
+    // Each read is a run of its own.
+    let bounds = Bounds { wall: Duration::from_secs(60), ..Bounds::default() };
+    let bench = Bench::bounded(
+        "function read(input, output)
+           local first, count = nacre.unpack(input)
+           for i = first, first + count - 1 do nacre.get('key' .. i) end
+         end
+         objclass.register(read, { writes = false })",
+        bounds,
+    );
+    let input = |first: u64, count: u64| packed::pack(&[first.into(), count.into()]).unwrap();
+    for _ in 0..3 {
+        bench.call("read", input(0, 1000)).unwrap();
+    }
+    for first in (2000..20_000).step_by(1000) {
+        bench.call("read", input(first, 500)).unwrap();
+    }
+}
+
+#[test]
+fn the_time_of_a_call_is_that_of_all_its_runs() {
+    // Each question ends a run, and each run spins for a while.
+    let text = "function m()
+           for i = 1, 1000 do
+             nacre.get('key' .. i)
+             for _ = 1, 20000 do end
+           end
+         end
+         objclass.register(m)";
+    let wall = Duration::from_millis(50);
+    let bench = Bench::bounded(text, Bounds { wall, instructions: u64::MAX, ..Bounds::default() });
+    match bench.call("m", "") {
+        Err(CallError::Exceeded { bound: Bound::Wall, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_class_that_is_made_anew_is_not_taken_for_the_one_before() {
+    let store = Arc::new(MemoryStore::new());
+    let classes = Classes::new(store.clone());
+    let text = |word: &str| format!("function m(i, o) o:append('{word}') end objclass.register(m)");
+    let object = ObjectId::try_from("object").unwrap();
+    let request = Request::new(&object, "c", "m");
+    block_on(async {
+        for word in ["one", "two"] {
+            assert_eq!(classes.put("c", text(word).into(), Bounds::default()).await.unwrap(), 1);
+            assert_eq!(classes.call(&request).await.unwrap().output, word);
+            let registry = ObjectId::try_from(CLASSES_OBJECT).unwrap();
+            store.apply(&registry, Transaction::new().change(Write::Remove)).await.unwrap();
+        }
+    });
 }

@@ -293,3 +293,17 @@ fn a_process_stays_small_under_greedy_scripts() {
     // Other tests of this file run in the same process; together they stay below a few machines' bounds.
     assert!(grown < 256 << 20, "grew by {grown} bytes");
 }
+
+#[test]
+fn texts_that_library_functions_make_are_bounded_before_they_are_made() {
+    for body in [
+        "string.rep('x', 1 << 20):gsub('.*', string.rep('%0', 500000))",
+        "string.rep('x', 1 << 20):gsub('(.*)', string.rep('%1', 1 << 19))",
+        "string.rep('x', 1000):gsub('x', string.rep('y', 1 << 20))",
+        "local t, s = {}, string.rep('x', 1 << 20) for i = 1, 1000 do t[i] = s end table.sort(t)",
+        "local t, s = {}, string.rep('x', 1 << 20) for i = 1, 1000 do t[i] = s end table.concat(t)",
+        "local t, s = {}, string.rep('x', 1 << 20) for i = 1, 1000 do t[i] = '' end table.concat(t, s)",
+    ] {
+        assert_eq!(stopped(body), Bound::Memory, "{body}");
+    }
+}

@@ -182,7 +182,7 @@ async fn large_outputs_arrive_whole_and_those_beyond_the_bound_do_not() {
     }
     let beyond = make(&link, &object, "fill", ((4 << 20) + 1).to_string()).await.unwrap_err();
     assert!(matches!(beyond, CallError::Exceeded { bound: Bound::Output, .. }), "{beyond:?}");
-    // More than there is memory for at once, which they share.
+    // More than there is memory for at once.
     let many = join_all((0..100).map(|_| make(&link, &object, "fill", (4 << 20).to_string()))).await;
     assert!(many.into_iter().all(|filled| filled.unwrap().output.len() == 4 << 20));
 }
@@ -233,6 +233,38 @@ objclass.register(both) objclass.register(other)";
         let word = if round % 2 == 0 { "newnew" } else { "oldold" };
         assert_eq!(make(&link, &object, "both", "").await.unwrap().output, word);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_waits_for_what_has_begun_and_refuses_the_rest() {
+    let mut host = Daemon::start(2);
+    let wall = Duration::from_millis(500);
+    host.put(TEXT, Bounds { wall, instructions: u64::MAX, ..Bounds::default() });
+    let (link, object) = (host.link(), object("object"));
+    let calls: Vec<_> = (0..40)
+        .map(|_| {
+            let (link, object) = (link.clone(), object.clone());
+            tokio::spawn(async move { make(&link, &object, "hang", "").await.unwrap_err() })
+        })
+        .collect();
+    while host.runner.counts().stopped == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let begun = Instant::now();
+    host.runner.stop();
+    let server = host.server.take().unwrap();
+    tokio::task::spawn_blocking(move || server.stop()).await.unwrap();
+    // One after the other they would take twenty seconds.
+    assert!(begun.elapsed() < 15 * wall, "{:?}", begun.elapsed());
+    let mut refused = 0;
+    for call in calls {
+        match call.await.unwrap() {
+            CallError::Exceeded { .. } => {}
+            CallError::Store(error) if error.kind == ErrorKind::Closed => refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(refused > 30, "{refused}");
 }
 
 /// A message as it is.

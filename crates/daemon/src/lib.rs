@@ -241,6 +241,9 @@ impl Daemon {
         let Daemon { server, lock, lock_cycles, classes, reflector, http, store, .. } = self;
         // Its calls are to end before the connections over which it makes them.
         drop(lock_cycles);
+        if let Some(classes) = &classes {
+            classes.stop();
+        }
         // Members are told while clients receive their last replies: neither waits for the other. Both need the store.
         let reflected = std::thread::scope(|scope| {
             let reflected = reflector.map(|reflector| scope.spawn(|| reflector.stop()));
@@ -250,7 +253,7 @@ impl Daemon {
             reflected.map_or(Ok(()), |thread| thread.join().unwrap_or(Err(ReflectorError::Panicked)))
         });
         drop(http);
-        // No connection is left to call methods, and those under way have ended with theirs.
+        // Calls whose callers are gone may still run, to their bounds at most; the store is closed to them then.
         drop(classes);
         if let Some(lock) = lock {
             lock.stop();

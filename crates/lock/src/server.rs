@@ -321,6 +321,11 @@ impl Server {
     fn perform(&mut self, key: RequestKey, out: &mut Vec<Output>) {
         let Some(request) = self.requests.get(&key) else { return };
         let (Some(pending), session) = (request.pending, request.session) else { return };
+        if self.is_shut_out(session, &request.file, request.mode) {
+            // A request that was deferred meanwhile: it is to know, rather than to have a lock under which it cannot write.
+            self.lapse(session, true, out);
+            return;
+        }
         let Some(file) = self.files.get_mut(&request.file) else { return };
         let reached = match pending.until {
             None => file.table.try_acquire(key).map(Reached::Done),
@@ -334,7 +339,7 @@ impl Server {
                 }
                 // On record while it waits, so that no grant to one after the other waits for a write each.
                 self.note_use_of(key, out);
-                self.report_cycle(key, out);
+                self.report_cycle(key, &mut 0, out);
             }
             Err(error) => self.answer(key, Reply::Refused(error.into()), out),
         }
@@ -395,8 +400,10 @@ impl Server {
             }
         }
         let moved = self.files.get_mut(file).map(|file| file.table.take_moved()).unwrap_or_default();
+        // All of them together take no longer than one search may: one release can move thousands.
+        let mut steps = 0;
         for key in moved {
-            self.report_cycle(key, out);
+            self.report_cycle(key, &mut steps, out);
         }
     }
 

@@ -598,3 +598,74 @@ async fn another_number_of_servers_is_refused() {
     let error = session.lock(b"f", &whole(Mode::Exclusive)).await.err().unwrap();
     assert!(matches!(&error, LockError::Store(error) if error.kind == ErrorKind::Invalid), "{error}");
 }
+
+/// Returns the number of threads of sessions in this process.
+fn session_threads() -> usize {
+    let names = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("comm"));
+    names
+        .filter(|name| std::fs::read_to_string(name).is_ok_and(|name| name.starts_with("nacre-locks")))
+        .count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_whose_beginning_is_given_up_leaves_no_thread() {
+    // No number is on record, so that the beginning waits.
+    let store = Arc::<Flaky>::default();
+    store.fails.store(true, Ordering::SeqCst);
+    let host = Daemon::on(store.clone(), Arc::default(), LEASE, 0, 1);
+    let mut set = JoinSet::new();
+    for _ in 0..30 {
+        let address = host.address();
+        set.spawn(async move {
+            let begun = Session::begin(vec![address], LinkOptions::default());
+            assert!(tokio::time::timeout(Duration::from_millis(100), begun).await.is_err());
+        });
+    }
+    set.join_all().await;
+    // Sessions of other tests of this process come and go.
+    let until = Instant::now() + Duration::from_secs(60);
+    while session_threads() >= 30 {
+        assert!(Instant::now() < until, "{} threads", session_threads());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_beginning_of_a_session_gives_up_a_server_that_falls_silent() {
+    let store = Arc::<Flaky>::default();
+    store.fails.store(true, Ordering::SeqCst);
+    let host = Daemon::on(store.clone(), Arc::default(), LEASE, 0, 1);
+    let Address::Tcp(target) = host.address() else { panic!("an address of TCP") };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    // Connections are carried until the server has been asked for a number, and then stay open, silently.
+    let relay = tokio::spawn(async move {
+        loop {
+            let (mut near, _) = listener.accept().await.unwrap();
+            let mut far = TcpStream::connect(&target).await.unwrap();
+            tokio::spawn(async move {
+                let carried = copy_bidirectional(&mut near, &mut far);
+                let _ = tokio::time::timeout(Duration::from_millis(100), carried).await;
+                std::future::pending::<()>().await;
+            });
+        }
+    });
+    let options = LinkOptions { silence_timeout: Duration::from_millis(400), ..Default::default() };
+    let begun = tokio::time::timeout(Duration::from_secs(60), Session::begin(vec![address], options)).await;
+    assert_eq!(begun.expect("an end").err().unwrap().kind, ErrorKind::Unavailable);
+    relay.abort();
+}
+
+#[test]
+fn a_runtime_that_watches_no_sockets_is_served_by_the_sessions_thread() {
+    let other = tokio::runtime::Runtime::new().unwrap();
+    let host = other.block_on(async { Daemon::alone() });
+    let bare = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    bare.block_on(async {
+        let session = host.session().await;
+        for _ in 0..5 {
+            session.lock(b"f", &whole(Mode::Exclusive)).await.unwrap().release().await.unwrap();
+        }
+        session.end().await;
+    });
+}

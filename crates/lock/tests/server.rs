@@ -534,3 +534,27 @@ fn a_session_with_locks_in_many_files_is_released_file_by_file() {
     }
     assert!(!trial.server.knows(A));
 }
+
+#[test]
+fn a_deferred_request_is_not_granted_below_the_floor_of_a_file() {
+    let mut trial = restarted(&[(B, &["f"])]);
+    trial.open(&[A]);
+    trial.call(A, Call::Asserted);
+    // The file is closed until the session that has not come back is fenced there.
+    assert!(trial.call(A, lock(1, "f", Mode::Exclusive, 0, 10)).is_empty());
+    for _ in 0..4 {
+        trial.pass(4);
+        trial.call(A, Call::Renew);
+    }
+    let mut out = Vec::new();
+    trial.server.set_floor(&"f".into(), C, &mut out);
+    trial.server.fenced(B, &"f".into(), &mut out);
+    let replies: Vec<&Reply> = out
+        .iter()
+        .filter_map(|output| match output {
+            Output::Reply { reply, .. } => Some(reply),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(replies, [&Reply::Refused(Refusal::Lapsed)]);
+}

@@ -385,9 +385,17 @@ impl LogStore {
         self.owner.engine.check_files();
     }
 
-    /// Commits the open batch, and takes a snapshot if one is due, in a store whose [`Committer`] is the caller.
+    /// Commits the open batch, and takes a snapshot if one is due, in a store whose [`Committer`] is the caller. Does
+    /// nothing in other stores, volatile ones among them: they commit by themselves.
+    ///
+    /// # Errors
+    ///
+    /// Those of the snapshot. A failure to commit is told to those who wait for the batch.
     pub fn turn(&self) -> Result<(), StoreError> {
         let engine = &self.owner.engine;
+        if !engine.commits_by_caller() {
+            return Ok(());
+        }
         engine.log.commit();
         if engine.snapshot_is_due() {
             engine.snapshot(&mut engine.maintenance.work.lock())?;

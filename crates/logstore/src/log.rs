@@ -512,8 +512,11 @@ impl Log {
         tail.segment = Some(segment);
     }
 
-    /// Writes the open batch, and syncs it if durability asks for that; returns false if it had no records.
+    /// Writes the open batch, and syncs it if durability asks for that; returns false if it had no records. Called by
+    /// the committer alone: two commits at a time would acknowledge batches out of order and forget waiters, and a log
+    /// whose appenders write by themselves has acknowledged every batch in advance.
     pub fn commit(&self) -> bool {
+        debug_assert_ne!(self.committer, Committer::Appender, "appenders commit by themselves");
         let mut tail = self.tail.lock();
         if tail.batch.records == 0 || self.failure.get().is_some() {
             return false;

@@ -12,7 +12,7 @@ use nacre_object::testkit::conformance::compare;
 use nacre_object::testkit::history::{Generator, Shape};
 use nacre_object::{
     Answer, ByteRange, Done, ErrorKind, Fences, Fork, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome,
-    Read, StoreError, Transaction, Write,
+    Read, Reply, StoreError, Transaction, Write,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -306,6 +306,18 @@ fn overwrite_for_ever(store: &LogStore, segment_bytes: u64, live_bytes: u64, rou
     let info = store.info();
     assert!(info.segments_cleaned > 10, "{info:?}");
     assert!(info.write_amplification.unwrap() < 4.0, "{info:?}");
+}
+
+#[test]
+fn a_volatile_store_answers_writes_at_once_after_a_turn() {
+    let store = LogStore::memory(Options::default());
+    // With a segment ready no write waits for room.
+    store.wait_for_maintenance();
+    for number in 1..=3 {
+        let reply = store.apply(&object("one"), Transaction::new().write(Fork::DEFAULT, 0, "data"));
+        assert!(matches!(reply, Reply::Ready(Some(Ok(_)))), "write {number} is not answered at once");
+        store.turn().unwrap();
+    }
 }
 
 #[test]

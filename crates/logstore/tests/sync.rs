@@ -1,9 +1,11 @@
 //! Tests of what must not happen while a sync is under way.
 
+use std::mem::ManuallyDrop;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::FutureExt;
 use nacre_logstore::sim::{Faults, Moment, Operation, SimDisk};
 use nacre_logstore::{Committer, Durability, LogStore, Options};
 use nacre_object::testkit::block_on;
@@ -86,6 +88,29 @@ fn a_snapshot_waits_for_a_sync_that_somebody_else_began() {
     snapshot.join().unwrap();
     for _ in 0..40 {
         assert_eq!(after_crash(&disk, &object), Some(2));
+    }
+    store.close().unwrap();
+}
+
+#[test]
+fn a_turn_does_not_commit_beside_the_committing_thread() {
+    let disk = Arc::new(SimDisk::new(1, Faults::default()));
+    let options = Options { segment_bytes: 64 << 10, ..Options::default() };
+    // Not dropped when the test fails: a store that acknowledged batches out of order waits for ever when it closes.
+    let store = ManuallyDrop::new(LogStore::open_on(Arc::clone(&disk) as _, options).unwrap());
+    // With a segment ready a write takes its place in the log at once.
+    store.wait_for_maintenance();
+    let object = ObjectId::try_from("object").unwrap();
+    let apply = |value: u8| store.apply(&object, Transaction::new().write(Fork::DEFAULT, 0, vec![value]));
+    let (is_held, release) = hold_next_sync(&disk);
+    let first = apply(1);
+    is_held.recv_timeout(Duration::from_secs(60)).unwrap();
+    let mut second = apply(2);
+    store.turn().unwrap();
+    assert!((&mut second).now_or_never().is_none(), "told before the batch before it was synced");
+    release.send(()).unwrap();
+    for reply in [first, second] {
+        assert!(matches!(block_on(reply).unwrap(), Outcome::Done(_)));
     }
     store.close().unwrap();
 }

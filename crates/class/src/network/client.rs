@@ -11,6 +11,9 @@ use super::wire::{self, CLASS, Received, Reply};
 use crate::error::CallError;
 use crate::runtime::{Called, Request};
 
+/// The number of times that a call is sent whose output was longer than expected.
+const SENT_MAX: u32 = 8;
+
 /// A call as it is sent, once: the server would not recognise a repetition.
 struct Sent(Received);
 
@@ -36,6 +39,19 @@ impl nacre_rpc::client::Request for Sent {
 /// As [`Runtime::call`](crate::Runtime::call); [`CallError::Store`] of the kind `Unknown` if the connection broke while the
 /// call may have taken effect, and of the kind `Unsupported` if the server runs no classes.
 pub async fn call(link: Arc<Link>, request: &Request<'_>) -> Result<Called, CallError> {
+    for _ in 0..SENT_MAX {
+        match send(link.clone(), request).await? {
+            Reply::Called(called) => return Ok(called),
+            Reply::Failed(failed) => return Err(failed),
+            // Nothing was changed.
+            Reply::Again => {}
+        }
+    }
+    let text = format!("the server at {} finds no room for the output, again and again", link.address());
+    Err(StoreError::new(ErrorKind::Busy, text).into())
+}
+
+async fn send(link: Arc<Link>, request: &Request<'_>) -> Result<Reply, StoreError> {
     let sent = Sent(Received {
         object: request.object.clone(),
         class: request.class.to_owned(),
@@ -47,19 +63,15 @@ pub async fn call(link: Arc<Link>, request: &Request<'_>) -> Result<Called, Call
     let address = link.address().clone();
     let mut call = Call::start(link, sent);
     let frame = poll_fn(|context| call.poll_frame(context.waker())).await?;
-    if frame.kind == Kind::ERROR {
-        let error = control::get_failure(&frame).unwrap_or_else(|error| call.nonsense(error));
-        return Err(match error.kind {
-            ErrorKind::Unsupported => {
-                let text = format!("the server at {address} runs no classes: {}", error.message);
-                StoreError::new(ErrorKind::Unsupported, text)
-            }
-            _ => error,
+    if frame.kind != Kind::ERROR {
+        return wire::get_reply(frame.kind, &frame.body, request).map_err(|error| call.nonsense(error));
+    }
+    let error = control::get_failure(&frame).unwrap_or_else(|error| call.nonsense(error));
+    Err(match error.kind {
+        ErrorKind::Unsupported => {
+            let text = format!("the server at {address} runs no classes: {}", error.message);
+            StoreError::new(ErrorKind::Unsupported, text)
         }
-        .into());
-    }
-    match wire::get_reply(frame.kind, &frame.body, request).map_err(|error| call.nonsense(error))? {
-        Reply::Called(called) => Ok(called),
-        Reply::Failed(failed) => Err(failed),
-    }
+        _ => error,
+    })
 }

@@ -4,9 +4,12 @@
 //! holds up neither transactions nor, as long as a thread is left, other calls; and one connection has at most half of the
 //! threads.
 
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
 
 use futures::FutureExt;
 use futures::executor::{ThreadPool, ThreadPoolBuilder};
@@ -14,7 +17,8 @@ use futures::future::RemoteHandle;
 use futures::task::SpawnExt;
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, StoreError};
 use nacre_rpc::{Handled, Incoming, Outbox, Peer, Service, control};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use super::wire::{self, Received};
 use crate::bounds::{Bound, Bounds};
@@ -24,12 +28,12 @@ use crate::runtime::{Called, Runtime};
 
 /// The smallest number of threads: while some run to their bounds, others are left.
 const THREADS_MIN: usize = 8;
-/// The memory that is reserved for the reply to a call. Output that may not fit draws on [`LARGE_KIB`].
-const REPLY_BYTES: usize = 64 << 10;
-/// The output of a call that fits into [`REPLY_BYTES`], beside its log.
+/// The memory that is reserved for the reply to a call, beside its output: mostly its log.
+const REPLY_BYTES: usize = 96 << 10;
+/// The output for which memory is reserved, unless the method is known to have more.
 const OUTPUT_BYTES: u64 = 32 << 10;
-/// The memory for outputs that are larger, of all calls together, in KiB.
-const LARGE_KIB: u32 = 256 << 10;
+/// The number of methods that are known to have more.
+const LARGE_MAX: usize = 4096;
 
 /// The parts that a server's classes need.
 pub struct Options {
@@ -55,7 +59,10 @@ struct Shared {
     keeps: Box<dyn Fn(&ObjectId) -> bool + Send + Sync>,
     registry: StoreRegistry,
     runtime: Runtime,
-    large: Arc<Semaphore>,
+    /// The bytes to reserve for the outputs of methods that have long ones, by class and method.
+    large: Mutex<HashMap<(String, String), u64>>,
+    /// True once the server stops: what has not begun by then never does.
+    stopping: AtomicBool,
     tally: Tally,
 }
 
@@ -128,7 +135,8 @@ impl Runner {
             registry: StoreRegistry::new(options.store),
             // One machine for each thread, so that none waits for another's.
             runtime: Runtime::new(threads),
-            large: Arc::new(Semaphore::new(LARGE_KIB as usize)),
+            large: Mutex::default(),
+            stopping: AtomicBool::new(false),
             tally: Tally::default(),
         };
         Ok(Runner { shared: Arc::new(shared), pool, threads })
@@ -138,6 +146,11 @@ impl Runner {
     pub fn service(&self) -> ClassService {
         let (shared, pool) = (self.shared.clone(), self.pool.clone());
         ClassService { shared, pool, calls_max: (self.threads / 2).max(1) }
+    }
+
+    /// Lets no further call begin. Those that wait are refused; those that run end by themselves, within their bounds.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
     }
 
     /// Returns the number of threads.
@@ -182,51 +195,92 @@ pub struct ClassConnection {
     calls: Arc<Semaphore>,
 }
 
-/// A reply, and the memory that it was given.
-pub struct Finished {
-    result: Result<Called, CallError>,
-    _memory: Option<OwnedSemaphorePermit>,
+/// The end of a call.
+pub enum Finished {
+    /// It took effect, or failed.
+    Ended(Result<Called, CallError>),
+    /// It did nothing, because its output is longer than what was reserved. The next one of the method will have more.
+    Again,
+}
+
+/// A call that waits for a thread, until one has taken it or its caller is gone.
+type Slot = Arc<Mutex<Option<Received>>>;
+
+/// The reply to a call. Dropped when its caller is gone.
+pub struct Pending {
+    slot: Slot,
+    finished: RemoteHandle<Finished>,
+}
+
+impl Future for Pending {
+    type Output = Finished;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
+        self.finished.poll_unpin(context)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        // The threads may be busy for long, and come by the call only then.
+        drop(self.slot.lock().take());
+    }
 }
 
 impl Shared {
-    async fn call(&self, received: &Received) -> Finished {
-        let without = |result| Finished { result, _memory: None };
+    /// Returns the output for which memory is to be reserved.
+    fn output_bytes(&self, received: &Received) -> u64 {
+        let large = self.large.lock();
+        let known = (!large.is_empty()).then(|| (received.class.clone(), received.method.clone()));
+        known.and_then(|known| large.get(&known).copied()).unwrap_or(OUTPUT_BYTES)
+    }
+
+    async fn call(&self, received: &Received, reserved: u64) -> Finished {
         let catalogue = match self.registry.catalogue().await {
             Ok(catalogue) => catalogue,
-            Err(error) => return without(Err(error.into())),
+            Err(error) => return Finished::Ended(Err(error.into())),
         };
         // Callers may tighten a class's bounds, not widen them: the server is not theirs alone.
         let own = catalogue.classes.get(&received.class).map_or_else(Bounds::default, |class| class.bounds);
         let bounds = received.bounds.map_or(own, |wanted| wanted.within(own));
-        let small = Bounds { output_bytes: bounds.output_bytes.min(OUTPUT_BYTES), ..bounds };
         let mut request = received.request();
-        request.bounds = Some(small);
+        request.bounds = Some(Bounds { output_bytes: bounds.output_bytes.min(reserved), ..bounds });
         match self.runtime.call(&*self.objects, &catalogue, &request).await {
-            // Nothing was changed, so it can be called again, with memory for all that it may put out.
-            Err(CallError::Exceeded { bound: Bound::Output, .. }) if small != bounds => {}
-            result => return without(result),
+            Err(CallError::Exceeded { bound: Bound::Output, .. }) if reserved < bounds.output_bytes => {
+                let mut large = self.large.lock();
+                if large.len() >= LARGE_MAX {
+                    large.clear();
+                }
+                large.insert((received.class.clone(), received.method.clone()), own.output_bytes);
+                Finished::Again
+            }
+            result => Finished::Ended(result),
         }
-        let kib = u32::try_from(bounds.output_bytes.div_ceil(1024)).unwrap_or(LARGE_KIB).min(LARGE_KIB);
-        let memory = self.large.clone().acquire_many_owned(kib).await.ok();
-        request.bounds = Some(bounds);
-        Finished { result: self.runtime.call(&*self.objects, &catalogue, &request).await, _memory: memory }
     }
 }
 
-async fn run(shared: Arc<Shared>, calls: Arc<Semaphore>, received: Received) -> Finished {
-    // The semaphore is never closed. The permit is given back before the reply is written.
+async fn run(shared: Arc<Shared>, calls: Arc<Semaphore>, slot: Slot, reserved: u64) -> Finished {
+    // The semaphore is never closed.
     let _turn = calls.acquire_owned().await;
-    let finished = AssertUnwindSafe(shared.call(&received)).catch_unwind().await.unwrap_or_else(|_| {
+    let received = slot.lock().take();
+    let Some(received) = received.filter(|_| !shared.stopping.load(Ordering::Acquire)) else {
+        let text = "the server is shutting down; the call has not begun";
+        return Finished::Ended(Err(StoreError::new(ErrorKind::Closed, text).into()));
+    };
+    let called = AssertUnwindSafe(shared.call(&received, reserved)).catch_unwind().await;
+    let finished = called.unwrap_or_else(|_| {
         let text = "the call ended in a panic: a bug";
-        Finished { result: Err(StoreError::new(ErrorKind::Unknown, text).into()), _memory: None }
+        Finished::Ended(Err(StoreError::new(ErrorKind::Unknown, text).into()))
     });
-    shared.tally.count(&finished.result);
+    if let Finished::Ended(result) = &finished {
+        shared.tally.count(result);
+    }
     finished
 }
 
 impl Service for ClassService {
     type Connection = ClassConnection;
-    type Pending = RemoteHandle<Finished>;
+    type Pending = Pending;
 
     fn number(&self) -> u8 {
         wire::CLASS
@@ -251,12 +305,16 @@ impl Service for ClassService {
                 let text = format!("object \"{}\" is kept by another member of the store", received.object);
                 return Err(StoreError::new(ErrorKind::Invalid, text));
             }
-            if !request.reserve(REPLY_BYTES)? {
+            let reserved = self.shared.output_bytes(&received);
+            if !request.reserve(REPLY_BYTES + reserved as usize)? {
                 return Ok(None);
             }
-            let work = run(self.shared.clone(), connection.calls.clone(), received);
+            let slot = Arc::new(Mutex::new(Some(received)));
+            let work = run(self.shared.clone(), connection.calls.clone(), slot.clone(), reserved);
             let spawned = self.pool.spawn_with_handle(work);
-            spawned.map(Some).map_err(|_| StoreError::new(ErrorKind::Closed, "the server is shutting down"))
+            spawned
+                .map(|finished| Some(Pending { slot, finished }))
+                .map_err(|_| StoreError::new(ErrorKind::Closed, "the server is shutting down"))
         });
         match taken {
             Ok(Some(pending)) => Handled::Later(pending),
@@ -269,7 +327,11 @@ impl Service for ClassService {
     }
 
     fn finish(&self, _connection: &mut ClassConnection, id: u64, finished: Finished, outbox: &mut Outbox) {
-        if let Err(error) = wire::put_reply(outbox, id, finished.result) {
+        let put = match finished {
+            Finished::Ended(result) => wire::put_reply(outbox, id, result),
+            Finished::Again => wire::put_again(outbox, id),
+        };
+        if let Err(error) = put {
             control::put_error(outbox, id, &error);
         }
     }

@@ -44,10 +44,23 @@ struct CalledHead {
 /// The head of the reply to a call that took no effect.
 #[derive(Serialize, Deserialize)]
 enum FailedHead {
-    Failed { errno: i32, message: String, log: Vec<String> },
-    Exceeded { bound: u8, bounds: Bounds },
-    Fenced { fence: u64 },
-    Contended { attempts: u32 },
+    Failed {
+        errno: i32,
+        message: String,
+        log: Vec<String>,
+    },
+    Exceeded {
+        bound: u8,
+        bounds: Bounds,
+    },
+    Fenced {
+        fence: u64,
+    },
+    Contended {
+        attempts: u32,
+    },
+    /// Its output is longer than what was reserved for it. The client calls again, and then more is.
+    Again,
 }
 
 const BOUNDS: [Bound; 5] = [Bound::Instructions, Bound::Memory, Bound::Output, Bound::Wall, Bound::Reads];
@@ -83,6 +96,8 @@ pub enum Reply {
     Called(Called),
     /// It took none.
     Failed(CallError),
+    /// It took none, and is to be made again: there will be more room for its output.
+    Again,
 }
 
 fn put(outbox: &mut Outbox, kind: Kind, id: u64, head: &[u8], rest: &Bytes) -> Result<(), StoreError> {
@@ -161,6 +176,11 @@ pub fn put_reply(outbox: &mut Outbox, id: u64, reply: Result<Called, CallError>)
     put(outbox, FAILED, id, &encode(&head), &output)
 }
 
+/// Writes the reply to a call that is to be made again.
+pub fn put_again(outbox: &mut Outbox, id: u64) -> Result<(), StoreError> {
+    put(outbox, FAILED, id, &encode(&FailedHead::Again), &Bytes::new())
+}
+
 /// Reads the reply to a call; of any other kind than [`CALLED`] and [`FAILED`] it is none.
 ///
 /// # Errors
@@ -203,6 +223,7 @@ pub fn get_reply(kind: Kind, body: &Bytes, request: &Request<'_>) -> Result<Repl
                 FailedHead::Contended { attempts } => {
                     CallError::Contended { object, class, method, attempts }
                 }
+                FailedHead::Again => return Ok(Reply::Again),
             }))
         }
         _ => Err(WireError::Malformed("a message that is no reply to a call of a method")),
@@ -227,15 +248,10 @@ pub fn fuzz(bytes: &[u8]) {
     let request = Request::new(&object, "class", "method");
     for kind in [CALLED, FAILED] {
         let Ok(reply) = get_reply(kind, &body, &request) else { continue };
-        let frame = again(&|outbox| {
-            put_reply(
-                outbox,
-                1,
-                match reply.clone() {
-                    Reply::Called(called) => Ok(called),
-                    Reply::Failed(failed) => Err(failed),
-                },
-            )
+        let frame = again(&|outbox| match reply.clone() {
+            Reply::Called(called) => put_reply(outbox, 1, Ok(called)),
+            Reply::Failed(failed) => put_reply(outbox, 1, Err(failed)),
+            Reply::Again => put_again(outbox, 1),
         });
         assert_eq!(get_reply(kind, &frame.body, &request), Ok(reply));
     }

@@ -50,6 +50,11 @@ impl Blocks {
         }
     }
 
+    /// Returns the bytes that were taken for small blocks.
+    pub fn small_bytes(&self) -> usize {
+        self.chunks.borrow().len() * CHUNK_BYTES
+    }
+
     /// Returns a block of `bytes`, at least 1, or null if there is no memory.
     pub fn take(&self, bytes: usize) -> *mut u8 {
         if bytes > SMALL_BYTES_MAX {

@@ -92,6 +92,11 @@ impl Host {
         self.used.get()
     }
 
+    /// Returns the bytes that were taken for small blocks, used or not.
+    pub(super) fn small_bytes(&self) -> usize {
+        self.blocks.small_bytes()
+    }
+
     /// Begins a call: sets its bounds, and arms the hook.
     pub(super) fn begin(&self, call: Call, bounds: &Bounds) {
         *self.call.borrow_mut() = Some(call);

@@ -127,6 +127,23 @@ impl SortKey {
     }
 }
 
+/// Appends bytes to a text that is being made, if there is memory for it.
+fn append(stack: &Stack<'_>, out: &mut Vec<u8>, bytes: &[u8]) -> Result<(), Raise> {
+    stack.grow(out.len() + bytes.len(), bytes.len())?;
+    out.extend_from_slice(bytes);
+    Ok(())
+}
+
+/// Counts the memory for a copy of a value that is to be sorted; `held` is that of those before it.
+fn hold(stack: &Stack<'_>, held: &mut usize, index: c_int) -> Result<(), Raise> {
+    let bytes = match stack.kind(index) {
+        Kind::String => stack.to_bytes(index).map_or(0, <[u8]>::len),
+        _ => 0,
+    };
+    *held += bytes + size_of::<SortKey>();
+    stack.grow(*held, bytes)
+}
+
 /// Returns a value as a key with a place in an order.
 fn sort_key(stack: &Stack<'_>, index: c_int) -> Option<SortKey> {
     match stack.kind(index) {
@@ -152,12 +169,13 @@ fn sorted_keys(stack: &Stack<'_>) -> Result<c_int, Raise> {
     if stack.kind(1) != Kind::Table {
         return Err(stack.bad_argument(1, "table"));
     }
-    let mut keys = Vec::new();
+    let (mut keys, mut held) = (Vec::new(), 0);
     stack.push_nil();
     while stack.next(1) {
         stack.charge(1)?;
         stack.pop(1);
         let top = stack.top();
+        hold(stack, &mut held, top)?;
         let Some(key) = sort_key(stack, top) else {
             let kind = stack.kind(top).name();
             return Err(Raise::Message(format!(
@@ -180,9 +198,10 @@ fn sorted_keys(stack: &Stack<'_>) -> Result<c_int, Raise> {
 fn sort(stack: &Stack<'_>) -> Result<c_int, Raise> {
     let count = stack.natural(2)?;
     stack.charge(count)?;
-    let mut keys = Vec::new();
+    let (mut keys, mut held) = (Vec::new(), 0);
     for number in 1..=count {
         stack.push_element(1, number as i64);
+        hold(stack, &mut held, stack.top())?;
         let key = sort_key(stack, stack.top());
         stack.pop(1);
         match key {
@@ -226,13 +245,12 @@ fn concat(stack: &Stack<'_>) -> Result<c_int, Raise> {
                 "invalid value (a {kind}) at index {number} in table for 'concat'"
             )));
         };
-        stack.reserve(out.len() / 8 + bytes.len())?;
-        out.extend_from_slice(bytes);
+        append(stack, &mut out, bytes)?;
         stack.pop(1);
         if number == end {
             break;
         }
-        out.extend_from_slice(&separator);
+        append(stack, &mut out, &separator)?;
         number += 1;
     }
     stack.push_long(&out)?;
@@ -473,36 +491,39 @@ fn gsub_text(stack: &Stack<'_>) -> Result<c_int, Raise> {
     while count < max && at <= subject.len() {
         let Some(found) = run(stack, subject, pattern, at, true, last)? else { break };
         count += 1;
-        out.extend_from_slice(&subject[at..found.start]);
-        replace(&mut out, subject, &found, replacement)?;
-        stack.reserve(replacement.len() + out.len() / 8)?;
+        append(stack, &mut out, &subject[at..found.start])?;
+        replace(stack, &mut out, subject, &found, replacement)?;
         (at, last) = (found.end, Some(found.end));
         if pattern.starts_with(b"^") {
             break;
         }
     }
-    out.extend_from_slice(&subject[at.min(subject.len())..]);
+    append(stack, &mut out, &subject[at.min(subject.len())..])?;
     stack.push_long(&out)?;
     stack.push_integer(count as i64);
     Ok(2)
 }
 
 /// Appends a replacement, with `%0` to `%9` and `%%` replaced in it.
-fn replace(out: &mut Vec<u8>, subject: &[u8], found: &Match, replacement: &[u8]) -> Result<(), Raise> {
-    let mut bytes = replacement.iter().copied();
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        match bytes.next() {
-            Some(b'%') => out.push(b'%'),
-            Some(b'0') => out.extend_from_slice(&subject[found.start..found.end]),
+fn replace(
+    stack: &Stack<'_>,
+    out: &mut Vec<u8>,
+    subject: &[u8],
+    found: &Match,
+    replacement: &[u8],
+) -> Result<(), Raise> {
+    let mut rest = replacement;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
+        append(stack, out, &rest[..at])?;
+        stack.charge(1)?;
+        match rest.get(at + 1) {
+            Some(b'%') => append(stack, out, b"%")?,
+            Some(b'0') => append(stack, out, &subject[found.start..found.end])?,
             Some(digit @ b'1'..=b'9') => {
                 let number = usize::from(digit - b'1');
                 match found.values().nth(number) {
-                    Some(Capture::Text { start, end }) => out.extend_from_slice(&subject[start..end]),
-                    Some(Capture::Position(at)) => out.extend_from_slice((at + 1).to_string().as_bytes()),
+                    Some(Capture::Text { start, end }) => append(stack, out, &subject[start..end])?,
+                    Some(Capture::Position(at)) => append(stack, out, (at + 1).to_string().as_bytes())?,
                     None => {
                         let text = format!("invalid capture index %{} in replacement string", number + 1);
                         return Err(Raise::Message(text));
@@ -511,8 +532,9 @@ fn replace(out: &mut Vec<u8>, subject: &[u8], found: &Match, replacement: &[u8])
             }
             _ => return Err(Raise::Message("invalid use of '%' in replacement string".to_owned())),
         }
+        rest = &rest[at + 2..];
     }
-    Ok(())
+    append(stack, out, rest)
 }
 
 fn buffer_new(stack: &Stack<'_>) -> Result<c_int, Raise> {

@@ -33,6 +33,8 @@ pub(crate) use self::host::Fatal;
 
 /// The growth of a machine, in bytes, after which its garbage is collected between two calls.
 const GARBAGE_BYTES: usize = 1 << 20;
+/// The memory of small blocks that a machine may keep beyond what it uses, in bytes.
+const SPARE_BYTES_MAX: usize = 8 << 20;
 /// The text of the environment.
 const PRELUDE: &str = include_str!("../prelude.lua");
 
@@ -402,6 +404,12 @@ impl Vm {
             self.collect();
         }
         (call, ended)
+    }
+
+    /// Returns whether the machine holds much more memory than it uses: another one is made faster than blocks of other sizes
+    /// are found.
+    pub fn is_bloated(&self) -> bool {
+        self.host.small_bytes() > self.floor + SPARE_BYTES_MAX
     }
 
     /// Collects all garbage.

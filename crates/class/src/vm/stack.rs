@@ -115,6 +115,15 @@ impl<'a> Stack<'a> {
         self.charge(bytes as u64 / 64)
     }
 
+    /// Makes sure that there is memory for a text or list that has grown by `more` bytes to `total`, and charges for the growth.
+    /// Room is there for it twice, since it grows by doubling, and once more as a value of Lua's.
+    pub fn grow(&self, total: usize, more: usize) -> Result<(), Raise> {
+        if !self.host.reserve(total.saturating_mul(3)) {
+            return Err(Raise::Fatal);
+        }
+        self.charge(more as u64 / 64)
+    }
+
     /// Returns the number of values on the stack.
     pub fn top(&self) -> c_int {
         // SAFETY: reads the stack.

@@ -26,11 +26,16 @@ const BACKOFF_MAX: Duration = Duration::from_millis(250);
 pub(super) async fn run(
     servers: Vec<Address>,
     mut options: LinkOptions,
-    ready: oneshot::Sender<Result<Session, StoreError>>,
+    mut ready: oneshot::Sender<Result<Session, StoreError>>,
 ) {
+    options.keeps_session = false;
     options.backoff_max = options.backoff_max.min(BACKOFF_MAX);
     let (options, host, kick) = (Arc::new(options), Arc::new(Host::new(false)), Arc::<Kick>::default());
-    let begun = begin(&servers, &options, &host, &kick).await;
+    let begun = tokio::select! {
+        begun = begin(&servers, &options, &host, &kick) => begun,
+        // Nobody waits for the session any more.
+        () = ready.closed() => return,
+    };
     let (session, place, first) = match begun {
         Ok(begun) => begun,
         Err(error) => {
@@ -101,20 +106,32 @@ async fn begin(
     Ok((SessionId(session), place, link))
 }
 
-/// Sends over a link and receives from it, until this is dropped.
+/// The pause before a link that cannot be watched, for want of descriptors, is looked at again.
+const UNWATCHED: Duration = Duration::from_millis(10);
+
+/// Sends over a link and receives from it, and gives a silent server up, until this is dropped.
 async fn attend(link: &Link, kick: &Kick) {
     loop {
-        let Ok(Some(watch)) = link.watch() else {
-            kick.0.notified().await;
-            continue;
+        let watch = match link.watch() {
+            Ok(Some(watch)) => watch,
+            Ok(None) => {
+                kick.0.notified().await;
+                continue;
+            }
+            Err(_) => {
+                tokio::time::sleep(UNWATCHED).await;
+                link.flush();
+                link.receive();
+                continue;
+            }
         };
         while link.flush().connection == watch.connection() {
+            let Some(look_at) = link.watch_silence() else { break };
             tokio::select! {
-                           () = kick.0.notified() => {}
-                           Ok(()) = poll_fn(|context| watch.poll_readable(context)) => {
-            link.receive();
+                () = kick.0.notified() => {}
+                () = tokio::time::sleep_until(look_at.into()) => {}
+                Ok(()) = poll_fn(|context| watch.poll_readable(context)) => drop(link.receive()),
             }
-                       }
         }
     }
 }

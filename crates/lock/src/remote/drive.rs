@@ -486,7 +486,11 @@ impl Core {
                 }
             }
             Ok(false) => {
-                line.waiting.push_back((number, message, description));
+                // A renewal does not stand in line: the lease would lapse behind a large request.
+                match message {
+                    Call::Renew => line.waiting.push_front((number, message, description)),
+                    _ => line.waiting.push_back((number, message, description)),
+                }
                 self.waiting += 1;
             }
             Err(error) => match error.kind {

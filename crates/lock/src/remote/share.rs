@@ -19,7 +19,9 @@
 //!   for longer it watches the sockets and announces itself (`asleep`); whoever encodes calls then wakes it. So a program that
 //!   stops polling delays what is its own by twice [`REST`] at most, and never a renewal.
 
+use std::collections::HashSet;
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake};
@@ -78,6 +80,8 @@ pub(super) struct Shared {
     crowded: AtomicBool,
     /// The background's runtime.
     runtime: runtime::Handle,
+    /// The runtimes that watch no sockets, because they were built without.
+    blind: Mutex<HashSet<runtime::Id>>,
 }
 
 impl Shared {
@@ -97,6 +101,7 @@ impl Shared {
             looks: AtomicU64::new(0),
             crowded: AtomicBool::new(false),
             runtime,
+            blind: Mutex::default(),
         })
     }
 
@@ -176,7 +181,7 @@ impl Shared {
             attendant.end();
         }
         // The session's own runtime is the background's.
-        if self.runtime.id() == handle.id() {
+        if self.runtime.id() == handle.id() || self.blind.lock().contains(&handle.id()) {
             return false;
         }
         let Some(shared) = core.shared.upgrade().filter(|_| line.link.connection().is_some()) else {
@@ -271,8 +276,15 @@ impl Post {
     async fn attend(self) {
         let Post { shared, server, link, leaving } = self;
         let attendant = &leaving.0;
-        // Without it, the background does all.
-        let Ok(Some(watch)) = link.watch() else { return };
+        // Without it, the background does all. A runtime that was built to watch nothing panics.
+        let watch = match catch_unwind(AssertUnwindSafe(|| link.watch())) {
+            Ok(Ok(Some(watch))) => watch,
+            Ok(_) => return,
+            Err(_) => {
+                shared.blind.lock().insert(attendant.runtime);
+                return;
+            }
+        };
         let connection = watch.connection();
         let mut blocked = false;
         poll_fn(|context| {

@@ -7,8 +7,8 @@ use super::{Output, Server};
 use crate::message::SessionId;
 use crate::table::RequestKey;
 
-/// The steps of one search: waiting requests that are looked at, and requests in their way. A search that needs more is
-/// given up. It is made for every request that begins to wait, so it has to be short.
+/// The steps of the searches that one call leads to: waiting requests that are looked at, and requests in their way. What needs
+/// more is given up. A search is made for every request that begins to wait, so it has to be short.
 const STEPS_MAX: usize = 1 << 12;
 
 /// The number of cycles that are reported for one session while its requests wait.
@@ -19,9 +19,9 @@ impl Server {
     /// request began to wait.
     ///
     /// A request waits for those who hold its byte and for those before it in line, who wait for the holders that refuse the
-    /// first of them. A session that waits for itself is reported, too.
-    pub(super) fn report_cycle(&mut self, key: RequestKey, out: &mut Vec<Output>) {
-        let Some(sessions) = self.find_cycle(key) else { return };
+    /// first of them. A session that waits for itself is reported, too. `steps` are those that were taken by the same call.
+    pub(super) fn report_cycle(&mut self, key: RequestKey, steps: &mut usize, out: &mut Vec<Output>) {
+        let Some(sessions) = self.find_cycle(key, steps) else { return };
         let Some(session) = sessions.first().and_then(|first| self.sessions.get_mut(first)) else { return };
         if session.cycles.len() < CYCLES_PER_SESSION_MAX && !session.cycles.contains(&sessions) {
             session.cycles.push(sessions.clone());
@@ -30,21 +30,20 @@ impl Server {
     }
 
     /// Returns the sessions of a cycle that begins with the wait of a request.
-    fn find_cycle(&self, key: RequestKey) -> Option<Vec<SessionId>> {
+    fn find_cycle(&self, key: RequestKey, steps: &mut usize) -> Option<Vec<SessionId>> {
         let start = self.requests.get(&key)?.session;
         // The session through which the search came to each; sessions are looked at once, with all their waits.
         let mut came_from: HashMap<SessionId, SessionId> = HashMap::new();
         let mut open = vec![start];
         // Requests of one session that wait for the same byte have the same holders in their way.
         let mut seen = HashSet::new();
-        let mut steps = 0;
         while let Some(session) = open.pop() {
             let mut holders = Vec::new();
             let others = self.sessions.get(&session).filter(|_| session != start);
             let others = others.into_iter().flat_map(|found| found.waiting.iter().copied());
             for waiting in others.chain((session == start).then_some(key)) {
-                steps += 1;
-                if steps > STEPS_MAX {
+                *steps += 1;
+                if *steps > STEPS_MAX {
                     return None;
                 }
                 let Some(request) = self.requests.get(&waiting) else { continue };
@@ -56,8 +55,8 @@ impl Server {
                 }
                 self.blocking(waiting, |holder, _| {
                     holders.push(holder);
-                    steps += 1;
-                    steps < STEPS_MAX
+                    *steps += 1;
+                    *steps < STEPS_MAX
                 });
             }
             holders.sort_unstable();
