@@ -12,18 +12,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::{Bytes, BytesMut};
 use nacre_object::limit::OFFSET_MAX;
 use nacre_object::{ErrorKind, Fork, ObjectId, StoreError};
 
-use crate::codec::crc32c;
 use crate::engine::{Engine, owned};
 use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
-use crate::fetch::{Part, Pins, gather};
-use crate::footprint::{EXTENT_BYTES_MAX, Footprint};
-use crate::log::{Position, Purpose, Refused, Room};
-use crate::record::{self, Body, Effect, Found, HEAD_BYTES_MIN, Moved, Record};
-use crate::scan::{Item, Scan};
+use crate::footprint::EXTENT_BYTES_MAX;
+use crate::heads::Heads;
+use crate::log::{Purpose, Room};
+use crate::record::{Body, Effect, HEAD_BYTES_MIN, Record};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 use crate::snapshot::KEPT;
 use crate::space::Wanted;
@@ -40,8 +37,11 @@ const GAP_BYTES_MAX: u64 = 128;
 /// The effort that cleaning is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// Keeps garbage within bounds: cleaning must give back more than a tenth.
+    /// Keeps garbage within bounds: cleaning must give back more than a tenth. What snapshots pin is left until the next
+    /// one is worth taking.
     Bound,
+    /// Gives back what can be given back at the same price, now.
+    Compact,
     /// Makes room for a transaction that writes.
     Room,
     /// Makes room for a transaction that shrinks: any gain is enough.
@@ -52,33 +52,52 @@ impl Effort {
     /// Returns the share of a segment that must be gained.
     pub fn gain_min(self) -> f64 {
         match self {
-            Self::Bound => 0.1,
+            Self::Bound | Self::Compact => 0.1,
             Self::Room => 1.0 / 32.0,
             Self::Utmost => 1.0 / 1024.0,
         }
     }
 }
 
+/// The bytes of a segment that are cleaned at a time: nobody waits for much more.
+const SLICE_BYTES: u64 = 512 << 10;
+/// The maximum estimate of the bytes of log that moving takes for each live byte, before anything was moved.
+const MOVE_COST_MAX: f64 = 4.0;
+
 /// The maximum number of passes over one segment in which forks are replaced meanwhile.
 const PASSES_MAX: usize = 4;
 /// The maximum number of entries of an object that are searched under its lock at a time.
 const SEARCHED_MAX: usize = 10_000;
 
-/// The state that maintenance keeps between its turns.
-pub struct CleanerState {
-    /// The numbers of the snapshots that are kept, the oldest first, each with the position at which replay begins.
-    pub snapshots: Vec<(u64, Position)>,
-    /// The number of snapshots that there must be before any of the log is given up.
-    pub snapshots_needed: usize,
-    /// The current length of snapshots' files in bytes, while they are being made longer; they must not become shorter
-    /// again.
-    pub snapshot_bytes_min: u64,
+/// The state of the cleaner between two slices of its work.
+#[derive(Default)]
+pub struct Cleaning {
+    /// The segment that is being cleaned.
+    under_way: Option<UnderWay>,
+    /// Segments whose pieces change their names as fast as they are looked for.
+    put_off: Vec<u32>,
 }
 
-impl Default for CleanerState {
-    fn default() -> Self {
-        Self { snapshots: Vec::new(), snapshots_needed: KEPT, snapshot_bytes_min: 0 }
-    }
+/// A segment that is being cleaned.
+struct UnderWay {
+    segment: Arc<Segment>,
+    /// The offset of the next record to look at.
+    at: u64,
+    /// Objects whose forks may hold pieces of this segment that were written under other forks' names.
+    replaced: HashSet<ObjectId>,
+    /// The number of replacements of forks when the walk through the segment began.
+    replacements: u64,
+    passes: usize,
+}
+
+/// The result of a slice of cleaning.
+pub(crate) enum Cleaned {
+    /// This many bytes are regained, or will be when the segment is free.
+    Gained(u64),
+    /// What is most worth cleaning is needed until a snapshot was taken.
+    NeedsSnapshot,
+    /// There is nothing left to gain.
+    Nothing,
 }
 
 /// The properties of a segment that decide whether it is cleaned.
@@ -118,14 +137,14 @@ pub fn choose(candidates: impl IntoIterator<Item = Candidate>, gain_min: f64) ->
 /// A piece of a chunk that is being cleaned away: from the first byte that the index refers to up to the last, or up to
 /// a stretch of garbage too long to be moved with them.
 #[derive(Clone)]
-struct Live {
-    object: ObjectId,
-    fork: Fork,
-    start: u64,
-    len: u32,
-    version: u64,
-    chunk: Chunk,
-    skip: u32,
+pub(crate) struct Live {
+    pub(crate) object: ObjectId,
+    pub(crate) fork: Fork,
+    pub(crate) start: u64,
+    pub(crate) len: u32,
+    pub(crate) version: u64,
+    pub(crate) chunk: Chunk,
+    pub(crate) skip: u32,
 }
 
 impl Live {
@@ -185,6 +204,22 @@ impl Pieces {
     }
 }
 
+/// Pieces that are moved by one record.
+#[derive(Default)]
+struct Batch {
+    pieces: Vec<Live>,
+    /// The bytes of log that moving them takes, without the record around them.
+    bytes: u64,
+}
+
+/// The choice of what to clean.
+enum Choice {
+    Clean(Arc<Segment>),
+    /// The best choice is a segment that a snapshot has to unpin.
+    Pinned,
+    Nothing,
+}
+
 impl Engine {
     /// Returns whether the wanted room would take the store over its space bound: half as much again as is live, a
     /// segment and what is kept in reserve. (The promise is 1.6 times and three segments; cleaning begins before.)
@@ -195,38 +230,103 @@ impl Engine {
         // A spare file beyond the reserve is taken before another one is made.
         let spare_bytes = self.space.spare_bytes().max(reserve_bytes + capacity);
         let taken = self.table.capacity_bytes() + spare_bytes;
-        let live = self.table.live_bytes();
-        taken > live + live / 2 + segment_bytes + reserve_bytes
+        // What is live takes more room in the log than its bytes: each piece has a description, twice. Where pieces are
+        // small, that is most of it, and no cleaning makes it less.
+        let described_bytes = self.space.index.footprint().extents.max(0) as u64 * 2 * PIECE_HEAD_BYTES;
+        let live = self.table.live_bytes() + described_bytes;
+        taken > live + live / 2 + segment_bytes + reserve_bytes + self.pinned_bytes_allowed()
     }
 
-    /// Does one step towards less space: frees a segment, cleans one, or takes a snapshot so that one can be freed.
-    /// Only segments below `newest` are considered. Returns false if there is nothing left to gain.
+    /// Returns the bytes of log that may wait for snapshots to move on, beside what is live: where the index is large,
+    /// snapshots are far apart (see [`Engine::snapshot_spacing_bytes`]).
+    fn pinned_bytes_allowed(&self) -> u64 {
+        if !self.persistent {
+            return 0;
+        }
+        let segment_bytes = u64::from(self.options.segment_bytes);
+        // An index that is small is written down as soon as that frees anything.
+        let spacing_bytes = self.snapshot_spacing_bytes();
+        if spacing_bytes < segment_bytes { 0 } else { KEPT as u64 * spacing_bytes }
+    }
+
+    /// Does a slice of the work towards less space: frees a segment, or moves some of what is live in one. Only segments
+    /// below `newest` are begun, and those that a snapshot has to unpin only if `pinned_too` is set.
     pub(crate) fn clean_once(
         self: &Arc<Self>,
-        work: &mut CleanerState,
+        cleaning: &mut Cleaning,
         newest: u32,
         effort: Effort,
-    ) -> Result<bool, StoreError> {
+        pinned_too: bool,
+    ) -> Result<Cleaned, StoreError> {
+        // As long as there is space the cleaner takes what it needs; when there is none, what is kept for it.
+        let _ = self.fill_reserve();
+        if cleaning.under_way.is_none() {
+            let segment = match self.choose_segment(cleaning, newest, effort, pinned_too) {
+                Choice::Clean(segment) => segment,
+                Choice::Pinned => return Ok(Cleaned::NeedsSnapshot),
+                Choice::Nothing => {
+                    cleaning.put_off.clear();
+                    return Ok(Cleaned::Nothing);
+                }
+            };
+            let replacements = self.replacements.load(Ordering::SeqCst);
+            let (at, replaced) = (SEGMENT_HEAD_BYTES, HashSet::new());
+            cleaning.under_way = Some(UnderWay { segment, at, replaced, replacements, passes: 1 });
+        }
+        // Where this fails another segment may be cleaned all the same.
+        let Some(mut under_way) = cleaning.under_way.take() else { return Ok(Cleaned::Nothing) };
+        let moved_before = self.maintenance.counters.move_record_bytes.load(Ordering::Relaxed);
+        let begun_at = under_way.at;
+        let is_done = under_way.segment.live_bytes() == 0 || self.clean_slice(&mut under_way)?;
+        if !is_done {
+            let moved = self.maintenance.counters.move_record_bytes.load(Ordering::Relaxed) - moved_before;
+            let gained = (under_way.at - begun_at).saturating_sub(moved);
+            cleaning.under_way = Some(under_way);
+            return Ok(Cleaned::Gained(gained));
+        }
+        // A fork that took another's place while its pieces were looked for, or were on their way, is found under its new
+        // name by the next pass.
+        let replacements = self.replacements.load(Ordering::SeqCst);
+        let renamed = replacements != under_way.replacements;
+        if under_way.segment.live_bytes() > 0 && renamed && under_way.passes < PASSES_MAX {
+            under_way = UnderWay {
+                at: SEGMENT_HEAD_BYTES,
+                replaced: HashSet::new(),
+                replacements,
+                passes: under_way.passes + 1,
+                ..under_way
+            };
+            cleaning.under_way = Some(under_way);
+            return Ok(Cleaned::Gained(0));
+        }
+        let (id, rest) =
+            (under_way.segment.id, under_way.segment.capacity - begun_at.min(under_way.segment.capacity));
+        drop(under_way.replaced);
+        if !self.free(under_way.segment, renamed)? {
+            cleaning.put_off.push(id);
+            return Ok(Cleaned::Gained(0));
+        }
+        let moved = self.maintenance.counters.move_record_bytes.load(Ordering::Relaxed) - moved_before;
+        Ok(Cleaned::Gained(rest.saturating_sub(moved)))
+    }
+
+    /// Chooses the segment that is most worth cleaning.
+    fn choose_segment(&self, cleaning: &Cleaning, newest: u32, effort: Effort, pinned_too: bool) -> Choice {
         // The segment that the log would be replayed from, were a snapshot taken now, can be freed by no snapshot.
         let (position, now) = self.log.position();
         let newest = newest.min(position.segment);
-        // As long as there is space the cleaner takes what it needs; when there is none, what is kept for it.
-        let _ = self.fill_reserve();
-        let mut pinned_too = true;
-        // Segments whose pieces change their names as fast as they are looked for.
-        let mut put_off: Vec<u32> = Vec::new();
+        let pinned_too = pinned_too
+            && (effort != Effort::Bound || self.log.since_snapshot_bytes() >= self.snapshot_spacing_bytes());
         loop {
             let room_bytes = self.room_for_moves();
-            let counters = &self.maintenance.counters;
-            let moved = counters.moved_bytes.load(Ordering::Relaxed).max(1) as f64;
-            let move_cost = (counters.move_record_bytes.load(Ordering::Relaxed) as f64 / moved).max(1.0);
+            let move_cost = self.move_cost();
             let candidates = self.table.all().into_iter().filter(|segment| {
                 segment.id < newest
                     && segment.sealed.load(Ordering::Acquire)
                     // What is damaged cannot be moved, but it can be freed when nothing refers to it any more.
                     && (!segment.damaged.load(Ordering::Relaxed) || segment.live_bytes() == 0)
-                    && (pinned_too || !work.pins(segment.id))
-                    && !put_off.contains(&segment.id)
+                    && (pinned_too || !self.maintenance.pins(segment.id))
+                    && !cleaning.put_off.contains(&segment.id)
             });
             let candidates = candidates.map(|segment| {
                 let live_bytes = segment.live_bytes();
@@ -240,9 +340,11 @@ impl Engine {
                 }
             });
             let movable = candidates.filter(|candidate| candidate.move_bytes <= room_bytes);
-            let Some(choice) = choose(movable, effort.gain_min()) else { return Ok(false) };
-            let Some(segment) = self.table.get(choice.id) else { return Ok(false) };
-            if choice.live_bytes > 0 && segment.move_bytes().is_none() {
+            let Some(choice) = choose(movable, effort.gain_min()) else { return Choice::Nothing };
+            let Some(segment) = self.table.get(choice.id) else { return Choice::Nothing };
+            // Where there is room for twice as much, a guess will do: nobody waits for a walk through all of it then.
+            let is_roomy = effort == Effort::Bound && choice.move_bytes <= room_bytes / 2;
+            if choice.live_bytes > 0 && segment.move_bytes().is_none() && !is_roomy {
                 // What was a guess so far is measured; then it may be another one's turn.
                 if let Err(error) = self.measure(&segment) {
                     segment.damaged.store(true, Ordering::Relaxed);
@@ -250,23 +352,21 @@ impl Engine {
                 }
                 continue;
             }
-            if work.pins(segment.id) {
-                // As many snapshots as are kept unpin it.
-                match self.snapshot(work) {
-                    Ok(()) => return Ok(true),
-                    Err(error) if error.kind == ErrorKind::OutOfSpace => {
-                        tracing::warn!("{error}");
-                        pinned_too = false;
-                        continue;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            if self.clean(segment)? {
-                return Ok(true);
-            }
-            put_off.push(choice.id);
+            // As many snapshots as are kept unpin it.
+            let is_pinned = self.maintenance.pins(segment.id);
+            return if is_pinned { Choice::Pinned } else { Choice::Clean(segment) };
         }
+    }
+
+    /// Returns the bytes of log that moving takes for each live byte, by what the pieces of the index take on average.
+    fn move_cost(&self) -> f64 {
+        let live_bytes = self.table.live_bytes().max(1) as f64;
+        let described_bytes =
+            self.space.index.footprint().extents.max(0) as f64 * 2.0 * PIECE_HEAD_BYTES as f64;
+        let counters = &self.maintenance.counters;
+        let moved = counters.moved_bytes.load(Ordering::Relaxed).max(1) as f64;
+        let so_far = counters.move_record_bytes.load(Ordering::Relaxed) as f64 / moved;
+        ((live_bytes + described_bytes) / live_bytes).min(MOVE_COST_MAX).max(so_far)
     }
 
     /// Returns the bytes of moves that find room without new space, whatever stays unused at the ends of segments.
@@ -276,39 +376,35 @@ impl Engine {
         tail_bytes.saturating_sub(waste_bytes) + next_bytes / 4 * 3
     }
 
-    /// Cleans every segment that has garbage worth the work. Other waiters find room between its steps.
+    /// Cleans every segment that has garbage worth the work. Other waiters find room between its slices.
     pub(crate) fn compact(self: &Arc<Self>) -> Result<(), StoreError> {
-        // Each turn frees a segment or moves the snapshots on; segments made meanwhile are left for another time.
+        // Each turn moves something, or the snapshots on; segments made meanwhile are left for another time.
         let newest = self.space.pool.lock().next_segment;
         loop {
-            let mut work = self.maintenance.work.lock();
-            let cleaned = self.clean_once(&mut work, newest, Effort::Bound)?;
-            if !cleaned && self.persistent && self.log.since_snapshot_bytes() > 0 {
+            let mut cleaning = self.maintenance.cleaning.lock();
+            let cleaned = self.clean_once(&mut cleaning, newest, Effort::Compact, true)?;
+            unlock_fair(cleaning);
+            let needs_snapshot = match cleaned {
+                Cleaned::Gained(_) => false,
+                Cleaned::NeedsSnapshot => true,
+                Cleaned::Nothing => self.persistent && self.log.since_snapshot_bytes() > 0,
+            };
+            if needs_snapshot {
+                let mut work = self.maintenance.work.lock();
                 self.snapshot(&mut work)?;
+                unlock_fair(work);
             }
-            unlock_fair(work);
-            // What the thread left alone for this step it finds to do now.
+            // What the threads left alone for this slice they find to do now.
             self.maintenance.nudge();
-            if !cleaned {
+            if matches!(cleaned, Cleaned::Nothing) {
                 return Ok(());
             }
         }
     }
 
-    /// Moves what is live out of a segment and frees it. Returns false if what is left changes its names as fast as it
-    /// is looked for, and has to be cleaned another time.
-    pub(crate) fn clean(self: &Arc<Self>, segment: Arc<Segment>) -> Result<bool, StoreError> {
-        // A fork that takes another's place while its pieces are looked for, or are on their way, is found under its new
-        // name by the next pass.
-        let mut renamed = true;
-        for _ in 0..PASSES_MAX {
-            let replacements = self.replacements.load(Ordering::SeqCst);
-            if segment.live_bytes() == 0 || !renamed {
-                break;
-            }
-            self.evacuate(&segment)?;
-            renamed = self.replacements.load(Ordering::SeqCst) != replacements;
-        }
+    /// Frees a segment that was cleaned. Returns false if what is left changes its names as fast as it is looked for
+    /// (`renamed`), and has to be cleaned another time.
+    fn free(self: &Arc<Self>, segment: Arc<Segment>, renamed: bool) -> Result<bool, StoreError> {
         // What took the last reference away may be on its way to the disk only; were it lost, the index would refer
         // to the segment again. So it is asked first whether there is none: a reference that goes away while this waits may
         // not be covered by the sync.
@@ -335,10 +431,18 @@ impl Engine {
     fn measure(&self, segment: &Arc<Segment>) -> Result<(), StoreError> {
         let live_bytes = segment.live_bytes();
         let mut bytes = 0;
-        self.visit_live(segment, |pieces| {
+        let mut replaced = HashSet::new();
+        let mut count = |pieces: Vec<Live>| {
             bytes += pieces.iter().map(Live::move_bytes).sum::<u64>();
             Ok(())
-        })?;
+        };
+        for item in Heads::new(segment) {
+            let (at, record) = item.map_err(|error| self.unreadable(segment, &error))?;
+            self.visit_live(segment, at, &record, &mut replaced, &mut count)?;
+        }
+        for object in replaced {
+            self.visit_replaced(segment.id, &object, &mut count)?;
+        }
         let records = bytes / self.move_bytes_max() + 1;
         segment.set_move_bytes(live_bytes, bytes + records * 2 * HEAD_BYTES_MIN as u64);
         Ok(())
@@ -349,85 +453,103 @@ impl Engine {
         MOVE_BYTES_MAX.min(u64::from(self.options.segment_bytes) / 8)
     }
 
-    fn evacuate(self: &Arc<Self>, segment: &Arc<Segment>) -> Result<(), StoreError> {
-        let mut batch: Vec<Live> = Vec::new();
-        let mut batch_bytes = 0;
-        self.visit_live(segment, |pieces| {
-            for live in pieces {
-                // A record that does not fit behind the last one leaves what is there unused. Where little is gained, that
-                // could be more than the gain; so one that fits is closed before it would not.
-                let tail_bytes = self.log.room().tail_bytes;
-                let fits = |bytes: u64| bytes + 2 * HEAD_BYTES_MIN as u64 <= tail_bytes;
-                if fits(batch_bytes) && !fits(batch_bytes + live.move_bytes()) && !batch.is_empty() {
-                    batch_bytes = 0;
-                    self.relocate(segment, std::mem::take(&mut batch))?;
-                }
-                batch_bytes += live.move_bytes();
-                batch.push(live);
-                if batch_bytes >= self.move_bytes_max() {
-                    batch_bytes = 0;
-                    self.relocate(segment, std::mem::take(&mut batch))?;
-                }
+    /// Moves what is live in the next records of a segment; returns whether these were the last.
+    fn clean_slice(self: &Arc<Self>, under_way: &mut UnderWay) -> Result<bool, StoreError> {
+        let segment = Arc::clone(&under_way.segment);
+        let mut batch = Batch::default();
+        let mut heads = Heads::from(&segment, under_way.at);
+        let end = under_way.at + SLICE_BYTES;
+        while let Some(item) = heads.next() {
+            let (at, record) = item.map_err(|error| self.unreadable(&segment, &error))?;
+            let mut take = |pieces| self.take_to_move(&segment, &mut batch, pieces);
+            self.visit_live(&segment, at, &record, &mut under_way.replaced, &mut take)?;
+            // Behind damage there is no place to go on from but the beginning.
+            if let Some(next) = heads.position()
+                && next >= end
+            {
+                under_way.at = next;
+                self.relocate(&segment, batch.pieces)?;
+                return Ok(false);
             }
-            Ok(())
-        })?;
-        self.relocate(segment, batch)
+        }
+        for object in std::mem::take(&mut under_way.replaced) {
+            let mut take = |pieces| self.take_to_move(&segment, &mut batch, pieces);
+            self.visit_replaced(segment.id, &object, &mut take)?;
+        }
+        self.relocate(&segment, batch.pieces)?;
+        Ok(true)
     }
 
-    /// Shows what the index refers to of a segment, each piece once as long as no fork is replaced meanwhile. Pieces
-    /// that fill much of a segment are cut, so that a record of moves fits into any.
+    /// Gathers live pieces, and moves them where that makes a whole record. Pieces that fill much of a segment are cut,
+    /// so that a record of moves fits into any.
+    fn take_to_move(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        batch: &mut Batch,
+        pieces: Vec<Live>,
+    ) -> Result<(), StoreError> {
+        for live in self.cut_live(pieces) {
+            // A record that does not fit behind the last one leaves what is there unused. Where little is gained, that
+            // could be more than the gain; so one that fits is closed before it would not.
+            let tail_bytes = self.log.room().tail_bytes;
+            let fits = |bytes: u64| bytes + 2 * HEAD_BYTES_MIN as u64 <= tail_bytes;
+            if fits(batch.bytes) && !fits(batch.bytes + live.move_bytes()) && !batch.pieces.is_empty() {
+                self.relocate(segment, std::mem::take(batch).pieces)?;
+            }
+            batch.bytes += live.move_bytes();
+            batch.pieces.push(live);
+            if batch.bytes >= self.move_bytes_max() {
+                self.relocate(segment, std::mem::take(batch).pieces)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts pieces that are longer than chunks are now: only what was written when segments were larger is.
+    fn cut_live(&self, pieces: Vec<Live>) -> Vec<Live> {
+        let piece_bytes_max = self.chunk_bytes() as u32;
+        let more: u32 = pieces.iter().map(|live| live.len.div_ceil(piece_bytes_max) - 1).sum();
+        let growth_bytes = u64::from(more) * EXTENT_BYTES_MAX as u64;
+        if more == 0
+            || !self.index_has_room(&Wanted { record_bytes: 0, growth_bytes, purpose: Purpose::Clean })
+        {
+            return pieces;
+        }
+        pieces.into_iter().flat_map(|live| live.cut(piece_bytes_max)).collect()
+    }
+
+    /// Shows what the index refers to of a record of a segment, each piece once as long as no fork is replaced meanwhile.
     ///
     /// The heads of the segment's records name objects and forks as they were called when they were written. A fork
-    /// that replaced another may hold what was written under any name, so those are searched as a whole instead.
+    /// that replaced another may hold what was written under any name, so those are searched as a whole instead: their
+    /// objects are added to `replaced`.
     fn visit_live(
         &self,
         segment: &Segment,
-        mut visit: impl FnMut(Vec<Live>) -> Result<(), StoreError>,
+        at: u64,
+        record: &Record,
+        replaced: &mut HashSet<ObjectId>,
+        visit: &mut impl FnMut(Vec<Live>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        // Objects whose forks may hold pieces of this segment that were written under other forks' names.
-        let mut replaced: HashSet<ObjectId> = HashSet::new();
-        let piece_bytes_max = self.chunk_bytes() as u32;
-        let mut visit = |pieces: Vec<Live>| {
-            let more: u32 = pieces.iter().map(|live| live.len.div_ceil(piece_bytes_max) - 1).sum();
-            let growth_bytes = u64::from(more) * EXTENT_BYTES_MAX as u64;
-            // Only what was written when segments were larger is longer than a piece.
-            match self.index_has_room(&Wanted { record_bytes: 0, growth_bytes, purpose: Purpose::Clean }) {
-                true => visit(pieces.into_iter().flat_map(|live| live.cut(piece_bytes_max)).collect()),
-                false => visit(pieces),
-            }
-        };
-        self.visit_chunks(segment, |object, fork, start, len, chunk_offset| {
-            visit(self.collect_live(segment.id, chunk_offset, (object, fork, start, len), &mut replaced))
-        })?;
-        replaced.into_iter().try_for_each(|object| self.visit_replaced(segment.id, &object, &mut visit))
-    }
-
-    /// Shows the chunks of a segment: object, fork, offset in the fork, length, and offset in the segment.
-    fn visit_chunks(
-        &self,
-        segment: &Segment,
-        mut visit: impl FnMut(&ObjectId, &Fork, u64, u32, u32) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        for item in Heads::new(segment) {
-            let (at, record) = item.map_err(|error| self.unreadable(segment, &error))?;
-            let mut chunk_offset = at as u32 + record.head_bytes;
-            match &record.body {
-                Body::Transaction { object, effects, .. } => {
-                    for effect in effects {
-                        if let Effect::Chunk { fork, offset, len, .. } = effect {
-                            visit(object, fork, *offset, *len, chunk_offset)?;
-                            chunk_offset += len;
-                        }
+        let mut chunk_offset = at as u32 + record.head_bytes;
+        match &record.body {
+            Body::Transaction { object, effects, .. } => {
+                for effect in effects {
+                    if let Effect::Chunk { fork, offset, len, .. } = effect {
+                        let chunk = (object, fork, *offset, *len);
+                        visit(self.collect_live(segment.id, chunk_offset, chunk, replaced))?;
+                        chunk_offset += len;
                     }
                 }
-                Body::Moves(moves) => {
-                    for moved in moves {
-                        visit(&moved.object, &moved.fork, moved.start, moved.len, chunk_offset)?;
-                        chunk_offset += moved.len;
-                    }
-                }
-                Body::Tokens { .. } | Body::Mark => {}
             }
+            Body::Moves(moves) => {
+                for moved in moves {
+                    let chunk = (&moved.object, &moved.fork, moved.start, moved.len);
+                    visit(self.collect_live(segment.id, chunk_offset, chunk, replaced))?;
+                    chunk_offset += moved.len;
+                }
+            }
+            Body::Tokens { .. } | Body::Mark => {}
         }
         Ok(())
     }
@@ -498,207 +620,6 @@ impl Engine {
             }
         }
         pieces.list
-    }
-
-    /// Writes live pieces to the log again, and then makes the index refer to the new place.
-    fn relocate(self: &Arc<Self>, segment: &Arc<Segment>, batch: Vec<Live>) -> Result<(), StoreError> {
-        let mut payload = Vec::with_capacity(batch.len());
-        let mut moves = Vec::with_capacity(batch.len());
-        for (Live { object, fork, start, len, version, chunk, skip: _ }, piece) in
-            read_pieces(segment, batch)?
-        {
-            let crc = if len == chunk.len { chunk.crc } else { crc32c(&piece) };
-            let source = Some((chunk.segment, chunk.offset));
-            moves.push(Moved { object, fork, start, len, version, crc, source });
-            payload.push(piece);
-        }
-        if moves.is_empty() {
-            return Ok(());
-        }
-        let payload_bytes: usize = payload.iter().map(Bytes::len).sum();
-        let mut head = record::encode_moves(&moves);
-        let record_bytes = record::record_bytes(head.len(), payload_bytes) as u64;
-        let appended = loop {
-            match self.log.append(&mut head, &payload, Purpose::Clean) {
-                Ok(appended) => break appended,
-                Err(Refused::Failed(error)) => return Err(error),
-                // Cleaning must not wait for cleaning: its own segment is made at once.
-                Err(Refused::NeedsSegment(record_bytes)) => {
-                    self.grow(&Wanted { record_bytes, growth_bytes: 0, purpose: Purpose::Clean })?;
-                }
-            }
-        };
-        if appended.rolled {
-            self.settle_reserve(&mut self.space.pool.lock());
-        }
-        self.log.wait_blocking(appended.batch)?;
-        let counters = &self.maintenance.counters;
-        counters.moved_bytes.fetch_add(payload_bytes as u64, Ordering::Relaxed);
-        counters.move_record_bytes.fetch_add(record_bytes, Ordering::Relaxed);
-        let mut offset = appended.payload_offset;
-        for moved in moves {
-            let chunk = Chunk { segment: appended.segment, offset, len: moved.len, crc: moved.crc };
-            offset += moved.len;
-            self.repoint(&moved, chunk, true);
-        }
-        Ok(())
-    }
-
-    /// Makes the index refer to a moved piece's new chunk, wherever the fork still holds the bytes that were moved.
-    ///
-    /// In an object whose forks replaced each other a version is not enough: one transaction may have written the same
-    /// range of two forks, one of which now has the other's name. There, and while the store runs (`exact`), the entry
-    /// must refer to the very chunk that the piece was moved from. A chunk stands in one fork at a time, at one offset
-    /// for ever; so a move does no harm when it comes late, nor when it is replayed on top of a snapshot that knew more
-    /// than the log up to there. Elsewhere a replayed move applies by its version: also where the log is salvaged, and
-    /// the move that brought the piece to its source is lost.
-    pub(crate) fn repoint(&self, moved: &Moved, chunk: Chunk, exact: bool) {
-        let mut shard = self.shard(&moved.object).lock();
-        let Some(node) = shard.get_mut(&moved.object) else { return };
-        let source = moved.source.filter(|_| exact || node.replaced);
-        let Some(fork) = node.forks.get_mut(&moved.fork) else { return };
-        let end = moved.start + u64::from(moved.len);
-        let before = Footprint::of_fork(&moved.fork, &fork.map);
-        let still: Vec<Entry> = fork
-            .map
-            .overlapping(moved.start, end)
-            .filter(|entry| match entry.place() {
-                Place::Data { chunk, .. } => {
-                    let source = source.is_none_or(|source| source == (chunk.segment, chunk.offset));
-                    entry.version() == moved.version && source
-                }
-                Place::Hole => false,
-            })
-            .map(|entry| entry.clip(moved.start, end))
-            .collect();
-        for old in still {
-            let skip = (old.start() - moved.start) as u32;
-            let entry = Entry::piece(old.start(), moved.version, chunk, skip, old.len() as u32);
-            // Both sides are counted at once: nobody sees the piece in two segments, or in none.
-            let mut changes = vec![(chunk.segment, old.len() as i64)];
-            fork.map.replace(old.start(), old.end(), &[entry], |segment, bytes| {
-                changes.push((segment, -(bytes as i64)));
-            });
-            self.table.add_all_live(&changes);
-        }
-        self.space.index.add(Footprint::of_fork(&moved.fork, &fork.map) - before);
-    }
-}
-
-/// Reads pieces of a segment, in the order of their objects, forks and offsets: what is read together later is found together
-/// then. Pieces whose chunks are damaged are left out. All are slices of one buffer, so that little more memory is
-/// held than they are long.
-fn read_pieces(segment: &Arc<Segment>, mut batch: Vec<Live>) -> Result<Vec<(Live, Bytes)>, StoreError> {
-    batch.sort_by(|one, other| {
-        let place = |live: &Live| (live.start, live.skip);
-        let names = one.object.cmp(&other.object).then_with(|| one.fork.cmp(&other.fork));
-        names.then_with(|| place(one).cmp(&place(other)))
-    });
-    let mut end = 0;
-    let mut parts: Vec<Part> = Vec::with_capacity(batch.len());
-    for Live { chunk, skip, len, .. } in &batch {
-        parts.push(Part { chunk: *chunk, skip: *skip, len: *len, buffer: 0, at: end });
-        end += *len as usize;
-    }
-    let mut buffers = [BytesMut::zeroed(end)];
-    // By their offsets in the buffer, which tell the pieces apart.
-    let mut lost = HashSet::new();
-    let lose = |part: &Part, _| {
-        lost.insert(part.at);
-        Ok(())
-    };
-    gather(&mut parts, &Pins::of(segment), &mut buffers, false, lose)?;
-    let [buffer] = buffers;
-    let bytes = buffer.freeze();
-    let mut at = 0;
-    let pieces = batch.into_iter().filter_map(|live| {
-        let from = at;
-        at += live.len as usize;
-        (!lost.contains(&from)).then(|| (live, bytes.slice(from..at)))
-    });
-    Ok(pieces.collect())
-}
-
-/// A walk through the heads of a segment's records, which reads hardly more than those. It continues past damage as a
-/// scrub does.
-struct Heads<'a> {
-    segment: &'a Segment,
-    at: u64,
-    end: u64,
-    scan: Option<Scan>,
-}
-
-/// The number of bytes that are read of a head at first. Most heads are shorter.
-const HEAD_GUESS_BYTES: u64 = 256;
-
-impl<'a> Heads<'a> {
-    fn new(segment: &'a Segment) -> Self {
-        let end = segment.end.load(Ordering::Relaxed).min(segment.capacity);
-        Self { segment, at: SEGMENT_HEAD_BYTES, end, scan: None }
-    }
-
-    fn read(&self, at: u64, len: u64) -> std::io::Result<Bytes> {
-        let mut bytes = BytesMut::zeroed(len.min(self.end - at) as usize);
-        self.segment.file.read_at(at, &mut bytes)?;
-        Ok(bytes.freeze())
-    }
-
-    /// Returns the record at `at`, if its head is sound.
-    fn head(&self) -> std::io::Result<Option<Record>> {
-        let guess = self.read(self.at, HEAD_GUESS_BYTES)?;
-        let bytes = match record::head_bytes(&guess, self.segment.binding) {
-            Some(len) if len as u64 > HEAD_GUESS_BYTES => self.read(self.at, len as u64)?,
-            Some(_) => guess,
-            None => return Ok(None),
-        };
-        Ok(match record::decode(&bytes, self.segment.binding, self.at) {
-            Some(Found::Head(record)) if self.at + u64::from(record.record_bytes) <= self.end => Some(record),
-            _ => None,
-        })
-    }
-}
-
-impl Iterator for Heads<'_> {
-    type Item = std::io::Result<(u64, Record)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.scan.is_none() {
-            if self.at >= self.end {
-                return None;
-            }
-            match self.head() {
-                Ok(Some(record)) => {
-                    let at = self.at;
-                    self.at += u64::from(record.record_bytes);
-                    return Some(Ok((at, record)));
-                }
-                Ok(None) => match self.read(0, self.end) {
-                    Ok(bytes) => self.scan = Some(Scan::new(bytes, self.segment.binding, self.at as usize)),
-                    Err(error) => return self.stop(error),
-                },
-                Err(error) => return self.stop(error),
-            }
-        }
-        self.scan.as_mut()?.find_map(|item| match item {
-            Item::Record { at, record, .. } => Some(Ok((at as u64, record))),
-            Item::Gap { .. } => None,
-        })
-    }
-}
-
-impl Heads<'_> {
-    fn stop(&mut self, error: std::io::Error) -> Option<std::io::Result<(u64, Record)>> {
-        self.at = self.end;
-        Some(Err(error))
-    }
-}
-
-impl CleanerState {
-    /// Returns whether a snapshot that is kept needs a segment's records. While there are fewer snapshots than are
-    /// kept, all of the log is needed: should the only one be damaged, it is replayed from its beginning.
-    pub fn pins(&self, segment: u32) -> bool {
-        self.snapshots.len() < self.snapshots_needed
-            || self.snapshots.first().is_none_or(|(_, position)| segment >= position.segment)
     }
 }
 

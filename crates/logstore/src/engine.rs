@@ -6,7 +6,8 @@
 //! *gate*).
 //!
 //! Locks are taken in this order, and the holder of a later one never waits for an earlier one:
-//! 1. the maintenance's work (`Maintenance::work`), for one step of it;
+//! 1. the snapshots (`Maintenance::work`), for as long as one is taken, and inside of that the cleaner
+//!    (`Maintenance::cleaning`), for one slice of its work;
 //! 2. the pool of files (`Space::pool`), for as long as it takes to make, rename or lengthen one;
 //! 3. names that are made durable (`Space::name_failures`); or a shard, one at a time, and inside of that the ordered
 //!    names (`Engine::names`);
@@ -19,7 +20,7 @@
 use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use nacre_object::limit::{PAGE_ENTRIES_MAX, REPLY_BYTES_MAX};
@@ -69,6 +70,11 @@ pub struct Engine {
     pub(crate) user_bytes: AtomicU64,
     /// The number of replacements of forks. Counted under the lock of the object's shard.
     pub(crate) replacements: AtomicU64,
+    /// The hash of the object that a snapshot has written a part of, 0 if there is none; and whether an effect came since
+    /// that must not be applied to a mixture of states (see module `index_writer`). Changed with the lock of the object's
+    /// shard held.
+    pub(crate) watched: AtomicU64,
+    pub(crate) watched_changed: AtomicBool,
     /// The latest writes with tokens. Changed with the lock of the object's shard held.
     pub(crate) window: Mutex<Window>,
     /// The id of the window; `None` if the system had no random numbers for it.
@@ -134,6 +140,8 @@ impl Engine {
             hasher,
             user_bytes: AtomicU64::new(0),
             replacements: AtomicU64::new(0),
+            watched: AtomicU64::new(0),
+            watched_changed: AtomicBool::new(false),
             window: Mutex::new(Window::new(window_writes, 0)),
             window_id: Some(public_identity(&identity)),
         }
@@ -144,6 +152,11 @@ impl Engine {
         // The map inside takes the lowest and the highest bits of the same hash; these are in the middle.
         let hash = self.hasher.hash_one(object.as_bytes());
         &self.shards[(hash >> 32) as usize % SHARDS]
+    }
+
+    /// Returns the hash by which an object is watched; never 0.
+    pub(crate) fn hash(&self, object: &ObjectId) -> u64 {
+        self.hasher.hash_one(object.as_bytes()) | 1
     }
 
     /// Applies a transaction to one object, at most once if a token is given. See
@@ -245,6 +258,11 @@ impl Engine {
         self.table.add_all_live(&changes);
         if work.effects.iter().any(|effect| matches!(effect, Effect::ReplaceFork { .. })) {
             self.replacements.fetch_add(1, Ordering::SeqCst);
+        }
+        if self.watched.load(Ordering::SeqCst) == self.hash(&work.object)
+            && !work.effects.iter().all(Effect::is_unconditional)
+        {
+            self.watched_changed.store(true, Ordering::SeqCst);
         }
         self.space.index.saw_version(version);
         node.gate = appended.batch;

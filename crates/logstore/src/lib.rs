@@ -35,6 +35,8 @@ mod footprint;
 mod forks;
 #[cfg(feature = "sim")]
 pub mod fuzz;
+mod heads;
+mod index_writer;
 mod info;
 mod log;
 mod maintenance;
@@ -45,6 +47,7 @@ mod readers;
 mod recall;
 pub mod record;
 mod recovery;
+mod relocate;
 mod remains;
 mod repair;
 mod salvage;
@@ -113,7 +116,8 @@ pub struct Options {
     /// The maximum number of bytes that all files of the store may take, at least 1 MiB: segments, reserve and
     /// snapshots of the index. Without it, the volume's space is the bound.
     pub capacity_bytes: Option<u64>,
-    /// The amount of log, in bytes, after which the index is written down again: an opening has to replay that much.
+    /// The amount of log, in bytes, after which the index is written down again: an opening has to replay that much, or
+    /// three quarters of the index's length if that is more.
     pub snapshot_bytes: u64,
     /// True if a store is made where there is none, in a new or an empty folder. One that is opened without this takes
     /// writes too, but prepares nothing for them before the first one comes.
@@ -243,7 +247,7 @@ impl LogStore {
         let engine =
             recovery::in_memory(Arc::new(MemoryDisk::default()), Options { segment_bytes, ..options });
         let engine = Arc::new(engine);
-        let threads = spawn_maintenance(&engine).map_or_else(|_| Vec::new(), |thread| vec![thread]);
+        let threads = spawn_maintenance(&engine).unwrap_or_default();
         engine.maintenance.nudge();
         Self::own(engine, Opened::default(), threads)
     }
@@ -263,7 +267,7 @@ impl LogStore {
             let error = |error| StoreError::new(ErrorKind::Io, format!("cannot start a thread: {error}"));
             let log = Arc::clone(&engine.log);
             threads.push(sync::spawn("nacre-commit", move || log.run()).map_err(error)?);
-            threads.push(spawn_maintenance(&engine).map_err(error)?);
+            threads.extend(spawn_maintenance(&engine).map_err(error)?);
             if engine.options.create {
                 // The first segment is made ready before the first transaction asks for it.
                 engine.maintenance.nudge();
@@ -323,6 +327,39 @@ impl LogStore {
     #[cfg(feature = "sim")]
     pub fn check_counts(&self) {
         self.owner.engine.check_counts();
+    }
+
+    /// Cleans a slice of what no snapshot has to unpin, as the cleaner may at any moment; returns whether there was
+    /// anything to clean. For tests.
+    #[cfg(feature = "sim")]
+    pub fn clean_slice(&self) -> Result<bool, StoreError> {
+        let engine = &self.owner.engine;
+        let newest = engine.space.pool.lock().next_segment;
+        let mut cleaning = engine.maintenance.cleaning.lock();
+        let cleaned = engine.clean_once(&mut cleaning, newest, cleaner::Effort::Compact, false)?;
+        Ok(matches!(cleaned, cleaner::Cleaned::Gained(_)))
+    }
+
+    /// Returns whether a transaction finds room whose record takes up to `bytes` bytes, and the index to grow by as much.
+    /// For tests.
+    #[cfg(feature = "sim")]
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let purpose = log::Purpose::Write;
+        self.owner.engine.has_room(&space::Wanted { record_bytes: bytes, growth_bytes: bytes, purpose })
+    }
+
+    /// Makes such room, in a store whose [`Committer`] is the caller. For tests.
+    #[cfg(feature = "sim")]
+    pub fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
+        let purpose = log::Purpose::Write;
+        let wanted = space::Wanted { record_bytes: bytes, growth_bytes: bytes, purpose };
+        self.owner.engine.make_room(&wanted).map(|_| ())
+    }
+
+    /// Sets the number of items of a snapshot after which other threads get their turn. For tests.
+    #[cfg(feature = "sim")]
+    pub fn set_portion_items(&self, items: u64) {
+        self.owner.engine.maintenance.work.lock().portion_items = items;
     }
 
     /// Waits until the maintenance thread has nothing to do. For tests; there must be no writers meanwhile.
@@ -387,11 +424,19 @@ fn unopened(path: &Path, error: &std::io::Error) -> StoreError {
     }
 }
 
-fn spawn_maintenance(engine: &Arc<Engine>) -> std::io::Result<JoinHandle<()>> {
-    let worker = Arc::clone(engine);
-    let thread = sync::spawn("nacre-maintain", move || worker.maintain())?;
-    engine.maintenance.set_threaded(true);
-    Ok(thread)
+/// Starts the threads of maintenance. If one cannot be started, none are left.
+fn spawn_maintenance(engine: &Arc<Engine>) -> std::io::Result<Vec<JoinHandle<()>>> {
+    let (rooms, cleaner, snapshots) = (Arc::clone(engine), Arc::clone(engine), Arc::clone(engine));
+    let started = sync::spawn("nacre-maintain", move || rooms.maintain()).and_then(|first| {
+        let second = sync::spawn("nacre-clean", move || cleaner.keep_clean())?;
+        let third = sync::spawn("nacre-snapshot", move || snapshots.keep_written_down())?;
+        Ok(vec![first, second, third])
+    });
+    match &started {
+        Ok(_) => engine.maintenance.set_threaded(true),
+        Err(_) => engine.maintenance.close(),
+    }
+    started
 }
 
 impl Owner {

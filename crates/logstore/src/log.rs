@@ -44,12 +44,22 @@ pub enum Committer {
 /// The purpose of a record, which decides the room that it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
-    /// To keep more data. Takes none of the room kept for the other two.
+    /// To keep more data. Takes none of the room kept for the others, and waits for its turn where the cleaner sets the
+    /// pace.
     Write,
+    /// To keep more data, in a turn that was given.
+    Paced,
     /// To keep less data. Takes none of the room kept for the cleaner.
     Shrink,
     /// To move live data out of a segment, so that the segment can be freed.
     Clean,
+}
+
+impl Purpose {
+    /// Returns whether it is to keep more data.
+    pub fn is_write(self) -> bool {
+        matches!(self, Self::Write | Self::Paced)
+    }
 }
 
 /// Room in bytes that is reserved for some purposes.
@@ -110,6 +120,8 @@ struct Tail {
     ready: Option<Arc<Segment>>,
     offset: u64,
     reserve: Reserve,
+    /// The bytes that may be appended to keep more data, while the cleaner sets the pace; `None` while it does not.
+    credit_bytes: Option<u64>,
     /// The number of the next record.
     sequence: u64,
     /// The last record that is acknowledged.
@@ -212,6 +224,7 @@ impl Log {
                 ready: None,
                 offset,
                 reserve: Reserve::default(),
+                credit_bytes: None,
                 sequence,
                 acked_sequence: sequence - 1,
                 batch: Batch::new(1),
@@ -279,6 +292,23 @@ impl Log {
     /// Sets the reserved room.
     pub fn set_reserve(&self, reserve: Reserve) {
         self.tail.lock().reserve = reserve;
+    }
+
+    /// Sets the bytes that may be appended to keep more data without waiting; `None` for as many as there is room for.
+    pub fn set_credit(&self, bytes: Option<u64>) {
+        self.tail.lock().credit_bytes = bytes;
+    }
+
+    /// Adds to these bytes, if they are bounded.
+    pub fn add_credit(&self, bytes: u64) {
+        if let Some(credit_bytes) = &mut self.tail.lock().credit_bytes {
+            *credit_bytes += bytes;
+        }
+    }
+
+    /// Takes all of these bytes, if they are bounded, for who waits.
+    pub fn take_credit(&self) -> Option<u64> {
+        self.tail.lock().credit_bytes.as_mut().map(std::mem::take)
     }
 
     /// Continues in the segment that is ready, so that the one before it can be cleaned; returns false if none is
@@ -365,6 +395,12 @@ impl Log {
             };
             self.roll(&mut tail, segment);
             rolled = true;
+        }
+        if purpose == Purpose::Write
+            && let Some(credit_bytes) = &mut tail.credit_bytes
+        {
+            // Where there was room there was credit.
+            *credit_bytes -= record_bytes;
         }
         self.place(tail, head, payload, record_bytes, rolled)
     }
@@ -694,8 +730,11 @@ impl Tail {
 
     fn has_room(&self, record_bytes: u64, purpose: Purpose) -> bool {
         let Reserve { spare_bytes, clean_bytes, shrink_bytes } = self.reserve;
+        if purpose == Purpose::Write && self.credit_bytes.is_some_and(|credit| credit < record_bytes) {
+            return false;
+        }
         let kept_bytes = match purpose {
-            Purpose::Write => clean_bytes + shrink_bytes,
+            Purpose::Write | Purpose::Paced => clean_bytes + shrink_bytes,
             Purpose::Shrink => clean_bytes,
             Purpose::Clean => 0,
         };

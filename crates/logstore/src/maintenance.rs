@@ -1,22 +1,26 @@
-//! Maintenance behind the transactions: a next segment made ready, snapshots taken, segments cleaned.
+//! Maintenance behind the transactions: a next segment made ready, segments cleaned, snapshots taken.
 //!
-//! A store with threads has one for this. Transactions that find no room wait for it: so the cleaner's pace is the
-//! writers' pace, and the space bound holds without a throttle of its own. It works in steps (a segment made, a segment
-//! cleaned, a snapshot taken), and between any two of them serves the waiters that find room by then. Other work that
-//! cleans, or reads everything, holds the lock of the work for one step at a time too.
+//! A store with threads has one for each of the three, so that nobody waits for a segment because of a snapshot. The first
+//! serves the transactions that find no room. Within the bound on garbage it makes segments; beyond it that is left until
+//! the second has cleaned. While the second cleans it sets the pace: transactions that keep more data may append as much
+//! as it regains, slice by slice, those that wait the longest first. So the space bound holds, and nobody waits for a whole
+//! segment. When there is no more space, the first cleans what gains anything itself, and takes the snapshots which that
+//! needs.
+//!
+//! Other work that cleans, or takes snapshots, takes the same locks: `cleaning` for one slice, `work` for one snapshot.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::channel::oneshot;
 use nacre_object::{ErrorKind, StoreError};
 
-use crate::cleaner::{CleanerState, Effort};
+use crate::cleaner::{Cleaned, Cleaning, Effort};
 use crate::engine::Engine;
-use crate::log::Purpose;
+use crate::log::{Log, Purpose};
 use crate::segment::SEGMENT_HEAD_BYTES;
-use crate::snapshot::KEPT;
+use crate::snapshot::{KEPT, SnapshotState};
 use crate::space::Wanted;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, pause, unlock_fair};
 
@@ -25,14 +29,27 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, pause, unlock_fair};
 const PAUSES_FOR_READERS_MAX: u32 = 200;
 const PAUSE_FOR_READERS: Duration = Duration::from_millis(5);
 
+/// The length in bytes up to which a snapshot is taken by the cleaning thread itself: it takes no longer than a slice.
+const SMALL_SNAPSHOT_BYTES: u64 = 4 << 20;
+
 /// The requests and the state of one store's maintenance.
 #[derive(Default)]
 pub struct Maintenance {
     threaded: AtomicBool,
     requests: Mutex<Requests>,
+    /// Notified when there is something to do for the thread that makes room.
     wake: Condvar,
-    /// The state of the work. Locked for one step: while a segment is cleaned or a snapshot is taken.
-    pub(crate) work: Mutex<CleanerState>,
+    /// Notified when there is something to do for the others.
+    wake_others: Condvar,
+    /// The snapshots. Locked while one is taken.
+    pub(crate) work: Mutex<SnapshotState>,
+    /// The cleaner. Locked after the snapshots, for one slice of its work.
+    pub(crate) cleaning: Mutex<Cleaning>,
+    /// The segment from which on snapshots that are kept need the log; 0 if they need all of it.
+    pinned_from: AtomicU32,
+    /// The number of the next segment when the cleaner last found nothing more to clean; 0 if that may have changed.
+    cleaned_at: AtomicU32,
+    asked_for_index_room: AtomicBool,
     /// Counters of the work for reports, which read them without waiting for it.
     pub(crate) counters: MaintenanceCounters,
 }
@@ -55,6 +72,12 @@ struct Requests {
     waiting: Vec<Waiting>,
     ticket: u64,
     nudged: bool,
+    /// True if the cleaner has to look for work.
+    clean: bool,
+    /// True if it has to be looked whether a snapshot is due, or worth it.
+    snapshot: bool,
+    /// True if the cleaner has got on, or somebody came to wait, since the thread that makes room last looked.
+    changed: bool,
     closing: bool,
 }
 
@@ -75,10 +98,72 @@ impl Maintenance {
         self.threaded.store(threaded, Ordering::Relaxed);
     }
 
-    /// Makes the thread look for work.
+    /// Makes the threads look for work.
     pub fn nudge(&self) {
-        self.requests.lock().nudged = true;
+        let mut requests = self.requests.lock();
+        (requests.nudged, requests.clean, requests.snapshot) = (true, true, true);
+        requests.changed = true;
+        drop(requests);
+        self.asked_for_index_room.store(false, Ordering::Relaxed);
         self.wake.notify_one();
+        self.wake_others.notify_all();
+    }
+
+    /// Has the thread that takes snapshots look whether they have room for the index to grow. Asks once until it has looked
+    /// and found or made some, or the log has gone on in another segment.
+    pub(crate) fn ask_for_index_room(&self) {
+        if self.is_threaded()
+            && !self.asked_for_index_room.load(Ordering::Relaxed)
+            && !self.asked_for_index_room.swap(true, Ordering::Relaxed)
+        {
+            self.ask(|requests| requests.snapshot = true);
+        }
+    }
+
+    /// Makes one of the other threads look for work: that whose flag `asked` sets.
+    fn ask(&self, asked: impl FnOnce(&mut Requests)) {
+        asked(&mut self.requests.lock());
+        self.wake_others.notify_all();
+    }
+
+    /// Waits until a flag is set, and clears it; returns false if the maintenance is closed.
+    fn wait_until_asked(&self, flag: impl Fn(&mut Requests) -> &mut bool) -> bool {
+        let mut requests = self.requests.lock();
+        while !requests.closing && !*flag(&mut requests) {
+            self.wake_others.wait_for(&mut requests, Duration::from_secs(3600));
+        }
+        *flag(&mut requests) = false;
+        !requests.closing
+    }
+
+    /// Tells the thread that makes room that it may find some.
+    fn tell_change(&self, nudge: bool) {
+        let mut requests = self.requests.lock();
+        requests.changed = true;
+        requests.nudged |= nudge;
+        drop(requests);
+        self.wake.notify_one();
+    }
+
+    /// Waits until the cleaner has got on, or somebody comes to wait.
+    fn wait_for_change(&self) {
+        let mut requests = self.requests.lock();
+        while !requests.closing && !requests.changed {
+            self.wake.wait_for(&mut requests, Duration::from_secs(3600));
+        }
+        requests.changed = false;
+    }
+
+    /// Returns whether a snapshot that is kept needs a segment's records. See [`SnapshotState::pins`].
+    pub(crate) fn pins(&self, segment: u32) -> bool {
+        segment >= self.pinned_from.load(Ordering::Acquire)
+    }
+
+    /// Notes what the snapshots that are kept need. Called with these locked, or before anybody looks.
+    pub(crate) fn set_pinned(&self, state: &SnapshotState) {
+        let first = state.snapshots.first().filter(|_| state.snapshots.len() >= state.snapshots_needed);
+        self.pinned_from.store(first.map_or(0, |(_, position)| position.segment), Ordering::Release);
+        self.cleaned_at.store(0, Ordering::Release);
     }
 
     /// Waits until there is room, and returns the purpose for which it may be taken. Fails if the store is closed or
@@ -93,6 +178,7 @@ impl Maintenance {
             requests.ticket += 1;
             let ticket = requests.ticket;
             requests.waiting.push(Waiting { ticket, wanted, sender });
+            requests.changed = true;
         }
         self.wake.notify_one();
         receiver.await.unwrap_or_else(|_| Err(closed()))
@@ -107,6 +193,31 @@ impl Maintenance {
             let result = result.clone().map(|purpose| purpose.max(waiting.wanted.purpose));
             // Whoever waited may have lost interest.
             let _ = waiting.sender.send(result);
+        }
+    }
+
+    /// Gives bytes that were regained to who waits for his turn, the longest first; what is left may be taken by anybody.
+    fn give(&self, log: &Log, bytes: u64) {
+        let mut requests = self.requests.lock();
+        let Some(mut credit_bytes) = log.take_credit().map(|left| left + bytes) else { return };
+        let mut served = Vec::new();
+        while let Some(first) =
+            requests.waiting.iter().position(|waiting| waiting.wanted.purpose == Purpose::Write)
+        {
+            let wanted = requests.waiting[first].wanted;
+            let has_room = log.has_room(wanted.record_bytes, Purpose::Paced);
+            let Some(left) = credit_bytes.checked_sub(wanted.record_bytes).filter(|_| has_room) else {
+                break;
+            };
+            credit_bytes = left;
+            served.push(requests.waiting.remove(first));
+        }
+        // Who comes now finds those who waited before.
+        log.add_credit(credit_bytes);
+        drop(requests);
+        for waiting in served {
+            // Whoever waited may have lost interest.
+            let _ = waiting.sender.send(Ok(Purpose::Paced));
         }
     }
 
@@ -127,6 +238,7 @@ impl Maintenance {
         requests.closing = true;
         requests.waiting.clear();
         self.wake.notify_all();
+        self.wake_others.notify_all();
     }
 }
 
@@ -152,6 +264,8 @@ struct Turn {
     newest: u32,
     /// True if the cleaning of segments with more than a little garbage has come to its end.
     cleaned_all: bool,
+    /// True if there was no room for a snapshot: what needs one to be freed is left alone.
+    leaves_pinned: bool,
     pauses: u32,
     /// The number of snapshots taken because they would be shorter.
     snapshots: usize,
@@ -166,7 +280,8 @@ enum Step {
     Again,
     /// There is room that may be taken for this purpose.
     Room(Purpose),
-    /// Work ahead of need would have had to wait for another thread's, which nudges this thread when it is done.
+    /// Another thread is at work on it, and tells when it has got on; or work ahead of need would have had to wait for
+    /// one that nudges this thread when it is done.
     Busy,
 }
 
@@ -196,12 +311,105 @@ impl Engine {
                 && matches!(self.step(&wanted, &mut turn), Ok(Step::Again))
             {}
             self.serve_waiting();
-            if self.snapshot_is_due()
-                && let Some(mut work) = maintenance.work.try_lock()
-                && let Err(error) = self.snapshot(&mut work)
+        }
+    }
+
+    /// Does the cleaning thread's work, until [`Maintenance::close`].
+    pub(crate) fn keep_clean(self: &Arc<Self>) {
+        let maintenance = &self.maintenance;
+        let _closed = Closed(maintenance);
+        while maintenance.wait_until_asked(|requests| &mut requests.clean) {
+            let newest = self.space.pool.lock().next_segment;
+            let is_behind_on = |wanted: &Wanted| !self.has_room(wanted) && self.is_over_bound(wanted);
+            let is_behind = || {
+                let next = maintenance.next();
+                is_behind_on(&self.next_segment()) || next.is_some_and(|(_, wanted)| is_behind_on(&wanted))
+            };
+            if is_behind() && !self.has_cleaned_all() {
+                // A part of the room that there is may be taken at once: who comes seldom does not notice anything.
+                self.log.set_credit(Some(self.log.room().tail_bytes / 8));
+            }
+            maintenance.cleaned_at.store(0, Ordering::Release);
+            let mut found_all = false;
+            while !maintenance.is_closing() && self.log.failure().is_none() && !found_all && is_behind() {
+                match self.clean_in_pace(newest) {
+                    Ok(Some(bytes)) => {
+                        maintenance.give(&self.log, bytes);
+                        maintenance.tell_change(false);
+                    }
+                    Ok(None) => found_all = true,
+                    Err(error) => {
+                        tracing::warn!("{error}");
+                        found_all = true;
+                    }
+                }
+            }
+            if found_all {
+                let next_segment = self.space.pool.lock().next_segment;
+                maintenance.cleaned_at.store(next_segment, Ordering::Release);
+            }
+            self.log.set_credit(None);
+            maintenance.tell_change(true);
+        }
+    }
+
+    /// Cleans a slice; returns the bytes that it gained, or `None` if there is nothing to clean for now.
+    fn clean_in_pace(self: &Arc<Self>, newest: u32) -> Result<Option<u64>, StoreError> {
+        let mut cleaning = self.maintenance.cleaning.lock();
+        let cleaned = self.clean_once(&mut cleaning, newest, Effort::Bound, true);
+        unlock_fair(cleaning);
+        match cleaned? {
+            Cleaned::Gained(bytes) => Ok(Some(bytes)),
+            Cleaned::Nothing => Ok(None),
+            Cleaned::NeedsSnapshot if self.snapshot_bytes_likely() <= SMALL_SNAPSHOT_BYTES => {
+                self.snapshot(&mut self.maintenance.work.lock()).map(|()| Some(0))
+            }
+            Cleaned::NeedsSnapshot => {
+                // That takes a while, and the thread whose work it is tells when it is done.
+                self.maintenance.ask(|requests| requests.snapshot = true);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns whether the cleaner found nothing more to clean, and no segment was made since.
+    fn has_cleaned_all(&self) -> bool {
+        let cleaned_at = self.maintenance.cleaned_at.load(Ordering::Acquire);
+        cleaned_at > 0 && cleaned_at == self.space.pool.lock().next_segment
+    }
+
+    /// Does the work of the thread that takes snapshots, until [`Maintenance::close`].
+    pub(crate) fn keep_written_down(self: &Arc<Self>) {
+        let maintenance = &self.maintenance;
+        let _closed = Closed(maintenance);
+        while maintenance.wait_until_asked(|requests| &mut requests.snapshot) {
+            let mut work = maintenance.work.lock();
+            // Snapshots have room before anybody waits for it: nobody does while this thread makes it.
+            let ahead = self.index_growth_ahead();
+            if !self.index_has_room(&ahead)
+                && !self.is_tight()
+                && let Err(error) = self.raise_snapshot_room(&mut work, &ahead)
             {
+                tracing::debug!("{error}");
+            }
+            if self.index_has_room(&ahead) {
+                maintenance.asked_for_index_room.store(false, Ordering::Relaxed);
+            }
+            let wanted = self.next_segment();
+            // One that takes long is not taken by the cleaner, which waits for it.
+            let is_large = self.snapshot_bytes_likely() > SMALL_SNAPSHOT_BYTES;
+            let is_worth_it = self.log.since_snapshot_bytes() >= self.snapshot_spacing_bytes();
+            let frees = is_large && is_worth_it && !self.has_room(&wanted) && self.is_over_bound(&wanted);
+            if !self.snapshot_is_due() && !frees {
+                continue;
+            }
+            if let Err(error) = self.snapshot(&mut work) {
                 tracing::warn!("{error}");
             }
+            drop(work);
+            // What it pinned may be cleaned now.
+            maintenance.ask(|requests| requests.clean = true);
+            maintenance.tell_change(true);
         }
     }
 
@@ -210,7 +418,8 @@ impl Engine {
     pub(crate) fn wait_for_maintenance(&self) {
         let is_idle = || {
             let requests = self.maintenance.requests.lock();
-            let is_asked = requests.nudged || !requests.waiting.is_empty();
+            let is_asked =
+                requests.nudged || requests.clean || requests.snapshot || !requests.waiting.is_empty();
             !is_asked && self.has_room(&self.next_segment()) && !self.snapshot_is_due()
         };
         while !is_idle() {
@@ -218,6 +427,7 @@ impl Engine {
         }
         // Whatever it is still doing ends with this.
         drop(self.maintenance.work.lock());
+        drop(self.maintenance.cleaning.lock());
     }
 
     /// Makes room until there are no waiters.
@@ -232,7 +442,14 @@ impl Engine {
             }
             let Some((_, turn)) = &mut turn else { return };
             let result = match self.step(&wanted, turn) {
-                Ok(Step::Again | Step::Busy) => continue,
+                Ok(Step::Again) => continue,
+                Ok(Step::Busy) => {
+                    if maintenance.is_closing() {
+                        return;
+                    }
+                    maintenance.wait_for_change();
+                    continue;
+                }
                 Ok(Step::Room(purpose)) => Ok(purpose),
                 Err(error) => {
                     tracing::warn!("{error}");
@@ -256,13 +473,33 @@ impl Engine {
 
     fn turn_begins(&self) -> Turn {
         let newest = self.space.pool.lock().next_segment;
-        Turn { is_ahead: false, newest, cleaned_all: false, pauses: 0, snapshots: 0, left_oversized: false }
+        Turn {
+            is_ahead: false,
+            newest,
+            cleaned_all: false,
+            leaves_pinned: false,
+            pauses: 0,
+            snapshots: 0,
+            left_oversized: false,
+        }
     }
 
     /// Locks the work; returns `None` if the turn is ahead of need and another thread has the lock.
-    fn lock_work(&self, turn: &Turn) -> Option<MutexGuard<'_, CleanerState>> {
+    fn lock_work(&self, turn: &Turn) -> Option<MutexGuard<'_, SnapshotState>> {
         let work = &self.maintenance.work;
         if turn.is_ahead { work.try_lock() } else { Some(work.lock()) }
+    }
+
+    /// Returns whether there is the room that is wanted, and it may be taken when the cleaner has got on.
+    fn waits_for_turn(&self, wanted: &Wanted) -> bool {
+        let paced = Wanted { purpose: Purpose::Paced, ..*wanted };
+        let is_paced = wanted.purpose == Purpose::Write && wanted.record_bytes > 0;
+        self.maintenance.is_threaded() && is_paced && !self.has_room(wanted) && self.has_room(&paced)
+    }
+
+    fn lock_cleaning(&self, turn: &Turn) -> Option<MutexGuard<'_, Cleaning>> {
+        let cleaning = &self.maintenance.cleaning;
+        if turn.is_ahead { cleaning.try_lock() } else { Some(cleaning.lock()) }
     }
 
     /// Does one step towards the wanted room: within the bound on garbage takes what space there is, beyond it cleans
@@ -275,10 +512,17 @@ impl Engine {
         if let Some(failure) = self.log.failure() {
             return Err(failure.clone());
         }
+        if self.waits_for_turn(wanted) {
+            return Ok(Step::Busy);
+        }
         if !turn.cleaned_all && self.is_over_bound(wanted) {
-            let Some(work) = self.lock_work(turn) else { return Ok(Step::Busy) };
-            if self.clean_step(work, turn, Effort::Bound) {
-                return Ok(Step::Again);
+            if self.maintenance.is_threaded() {
+                if !self.has_cleaned_all() {
+                    self.maintenance.ask(|requests| requests.clean = true);
+                    return Ok(Step::Busy);
+                }
+            } else if let Some(step) = self.clean_step(turn, Effort::Bound) {
+                return Ok(step);
             }
             turn.cleaned_all = true;
         }
@@ -292,10 +536,9 @@ impl Engine {
             Err(error) if error.kind != ErrorKind::OutOfSpace => return Err(error),
             Err(_) => {}
         }
-        let effort = if wanted.purpose == Purpose::Write { Effort::Room } else { Effort::Utmost };
-        let Some(work) = self.lock_work(turn) else { return Ok(Step::Busy) };
-        if self.clean_step(work, turn, effort) {
-            return Ok(Step::Again);
+        let effort = if wanted.purpose.is_write() { Effort::Room } else { Effort::Utmost };
+        if let Some(step) = self.clean_step(turn, effort) {
+            return Ok(step);
         }
         // Without a thread it may be the caller who holds them.
         if self.maintenance.is_threaded() && turn.pauses < PAUSES_FOR_READERS_MAX && self.has_held_segments()
@@ -334,18 +577,30 @@ impl Engine {
         Err(self.refuse(wanted))
     }
 
-    fn clean_step(
-        self: &Arc<Self>,
-        mut work: MutexGuard<'_, CleanerState>,
-        turn: &Turn,
-        effort: Effort,
-    ) -> bool {
-        let result = self.clean_once(&mut work, turn.newest, effort);
-        unlock_fair(work);
-        result.unwrap_or_else(|error| {
-            tracing::warn!("{error}");
-            false
-        })
+    /// Cleans a slice, or takes the snapshot which that needs; returns `None` if there is nothing to clean.
+    fn clean_step(self: &Arc<Self>, turn: &mut Turn, effort: Effort) -> Option<Step> {
+        let Some(mut cleaning) = self.lock_cleaning(turn) else { return Some(Step::Busy) };
+        let cleaned = self.clean_once(&mut cleaning, turn.newest, effort, !turn.leaves_pinned);
+        unlock_fair(cleaning);
+        let result = match cleaned {
+            Ok(Cleaned::Gained(_)) => Ok(()),
+            Ok(Cleaned::Nothing) => return None,
+            Ok(Cleaned::NeedsSnapshot) => {
+                let Some(mut work) = self.lock_work(turn) else { return Some(Step::Busy) };
+                let taken = self.snapshot(&mut work);
+                unlock_fair(work);
+                match taken {
+                    Err(error) if error.kind == ErrorKind::OutOfSpace => {
+                        tracing::warn!("{error}");
+                        turn.leaves_pinned = true;
+                        Ok(())
+                    }
+                    taken => taken,
+                }
+            }
+            Err(error) => Err(error),
+        };
+        result.map(|()| Step::Again).inspect_err(|error| tracing::warn!("{error}")).ok()
     }
 
     /// Makes the log continue in the next segment if much of the current one is garbage, so that it can be cleaned, or

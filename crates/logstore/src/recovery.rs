@@ -9,7 +9,7 @@
 //! `unproven`.
 //!
 //! Without a sound snapshot the log is replayed from its beginning, which is there for as long as there were never two
-//! snapshots at a time: nothing is freed before (see [`CleanerState::pins`]).
+//! snapshots at a time: nothing is freed before (see [`SnapshotState::pins`]).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,6 @@ use nacre_object::window::Window;
 use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::binding::Binding;
-use crate::cleaner::CleanerState;
 use crate::codec::crc32c;
 use crate::disk::{Disk, DiskFile};
 use crate::engine::Engine;
@@ -34,6 +33,7 @@ use crate::segment::{
     FORMAT_VERSION, SEGMENT_HEAD_BYTES, Segment, SegmentHeader, SegmentTable, parse_segment_name,
     segment_name,
 };
+use crate::snapshot::SnapshotState;
 use crate::snapshot::{self, KEPT, Snapshot, decode_snapshot, parse_snapshot_name, read_file, snapshot_name};
 use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE};
 use crate::superblock::{self, Superblock};
@@ -163,6 +163,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     let tail = tail.map_or(0, |(segment, _)| segment.id);
     engine.settle_after_replay(tail, &spare, &state, &files, &mut opened)?;
     engine.maintenance.counters.snapshots.store(state.snapshots.len() as u64, Ordering::Relaxed);
+    engine.maintenance.set_pinned(&state);
     *engine.maintenance.work.lock() = state;
     Ok((engine, opened))
 }
@@ -185,8 +186,8 @@ fn load_snapshot(
     numbers: &[u64],
     superblock: &Superblock,
     opened: &mut Opened,
-) -> Result<(Option<Snapshot>, CleanerState, Vec<String>), StoreError> {
-    let mut state = CleanerState::default();
+) -> Result<(Option<Snapshot>, SnapshotState, Vec<String>), StoreError> {
+    let mut state = SnapshotState::default();
     let mut chosen: Option<(u64, Snapshot)> = None;
     let mut damages = Vec::new();
     for number in numbers.iter().rev() {
@@ -498,7 +499,7 @@ impl Engine {
         &self,
         tail: u32,
         spare: &[u32],
-        state: &CleanerState,
+        state: &SnapshotState,
         files: &[(String, u64)],
         opened: &mut Opened,
     ) -> Result<(), StoreError> {
@@ -563,7 +564,7 @@ pub fn in_memory(disk: Arc<dyn Disk>, options: Options) -> Engine {
     // Without random numbers, repetitions are not recognised, and nothing else is lost.
     engine.window_id = superblock::identity().ok();
     // Nothing is ever replayed: a snapshot is but a position behind which every effect is in the index.
-    *engine.maintenance.work.lock() = CleanerState { snapshots_needed: 1, ..CleanerState::default() };
+    *engine.maintenance.work.lock() = SnapshotState { snapshots_needed: 1, ..SnapshotState::default() };
     engine.space.pool.lock().next_segment = 1;
     engine
 }

@@ -1,8 +1,8 @@
 //! Snapshots: the index written down, with the log position that each covers.
 //!
-//! A snapshot is taken while transactions go on: each shard is copied under its lock, and what the log holds from the
-//! snapshot's position on is applied again on top of it. That is harmless, because a record is skipped where the
-//! object's version is not below the record's. A snapshot becomes valid, by its renaming, only when every effect that
+//! A snapshot is taken while transactions go on: each shard is copied under its lock, a portion at a time (module
+//! `index_writer`), and what the log holds from the snapshot's position on is applied again on top of it. That is
+//! harmless, because a record is skipped where the object's version is not below the record's. A snapshot becomes valid, by its renaming, only when every effect that
 //! it may hold is synced in the log. Two are kept, so that damage to one loses nothing.
 //!
 //! A snapshot is written into a file that is kept in reserve for it (module `space`), and the file of one that is not
@@ -17,18 +17,17 @@ use nacre_object::limit::FENCED_SESSIONS_MAX;
 use nacre_object::{ByteRange, ErrorKind, Fork, Key, ObjectId, StoreError, Versioned};
 
 use crate::binding::FrameBinding;
-use crate::cleaner::CleanerState;
-use crate::codec::{Reader, crc32c, put_bytes, put_varint};
-use crate::disk::{Disk, DiskFile};
+use crate::codec::{Reader, crc32c};
+use crate::disk::Disk;
 use crate::engine::Engine;
-use crate::extent_map::{Chunk, Entry, Place};
+use crate::extent_map::{Chunk, Entry};
 use crate::fences::FencedSessions;
 use crate::forks::ForkNode;
-use crate::log::{Position, SnapshotBegun};
+use crate::index_writer::PORTION_ITEMS;
+use crate::log::Position;
 use crate::node::Node;
 use crate::recall::KeptWrites;
 use crate::record::CHUNK_BYTES_MAX;
-use crate::segment::FORMAT_VERSION;
 use crate::space::{SNAPSHOT_BEGUN, SNAPSHOT_RESERVE, is_full};
 
 /// The number of snapshots that are kept.
@@ -36,34 +35,34 @@ pub const KEPT: usize = 2;
 /// The greatest number of a snapshot. A file with a greater one in its name is not a store's.
 const SNAPSHOT_NUMBER_MAX: u64 = u64::MAX >> 1;
 /// The size in bytes at which a frame is closed, and so the loss where a frame is lost in all snapshots.
-const FRAME_BYTES: usize = 4 << 10;
+pub(crate) const FRAME_BYTES: usize = 4 << 10;
 /// The maximum length of a frame in bytes: the largest value of a key, and room for what surrounds it.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 << 20;
 
-const FRAME_HEADER: u8 = 1;
-const FRAME_ITEMS: u8 = 2;
+pub(crate) const FRAME_HEADER: u8 = 1;
+pub(crate) const FRAME_ITEMS: u8 = 2;
 pub(crate) const FRAME_END: u8 = 3;
 /// Padding, which readers may skip: zeros, or the latest writes (module `recall`).
-const FRAME_PADDING: u8 = 4;
+pub(crate) const FRAME_PADDING: u8 = 4;
 /// The bytes in front of the body of a frame: magic number, checksum, length, kind.
 pub(crate) const FRAME_HEAD_BYTES: u64 = 13;
 /// The length in bytes of the frames that padding is cut into, so that little memory is taken for it.
-const PADDING_BYTES: u64 = 64 << 10;
+pub(crate) const PADDING_BYTES: u64 = 64 << 10;
 
-const ITEM_OBJECT: u8 = 1;
-const ITEM_FORK: u8 = 2;
+pub(crate) const ITEM_OBJECT: u8 = 1;
+pub(crate) const ITEM_FORK: u8 = 2;
 const ITEM_KEY: u8 = 3;
-const ITEM_ATTRIBUTE: u8 = 4;
-const ITEM_DATA: u8 = 5;
-const ITEM_HOLE: u8 = 6;
-const ITEM_SEGMENT: u8 = 7;
+pub(crate) const ITEM_ATTRIBUTE: u8 = 4;
+pub(crate) const ITEM_DATA: u8 = 5;
+pub(crate) const ITEM_HOLE: u8 = 6;
+pub(crate) const ITEM_SEGMENT: u8 = 7;
 /// The base of a fork, behind the fork; since format 2.
-const ITEM_BASE: u8 = 8;
+pub(crate) const ITEM_BASE: u8 = 8;
 /// A key with its version; since format 3. Keys without one, of older formats, count as set when the object was last
 /// written.
-const ITEM_VERSIONED_KEY: u8 = 9;
+pub(crate) const ITEM_VERSIONED_KEY: u8 = 9;
 /// The fenced sessions of the object, behind it; since format 3.
-const ITEM_FENCED_SESSIONS: u8 = 10;
+pub(crate) const ITEM_FENCED_SESSIONS: u8 = 10;
 
 /// Returns the name of a snapshot's file.
 pub fn snapshot_name(number: u64) -> String {
@@ -81,6 +80,40 @@ pub fn is_temporary(name: &str) -> bool {
     name.strip_suffix(".tmp").is_some_and(|name| parse_snapshot_name(name).is_some())
 }
 
+/// The snapshots that are kept, and what the next one needs to know.
+pub struct SnapshotState {
+    /// The numbers of the snapshots that are kept, the oldest first, each with the position at which replay begins.
+    pub snapshots: Vec<(u64, Position)>,
+    /// The number of snapshots that there must be before any of the log is given up.
+    pub snapshots_needed: usize,
+    /// The current length of snapshots' files in bytes, while they are being made longer; they must not become shorter
+    /// again.
+    pub snapshot_bytes_min: u64,
+    /// The number of items of a snapshot that are written under the lock of a shard. Tests lower it, and then each
+    /// portion is written to the file by itself.
+    pub portion_items: u64,
+}
+
+impl Default for SnapshotState {
+    fn default() -> Self {
+        Self {
+            snapshots: Vec::new(),
+            snapshots_needed: KEPT,
+            snapshot_bytes_min: 0,
+            portion_items: PORTION_ITEMS,
+        }
+    }
+}
+
+impl SnapshotState {
+    /// Returns whether a snapshot that is kept needs a segment's records. While there are fewer snapshots than are
+    /// kept, all of the log is needed: should the only one be damaged, it is replayed from its beginning.
+    pub fn pins(&self, segment: u32) -> bool {
+        self.snapshots.len() < self.snapshots_needed
+            || self.snapshots.first().is_none_or(|(_, position)| segment >= position.segment)
+    }
+}
+
 /// The contents of the first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotHeader {
@@ -96,151 +129,34 @@ pub struct SnapshotHeader {
     pub tokens: u64,
 }
 
-/// A writer that gathers items into frames.
-struct Frames {
-    binding: FrameBinding,
-    /// The offset in the file of the first byte of `out`.
-    offset: u64,
-    out: Vec<u8>,
-    body: Vec<u8>,
-    items: u64,
-}
-
-impl Frames {
-    fn new(binding: FrameBinding) -> Self {
-        Self { binding, offset: 0, out: Vec::new(), body: Vec::new(), items: 0 }
-    }
-
-    fn frame(&mut self, kind: u8, body: &[u8]) {
-        let begin = self.out.len();
-        let mask = self.binding.mask(self.offset + begin as u64);
-        self.out.extend_from_slice(&self.binding.magic().to_le_bytes());
-        self.out.extend_from_slice(&[0; 4]);
-        self.out.extend_from_slice(&(body.len() as u32 + 1).to_le_bytes());
-        self.out.push(kind);
-        self.out.extend_from_slice(body);
-        let crc = crc32c(&self.out[begin + 8..]) ^ mask;
-        self.out[begin + 4..begin + 8].copy_from_slice(&crc.to_le_bytes());
-    }
-
-    /// Returns the length that the file must have for what was gathered.
-    fn end(&self) -> u64 {
-        self.offset + self.out.len() as u64
-    }
-
-    /// Writes the gathered bytes to the file.
-    fn write_to(&mut self, file: &dyn DiskFile) -> io::Result<()> {
-        let bytes = Bytes::from(std::mem::take(&mut self.out));
-        let len = bytes.len() as u64;
-        if len > 0 {
-            file.write_at(self.offset, &[bytes])?;
-        }
-        self.offset += len;
-        Ok(())
-    }
-
-    fn item(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
-        put(&mut self.body);
-        self.items += 1;
-        if self.body.len() >= FRAME_BYTES {
-            self.flush();
-        }
-    }
-
-    fn flush(&mut self) {
-        if !self.body.is_empty() {
-            let body = std::mem::take(&mut self.body);
-            self.frame(FRAME_ITEMS, &body);
-        }
-    }
-
-    fn node(&mut self, name: &[u8], node: &Node) {
-        self.item(|out| {
-            out.push(ITEM_OBJECT);
-            put_bytes(out, name);
-            out.push(u8::from(node.exists));
-            put_varint(out, node.version);
-            put_varint(out, node.floor);
-            put_varint(out, node.fences.least());
-        });
-        if !node.fences.sessions().is_empty() {
-            self.item(|out| {
-                out.push(ITEM_FENCED_SESSIONS);
-                put_varint(out, node.fences.sessions().len() as u64);
-                let mut before = node.fences.least();
-                for session in node.fences.sessions() {
-                    put_varint(out, session - before);
-                    before = *session;
-                }
-            });
-        }
-        for (name, value) in &node.attributes {
-            self.item(|out| {
-                out.push(ITEM_ATTRIBUTE);
-                put_bytes(out, name.as_bytes());
-                put_bytes(out, value);
-            });
-        }
-        for (key, found) in &node.keys {
-            self.item(|out| {
-                out.push(ITEM_VERSIONED_KEY);
-                put_bytes(out, key.as_bytes());
-                put_bytes(out, &found.value);
-                put_varint(out, found.version);
-            });
-        }
-        for (name, fork) in &node.forks {
-            self.item(|out| {
-                out.push(ITEM_FORK);
-                put_bytes(out, name.as_bytes());
-                out.push(u8::from(fork.exists));
-                put_varint(out, fork.size);
-            });
-            if fork.base > 0 {
-                self.item(|out| {
-                    out.push(ITEM_BASE);
-                    put_varint(out, fork.base);
-                });
-            }
-            for entry in fork.map.iter() {
-                self.item(|out| put_entry(out, entry));
-            }
-        }
-    }
-}
-
-fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
-    match entry.place() {
-        Place::Hole => {
-            out.push(ITEM_HOLE);
-            put_varint(out, entry.start());
-            put_varint(out, entry.len());
-            put_varint(out, entry.version());
-        }
-        Place::Data { chunk, skip } => {
-            out.push(ITEM_DATA);
-            put_varint(out, entry.start());
-            put_varint(out, entry.len());
-            put_varint(out, entry.version());
-            put_varint(out, u64::from(chunk.segment));
-            put_varint(out, u64::from(chunk.offset));
-            put_varint(out, u64::from(chunk.len));
-            put_varint(out, u64::from(skip));
-            out.extend_from_slice(&chunk.crc.to_le_bytes());
-        }
-    }
-}
-
 impl Engine {
     /// Returns whether enough was appended since the last snapshot for another one.
     pub(crate) fn snapshot_is_due(&self) -> bool {
-        self.persistent && self.log.since_snapshot_bytes() >= self.options.snapshot_bytes
+        let spacing_bytes = self.options.snapshot_bytes.max(self.snapshot_spacing_bytes());
+        self.persistent && self.log.since_snapshot_bytes() >= spacing_bytes
+    }
+
+    /// Returns the bytes of log from a snapshot to the next one, unless room is needed: half as much again as the
+    /// snapshot itself is long, so that writing the index down is never most of what is written. Where that is more than
+    /// the options ask for it is less, down to three quarters of the length: replaying so much takes about half as long
+    /// as loading the snapshot does.
+    pub(crate) fn snapshot_spacing_bytes(&self) -> u64 {
+        if !self.persistent {
+            return 0;
+        }
+        // The estimate is never less than the length, and for a small store it is most of it.
+        let bytes = self.snapshot_bytes_likely();
+        (bytes + bytes / 2).min(self.options.snapshot_bytes.max(bytes / 4 * 3))
     }
 
     /// Takes a snapshot. Blocks; transactions go on.
-    pub(crate) fn snapshot(self: &Arc<Self>, work: &mut CleanerState) -> Result<(), StoreError> {
+    pub(crate) fn snapshot(self: &Arc<Self>, work: &mut SnapshotState) -> Result<(), StoreError> {
         let since_bytes = self.log.since_snapshot_bytes();
+        // A record of moves that stands before the position has its effects in the index, and so in the snapshot: none is
+        // on its way now. Those behind are replayed, whatever the snapshot knows of them; so the cleaner goes on.
+        let cleaning = self.maintenance.cleaning.lock();
         let begun = self.log.begin_snapshot();
+        drop(cleaning);
         let position = begun.position;
         let number = work.snapshots.last().map_or(1, |(number, _)| number + 1);
         if self.persistent {
@@ -284,6 +200,7 @@ impl Engine {
         work.snapshots.push((number, position));
         let superfluous = work.snapshots.len().saturating_sub(KEPT);
         work.snapshots.drain(..superfluous);
+        self.maintenance.set_pinned(work);
         self.maintenance.counters.snapshots.store(work.snapshots.len() as u64, Ordering::Relaxed);
         if self.persistent {
             self.retire_snapshots(work);
@@ -295,7 +212,7 @@ impl Engine {
 
     /// Reuses the file of a snapshot that is not kept any more for the next one, and removes others, old and damaged
     /// ones.
-    pub(crate) fn retire_snapshots(&self, work: &CleanerState) {
+    pub(crate) fn retire_snapshots(&self, work: &SnapshotState) {
         let files = self.disk.list().unwrap_or_default();
         let mut reserved = files.iter().any(|(name, _)| name == SNAPSHOT_RESERVE);
         for number in files.iter().filter_map(|(name, _)| parse_snapshot_name(name)) {
@@ -314,80 +231,10 @@ impl Engine {
         }
         self.count_snapshots();
     }
-
-    /// Writes the index into the file that is in reserve for it; returns the resulting length in bytes. The file keeps
-    /// its size for a later snapshot that needs it, unless that is far too large and larger than files are made at the
-    /// moment.
-    fn write_snapshot(&self, work: &CleanerState, begun: SnapshotBegun) -> io::Result<u64> {
-        let SnapshotBegun { position, sequence, tokens } = begun;
-        let header =
-            SnapshotHeader { store: self.identity, format: FORMAT_VERSION, position, sequence, tokens };
-        let file = self.begin_snapshot_file(work)?;
-        let write = |frames: &mut Frames| {
-            self.extend_file_of_snapshot(&*file, frames.end())?;
-            frames.write_to(&*file)
-        };
-        // Made so long at once, if that can be had, rather than bit by bit.
-        let _ = self.extend_file_of_snapshot(&*file, self.snapshot_bytes_likely());
-        let mut frames = Frames::new(FrameBinding::new(&self.identity));
-        frames.frame(FRAME_HEADER, &header.encode());
-        for segment in self.table.all().iter().filter(|segment| segment.sealed.load(Ordering::Acquire)) {
-            frames.item(|out| {
-                out.push(ITEM_SEGMENT);
-                put_varint(out, u64::from(segment.id));
-                put_varint(out, segment.end.load(Ordering::Relaxed));
-            });
-        }
-        for shard in &self.shards {
-            let shard = shard.lock();
-            for (name, node) in shard.iter() {
-                frames.node(name.as_bytes(), node);
-            }
-            drop(shard);
-            write(&mut frames)?;
-        }
-        frames.flush();
-        let items = frames.items;
-        write(&mut frames)?;
-        let end = frames.offset + FRAME_HEAD_BYTES + size_of::<u64>() as u64;
-        let file_bytes_max = self.snapshot_file_bytes_max().max(work.snapshot_bytes_min);
-        // Every shard was locked since the position was taken, so all writes before it are in the window.
-        let writes = self.encode_writes_before(tokens, file_bytes_max.saturating_sub(end));
-        let writes_bytes: u64 = writes.iter().map(|body| FRAME_HEAD_BYTES + body.len() as u64).sum();
-        if !self.is_tight() {
-            // Without it there are fewer of them, and nothing else is lost.
-            let _ = self.extend_file_of_snapshot(&*file, end + writes_bytes);
-        }
-        let file_bytes = file.size()?.min(file_bytes_max);
-        let mut padding = file_bytes.saturating_sub(end);
-        for body in writes {
-            let frame_bytes = FRAME_HEAD_BYTES + body.len() as u64;
-            if frame_bytes > padding {
-                break;
-            }
-            frames.frame(FRAME_PADDING, &body);
-            padding -= frame_bytes;
-        }
-        write(&mut frames)?;
-        while padding >= FRAME_HEAD_BYTES {
-            let frame = padding.min(PADDING_BYTES + FRAME_HEAD_BYTES);
-            frames.frame(FRAME_PADDING, &vec![0; (frame - FRAME_HEAD_BYTES) as usize]);
-            write(&mut frames)?;
-            padding -= frame;
-        }
-        frames.frame(FRAME_END, &items.to_le_bytes());
-        write(&mut frames)?;
-        // A remainder that is no frame goes.
-        if file.size()? > frames.offset {
-            file.set_size(frames.offset)?;
-        }
-        file.sync()?;
-        Ok(end)
-    }
 }
 
 impl SnapshotHeader {
-    fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend_from_slice(&self.format.to_le_bytes());
         out.extend_from_slice(&self.store);
@@ -652,6 +499,8 @@ impl Loader {
                     self.objects.pop();
                 }
                 let id = ObjectId::new(own(reader.bytes()?)).ok()?;
+                // An object that was begun again: what there is of the first attempt is of no use.
+                self.objects.pop_if(|(last, _)| *last == id);
                 let mut node = Node {
                     exists: reader.u8()? != 0,
                     version: reader.varint()?,

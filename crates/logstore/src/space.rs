@@ -21,12 +21,12 @@ use std::sync::atomic::Ordering;
 use nacre_object::{ErrorKind, StoreError};
 
 use crate::binding::Binding;
-use crate::cleaner::CleanerState;
 use crate::disk::DiskFile;
 use crate::engine::Engine;
 use crate::footprint::IndexCounters;
 use crate::log::{Purpose, Reserve};
 use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, SEGMENT_NUMBER_MAX, Segment, segment_name};
+use crate::snapshot::SnapshotState;
 use crate::snapshot::{KEPT, parse_snapshot_name};
 use crate::sync::{AtomicU64, Mutex};
 
@@ -295,6 +295,15 @@ impl Engine {
         Wanted { record_bytes: 0, growth_bytes: self.segment_bytes() / 64, purpose: Purpose::Write }
     }
 
+    /// Returns the request for the index to grow while room is made for more: that takes up to three snapshots, so it is
+    /// the longer the longer they are.
+    pub(crate) fn index_growth_ahead(&self) -> Wanted {
+        let segment_bytes = self.segment_bytes();
+        let likely_bytes = self.snapshot_bytes_likely();
+        let growth_bytes = likely_bytes.clamp(segment_bytes / 16, segment_bytes / 2).max(likely_bytes / 3);
+        Wanted { record_bytes: 0, growth_bytes, purpose: Purpose::Write }
+    }
+
     /// Returns whether there is the room that is wanted.
     pub(crate) fn has_room(&self, wanted: &Wanted) -> bool {
         let log = match wanted.record_bytes {
@@ -327,11 +336,23 @@ impl Engine {
         let before = if bytes > 0 { all_bytes.fetch_add(bytes, Ordering::Relaxed) } else { 0 };
         let growth = Growth { all_bytes, bytes };
         let growth_bytes = if wanted.growth_bytes > 0 { wanted.growth_bytes + before } else { 0 };
+        if growth_bytes > 0 {
+            self.ask_for_index_room();
+        }
         self.index_has_room(&Wanted { growth_bytes, ..*wanted }).then_some(growth)
     }
 
+    /// Has room made for snapshots while there is some left, so that nobody has to wait for it.
+    fn ask_for_index_room(&self) {
+        let likely_bytes = self.snapshot_bytes_likely();
+        let room_bytes = self.space.snapshot_room_bytes.load(Ordering::Relaxed);
+        if self.persistent && likely_bytes + likely_bytes / 3 + self.segment_bytes() / 64 > room_bytes {
+            self.maintenance.ask_for_index_room();
+        }
+    }
+
     fn snapshot_room_wanted(&self, wanted: &Wanted) -> u64 {
-        let slack_bytes = if wanted.purpose == Purpose::Write { SNAPSHOT_SLACK_BYTES } else { 0 };
+        let slack_bytes = if wanted.purpose.is_write() { SNAPSHOT_SLACK_BYTES } else { 0 };
         self.snapshot_bytes_likely() + wanted.growth_bytes + slack_bytes
     }
 
@@ -381,7 +402,11 @@ impl Engine {
         loop {
             let (there, enough) = match wanted.record_bytes {
                 0 => (self.log.has_ready(), self.reserve_is_full()),
-                bytes => (self.log.has_segment(bytes), self.log.has_room(bytes, wanted.purpose)),
+                // Whoever has to wait for his turn needs no more room for that.
+                bytes => (
+                    self.log.has_segment(bytes),
+                    self.log.has_room(bytes, wanted.purpose.max(Purpose::Paced)),
+                ),
             };
             if !there {
                 let needed = (SEGMENT_HEAD_BYTES + wanted.record_bytes).next_multiple_of(BLOCK_BYTES);
@@ -513,7 +538,7 @@ impl Engine {
     /// [`ErrorKind::OutOfSpace`] if the volume or the capacity has less left.
     pub(crate) fn raise_snapshot_room(
         self: &Arc<Self>,
-        work: &mut CleanerState,
+        work: &mut SnapshotState,
         wanted: &Wanted,
     ) -> Result<(), StoreError> {
         let least = self.snapshot_room_wanted(wanted);
@@ -526,7 +551,7 @@ impl Engine {
 
     fn raise_snapshot_room_to(
         self: &Arc<Self>,
-        work: &mut CleanerState,
+        work: &mut SnapshotState,
         bytes: u64,
     ) -> Result<(), StoreError> {
         work.snapshot_bytes_min = bytes;
@@ -548,7 +573,7 @@ impl Engine {
         }
     }
 
-    fn extend_snapshot_reserve(&self, work: &CleanerState, bytes: u64) -> Result<(), StoreError> {
+    fn extend_snapshot_reserve(&self, work: &SnapshotState, bytes: u64) -> Result<(), StoreError> {
         let result = self.extend_snapshot_file(work, bytes);
         // If it cannot be put back, the next attempt begins with that.
         let _ = self.return_snapshot_file(SNAPSHOT_BEGUN);
@@ -556,7 +581,7 @@ impl Engine {
         result
     }
 
-    fn extend_snapshot_file(&self, work: &CleanerState, bytes: u64) -> Result<(), StoreError> {
+    fn extend_snapshot_file(&self, work: &SnapshotState, bytes: u64) -> Result<(), StoreError> {
         let failed = |error: io::Error| self.cannot_make(SNAPSHOT_RESERVE, bytes, &error);
         let opened = match self.disk.open(SNAPSHOT_RESERVE) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.open(SNAPSHOT_BEGUN),
@@ -594,7 +619,7 @@ impl Engine {
 
     /// Opens the file that the next snapshot is written into, under a name that is durable: until then a crash may
     /// still find it under the name of the snapshot that it was.
-    pub(crate) fn begin_snapshot_file(&self, work: &CleanerState) -> io::Result<Arc<dyn DiskFile>> {
+    pub(crate) fn begin_snapshot_file(&self, work: &SnapshotState) -> io::Result<Arc<dyn DiskFile>> {
         // One that could not be put back before need not have that name for certain.
         self.return_snapshot_file(SNAPSHOT_BEGUN)?;
         let failures = self.name_failures();

@@ -26,9 +26,9 @@ use std::io;
 use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 
-use crate::cleaner::CleanerState;
 use crate::disk::Disk;
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
+use crate::snapshot::SnapshotState;
 use crate::snapshot::snapshot_name;
 
 /// Writes the contents of a segment from an offset on again, in parts that may be empty, and syncs the whole segment.
@@ -56,7 +56,7 @@ pub(crate) fn rewrite(
 pub(crate) fn rename_snapshots(
     disk: &dyn Disk,
     numbers: &[u64],
-    state: &mut CleanerState,
+    state: &mut SnapshotState,
 ) -> Result<(), StoreError> {
     let first = numbers.last().map_or(1, |number| number + 1);
     let error = |name: &str, error: io::Error| {
