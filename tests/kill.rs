@@ -215,7 +215,10 @@ fn requests_that_were_accepted_are_answered_before_the_end() {
     let store = nacre::open(&server.uri).unwrap();
     let object = store.object("a").unwrap();
     futures::executor::block_on(async {
-        // The answer to the last request before the stop proves that the server had accepted all earlier ones.
+        // Writes are sent when the server has said that it recognises repeated ones, so the first one is waited for. From then
+        // on the answer to the last request before the stop proves that the server had accepted all earlier ones.
+        let first = Transaction::new().write(Fork::DEFAULT, 0, 0u64.to_le_bytes().to_vec());
+        store.apply(object.id(), first).await.unwrap();
         let mut replies = Vec::new();
         for number in 0..200u64 {
             let write = Transaction::new().write(Fork::DEFAULT, number * 8, number.to_le_bytes().to_vec());

@@ -3,11 +3,11 @@
 //! The order matters: changing the owner clears the set-id bits and capabilities, an ACL changes the mode, and everything
 //! may change times.
 
-use rustix::fs::{AtFlags, Gid, Mode, Statx, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Statx, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The maximum size of an extended attribute, in bytes.
 const VALUE_BYTES_MAX: usize = 64 << 10;
@@ -21,12 +21,21 @@ pub struct Keeper {
     extended: bool,
 }
 
-type Attributes = BTreeMap<CString, Vec<u8>>;
+/// Extended attributes by name.
+pub type Attributes = BTreeMap<CString, Vec<u8>>;
 
 /// A target that is neither a file nor a directory: it cannot be opened, only named.
 pub struct Named<'a> {
     pub directory: BorrowedFd<'a>,
     pub name: &'a CStr,
+}
+
+impl Named<'_> {
+    /// Opens the entry itself, whatever it is, for nothing but to be referred to.
+    fn open(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(self.directory, self.name, flags, Mode::empty())
+    }
 }
 
 impl Keeper {
@@ -93,23 +102,24 @@ impl Keeper {
         rustix::fs::futimens(target, &times(stat))
     }
 
-    /// Gives a target that is a link, a pipe or a device all metadata of its source.
-    pub fn apply_named(&self, source: &Named<'_>, stat: &Statx, target: &Named<'_>) -> Result<(), Errno> {
-        use rustix::fs::OFlags;
+    /// Returns the extended attributes that are kept of a link, a pipe or a device.
+    pub fn extended_named(&self, source: &Named<'_>) -> Result<Attributes, Errno> {
+        if !self.extended {
+            return Ok(Attributes::new());
+        }
+        list(&Place::Path(by_descriptor(source.open()?.as_fd())))
+    }
+
+    /// Gives a target that is a link, a pipe or a device all metadata of its source, whose extended attributes are
+    /// `extended`.
+    pub fn apply_named(&self, extended: &Attributes, stat: &Statx, target: &Named<'_>) -> Result<(), Errno> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let group = self.own(stat, |user, group| {
             rustix::fs::chownat(target.directory, target.name, user, group, flags)
         })?;
-        let open = |named: &Named<'_>| {
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            rustix::fs::openat(named.directory, named.name, flags, Mode::empty())
-        };
-        let target_open = open(target)?;
+        let target_open = target.open()?;
         let link = u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFLNK;
-        if self.extended {
-            let wanted = list(&Place::Path(by_descriptor(open(source)?.as_fd())))?;
-            self.set(&Place::Path(by_descriptor(target_open.as_fd())), wanted, false)?;
-        }
+        self.set(&Place::Path(by_descriptor(target_open.as_fd())), extended, false)?;
         if !link {
             let mode = u32::from(stat.stx_mode) & 0o7777 & !self.lost(stat, group);
             rustix::fs::chmod(by_descriptor(target_open.as_fd()), Mode::from_raw_mode(mode))?;
@@ -146,12 +156,12 @@ impl Keeper {
             return Ok(());
         }
         let wanted = list(&Place::Open(source))?;
-        self.set(&Place::Open(target), wanted, used)
+        self.set(&Place::Open(target), &wanted, used)
     }
 
-    fn set(&self, target: &Place<'_>, wanted: Attributes, used: bool) -> Result<(), Errno> {
+    fn set(&self, target: &Place<'_>, wanted: &Attributes, used: bool) -> Result<(), Errno> {
         let mut present = if used { list(target)? } else { Attributes::new() };
-        for (name, value) in &wanted {
+        for (name, value) in wanted {
             if present.remove(name).as_ref() != Some(value) {
                 match target.set(name, value) {
                     Ok(()) => {}

@@ -78,6 +78,14 @@ fn failed<C: Into<Cause>>(attempted: &'static str) -> impl Fn(C) -> Trouble {
     move |cause| Trouble::Failed(attempted, cause.into())
 }
 
+/// Returns the trouble with a source that is named: that it no longer exists is no failure.
+fn gone_or(attempted: &'static str) -> impl Fn(Errno) -> Trouble {
+    move |errno| match errno {
+        Errno::NOENT => Trouble::Vanished,
+        errno => failed(attempted)(errno),
+    }
+}
+
 /// An entry to be copied.
 pub struct Item<'a> {
     pub shared: &'a Shared,
@@ -95,10 +103,7 @@ impl Item<'_> {
         if kind == Kind::File {
             return self.copy_file(buffer);
         }
-        let stat = directory::stat(self.source, self.source_name).map_err(|errno| match errno {
-            Errno::NOENT => Trouble::Vanished,
-            errno => failed(READ)(errno),
-        })?;
+        let stat = directory::stat(self.source, self.source_name).map_err(gone_or(READ))?;
         if Metadata(stat).kind() != kind {
             return Err(failed(COPY)("it became something else while it was looked at"));
         }
@@ -264,7 +269,7 @@ impl Item<'_> {
         let target = match kind {
             Kind::Link => Some(
                 retry_on_intr(|| rustix::fs::readlinkat(self.source, self.source_name, Vec::new()))
-                    .map_err(failed(READ))?,
+                    .map_err(gone_or(READ))?,
             ),
             _ => None,
         };
@@ -284,6 +289,8 @@ impl Item<'_> {
         {
             return Ok(Done::Unchanged);
         }
+        let source = Named { directory: self.source, name: self.source_name };
+        let extended = self.shared.keeper.extended_named(&source).map_err(gone_or(KEEP))?;
         let make = |name: &CStr| {
             match &target {
                 Some(target) => rustix::fs::symlinkat(target.as_c_str(), &directory, name)?,
@@ -294,9 +301,8 @@ impl Item<'_> {
                     rustix::fs::mknodat(&directory, name, kind, mode, device)?;
                 }
             }
-            let source = Named { directory: self.source, name: self.source_name };
             let copy = Named { directory: directory.as_fd(), name };
-            self.shared.keeper.apply_named(&source, stat, &copy).inspect_err(|_| remove(&directory, name))
+            self.shared.keeper.apply_named(&extended, stat, &copy).inspect_err(|_| remove(&directory, name))
         };
         self.place(existing.is_some(), &directory, make)?;
         Ok(Done::Copied)
