@@ -5,7 +5,7 @@
 //! which to begin, in nanoseconds of the machine's clock, and what to do. The result of a round is one line of JSON on its
 //! standard output. The end of its input is its own.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -45,19 +45,16 @@ struct Member {
 }
 
 impl Crew {
-    /// Starts one process of `program` for each element of `orders`, and waits until all are ready.
+    /// Starts one process of this program for each element of `orders`, and waits until all are ready.
     ///
     /// # Errors
     /// If a process cannot be started, or fails to prepare.
-    pub(crate) async fn start<O: Serialize>(
-        program: &Path,
-        arguments: &[&str],
-        orders: &[O],
-    ) -> Result<Self, BenchError> {
+    pub(crate) async fn start<O: Serialize>(command: &str, orders: &[O]) -> Result<Self, BenchError> {
+        let program = this_program()?;
         let mut crew = Self { members: Vec::with_capacity(orders.len()) };
         for orders in orders {
-            let mut child = Command::new(program)
-                .args(arguments)
+            let mut child = Command::new(&program)
+                .arg(command)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .kill_on_drop(true)
@@ -138,7 +135,7 @@ impl Crew {
     }
 }
 
-/// Returns the path of the running program, which a study starts again as its servers and clients.
+/// Returns the path of the running program, which a study starts again as its clients.
 pub(crate) fn this_program() -> Result<PathBuf, BenchError> {
     std::env::current_exe().map_err(BenchError::io("find the program that runs"))
 }

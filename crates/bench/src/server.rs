@@ -1,4 +1,4 @@
-//! The servers of a study: child processes of the same program, each a `nacre serve` with its own store.
+//! The servers of a study: child processes, each a `nacre serve` with its own store.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -26,15 +26,15 @@ pub use point::{MethodName, ProtocolName};
 use self::point::{Point, Series};
 use self::report::Report;
 use self::run::Bench;
-use crate::BenchError;
 use crate::peer::validate_folder;
 use crate::progress::Progress;
+use crate::{BenchError, Common};
 
 /// Runs the study, prints the table, and writes the requested files.
 ///
 /// # Errors
 /// [`BenchError`] if the study cannot run, or the servers granted something else than what was asked for.
-pub fn run(args: &Args) -> Result<(), BenchError> {
+pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     args.check()?;
     validate_folder(args.folder.as_deref())?;
     validate_folder(Some(&args.out))?;
@@ -42,8 +42,8 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
         .enable_all()
         .build()
         .map_err(BenchError::io("start a runtime"))?;
-    let report = runtime.block_on(crate::until_interrupted(measure(args)))?;
-    match args.print_json {
+    let report = runtime.block_on(crate::until_interrupted(measure(args, common)))?;
+    match common.json {
         true => println!("{}", report.json()?),
         false => print!("{report}"),
     }
@@ -51,8 +51,8 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
 }
 
 /// Measures and simulates what is requested.
-async fn measure(args: &Args) -> Result<Report, BenchError> {
-    let bench = Bench::new(args)?;
+async fn measure(args: &Args, common: &Common) -> Result<Report, BenchError> {
+    let bench = Bench::new(args, common)?;
     let mut report = Report::new();
     // Whatever ends a long study early does not take what was measured before.
     let keep = |report: &Report| args.results.as_ref().map_or(Ok(()), |file| report.write(file));

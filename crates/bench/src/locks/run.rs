@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::arguments::Args;
 use super::client::{Batch, Done, Orders, Plan, Totals, Work, totals};
 use super::point::{Measurement, Point, ProtocolName, STRIPE_BYTES, Series, Shape, Table};
-use crate::BenchError;
-use crate::process::{Crew, this_program};
+use crate::process::Crew;
 use crate::server::{self, ServerPlan, Servers};
+use crate::{BenchError, Common};
 
 /// The conditions of all measurements.
 pub(super) struct Bench {
-    pub program: PathBuf,
+    pub common: Common,
     pub folder: Option<PathBuf>,
     pub repetitions: u32,
     pub bound: Duration,
@@ -28,8 +28,8 @@ pub(super) struct Stage {
     server_count: u32,
 }
 
-/// The arguments that make the program a client.
-const CLIENT_ARGUMENTS: [&str; 2] = ["bench", "locks-client"];
+/// The command that makes this program a client.
+const CLIENT: &str = "locks-client";
 
 /// The number of regions with which it is tried how long acquiring takes.
 const TRIAL_REGIONS: u64 = 2048;
@@ -53,9 +53,9 @@ pub(super) fn span(done: &[Done]) -> Duration {
 
 impl Bench {
     /// Creates the conditions that the arguments describe.
-    pub(super) fn new(args: &Args) -> Result<Self, BenchError> {
+    pub(super) fn new(args: &Args, common: &Common) -> Result<Self, BenchError> {
         Ok(Self {
-            program: this_program()?,
+            common: common.clone(),
             folder: args.folder.clone(),
             repetitions: args.repetitions(),
             bound: args.bound(),
@@ -72,7 +72,7 @@ impl Bench {
     ) -> Result<Stage, BenchError> {
         let plan =
             ServerPlan { unrolled_locks: table == Table::Unrolled, ..ServerPlan::volatile(server_count) };
-        let servers = Servers::start(&self.program, plan, self.folder.as_deref()).await?;
+        let servers = Servers::start(&self.common.nacre()?, plan, self.folder.as_deref()).await?;
         let store = server::open(&servers.uri).await?;
         let crew = self.crew(clients, |_| Plan::Nacre { store: servers.uri.clone(), sessions }).await?;
         Ok(Stage { servers, store, crew, clients, server_count })
@@ -81,7 +81,7 @@ impl Bench {
     /// Starts clients.
     pub(super) async fn crew(&self, clients: u32, plan: impl Fn(u32) -> Plan) -> Result<Crew, BenchError> {
         let orders: Vec<Orders> = (0..clients).map(|client| Orders { client, plan: plan(client) }).collect();
-        Crew::start(&self.program, &CLIENT_ARGUMENTS, &orders).await
+        Crew::start(CLIENT, &orders).await
     }
 
     /// Measures points that can be measured beside each other, in turns: repetition by repetition, so that a disturbance

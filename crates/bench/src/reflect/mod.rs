@@ -29,13 +29,13 @@ pub use stage::Device;
 
 use self::probe::Probe;
 use self::report::Report;
-use crate::BenchError;
+use crate::{BenchError, Common};
 
 /// Runs the study, prints the table, and writes the requested files.
 ///
 /// # Errors
 /// [`BenchError`] if the study cannot run.
-pub fn run(args: &Args) -> Result<(), BenchError> {
+pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     args.validate()?;
     let mut report = Report::new();
     let all = args.reach;
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
         report.figures.extend(capacity::write(&report.series, &machine, folder)?);
     }
     keep(args, &report)?;
-    match args.print_json {
+    match common.json {
         true => println!("{}", report.json()?),
         false => print!("{report}"),
     }

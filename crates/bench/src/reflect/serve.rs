@@ -278,7 +278,7 @@ impl Reflector {
     ) -> Result<Result<Self, String>, BenchError> {
         let mut child = network.run(|| {
             Command::new(program)
-                .args(["bench", "reflect-serve"])
+                .arg("reflect-serve")
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()

@@ -120,9 +120,6 @@ pub struct Args {
     /// clients. Filled in by the program from a flag that all its commands share.
     #[arg(skip)]
     pub store: Option<String>,
-    /// Prints the results as JSON instead of the table. Filled in like the store.
-    #[arg(skip)]
-    pub print_json: bool,
 }
 
 /// A figure of the paper.

@@ -30,18 +30,17 @@ pub use point::Coordination;
 use self::point::{Point, Series};
 use self::report::Report;
 use self::run::Bench;
-use crate::BenchError;
 use crate::peer::validate_folder;
-use crate::process::this_program;
 use crate::progress::Progress;
+use crate::{BenchError, Common};
 
 /// Runs the study, prints the table, and writes the requested files.
 ///
 /// # Errors
 /// [`BenchError`] if the study cannot run, or an update was lost.
-pub fn run(args: &Args) -> Result<(), BenchError> {
-    let report = run_on(args, None)?;
-    match args.print_json {
+pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
+    let report = run_on(args, common, None)?;
+    match common.json {
         true => println!("{}", report.json()?),
         false => print!("{report}"),
     }
@@ -49,11 +48,14 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
 }
 
 /// Runs the study. `store` replaces the store that `--store` names, if that is in this process.
-pub(crate) fn run_on(args: &Args, store: Option<Arc<dyn ObjectStore>>) -> Result<Report, BenchError> {
+pub(crate) fn run_on(
+    args: &Args,
+    common: &Common,
+    store: Option<Arc<dyn ObjectStore>>,
+) -> Result<Report, BenchError> {
     validate_folder(args.folder.as_deref())?;
     validate_folder(Some(&args.out))?;
-    let program = this_program()?;
-    let mut bench = Bench::new(program, args.folder.clone(), args.measure().repetitions);
+    let mut bench = Bench::new(common.clone(), args.folder.clone(), args.measure().repetitions);
     bench.store = store;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

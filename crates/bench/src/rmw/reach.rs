@@ -39,7 +39,7 @@ async fn measure_engine(args: &Args, bench: &Bench) -> Result<Vec<Goal>, BenchEr
     let extents = if args.quick { 100_000 } else { 1_000_000 };
     let mut reopenings = Vec::new();
     for _ in 0..bench.repetitions.min(3) {
-        reopenings.push(probe::reopen(&bench.program, args.folder.clone(), extents).await?);
+        reopenings.push(probe::reopen(&bench.common.nacre()?, args.folder.clone(), extents).await?);
     }
     let median = |value: fn(&Reopening) -> f64| Spread::of(reopenings.iter().map(value)).median;
     let log_mib = median(|reopening| reopening.log_bytes as f64) / f64::from(1 << 20);

@@ -12,16 +12,16 @@ use super::drive::Tally;
 use super::point::{Coordination, Measurement, Place, Point, RegionStatistic, Series};
 use super::way::{self, Plan};
 use super::workload::Workload;
-use crate::BenchError;
 use crate::latency::Latencies;
 use crate::peer::{self, Peer};
 use crate::process::Crew;
 use crate::server::{self, ServerPlan, Servers};
+use crate::{BenchError, Common};
 
 /// The environment in which points are measured.
 pub(crate) struct Bench {
-    /// The program that is started as a server or a client.
-    pub(crate) program: PathBuf,
+    /// The options of every study, such as the program that is started as a server.
+    pub(crate) common: Common,
     /// The folder for the files of servers and peers.
     pub(crate) folder: Option<PathBuf>,
     /// The store in this process that replaces the one of the place.
@@ -42,8 +42,8 @@ struct Stage {
 
 impl Bench {
     /// Creates an environment in which nothing is started yet.
-    pub(crate) fn new(program: PathBuf, folder: Option<PathBuf>, repetitions: u32) -> Self {
-        Self { program, folder, store: None, repetitions, lock_service: None }
+    pub(crate) fn new(common: Common, folder: Option<PathBuf>, repetitions: u32) -> Self {
+        Self { common, folder, store: None, repetitions, lock_service: None }
     }
 
     /// Measures points that are to be compared, taking turns between them, so that other load on the machine affects
@@ -125,7 +125,7 @@ impl Bench {
         let cpu_before = cpu_time();
         let tallies: Vec<Tally> = match &point.place {
             Place::InProcess(_) => run_threads(orders, stage.local.clone())?,
-            _ => Crew::start(&self.program, &CLIENT_ARGUMENTS, &orders).await?.run().await?,
+            _ => Crew::start(CLIENT, &orders).await?.run().await?,
         };
         let server_cpu = cpu_time() - cpu_before;
         let regions = match &stage.servers {
@@ -170,7 +170,7 @@ impl Bench {
                     region_statistics: point.counts_regions,
                     ..ServerPlan::volatile(*count)
                 };
-                let started = Servers::start(&self.program, plan, folder).await?;
+                let started = Servers::start(&self.common.nacre()?, plan, folder).await?;
                 let uri = started.uri.clone();
                 servers = Some(started);
                 uri
@@ -231,8 +231,8 @@ impl Bench {
     }
 }
 
-/// The arguments that make the program a client.
-const CLIENT_ARGUMENTS: [&str; 2] = ["bench", "rmw-client"];
+/// The command that makes this program a client.
+const CLIENT: &str = "rmw-client";
 
 /// The factor by which the warm-up of a cold Java server is longer than usual.
 const HEATING: u64 = 10;

@@ -59,7 +59,7 @@ fn waiting() -> Option<Arc<dyn ObjectStore>> {
 }
 
 fn run_waiting(words: &str) -> Report {
-    run_on(&args(words), waiting()).unwrap()
+    run_on(&args(words), &Common::default(), waiting()).unwrap()
 }
 
 #[test]
@@ -111,7 +111,8 @@ impl ObjectStore for Careless {
 #[test]
 fn a_store_that_loses_an_update_fails_the_run() {
     let store: Arc<dyn ObjectStore> = Arc::new(Careless(waiting().unwrap()));
-    let error = run_on(&args("--way optimistic --concurrency 8 --blocks 1"), Some(store)).unwrap_err();
+    let error = run_on(&args("--way optimistic --concurrency 8 --blocks 1"), &Common::default(), Some(store))
+        .unwrap_err();
     assert!(matches!(error, BenchError::Lost(_)), "{error:?}");
     assert!(error.to_string().contains("updates lost"), "{error}");
 }
@@ -136,7 +137,7 @@ impl ObjectStore for Failing {
 #[test]
 fn a_store_that_fails_ends_the_run_with_its_own_words() {
     let store: Arc<dyn ObjectStore> = Arc::new(Failing(MemoryStore::new(), Default::default()));
-    let error = run_on(&args("--way optimistic --clients 3"), Some(store)).unwrap_err();
+    let error = run_on(&args("--way optimistic --clients 3"), &Common::default(), Some(store)).unwrap_err();
     assert!(error.to_string().contains("the disk is full"), "{error}");
 }
 

@@ -72,10 +72,6 @@ pub struct Args {
     /// Write all results, raw and summarised, with the machine's description, to this file as JSON
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub results: Option<PathBuf>,
-    /// Prints the results as JSON instead of the table. Filled in by the program from a flag that all its commands
-    /// share.
-    #[arg(skip)]
-    pub print_json: bool,
 }
 
 /// Make the tree of the walk study, and leave it there.
@@ -87,9 +83,6 @@ pub struct TreeArgs {
     /// Threads that make it
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub threads: usize,
-    /// Prints the manifest instead of the path. Filled in like that of the study.
-    #[arg(skip)]
-    pub print_json: bool,
 }
 
 /// The place and the parameters of a tree to make.

@@ -29,24 +29,24 @@ use self::study::{FigureName, Results, Source};
 use self::tree::{Manifest, Tree};
 use crate::machine::Machine;
 use crate::progress::Progress;
-use crate::{BenchError, Spread};
+use crate::{BenchError, Common, Spread};
 
 /// Runs the study, prints the table, and writes the requested files.
 ///
 /// # Errors
 /// [`BenchError`] if the study cannot run.
-pub fn run(args: &Args) -> Result<(), BenchError> {
+pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     if !args.runs.is_empty() {
-        return draw(args);
+        return draw(args, common);
     }
     if !args.figure.is_empty() || args.compare {
-        return figures(args);
+        return figures(args, common);
     }
     let contenders = args.contenders()?;
     // Before anything takes time.
     let mpi = if args.no_mpi || !args.only.is_empty() { None } else { Some(Mpi::find(&args.mpi)?) };
     let tree = tree(args, &args.make)?;
-    let mut report = measure(args, &contenders, &tree)?;
+    let mut report = measure(args, common, &contenders, &tree)?;
     if let Some(mpi) = mpi {
         let repetitions = args.repetitions().min(5);
         report.mpi = Some(reach::measure(&mpi, &tree.root, repetitions, args.make.quick)?);
@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
     if let Some(file) = &args.results {
         report.write(file)?;
     }
-    match args.print_json {
+    match common.json {
         true => println!("{}", report.json()?),
         false => print!("{report}"),
     }
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<(), BenchError> {
 }
 
 /// Makes the runs of some figures and draws them; compares in the simulation, if requested.
-fn figures(args: &Args) -> Result<(), BenchError> {
+fn figures(args: &Args, common: &Common) -> Result<(), BenchError> {
     let figures = args.figures();
     let (measured, simulated) = (args.wants(Source::Measured), args.wants(Source::Simulated));
     let measured = measured && !figures.is_empty();
@@ -102,7 +102,7 @@ fn figures(args: &Args) -> Result<(), BenchError> {
     if let Some(file) = &args.results {
         std::fs::write(file, &text).map_err(BenchError::io(format!("write {}", file.display())))?;
     }
-    if args.print_json {
+    if common.json {
         println!("{text}");
         return Ok(());
     }
@@ -124,13 +124,13 @@ fn tree(args: &Args, make_args: &MakeArgs) -> Result<Tree, BenchError> {
 }
 
 /// Draws the figures of earlier runs.
-fn draw(args: &Args) -> Result<(), BenchError> {
+fn draw(args: &Args, common: &Common) -> Result<(), BenchError> {
     let mut runs = Vec::new();
     for file in &args.runs {
         runs.extend(study::read(file)?);
     }
     let files = study::draw(&runs, &[FigureName::All], &args.out)?;
-    match args.print_json {
+    match common.json {
         true => println!("{}", serde_json::json!({ "figures": files })),
         false => files.iter().for_each(|file| println!("Drawn: {file}")),
     }
@@ -141,9 +141,9 @@ fn draw(args: &Args) -> Result<(), BenchError> {
 ///
 /// # Errors
 /// [`BenchError`] if the tree cannot be made.
-pub fn make_tree(args: &TreeArgs) -> Result<(), BenchError> {
+pub fn make_tree(args: &TreeArgs, common: &Common) -> Result<(), BenchError> {
     let tree = make(&args.make, args.threads, true)?;
-    match (&tree.manifest, args.print_json) {
+    match (&tree.manifest, common.json) {
         (Some(manifest), true) => {
             let value = serde_json::json!({ "root": tree.root, "manifest": manifest });
             println!("{value}");
@@ -163,9 +163,15 @@ fn make(args: &MakeArgs, threads: usize, keep: bool) -> Result<Tree, BenchError>
 }
 
 /// Makes every program count the tree, and then walk it in turn.
-fn measure(args: &Args, contenders: &[Contender], tree: &Tree) -> Result<Report, BenchError> {
+fn measure(
+    args: &Args,
+    common: &Common,
+    contenders: &[Contender],
+    tree: &Tree,
+) -> Result<Report, BenchError> {
     let programs = Programs {
-        nacre: std::env::current_exe().map_err(BenchError::io("find the program that runs"))?,
+        this: crate::process::this_program()?,
+        nacre: common.nacre()?,
         threads: args.threads,
         dwalk: args.dwalk.clone(),
         pdu: args.pdu.clone(),
