@@ -7,21 +7,11 @@
 #![deny(unsafe_code)]
 
 mod error;
-mod figure;
-mod goal;
-mod latency;
+mod kit;
 mod locks;
-mod machine;
-mod peer;
-mod process;
-mod progress;
-mod quantity;
 mod reflect;
 mod rmw;
-mod server;
 mod shell;
-mod statistic;
-mod table;
 mod walk;
 
 use std::path::PathBuf;
@@ -31,8 +21,6 @@ use clap::Parser;
 use clap::builder::styling::{AnsiColor, Styles};
 
 use crate::error::BenchError;
-use crate::machine::Machine;
-use crate::statistic::Spread;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -122,7 +110,7 @@ impl Common {
                 false => Err(absent(format!("at {}", program.display()))),
             };
         }
-        let beside = process::this_program()?.with_file_name("nacre");
+        let beside = kit::process::this_program()?.with_file_name("nacre");
         let in_path = std::env::var_os("PATH").unwrap_or_default();
         let folders = std::env::split_paths(&in_path).map(|folder| folder.join("nacre"));
         let mut places = std::iter::once(beside.clone()).chain(folders);

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::point::{MethodName, ProtocolName, Series, Table};
 use super::simulate::Simulated;
 use crate::BenchError;
-use crate::figure::{Axis, Figure, Line, Scale};
-use crate::quantity::grouped;
+use crate::kit::figure::{Axis, Figure, Line, Scale};
+use crate::kit::quantity::grouped;
 
 /// Draws the figures for which there are results, and returns the files.
 pub(super) fn draw(

@@ -26,8 +26,8 @@ pub use point::{MethodName, ProtocolName};
 use self::point::{Point, Series};
 use self::report::Report;
 use self::run::Bench;
-use crate::peer::validate_folder;
-use crate::progress::Progress;
+use crate::kit::peer::validate_folder;
+use crate::kit::progress::Progress;
 use crate::{BenchError, Common};
 
 /// Runs the study, prints the table, and writes the requested files.

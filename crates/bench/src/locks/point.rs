@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use crate::statistic::Spread;
+use crate::kit::statistic::Spread;
 
 /// The bytes in a row that are one server's, as in the paper.
 pub(crate) const STRIPE_BYTES: u64 = 64 << 10;

@@ -9,13 +9,14 @@ use super::client::{Batch, Done, Loop, Plan, Work};
 use super::micro;
 use super::point::{MethodName, Point, ProtocolName, Series, Shape, Table};
 use super::run::{Bench, Stage, span};
-use crate::goal::{Goal, Goals, Unit};
-use crate::latency::{Latencies, LatencySummary};
-use crate::peer::{self, Peer};
-use crate::process::Crew;
-use crate::quantity::{grouped, latency};
-use crate::table::Table as Text;
-use crate::{BenchError, Spread};
+use crate::BenchError;
+use crate::kit::Spread;
+use crate::kit::goal::{Goal, Goals, Unit};
+use crate::kit::latency::{Latencies, LatencySummary};
+use crate::kit::peer::{self, Peer};
+use crate::kit::process::Crew;
+use crate::kit::quantity::{grouped, latency};
+use crate::kit::table::Table as Text;
 
 /// The goals, and what was measured for them.
 #[derive(Clone, Debug, Default, Serialize)]

@@ -8,10 +8,11 @@ use serde::Serialize;
 use super::point::{Series, Table as LockTable};
 use super::reach::Reach;
 use super::simulate::Simulated;
-use crate::machine::Machine;
-use crate::quantity::grouped;
-use crate::table::Table;
-use crate::{BenchError, peer};
+use crate::BenchError;
+use crate::kit::machine::Machine;
+use crate::kit::peer;
+use crate::kit::quantity::grouped;
+use crate::kit::table::Table;
 
 /// All results.
 #[derive(Clone, Debug, Serialize)]
@@ -56,7 +57,7 @@ impl Report {
 }
 
 /// Returns the cells of a rate with its spread.
-fn cells(rate: Option<crate::Spread>) -> [String; 3] {
+fn cells(rate: Option<crate::kit::Spread>) -> [String; 3] {
     match rate {
         Some(rate) => [rate.median, rate.min, rate.max].map(grouped),
         None => ["–", "–", "–"].map(str::to_owned),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::arguments::Args;
 use super::client::{Batch, Done, Orders, Plan, Totals, Work, totals};
 use super::point::{Measurement, Point, ProtocolName, STRIPE_BYTES, Series, Shape, Table};
-use crate::process::Crew;
-use crate::server::{self, ServerPlan, Servers};
+use crate::kit::process::Crew;
+use crate::kit::server::{self, ServerPlan, Servers};
 use crate::{BenchError, Common};
 
 /// The conditions of all measurements.

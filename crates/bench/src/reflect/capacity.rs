@@ -7,7 +7,7 @@ use std::path::Path;
 use super::point::{Contender, Series};
 use super::stage::Device;
 use crate::BenchError;
-use crate::quantity::grouped;
+use crate::kit::quantity::grouped;
 
 const BYTES: usize = 100;
 /// The number of datagrams of a client per second.

@@ -7,7 +7,7 @@ use super::point::{Run, Series};
 use super::stage::Device;
 use super::system;
 use crate::BenchError;
-use crate::figure::{Axis, Figure, Line, Scale};
+use crate::kit::figure::{Axis, Figure, Line, Scale};
 
 /// Draws the measured cells, and returns the names of the files.
 pub(super) fn draw(series: &[Series], machine: &str, folder: &Path) -> Result<Vec<String>, BenchError> {

@@ -17,10 +17,10 @@ use super::serve::Reflector;
 use super::stage::{self, Device, MEMBER_PORT, PORT};
 use super::system::{self, ManySocket};
 use crate::BenchError;
-use crate::machine::memory_bytes_of;
-use crate::progress::Progress;
-use crate::quantity::grouped;
-use crate::table::Table;
+use crate::kit::machine::memory_bytes_of;
+use crate::kit::progress::Progress;
+use crate::kit::quantity::grouped;
+use crate::kit::table::Table;
 
 const GROUPS: u32 = 10_000;
 const MEMBERS: u32 = 100_000;
@@ -52,7 +52,8 @@ pub(super) fn measure(args: &Args) -> Result<(Vec<Joins>, Vec<Absent>), BenchErr
     let planes = args.planes();
     let (groups, members) = if args.quick { (GROUPS / 10, MEMBERS / 10) } else { (GROUPS, MEMBERS) };
     let progress = Progress::new(planes.len() as u64);
-    let bench = Bench::build(crate::process::this_program()?, None, &[Device::Unlimited], args.window())?;
+    let bench =
+        Bench::build(crate::kit::process::this_program()?, None, &[Device::Unlimited], args.window())?;
     let (mut results, mut absent) = (Vec::new(), Vec::new());
     for kind in planes {
         let who = Contender::Plane(kind);

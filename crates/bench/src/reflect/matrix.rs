@@ -15,7 +15,7 @@ use super::point::{Absent, Cell, Contender, Cost, Run, Series};
 use super::stage::Device;
 use super::system;
 use crate::BenchError;
-use crate::progress::Progress;
+use crate::kit::progress::Progress;
 
 /// The time for which a device of limited rate is measured.
 const LIMITED_WINDOW: Duration = Duration::from_millis(300);
@@ -64,7 +64,7 @@ fn of_device(
     let limited = device != Device::Unlimited;
     let window = if limited { args.window().min(LIMITED_WINDOW) } else { args.window() };
     let repetitions = if limited { 1 } else { args.repetitions() };
-    let mut bench = Bench::build(crate::process::this_program()?, args.samplicate(), &[device], window)?;
+    let mut bench = Bench::build(crate::kit::process::this_program()?, args.samplicate(), &[device], window)?;
     let mut random = StdRng::seed_from_u64(args.seed);
     let mut runs: HashMap<Cell, Vec<Run>> = HashMap::new();
     for repetition in 0..repetitions {

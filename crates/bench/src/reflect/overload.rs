@@ -18,9 +18,9 @@ use super::point::{Absent, Contender};
 use super::serve::{Counted, Orders, Reflector};
 use super::stage::{self, Device};
 use crate::BenchError;
-use crate::progress::Progress;
-use crate::quantity::grouped;
-use crate::table::Table;
+use crate::kit::progress::Progress;
+use crate::kit::quantity::grouped;
+use crate::kit::table::Table;
 
 /// The factor of the offered rate over the capacity of a plane.
 const TIMES: f64 = 10.0;
@@ -81,7 +81,7 @@ pub(super) fn measure(args: &Args) -> Result<(Overloads, Vec<Absent>), BenchErro
     let progress = Progress::new(2 * planes.len() as u64);
     let (mut results, mut absent) = (Overloads::default(), Vec::<Absent>::new());
     let window = Duration::from_millis(200);
-    let program = crate::process::this_program()?;
+    let program = crate::kit::process::this_program()?;
     let slow = Device::Limited(20);
     let one = Bench::build(program.clone(), None, &[Device::Unlimited], window)?;
     one.stage.fetch_on(one.reflector_cpu)?;

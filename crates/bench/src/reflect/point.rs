@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::serve::Counted;
 use super::stage::Device;
-use crate::Spread;
+use crate::kit::Spread;
 
 /// A program or plane that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,8 +5,8 @@ use nacre_reflect::plane::Kind;
 use super::point::{Contender, Run, Series};
 use super::report::Report;
 use super::stage::Device;
-use crate::Spread;
-use crate::goal::{Goal, Unit};
+use crate::kit::Spread;
+use crate::kit::goal::{Goal, Unit};
 
 /// The size of the datagrams to which the goals apply, in bytes.
 const BYTES: usize = 100;

@@ -13,11 +13,12 @@ use super::point::{Absent, Series};
 use super::stage::Device;
 use super::system;
 use super::validate::{self, Loop};
-use crate::goal::{Goal, Goals};
-use crate::machine::Machine;
-use crate::quantity::grouped;
-use crate::table::Table;
-use crate::{BenchError, Spread};
+use crate::BenchError;
+use crate::kit::Spread;
+use crate::kit::goal::{Goal, Goals};
+use crate::kit::machine::Machine;
+use crate::kit::quantity::grouped;
+use crate::kit::table::Table;
 
 /// All results.
 #[derive(Clone, Debug, Serialize)]

@@ -14,7 +14,7 @@ use super::measure::Bench;
 use super::stage::{self, Device};
 use super::system;
 use crate::BenchError;
-use crate::table::Table;
+use crate::kit::table::Table;
 
 /// A loop with a known amount of work.
 #[derive(Clone, Debug, Serialize)]
@@ -31,7 +31,8 @@ pub(super) struct Loop {
 
 /// Measures all loops.
 pub(super) fn measure(args: &Args) -> Result<Vec<Loop>, BenchError> {
-    let bench = Bench::build(crate::process::this_program()?, None, &[Device::Unlimited], args.window())?;
+    let bench =
+        Bench::build(crate::kit::process::this_program()?, None, &[Device::Unlimited], args.window())?;
     let mut loops = Vec::new();
     let us = Duration::from_micros;
     for (what, work, pause) in [

@@ -8,8 +8,8 @@ use nacre_quantity::{parse_size, parse_time};
 
 use super::point::{Coordination, Place, Point};
 use crate::BenchError;
-use crate::quantity::{Limit, parse_limit};
-use crate::server::Keep;
+use crate::kit::quantity::{Limit, parse_limit};
+use crate::kit::server::Keep;
 
 /// Update shared blocks from many clients at once, and see what coordination costs.
 ///

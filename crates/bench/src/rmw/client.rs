@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::drive::{Tally, Window, drive};
 use super::way::{self, Plan, Way};
 use super::workload::Workload;
-use crate::machine::cpu_time;
-use crate::{BenchError, process, server};
+use crate::BenchError;
+use crate::kit::machine::cpu_time;
+use crate::kit::{process, server};
 
 /// The parameters of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -5,8 +5,8 @@ use std::path::Path;
 use super::arguments::{Args, FigureName};
 use super::point::{Coordination, Place, Point, Series};
 use crate::BenchError;
-use crate::figure::{Axis, Figure, Line, Scale};
-use crate::quantity::grouped;
+use crate::kit::figure::{Axis, Figure, Line, Scale};
+use crate::kit::quantity::grouped;
 
 /// The number of servers, and the maximum number of clients, of the paper's figures 3 to 5.
 const NODES: u32 = 32;

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::check::Verdict;
 use super::workload::Workload;
-use crate::latency::{LatencyCounts, LatencySummary};
-use crate::server::Keep;
-use crate::statistic::Spread;
+use crate::kit::latency::{LatencyCounts, LatencySummary};
+use crate::kit::server::Keep;
+use crate::kit::statistic::Spread;
 
 /// A way to coordinate, or a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]

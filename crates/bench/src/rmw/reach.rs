@@ -4,10 +4,11 @@ use super::arguments::Args;
 use super::point::{Coordination, Place, Point, Series};
 use super::probe::{self, Reopening};
 use super::run::Bench;
-use crate::goal::{Goal, Goals, Unit};
-use crate::quantity::grouped;
-use crate::server::Keep;
-use crate::{BenchError, Spread};
+use crate::BenchError;
+use crate::kit::Spread;
+use crate::kit::goal::{Goal, Goals, Unit};
+use crate::kit::quantity::grouped;
+use crate::kit::server::Keep;
 
 /// Measures everything that the goals need, and passes each series to `keep` as it is completed.
 pub(super) async fn measure(

@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use super::point::{Coordination, Place, Series};
 use crate::BenchError;
-use crate::goal::Goals;
-use crate::machine::Machine;
-use crate::peer;
-use crate::quantity::{grouped, latency};
-use crate::table::Table;
+use crate::kit::goal::Goals;
+use crate::kit::machine::Machine;
+use crate::kit::peer;
+use crate::kit::quantity::{grouped, latency};
+use crate::kit::table::Table;
 
 /// All results.
 #[derive(Clone, Debug, Serialize)]

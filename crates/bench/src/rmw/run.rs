@@ -12,10 +12,10 @@ use super::drive::Tally;
 use super::point::{Coordination, Measurement, Place, Point, RegionStatistic, Series};
 use super::way::{self, Plan};
 use super::workload::Workload;
-use crate::latency::Latencies;
-use crate::peer::{self, Peer};
-use crate::process::Crew;
-use crate::server::{self, ServerPlan, Servers};
+use crate::kit::latency::Latencies;
+use crate::kit::peer::{self, Peer};
+use crate::kit::process::Crew;
+use crate::kit::server::{self, ServerPlan, Servers};
 use crate::{BenchError, Common};
 
 /// The environment in which points are measured.

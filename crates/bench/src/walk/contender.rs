@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::floor::Count;
 use crate::BenchError;
-use crate::peer::{find_program, version_of};
-use crate::quantity::grouped;
+use crate::kit::peer::{find_program, version_of};
+use crate::kit::quantity::grouped;
 
 /// A program that walks, in one of its modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]

@@ -27,9 +27,10 @@ use self::mpi::Mpi;
 use self::report::{Report, Series};
 use self::study::{FigureName, Results, Source};
 use self::tree::{Manifest, Tree};
-use crate::machine::Machine;
-use crate::progress::Progress;
-use crate::{BenchError, Common, Spread};
+use crate::kit::Spread;
+use crate::kit::machine::Machine;
+use crate::kit::progress::Progress;
+use crate::{BenchError, Common};
 
 /// Runs the study, prints the table, and writes the requested files.
 ///
@@ -170,7 +171,7 @@ fn measure(
     tree: &Tree,
 ) -> Result<Report, BenchError> {
     let programs = Programs {
-        this: crate::process::this_program()?,
+        this: crate::kit::process::this_program()?,
         nacre: common.nacre()?,
         threads: args.threads,
         dwalk: args.dwalk.clone(),

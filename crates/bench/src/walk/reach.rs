@@ -9,11 +9,12 @@ use serde::Serialize;
 use super::idle::{self, Idle};
 use super::mpi::{Job, Measurements, Mpi};
 use super::study::compare::Condition;
-use crate::goal::{Goal, Unit};
-use crate::progress::Progress;
-use crate::quantity::grouped;
-use crate::table::Table;
-use crate::{BenchError, Spread};
+use crate::BenchError;
+use crate::kit::Spread;
+use crate::kit::goal::{Goal, Unit};
+use crate::kit::progress::Progress;
+use crate::kit::quantity::grouped;
+use crate::kit::table::Table;
 
 /// The number of ranks of the jobs.
 const RANKS: u32 = 4;

@@ -10,11 +10,12 @@ use super::reach::{self, MpiReach};
 use super::study::compare::Condition;
 use super::tree::{Manifest, Tree};
 use super::usage::Usage;
-use crate::goal::{Goal, Goals, Unit};
-use crate::machine::{Machine, peak_memory_bytes};
-use crate::quantity::grouped;
-use crate::table::Table;
-use crate::{BenchError, Spread};
+use crate::BenchError;
+use crate::kit::Spread;
+use crate::kit::goal::{Goal, Goals, Unit};
+use crate::kit::machine::{Machine, peak_memory_bytes};
+use crate::kit::quantity::grouped;
+use crate::kit::table::Table;
 
 /// All results.
 #[derive(Clone, Debug, Serialize)]

@@ -15,9 +15,9 @@ use serde::Serialize;
 
 use super::simulate::{FILES, PROCESSES, THREADS, Way, run_all};
 use crate::BenchError;
-use crate::figure::{Axis, Figure, Line, Scale};
-use crate::quantity::grouped;
-use crate::table::Table;
+use crate::kit::figure::{Axis, Figure, Line, Scale};
+use crate::kit::quantity::grouped;
+use crate::kit::table::Table;
 
 const CP: Way = Way::Plain(Algorithm::Cp);
 const DRQS: Way = Way::Plain(Algorithm::Drqs);

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use super::{CENTRALIZED, FigureName, ONE_READER, Profile, Run, Source};
 use crate::BenchError;
-use crate::figure::{Axis, BarSeries, Bars, Figure, HeatMap, HeatMaps, Histogram, Histograms, Line, Scale};
-use crate::quantity::grouped;
+use crate::kit::figure::{
+    Axis, BarSeries, Bars, Figure, HeatMap, HeatMaps, Histogram, Histograms, Line, Scale,
+};
+use crate::kit::quantity::grouped;
 
 /// The algorithms in the paper's order, which determines their place in figures and their colours.
 const ALGORITHMS: [&str; 6] = [CENTRALIZED, "drqs", "deqs", "pa-drqs", "h-drqs", ONE_READER];

@@ -6,8 +6,8 @@ use nacre_walk::algorithm::Algorithm;
 
 use super::{FigureName, Profile, Run, Source};
 use crate::BenchError;
-use crate::machine::Machine;
-use crate::progress::Progress;
+use crate::kit::machine::Machine;
+use crate::kit::progress::Progress;
 use crate::walk::mpi::{Job, Measurements, Mpi};
 
 /// The numbers of ranks of the jobs.

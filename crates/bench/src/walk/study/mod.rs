@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use self::figures::draw;
 use crate::BenchError;
-use crate::machine::Machine;
-use crate::quantity::grouped;
+use crate::kit::machine::Machine;
+use crate::kit::quantity::grouped;
 
 /// A figure of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -77,7 +77,7 @@ impl fmt::Display for Table<'_> {
             "bytes",
             "busiest ÷ mean",
         ];
-        let mut table = crate::table::Table::new(&head);
+        let mut table = crate::kit::table::Table::new(&head);
         for run in self.0 {
             let visiting = run.ranks - u32::from(run.is_centralized() && run.ranks > 1);
             let most = run.entries_by_rank.iter().max();

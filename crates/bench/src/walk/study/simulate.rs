@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::{FigureName, Profile, Run, Source};
 use crate::BenchError;
-use crate::progress::Progress;
+use crate::kit::progress::Progress;
 
 /// The numbers of files of the paper's file systems.
 pub(super) const FILES: [u64; 3] = [6_500_000, 12_000_000, 110_000_000];

@@ -11,8 +11,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::BenchError;
-use crate::machine::{cpu_time_of, memory_bytes_of};
-use crate::peer::temporary_folder;
+use crate::kit::machine::{cpu_time_of, memory_bytes_of};
+use crate::kit::peer::temporary_folder;
 
 /// The durability of the servers' stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]

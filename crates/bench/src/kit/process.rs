@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::BenchError;
-use crate::machine::cpu_time_of;
+use crate::kit::machine::cpu_time_of;
 
 /// A message from a client to the program that started it.
 #[derive(Serialize, Deserialize)]

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::quantity::grouped;
-use crate::table::Table;
+use crate::kit::quantity::grouped;
+use crate::kit::table::Table;
 
 /// A measured value with its goal.
 #[derive(Clone, Debug, Serialize)]

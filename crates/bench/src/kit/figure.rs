@@ -19,7 +19,7 @@ pub(crate) use self::bars::{BarSeries, Bars};
 pub(crate) use self::heat::{HeatMap, HeatMaps};
 pub(crate) use self::histogram::{Histogram, Histograms};
 use crate::BenchError;
-use crate::statistic::Spread;
+use crate::kit::statistic::Spread;
 
 /// Width and height of a figure in pixels.
 const SIZE: (u32, u32) = (860, 520);
