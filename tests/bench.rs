@@ -93,7 +93,6 @@ fn a_study_runs_on_the_program_that_started_it() {
     let table = study(&[&words[..], &brief[2..]].concat()).text();
     assert!(table.contains("none lost"), "{table}");
     study(&["--clients", "0"]).failed(2, &["at least 1"]);
-    study(&["--store", "nacre://127.0.0.1:1"]).failed(1, &["nacre serve"]);
     let help = String::from_utf8(run(self::study(&["--help"])).stdout).unwrap();
     assert!(["Usage: nacre bench", "rmw", "locks", "walk", "reflect"].iter().all(|word| help.contains(word)));
 }

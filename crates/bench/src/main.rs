@@ -161,14 +161,3 @@ fn run(command: Command, common: &Common) -> Result<(), BenchError> {
         Command::Man(args) => shell::man(&args),
     }
 }
-
-/// Runs `work` to its end, unless SIGINT or SIGTERM arrives: then it is dropped, which ends everything that it started.
-async fn until_interrupted<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate()).map_err(BenchError::io("wait for SIGTERM"))?;
-    tokio::select! {
-        result = work => result,
-        _ = tokio::signal::ctrl_c() => Err(BenchError::Process("interrupted".into())),
-        _ = terminate.recv() => Err(BenchError::Process("terminated".into())),
-    }
-}

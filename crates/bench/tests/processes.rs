@@ -3,7 +3,7 @@
 //! The program that a study starts as its servers is this test here, so that it needs no other package; therefore it has no
 //! test harness: without the arguments of a server it runs the tests.
 
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use clap::Parser;
 
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
             overlapping_locks_are_granted_one_after_the_other();
             waiters_are_served_and_memory_is_counted();
             walks_are_processes_of_their_own();
+            an_interrupted_study_keeps_what_it_measured_and_leaves_nothing();
             ExitCode::SUCCESS
         }
     }
@@ -246,4 +247,34 @@ fn walks_are_processes_of_their_own() {
         assert!(one["cpu_to_floor"]["median"].as_f64().unwrap() > 0.0, "{one}");
     }
     println!("walks are processes of their own: ok");
+}
+
+fn an_interrupted_study_keeps_what_it_measured_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, results) = (folder.path().join("files"), folder.path().join("results.json"));
+    std::fs::create_dir(&files).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nacre-bench"));
+    command.arg("--nacre").arg(std::env::current_exe().unwrap());
+    command.args("rmw --figure 2 --quick --warm-up 10ms --window 50ms".split_whitespace());
+    command.arg("--folder").arg(&files).arg("--out").arg(folder.path()).arg("--results").arg(&results);
+    let mut study = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The results of the first number of blocks are written before the next is measured.
+    while !results.exists() {
+        assert!(study.try_wait().unwrap().is_none(), "the study ended before anything was measured");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let pid = rustix::process::Pid::from_child(&study);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let ended = study.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "nacre: interrupted\n");
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("Not complete"), "{ended:?}");
+    let results: serde_json::Value = serde_json::from_slice(&std::fs::read(results).unwrap()).unwrap();
+    assert_eq!(results["ended_early"], "interrupted");
+    let series = results["series"].as_array().unwrap();
+    // Of seven numbers of blocks, each by two protocols.
+    assert!((2..14).contains(&series.len()), "{}", series.len());
+    assert!(series[0]["updates_per_s"]["median"].as_f64().unwrap() > 0.0);
+    assert_eq!(std::fs::read_dir(files).unwrap().count(), 0, "the servers' folders are removed");
+    println!("an interrupted study keeps what it measured and leaves nothing: ok");
 }

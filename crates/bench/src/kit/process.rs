@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+use super::study::runtime;
 use crate::BenchError;
 use crate::kit::machine::cpu_time_of;
 
@@ -165,33 +166,7 @@ fn unreadable(error: serde_json::Error) -> BenchError {
     BenchError::Process(format!("a client process and the study do not understand each other: {error}"))
 }
 
-/// Runs the client's side: reads the orders, prepares, and works. Fails only if the output is closed.
-pub(crate) fn serve_as_client<O, P, T>(
-    prepare: impl AsyncFnOnce(O) -> Result<P, BenchError>,
-    work: impl AsyncFnOnce(P, Instant) -> Result<T, BenchError>,
-) -> Result<(), BenchError>
-where
-    O: DeserializeOwned,
-    T: Serialize,
-{
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(BenchError::io("start a runtime"))?;
-    let result = runtime.block_on(async {
-        let prepared = ready(prepare).await?;
-        let Some(((), begin)) = next_round().await? else {
-            return Err(BenchError::Process("a client process was not told when to begin".into()));
-        };
-        work(prepared, begin).await
-    });
-    match result {
-        Ok(result) => say(&Message::Result(result)),
-        Err(error) => say(&Message::<()>::Failed(error.to_string())),
-    }
-}
-
-/// Runs the side of a client of several rounds: reads the orders, prepares, and works round by round; at last finishes.
+/// Runs the client's side: reads the orders, prepares, and works round by round; at last finishes.
 /// Fails only if the output is closed.
 pub(crate) fn serve_rounds<O, P, R, T>(
     prepare: impl AsyncFnOnce(O) -> Result<P, BenchError>,
@@ -203,11 +178,7 @@ where
     R: DeserializeOwned,
     T: Serialize,
 {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(BenchError::io("start a runtime"))?;
-    let result = runtime.block_on(async {
+    let result = runtime()?.block_on(async {
         let mut prepared = ready(prepare).await?;
         while let Some((round, begin)) = next_round().await? {
             say(&Message::Result(work(&mut prepared, round, begin).await?))?;

@@ -257,24 +257,10 @@ const RANGE_BYTES_MAX: u64 = 1 << 42;
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
     fn parse(words: &[&str]) -> Result<Args, clap::Error> {
-        Line::try_parse_from([&["locks"], words].concat()).map(|line| line.args)
-    }
-
-    #[test]
-    fn the_definition_is_sound() {
-        use clap::CommandFactory;
-        Line::command().debug_assert();
+        crate::kit::parse(words)
     }
 
     #[test]

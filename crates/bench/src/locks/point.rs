@@ -217,17 +217,33 @@ pub(crate) struct Series {
     pub(crate) repetitions: Vec<Measurement>,
 }
 
-impl Series {
-    pub(super) fn of(point: Point, regions: u64, repetitions: Vec<Measurement>) -> Self {
+impl crate::kit::study::Series for Series {
+    type Subject = (Point, Size);
+    type Measurement = Measurement;
+
+    fn of((point, size): &(Point, Size), repetitions: Vec<Measurement>) -> Self {
         let released: Vec<f64> = repetitions.iter().filter_map(|m| m.released_per_s).collect();
         Self {
-            point,
-            regions,
+            point: point.clone(),
+            regions: size.regions,
             acquired_per_s: Spread::of(repetitions.iter().map(|m| m.acquired_per_s)),
             released_per_s: (!released.is_empty()).then(|| Spread::of(released)),
             repetitions,
         }
     }
+
+    fn into_repetitions(self) -> Vec<Measurement> {
+        self.repetitions
+    }
+}
+
+/// The size of a measurement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// The number of regions that each client locks.
+    pub(crate) regions: u64,
+    /// The number of such patterns in a phase.
+    pub(crate) operations: u64,
 }
 
 impl Point {

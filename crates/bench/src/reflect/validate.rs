@@ -31,8 +31,7 @@ pub(super) struct Loop {
 
 /// Measures all loops.
 pub(super) fn measure(args: &Args) -> Result<Vec<Loop>, BenchError> {
-    let bench =
-        Bench::build(crate::kit::process::this_program()?, None, &[Device::Unlimited], args.window())?;
+    let bench = Bench::build(None, &[Device::Unlimited], args.window())?;
     let mut loops = Vec::new();
     let us = Duration::from_micros;
     for (what, work, pause) in [
@@ -133,7 +132,7 @@ fn stat_busy() -> Duration {
 
 /// Returns the results as a table.
 pub(super) fn table(loops: &[Loop]) -> Table {
-    let mut table = Table::new(&["what", "watched", "known", "probe", "off by", "/proc/stat", "off by"]);
+    let mut table = Table::new("what | watched | known | probe | off by | /proc/stat | off by");
     for Loop { what, seconds, known_ms, probe_ms, stat_ms } in loops {
         let all = 1e3 * seconds;
         table.row(vec![

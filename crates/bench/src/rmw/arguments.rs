@@ -254,24 +254,10 @@ impl Args {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
     fn parse(words: &[&str]) -> Result<Args, clap::Error> {
-        Line::try_parse_from([&["rmw"], words].concat()).map(|line| line.args)
-    }
-
-    #[test]
-    fn the_definition_is_sound() {
-        use clap::CommandFactory;
-        Line::command().debug_assert();
+        crate::kit::parse(words)
     }
 
     #[test]

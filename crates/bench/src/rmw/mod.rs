@@ -22,16 +22,15 @@ use std::sync::Arc;
 
 use nacre_object::ObjectStore;
 
-pub use arguments::{Args, FigureName, Peers};
-pub use check::Verdict;
+pub use arguments::Args;
 pub(crate) use client::main as client_main;
-pub use point::Coordination;
 
-use self::point::{Point, Series};
-use self::report::Report;
+use self::point::Point;
+use self::report::{Results, new_report};
 use self::run::Bench;
 use crate::kit::peer::validate_folder;
-use crate::kit::progress::Progress;
+use crate::kit::report::Report;
+use crate::kit::study::{self, Steps};
 use crate::{BenchError, Common};
 
 /// Runs the study, prints the table, and writes the requested files.
@@ -39,64 +38,36 @@ use crate::{BenchError, Common};
 /// # Errors
 /// [`BenchError`] if the study cannot run, or an update was lost.
 pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
-    let report = run_on(args, common, None)?;
-    match common.json {
-        true => println!("{}", report.json()?),
-        false => print!("{report}"),
-    }
-    Ok(())
+    validate_folder(args.folder.as_deref())?;
+    validate_folder(Some(&args.out))?;
+    study::run(new_report(args), common, async |report| measure(args, common, None, report).await)
 }
 
-/// Runs the study. `store` replaces the store that `--store` names, if that is in this process.
-pub(crate) fn run_on(
+/// Measures the requested points. `store` replaces the store that `--store` names, if that is in this process.
+async fn measure(
     args: &Args,
     common: &Common,
     store: Option<Arc<dyn ObjectStore>>,
-) -> Result<Report, BenchError> {
-    validate_folder(args.folder.as_deref())?;
-    validate_folder(Some(&args.out))?;
+    report: &mut Report<Results>,
+) -> Result<(), BenchError> {
     let mut bench = Bench::new(common.clone(), args.folder.clone(), args.measure().repetitions);
     bench.store = store;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(BenchError::io("start a runtime"))?;
-    runtime.block_on(crate::until_interrupted(measure(args, &mut bench)))
-}
-
-/// Measures the requested points.
-async fn measure(args: &Args, bench: &mut Bench) -> Result<Report, BenchError> {
-    let mut report = Report::new();
-    // Whatever ends a long study early does not take what was measured before.
-    let keep = |report: &mut Report, series: &[Series]| {
-        report.series.extend_from_slice(series);
-        args.results.as_ref().map_or(Ok(()), |file| report.write(file))
-    };
     let repetitions = u64::from(bench.repetitions);
     if args.reach {
-        let progress = Progress::new(reach::points(args)? as u64 * repetitions);
-        let step = |point: &Point, repetition| progress.step(&point.title(), repetition);
-        let goals = reach::measure(args, bench, step, |series| keep(&mut report, series)).await?;
-        progress.finish();
-        report.goals = Some(goals);
-    } else {
-        let points = match args.figure.is_empty() {
-            true => {
-                args.coordinations().into_iter().map(|way| args.point(way)).collect::<Result<Vec<_>, _>>()?
-            }
-            false => figures::points(args)?,
-        };
-        let progress = Progress::new(points.len() as u64 * repetitions);
-        let step = |point: &Point, repetition| progress.step(&point.title(), repetition);
-        for points in points.chunk_by(Point::is_beside) {
-            let series = bench.measure(points, step).await?;
-            keep(&mut report, &series)?;
-        }
-        progress.finish();
-        report.figures = figures::draw(&report.series, &args.out)?;
+        let steps = Steps::new(reach::points(args)? as u64 * repetitions);
+        return reach::measure(args, &mut bench, &steps, report).await;
     }
-    keep(&mut report, &[])?;
-    Ok(report)
+    let points = match args.figure.is_empty() {
+        true => args.coordinations().into_iter().map(|way| args.point(way)).collect::<Result<Vec<_>, _>>()?,
+        false => figures::points(args)?,
+    };
+    let steps = Steps::new(points.len() as u64 * repetitions);
+    for points in points.chunk_by(Point::is_beside) {
+        bench.measure(points, &steps, report).await?;
+        report.keep()?;
+    }
+    report.figures = figures::draw(&report.series, &args.out)?;
+    Ok(())
 }
 
 #[cfg(test)]

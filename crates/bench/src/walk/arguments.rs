@@ -213,26 +213,15 @@ impl Args {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
     fn parse(words: &[&str]) -> Args {
-        Line::try_parse_from([&["walk"], words].concat()).unwrap().args
+        crate::kit::parse(words).unwrap()
     }
 
     #[test]
-    fn the_definitions_are_sound() {
-        use clap::{Args as _, CommandFactory};
-        Line::command().debug_assert();
-        TreeArgs::augment_args(clap::Command::new("walk-tree")).debug_assert();
-        assert!(Line::try_parse_from(["walk", "--tree", "a", "--at", "b"]).is_err());
+    fn figures_and_their_source_are_chosen() {
+        assert!(crate::kit::parse::<Args>(&["--tree", "a", "--at", "b"]).is_err());
         assert_eq!(parse(&["--figure", "3b,all"]).figures(), FigureName::ALL);
         assert_eq!(parse(&["--figure", "6,1"]).figures(), [FigureName::Six, FigureName::One]);
         let simulated = parse(&["--source", "simulated"]);
