@@ -3,6 +3,7 @@
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 NACRE := $(TARGET)/release/nacre
+NACRE_BENCH := $(TARGET)/release/nacre-bench
 # Where `make run` keeps its objects, and further flags for its server.
 DATA ?= ./nacre-data
 FLAGS ?=
@@ -21,7 +22,7 @@ SOAK_CLUSTERS ?= 1000000
 SOAK_TABLES ?= 100000
 SOAK_STATES ?= 3000000
 
-# Where `make install` puts the program, its manual pages and completions.
+# Where `make install` puts the programs, their manual pages and completions.
 PREFIX ?= /usr/local
 
 # The MPI libraries that the tests try; `make mpi` takes whatever mpicc is.
@@ -30,7 +31,7 @@ MPICC ?= mpicc
 # The launcher that belongs to it.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 
-.PHONY: help run test test-fresh check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock ceph ceph-stop fuzz release install docs install-deps clean
+.PHONY: help nacre run test test-fresh check mpi bench soak soak-reflect soak-store soak-ceph soak-walk soak-lock ceph ceph-stop fuzz release install docs install-deps clean
 
 help:
 	@echo "make run        build, start a server in $(DATA), take a ten-second tour, stay up"
@@ -38,7 +39,7 @@ help:
 	@echo "make test-fresh what a change has to pass, and make run, in a new root file system (as root; needs mmdebstrap, 40 GB, an hour)"
 	@echo "make check      format, lints and documentation, with warnings denied"
 	@echo "make mpi        nacre-mpi, for walks by the ranks of an MPI job (needs MPI and libclang: mpich libmpich-dev libclang-dev)"
-	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look)"
+	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look; that of the reflector needs root)"
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
 	@echo "make soak       what finds the rare: make soak-reflect, two reflectors under members that come, go and crash, for $(SOAK_SECONDS) s;"
@@ -47,25 +48,36 @@ help:
 	@echo "                make soak-walk, the queue of a walk and its directories under $(SOAK_INTERLEAVINGS) interleavings of threads, twice;"
 	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps, $(SOAK_CLUSTERS) schedules of clusters of lock"
 	@echo "                servers with faults, and clients in processes of their own at servers that are killed, for $(SOAK_SECONDS) s"
-	@echo "make release    the program alone: $(NACRE)"
-	@echo "make install    the program, its manual pages and completions, below $(PREFIX)"
+	@echo "make release    the program and its studies: $(NACRE), $(NACRE_BENCH)"
+	@echo "make install    both, stripped, their manual pages and completions, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
 
-run: release
+RUST_IS_THERE = command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; install it with rustup, 1.90 or newer" >&2; exit 1; }
+
+# The program without its studies, whose peers' clients take longer to build than all of it.
+nacre:
+	@$(RUST_IS_THERE)
+	$(CARGO) build --release --package nacre-cli
+
+run: nacre
 	@scripts/run $(NACRE) $(DATA) $(FLAGS)
 
 release:
-	@command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; install it with rustup, 1.90 or newer" >&2; exit 1; }
-	$(CARGO) build --release --package nacre-cli
+	@$(RUST_IS_THERE)
+	$(CARGO) build --release --package nacre-cli --package nacre-bench
 
 install: release
-	install -D $(NACRE) $(DESTDIR)$(PREFIX)/bin/nacre
+	install -D --strip $(NACRE) $(DESTDIR)$(PREFIX)/bin/nacre
+	install -D --strip $(NACRE_BENCH) $(DESTDIR)$(PREFIX)/bin/nacre-bench
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	$(NACRE) man --folder $(DESTDIR)$(PREFIX)/share/man/man1
-	$(NACRE) completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nacre
-	$(NACRE) completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nacre
-	$(NACRE) completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish
+	$(NACRE_BENCH) man --folder $(DESTDIR)$(PREFIX)/share/man/man1
+	for program in nacre nacre-bench; do \
+		$(TARGET)/release/$$program completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$program && \
+		$(TARGET)/release/$$program completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_$$program && \
+		$(TARGET)/release/$$program completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/$$program.fish || exit 1; \
+	done
 
 install-deps:
 	@scripts/install-deps
@@ -95,6 +107,7 @@ bench: release install-deps mpi
 	experiments/rmw/run.sh $(abspath $(NACRE))
 	experiments/locks/run.sh $(abspath $(NACRE))
 	MPIRUN=$(MPIRUN) NACRE_MPI=$(abspath $(TARGET)/mpi/release/nacre-mpi) experiments/walk/run.sh $(abspath $(NACRE))
+	experiments/reflect/run.sh $(abspath $(NACRE))
 
 ceph:
 	@scripts/ceph start

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nacre_object::StoreError;
+use nacre_object::{ErrorKind, StoreError};
 
 /// The error with which a study, or a part of it, ended without a result.
 #[derive(thiserror::Error)]
@@ -61,6 +61,28 @@ impl std::fmt::Debug for BenchError {
 }
 
 impl BenchError {
+    /// Returns the message with what can be done about it, as one sentence.
+    pub(crate) fn sentence(&self) -> String {
+        let Self::Store(error) = self else { return self.to_string() };
+        let advice = match error.kind {
+            ErrorKind::Unavailable => {
+                "start the server with \"nacre serve\", or name another store with --store"
+            }
+            ErrorKind::Denied if error.message.contains("asks for the cluster's key") => {
+                "give the key file with --key"
+            }
+            ErrorKind::OutOfSpace => "make room, then try again",
+            ErrorKind::Closed => "try again when it is up again",
+            _ => return error.message.clone(),
+        };
+        format!("{}; {advice}", error.message)
+    }
+
+    /// Returns the exit code of a program that ends with this error.
+    pub(crate) fn exit_code(&self) -> u8 {
+        if matches!(self, Self::Usage(_)) { 2 } else { 1 }
+    }
+
     /// Wraps an error of the operating system with the attempted operation.
     pub(crate) fn io(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let attempted = attempted.into();

@@ -1,33 +1,22 @@
 //! Tests of the study with real processes: servers, clients and a real ZooKeeper.
 //!
-//! The study starts its own program again as a server and as a client. Here that program is this test, so it has no
-//! test harness: without the arguments of a server or a client it runs the tests.
+//! The program that a study starts as its servers is this test here, so that it needs no other package; therefore it has no
+//! test harness: without the arguments of a server it runs the tests.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 
 use clap::Parser;
-use nacre_bench::{locks, rmw, walk};
 
 #[derive(Parser)]
-#[command(args_override_self = true)]
 enum Program {
-    #[command(subcommand)]
-    Bench(nacre_bench::Command),
     Serve(Serve),
 }
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {
-        Some("serve" | "bench") => match Program::parse() {
+        Some("serve") => match Program::parse() {
             Program::Serve(server) => serve(&server),
-            Program::Bench(command) => match nacre_bench::run(command, Default::default()) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    eprintln!("{error}");
-                    ExitCode::FAILURE
-                }
-            },
         },
         // A harness would answer this; these tests always run together.
         Some("--list") => ExitCode::SUCCESS,
@@ -38,6 +27,7 @@ fn main() -> ExitCode {
             overlapping_locks_are_granted_one_after_the_other();
             waiters_are_served_and_memory_is_counted();
             walks_are_processes_of_their_own();
+            an_interrupted_study_keeps_what_it_measured_and_leaves_nothing();
             ExitCode::SUCCESS
         }
     }
@@ -97,21 +87,20 @@ fn serve(server: &Serve) -> ExitCode {
     }
 }
 
-fn arguments(words: &str) -> rmw::Args {
-    let line = format!("program bench rmw --warm-up 50ms --window 300ms --repeat 2 {words}");
-    match Program::try_parse_from(line.split_whitespace()).unwrap() {
-        Program::Bench(nacre_bench::Command::Rmw(args)) => *args,
-        _ => unreachable!("the line says bench rmw"),
-    }
-}
-
-/// Returns the results that a run writes.
-fn results(words: &str) -> serde_json::Value {
+/// Runs a study, and returns the results that it writes.
+fn study(words: &str) -> serde_json::Value {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("results.json");
-    let words = format!("{words} --results {}", file.display());
-    rmw::run(&arguments(&words)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nacre-bench"));
+    command.arg("--nacre").arg(std::env::current_exe().unwrap()).args(words.split_whitespace());
+    let ended = command.arg("--results").arg(&file).output().unwrap();
+    assert!(ended.status.success(), "{words}: {}", String::from_utf8_lossy(&ended.stderr));
     serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+}
+
+/// Runs the study of updates.
+fn results(words: &str) -> serde_json::Value {
+    study(&format!("rmw --warm-up 50ms --window 300ms --repeat 2 {words}"))
 }
 
 fn clients_and_servers_are_processes_of_their_own() {
@@ -149,17 +138,10 @@ fn figures_come_from_processes_too() {
     println!("figures come from processes too: ok");
 }
 
-/// Runs the study of locks, and returns the results that it writes.
+/// Runs the study of locks.
 fn lock_results(words: &str) -> serde_json::Value {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("results.json");
-    let line = format!("program bench locks --bound 300ms --repeat 2 {words} --results {}", file.display());
-    let args = match Program::try_parse_from(line.split_whitespace()).unwrap() {
-        Program::Bench(nacre_bench::Command::Locks(args)) => *args,
-        _ => unreachable!("the line says bench locks"),
-    };
-    locks::run(&args).unwrap();
-    serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+    let repeat = if words.contains("--repeat") { "" } else { "--repeat 2" };
+    study(&format!("locks --bound 300ms {repeat} {words}"))
 }
 
 fn locks_are_granted_by_servers_of_their_own() {
@@ -242,20 +224,11 @@ fn waiters_are_served_and_memory_is_counted() {
 
 fn walks_are_processes_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
-    let (file, root) = (folder.path().join("results.json"), folder.path().join("tree"));
+    let root = folder.path().join("tree");
     let shape = "--directories 100 --files 2000 --large-entries 1000 --hard-links 50 --symbolic-links 50";
-    let line = format!(
-        "program bench walk --only floor,find,du,bfs,fd,floor-names,fd-names --repeat 2 {shape} --at {} --results {}",
-        root.display(),
-        file.display()
-    );
-    let args: walk::Args = match Program::try_parse_from(line.split_whitespace()).unwrap() {
-        Program::Bench(nacre_bench::Command::Walk(args)) => *args,
-        _ => unreachable!("the line says bench walk"),
-    };
-    walk::run(&args).unwrap();
+    let only = "--only floor,find,du,bfs,fd,floor-names,fd-names";
+    let results = study(&format!("walk {only} --repeat 2 {shape} --at {}", root.display()));
     assert!(!root.exists(), "the tree is removed");
-    let results: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let entries = results["manifest"]["totals"]["entries"].as_u64().unwrap();
     let series = results["series"].as_array().unwrap();
     assert_eq!(series.len(), 7);
@@ -274,4 +247,34 @@ fn walks_are_processes_of_their_own() {
         assert!(one["cpu_to_floor"]["median"].as_f64().unwrap() > 0.0, "{one}");
     }
     println!("walks are processes of their own: ok");
+}
+
+fn an_interrupted_study_keeps_what_it_measured_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, results) = (folder.path().join("files"), folder.path().join("results.json"));
+    std::fs::create_dir(&files).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nacre-bench"));
+    command.arg("--nacre").arg(std::env::current_exe().unwrap());
+    command.args("rmw --figure 2 --quick --warm-up 10ms --window 50ms".split_whitespace());
+    command.arg("--folder").arg(&files).arg("--out").arg(folder.path()).arg("--results").arg(&results);
+    let mut study = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The results of the first number of blocks are written before the next is measured.
+    while !results.exists() {
+        assert!(study.try_wait().unwrap().is_none(), "the study ended before anything was measured");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let pid = rustix::process::Pid::from_child(&study);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let ended = study.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "nacre: interrupted\n");
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("Not complete"), "{ended:?}");
+    let results: serde_json::Value = serde_json::from_slice(&std::fs::read(results).unwrap()).unwrap();
+    assert_eq!(results["ended_early"], "interrupted");
+    let series = results["series"].as_array().unwrap();
+    // Of seven numbers of blocks, each by two protocols.
+    assert!((2..14).contains(&series.len()), "{}", series.len());
+    assert!(series[0]["updates_per_s"]["median"].as_f64().unwrap() > 0.0);
+    assert_eq!(std::fs::read_dir(files).unwrap().count(), 0, "the servers' folders are removed");
+    println!("an interrupted study keeps what it measured and leaves nothing: ok");
 }

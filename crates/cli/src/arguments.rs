@@ -157,9 +157,7 @@ pub enum Command {
     #[command(subcommand)]
     Reflect(reflect::Command),
     Keygen(keygen::Args),
-    /// Run a study: what coordination costs, measured on this machine
-    #[command(subcommand)]
-    Bench(nacre_bench::Command),
+    Bench(bench::Args),
     Tour(tour::Args),
     #[command(hide = true)]
     TourClient(tour::ClientArgs),

@@ -102,10 +102,6 @@ pub struct Args {
     /// Write all results, raw and summarised, with the machine's description, to this file as JSON
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub results: Option<PathBuf>,
-    /// Prints the results as JSON instead of the table. Filled in by the program from a flag that all its commands
-    /// share.
-    #[arg(skip)]
-    pub print_json: bool,
 }
 
 /// A figure of the paper, or the one beyond it.
@@ -261,24 +257,10 @@ const RANGE_BYTES_MAX: u64 = 1 << 42;
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
     fn parse(words: &[&str]) -> Result<Args, clap::Error> {
-        Line::try_parse_from([&["locks"], words].concat()).map(|line| line.args)
-    }
-
-    #[test]
-    fn the_definition_is_sound() {
-        use clap::CommandFactory;
-        Line::command().debug_assert();
+        crate::kit::parse(words)
     }
 
     #[test]

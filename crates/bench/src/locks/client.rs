@@ -15,9 +15,10 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::point::{MethodName, ProtocolName, Shape};
-use crate::latency::{Latencies, LatencyCounts};
-use crate::peer::{etcd, ofd, zookeeper};
-use crate::{BenchError, process, server};
+use crate::BenchError;
+use crate::kit::latency::{Latencies, LatencyCounts};
+use crate::kit::peer::{etcd, ofd, zookeeper};
+use crate::kit::{process, server};
 
 /// The parameters of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]

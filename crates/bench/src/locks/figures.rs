@@ -5,8 +5,8 @@ use std::path::Path;
 use super::point::{MethodName, ProtocolName, Series, Table};
 use super::simulate::Simulated;
 use crate::BenchError;
-use crate::figure::{Axis, Figure, Line, Scale};
-use crate::quantity::grouped;
+use crate::kit::figure::{self, Axis, Figure, Scale};
+use crate::kit::quantity::grouped;
 
 /// Draws the figures for which there are results, and returns the files.
 pub(super) fn draw(
@@ -45,13 +45,7 @@ pub(super) fn draw(
             figures.push((format!("simulated-{overlap}"), over_simulated_clients(overlap, &of_overlap)));
         }
     }
-    let mut files = Vec::new();
-    for (name, figure) in figures {
-        let file = folder.join(format!("{name}.svg"));
-        std::fs::write(&file, figure.svg()?).map_err(BenchError::io(format!("write {}", file.display())))?;
-        files.push(file.display().to_string());
-    }
-    Ok(files)
+    figures.into_iter().map(|(name, figure)| figure::write(folder, &name, figure.svg())).collect()
 }
 
 /// Returns the conditions that every subtitle states, and how many regions there were where there were fewer.
@@ -91,17 +85,6 @@ fn released(series: &Series) -> Vec<f64> {
     series.repetitions.iter().filter_map(|m| m.released_per_s).collect()
 }
 
-/// Returns the distinct values of some series, in order of appearance.
-fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
-    let mut known = Vec::new();
-    for value in values {
-        if !known.contains(&value) {
-            known.push(value);
-        }
-    }
-    known
-}
-
 /// Draws the rates of acquiring. Without overlap one-try and alt-try do the same, and one-try stands for both as in the
 /// paper.
 fn acquiring(number: &str, series: &[&Series]) -> Figure {
@@ -131,40 +114,31 @@ fn over_pairs(
     rates: fn(&Series) -> Vec<f64>,
     name: impl Fn(&Series) -> String,
 ) -> Figure {
-    let line = |label: String| {
-        let of_label: Vec<&&Series> = series.iter().filter(|series| name(series) == label).collect();
-        let most = of_label.iter().flat_map(|series| rates(series)).fold(0.0, f64::max);
-        let colour = of_label
-            .first()
-            .map_or(0, |first| colour(first.point.method, first.point.protocol, first.point.table));
-        let points = of_label.iter().map(|series| (f64::from(series.point.pairs), rates(series)));
-        let note = Some(format!("up to {}/s", grouped(most)));
-        Line { points: points.collect(), connected: true, note, colour, name: label }
-    };
+    let point = |series: &&Series| (f64::from(series.point.pairs), rates(series));
+    let colour = |series: &&Series| colour(series.point.method, series.point.protocol, series.point.table);
+    let mut lines = figure::lines(series.iter().copied(), |series| name(series), point, colour);
+    for line in &mut lines {
+        let most = figure::values(std::slice::from_ref(line)).fold(0.0, f64::max);
+        line.note = Some(format!("up to {}/s", grouped(most)));
+    }
     let x = series.iter().map(|series| f64::from(series.point.pairs));
     Figure {
         title,
         subtitle: conditions(&series),
         x: Axis::holding("clients, and servers", Scale::Octaves, x),
-        y: Axis::holding(y, Scale::Decades, series.iter().flat_map(|series| rates(series))),
-        lines: distinct(series.iter().map(|series| name(series))).into_iter().map(line).collect(),
+        y: Axis::holding(y, Scale::Decades, figure::values(&lines)),
+        lines,
     }
 }
 
 fn over_overlap(number: &str, part: &str, method: MethodName, series: &[&Series]) -> Figure {
-    let line = |label: String| {
-        let of_label: Vec<&&Series> = series.iter().filter(|series| series.point.label() == label).collect();
-        let colour = of_label.first().map_or(0, |first| {
-            let unrolled = if first.point.table == Table::Unrolled { 3 } else { 0 };
-            unrolled + first.point.protocol as usize
-        });
-        let mut points: Vec<(f64, Vec<f64>)> = of_label
-            .iter()
-            .map(|series| (f64::from(series.point.overlap_percent.unwrap_or(0)), acquired(series)))
-            .collect();
-        points.sort_by(|one, other| one.0.total_cmp(&other.0));
-        Line { name: label, points, connected: true, note: None, colour }
+    let overlap = |series: &&Series| f64::from(series.point.overlap_percent.unwrap_or(0));
+    let colour = |series: &&Series| {
+        let unrolled = if series.point.table == Table::Unrolled { 3 } else { 0 };
+        unrolled + series.point.protocol as usize
     };
+    let point = |series: &&Series| (overlap(series), acquired(series));
+    let lines = figure::lines(series.iter().copied(), |series| series.point.label(), point, colour);
     let pairs = series.first().map_or(0, |first| first.point.pairs);
     Figure {
         title: format!(
@@ -173,27 +147,20 @@ fn over_overlap(number: &str, part: &str, method: MethodName, series: &[&Series]
         ),
         subtitle: conditions(series),
         x: Axis::holding("overlap of neighbours (%)", Scale::Linear, [100.0]),
-        y: Axis::holding(
-            "regions acquired and released per second",
-            Scale::Decades,
-            series.iter().flat_map(|series| acquired(series)),
-        ),
-        lines: distinct(series.iter().map(|series| series.point.label())).into_iter().map(line).collect(),
+        y: Axis::holding("regions acquired and released per second", Scale::Decades, figure::values(&lines)),
+        lines,
     }
 }
 
 fn over_simulated_clients(overlap: u32, runs: &[&Simulated]) -> Figure {
-    let label = |run: &Simulated| format!("{}-{}", run.method.name(), run.protocol.name());
-    let line = |name: String| {
-        let of_name = runs.iter().filter(|run| label(run) == name);
-        let colour = of_name.clone().next().map_or(0, |run| match (run.method, run.protocol) {
-            (MethodName::Datatype, ProtocolName::AltTry) => 6,
-            (_, ProtocolName::AltTry) => 2,
-            (method, protocol) => colour(method, protocol, Table::Described),
-        });
-        let points = of_name.map(|run| (f64::from(run.clients), vec![run.acquired_per_s])).collect();
-        Line { name, points, connected: true, note: None, colour }
+    let label = |run: &&Simulated| format!("{}-{}", run.method.name(), run.protocol.name());
+    let colour = |run: &&Simulated| match (run.method, run.protocol) {
+        (MethodName::Datatype, ProtocolName::AltTry) => 6,
+        (_, ProtocolName::AltTry) => 2,
+        (method, protocol) => colour(method, protocol, Table::Described),
     };
+    let point = |run: &&Simulated| (f64::from(run.clients), vec![run.acquired_per_s]);
+    let lines = figure::lines(runs.iter().copied(), label, point, colour);
     let what = match overlap {
         0 => "consecutive ranges".to_owned(),
         _ => "one range for all".to_owned(),
@@ -203,11 +170,7 @@ fn over_simulated_clients(overlap: u32, runs: &[&Simulated]) -> Figure {
         title: format!("Simulated: {what}, {servers} servers"),
         subtitle: format!("{} regions of 1 B a client, 64 B apart", grouped(regions as f64)),
         x: Axis::holding("clients", Scale::Decades, runs.iter().map(|run| f64::from(run.clients))),
-        y: Axis::holding(
-            "regions acquired per second",
-            Scale::Decades,
-            runs.iter().map(|run| run.acquired_per_s),
-        ),
-        lines: distinct(runs.iter().map(|run| label(run))).into_iter().map(line).collect(),
+        y: Axis::holding("regions acquired per second", Scale::Decades, figure::values(&lines)),
+        lines,
     }
 }

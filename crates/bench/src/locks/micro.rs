@@ -7,7 +7,8 @@ use nacre::lock::Datatype;
 use nacre_lock::{Pattern, PatternError, Stripe};
 
 use super::point::{STRIPE_BYTES, Shape};
-use crate::{BenchError, Spread};
+use crate::BenchError;
+use crate::kit::Spread;
 
 /// The time for which something is repeated.
 const WINDOW: Duration = Duration::from_millis(20);

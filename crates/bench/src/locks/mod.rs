@@ -21,64 +21,42 @@ mod simulate;
 
 pub use arguments::{Args, FigureName};
 pub(crate) use client::main as client_main;
-pub use point::{MethodName, ProtocolName};
 
-use self::point::{Point, Series};
-use self::report::Report;
+use self::report::{Results, new_report};
 use self::run::Bench;
-use crate::BenchError;
-use crate::peer::validate_folder;
-use crate::progress::Progress;
+use crate::kit::peer::validate_folder;
+use crate::kit::report::Report;
+use crate::kit::study::{self, Steps};
+use crate::{BenchError, Common};
 
 /// Runs the study, prints the table, and writes the requested files.
 ///
 /// # Errors
 /// [`BenchError`] if the study cannot run, or the servers granted something else than what was asked for.
-pub fn run(args: &Args) -> Result<(), BenchError> {
+pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     args.check()?;
     validate_folder(args.folder.as_deref())?;
     validate_folder(Some(&args.out))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(BenchError::io("start a runtime"))?;
-    let report = runtime.block_on(crate::until_interrupted(measure(args)))?;
-    match args.print_json {
-        true => println!("{}", report.json()?),
-        false => print!("{report}"),
-    }
-    Ok(())
+    study::run(new_report(args), common, async |report| measure(args, common, report).await)
 }
 
 /// Measures and simulates what is requested.
-async fn measure(args: &Args) -> Result<Report, BenchError> {
-    let bench = Bench::new(args)?;
-    let mut report = Report::new();
-    // Whatever ends a long study early does not take what was measured before.
-    let keep = |report: &Report| args.results.as_ref().map_or(Ok(()), |file| report.write(file));
+async fn measure(args: &Args, common: &Common, report: &mut Report<Results>) -> Result<(), BenchError> {
+    let bench = Bench::new(args, common);
     if args.reach {
-        let progress = Progress::new(reach::STEPS);
-        report.reach = Some(reach::measure(args, &bench, |what| progress.step(what, 0)).await?);
-        progress.finish();
-        keep(&report)?;
-        return Ok(report);
+        return reach::measure(args, &bench, report).await;
     }
     let points = args.points();
     let simulations = if args.wants(FigureName::Simulated) { simulate::runs(args) } else { Vec::new() };
-    let steps = points.len() as u64 * u64::from(bench.repetitions) + simulations.len() as u64;
-    let progress = Progress::new(steps);
+    let steps = Steps::new(points.len() as u64 * u64::from(bench.repetitions) + simulations.len() as u64);
     for points in points.chunk_by(|one, other| one.is_beside(other) && one.figure == other.figure) {
-        let step = |point: &Point, repetition| progress.step(&point.title(), repetition);
-        let series: Vec<Series> = bench.measure(points, step).await?;
-        report.series.extend(series);
-        keep(&report)?;
+        bench.measure(points, Some(&steps), report, |results| &mut results.series).await?;
+        report.keep()?;
     }
     for parameters in simulations {
-        progress.step(&format!("simulation of {} clients", parameters.clients), 0);
+        steps.step(&format!("simulation of {} clients", parameters.clients), 0)?;
         report.simulated.push(simulate::simulate(parameters, Default::default())?);
     }
-    progress.finish();
     report.figures = figures::draw(&report.series, &report.simulated, &args.out)?;
-    keep(&report)?;
-    Ok(report)
+    Ok(())
 }

@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-use crate::statistic::Spread;
+use crate::kit::statistic::Spread;
 
 /// The bytes in a row that are one server's, as in the paper.
 pub(crate) const STRIPE_BYTES: u64 = 64 << 10;
@@ -217,17 +217,33 @@ pub(crate) struct Series {
     pub(crate) repetitions: Vec<Measurement>,
 }
 
-impl Series {
-    pub(super) fn of(point: Point, regions: u64, repetitions: Vec<Measurement>) -> Self {
+impl crate::kit::study::Series for Series {
+    type Subject = (Point, Size);
+    type Measurement = Measurement;
+
+    fn of((point, size): &(Point, Size), repetitions: Vec<Measurement>) -> Self {
         let released: Vec<f64> = repetitions.iter().filter_map(|m| m.released_per_s).collect();
         Self {
-            point,
-            regions,
+            point: point.clone(),
+            regions: size.regions,
             acquired_per_s: Spread::of(repetitions.iter().map(|m| m.acquired_per_s)),
             released_per_s: (!released.is_empty()).then(|| Spread::of(released)),
             repetitions,
         }
     }
+
+    fn into_repetitions(self) -> Vec<Measurement> {
+        self.repetitions
+    }
+}
+
+/// The size of a measurement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// The number of regions that each client locks.
+    pub(crate) regions: u64,
+    /// The number of such patterns in a phase.
+    pub(crate) operations: u64,
 }
 
 impl Point {

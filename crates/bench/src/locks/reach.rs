@@ -8,14 +8,18 @@ use super::arguments::Args;
 use super::client::{Batch, Done, Loop, Plan, Work};
 use super::micro;
 use super::point::{MethodName, Point, ProtocolName, Series, Shape, Table};
+use super::report::Results;
 use super::run::{Bench, Stage, span};
-use crate::goal::{Goal, Goals, Unit};
-use crate::latency::{Latencies, LatencySummary};
-use crate::peer::{self, Peer};
-use crate::process::Crew;
-use crate::quantity::{grouped, latency};
-use crate::table::Table as Text;
-use crate::{BenchError, Spread};
+use crate::BenchError;
+use crate::kit::Spread;
+use crate::kit::goal::{Goals, Unit};
+use crate::kit::latency::{Latencies, LatencySummary};
+use crate::kit::peer::{self, Peer};
+use crate::kit::process::Crew;
+use crate::kit::quantity::{grouped, latency};
+use crate::kit::report::Report;
+use crate::kit::study::Steps;
+use crate::kit::table::Table as Text;
 
 /// The goals, and what was measured for them.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -69,47 +73,47 @@ const NOT_AWAITED: &str = "nacre, unlocks not awaited";
 /// The number of client processes, and of servers, whose patterns interleave.
 const INTERLEAVED: u32 = 4;
 
-/// Measures everything that the goals need. `step` is told what begins.
+/// Measures everything that the goals need.
 pub(super) async fn measure(
     args: &Args,
     bench: &Bench,
-    mut step: impl FnMut(&str),
-) -> Result<Reach, BenchError> {
-    let mut reach = Reach::default();
-    step("128 Ki regions against one");
-    described(args, bench, &mut reach).await?;
-    step("interleaved patterns");
-    interleaved(args, bench, &mut reach).await?;
-    step("overlap");
-    overlap(args, bench, &mut reach).await?;
-    step("methods");
-    methods(args, bench, &mut reach).await?;
-    step("patterns alone");
-    patterns(args, &mut reach)?;
-    step("irregular lists");
-    irregular(args, bench, &mut reach).await?;
-    step("round trips, and peers");
-    round_trips(args, bench, &mut reach).await?;
-    step("waiters");
-    waiters(args, bench, &mut reach).await?;
-    step("memory");
-    memory(args, bench, &mut reach).await?;
-    step("the kernel's locks");
-    kernel(args, bench, &mut reach).await?;
-    Ok(reach)
+    report: &mut Report<Results>,
+) -> Result<(), BenchError> {
+    let steps = Steps::new(10);
+    let step = |what| steps.step(what, 0);
+    step("128 Ki regions against one")?;
+    described(args, bench, &mut report.reach).await?;
+    step("interleaved patterns")?;
+    interleaved(args, bench, &mut report.reach).await?;
+    step("overlap")?;
+    overlap(args, bench, report).await?;
+    step("methods")?;
+    methods(args, bench, report).await?;
+    report.keep()?;
+    step("patterns alone")?;
+    patterns(args, &mut report.reach)?;
+    step("irregular lists")?;
+    irregular(args, bench, &mut report.reach).await?;
+    step("round trips, and peers")?;
+    round_trips(args, bench, &mut report.reach).await?;
+    report.keep()?;
+    step("waiters")?;
+    waiters(args, bench, &mut report.reach).await?;
+    step("memory")?;
+    memory(args, bench, &mut report.reach).await?;
+    step("the kernel's locks")?;
+    kernel(args, bench, &mut report.reach).await
 }
 
-/// The number of points of progress of [`measure`].
-pub(super) const STEPS: u64 = 10;
-
 impl Reach {
+    /// Returns whether nothing was measured for the goals.
+    pub(super) fn is_empty(&self) -> bool {
+        self.series.is_empty() && self.loops.is_empty() && self.values.is_empty()
+    }
+
     fn value(&mut self, measure: impl Into<String>, unit: &'static str, spread: Spread) -> f64 {
         self.values.push(Value { measure: measure.into(), unit, spread });
         spread.median
-    }
-
-    fn goal(&mut self, goal: Goal) {
-        self.goals.0.push(goal);
     }
 }
 
@@ -153,7 +157,7 @@ async fn described(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), 
     let contiguous = reach.value("contiguous lock and unlock, one server", "µs", times[0]);
     let many = reach.value("lock and unlock of 128 Ki regions, one server", "µs", times[1]);
     let name = "lock and unlock of 128 Ki regions ÷ of one, one server";
-    reach.goal(Goal::at_most(name, many / contiguous, Unit::Times, 2.0));
+    reach.goals.at_most(name, many / contiguous, Unit::Times, 2.0);
     let mut medians = Vec::new();
     for (exponent, time) in exponents.iter().zip(&times[2..]) {
         medians.push(reach.value(format!("lock and unlock of 2^{exponent} regions"), "µs", *time));
@@ -161,7 +165,7 @@ async fn described(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), 
     let most = medians.iter().copied().fold(0.0, f64::max);
     let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
     let name = "lock and unlock, 2^10 to 2^27 regions: most ÷ least";
-    reach.goal(Goal::at_most(name, most / least, Unit::Times, 2.0));
+    reach.goals.at_most(name, most / least, Unit::Times, 2.0);
     Ok(())
 }
 
@@ -190,35 +194,36 @@ async fn interleaved(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<()
     stage.end().await?;
     let name = "regions that 4 clients lock and release, interleaved, 4 servers, alt-try";
     let rate = reach.value(name, "1/s", Spread::of(rates));
-    reach.goal(Goal::at_least(name, rate, Unit::PerSecond, 1e9));
+    reach.goals.at_least(name, rate, Unit::PerSecond, 1e9);
     Ok(())
 }
 
 /// Alt-try at every overlap beside none.
-async fn overlap(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+async fn overlap(args: &Args, bench: &Bench, report: &mut Report<Results>) -> Result<(), BenchError> {
     let narrowed =
         Args { methods: vec![MethodName::Datatype], protocols: vec![ProtocolName::AltTry], ..args.clone() };
     let points = narrowed.contention("overlap", 64);
     for points in points.chunk_by(Point::is_beside) {
-        let series = bench.measure(points, |_, _| {}).await?;
+        let measured = bench.measure(points, None, report, |results| &mut results.reach.series).await?;
+        let Reach { series, goals, .. } = &mut report.reach;
+        let series = &series[measured];
         let Some(none) = series.iter().find(|series| series.point.overlap_percent == Some(0)) else {
             continue;
         };
-        for of in &series {
+        for of in series {
             let percent = of.point.overlap_percent.unwrap_or(0);
             if percent > 0 {
                 let ratio = of.acquired_per_s.median / none.acquired_per_s.median;
                 let name = format!("{}, {percent} % overlap ÷ none", of.point.label());
-                reach.goal(Goal::at_least(name, ratio, Unit::Times, 0.9));
+                goals.at_least(name, ratio, Unit::Times, 0.9);
             }
         }
-        reach.series.extend(series);
     }
     Ok(())
 }
 
 /// One request in all beside one for each region, and for 64.
-async fn methods(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), BenchError> {
+async fn methods(args: &Args, bench: &Bench, report: &mut Report<Results>) -> Result<(), BenchError> {
     let narrowed = Args {
         methods: vec![MethodName::Posix, MethodName::List, MethodName::Datatype],
         protocols: vec![ProtocolName::OneTry],
@@ -226,7 +231,10 @@ async fn methods(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), Be
         no_unrolled: true,
         ..args.clone()
     };
-    let series = bench.measure(&narrowed.scaling(Some("methods"), 64), |_, _| {}).await?;
+    let points = narrowed.scaling(Some("methods"), 64);
+    let measured = bench.measure(&points, None, report, |results| &mut results.reach.series).await?;
+    let Reach { series, goals, .. } = &mut report.reach;
+    let series = &series[measured];
     let of = |method| series.iter().find(|series| series.point.method == method);
     if let (Some(posix), Some(list), Some(datatype)) =
         (of(MethodName::Posix), of(MethodName::List), of(MethodName::Datatype))
@@ -236,13 +244,12 @@ async fn methods(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), Be
         let pairs = args.contenders();
         let name = |what: &str| format!("{what}, one-try, {pairs} pairs");
         let by_posix = acquired(datatype) / acquired(posix);
-        reach.goal(Goal::at_least(name("acquiring, datatype ÷ posix"), by_posix, Unit::Times, 51.0));
+        goals.at_least(name("acquiring, datatype ÷ posix"), by_posix, Unit::Times, 51.0);
         let by_list = acquired(datatype) / acquired(list);
-        reach.goal(Goal::at_least(name("acquiring, datatype ÷ list"), by_list, Unit::Times, 1.8));
+        goals.at_least(name("acquiring, datatype ÷ list"), by_list, Unit::Times, 1.8);
         let releasing = released(datatype) / released(list);
-        reach.goal(Goal::at_least(name("releasing, datatype ÷ list"), releasing, Unit::Times, 20.0));
+        goals.at_least(name("releasing, datatype ÷ list"), releasing, Unit::Times, 20.0);
     }
-    reach.series.extend(series);
     Ok(())
 }
 
@@ -256,7 +263,7 @@ fn patterns(args: &Args, reach: &mut Reach) -> Result<(), BenchError> {
     let most = medians.iter().copied().fold(0.0, f64::max);
     let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
     let name = "restriction to one of 2 to 1,000 servers: most ÷ least";
-    reach.goal(Goal::at_most(name, most / least, Unit::Times, 2.0));
+    reach.goals.at_most(name, most / least, Unit::Times, 2.0);
     let mut slowest: f64 = 0.0;
     for (strides, offset) in
         [([64, 96], 1), ([61, 67], 1), ([64, 72], 7), ([4096, 4100], 2), ([1000, 1001], 999)]
@@ -266,10 +273,10 @@ fn patterns(args: &Args, reach: &mut Reach) -> Result<(), BenchError> {
         slowest = slowest.max(reach.value(name, "ns", spread));
     }
     let name = "conflict test, 2^20 regions, unequal strides, the slowest of 5";
-    reach.goal(Goal::at_most(name, slowest / 1e3, Unit::Microseconds, 10.0));
+    reach.goals.at_most(name, slowest / 1e3, Unit::Microseconds, 10.0);
     let spread = micro::irregular_conflict_ns(128 << 10)?;
     let bounded = reach.value("search of 4,096 steps, 128 Ki irregular regions", "ns", spread);
-    reach.goal(Goal::open("  where it does not: one bounded search", bounded / 1e3, Unit::Microseconds));
+    reach.goals.open("  where it does not: one bounded search", bounded / 1e3, Unit::Microseconds);
     Ok(())
 }
 
@@ -297,12 +304,12 @@ async fn irregular(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), 
         let names = (format!("{what}, one server: acquired"), format!("{what}, one server: released"));
         match method {
             MethodName::List => {
-                reach.goal(Goal::at_least(names.0, acquiring, Unit::PerSecond, 3e6));
-                reach.goal(Goal::at_least(names.1, releasing, Unit::PerSecond, 10e6));
+                reach.goals.at_least(names.0, acquiring, Unit::PerSecond, 3e6);
+                reach.goals.at_least(names.1, releasing, Unit::PerSecond, 10e6);
             }
             _ => {
-                reach.goal(Goal::open(names.0, acquiring, Unit::PerSecond));
-                reach.goal(Goal::open(names.1, releasing, Unit::PerSecond));
+                reach.goals.open(names.0, acquiring, Unit::PerSecond);
+                reach.goals.open(names.1, releasing, Unit::PerSecond);
             }
         }
     }
@@ -367,25 +374,23 @@ async fn round_trips(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<()
     }
     drop(services);
     stage.end().await?;
+    let loops = &reach.loops;
     let rate = |service: &str, processes| {
-        let found = reach.loops.iter().find(|of| of.service == service && of.processes == processes);
+        let found = loops.iter().find(|of| of.service == service && of.processes == processes);
         found.map_or(f64::NAN, |found| found.per_s.median)
     };
     let (one, many) = (rate("nacre", 1), rate("nacre", MANY_PROCESSES));
-    let mut goals = vec![
-        Goal::at_least("contiguous lock and unlock, TCP, one client", one, Unit::PerSecond, 20_000.0),
-        Goal::at_least("contiguous lock and unlock, TCP, 256 at once", many, Unit::PerSecond, 150_000.0),
-    ];
-    let name = "  where the unlocking is not waited for";
-    goals.insert(1, Goal::open(name, rate(NOT_AWAITED, 1), Unit::PerSecond));
-    goals.push(Goal::open(name, rate(NOT_AWAITED, MANY_PROCESSES), Unit::PerSecond));
+    let (goals, name) = (&mut reach.goals, "  where the unlocking is not waited for");
+    goals.at_least("contiguous lock and unlock, TCP, one client", one, Unit::PerSecond, 20_000.0);
+    goals.open(name, rate(NOT_AWAITED, 1), Unit::PerSecond);
+    goals.at_least("contiguous lock and unlock, TCP, 256 at once", many, Unit::PerSecond, 150_000.0);
+    goals.open(name, rate(NOT_AWAITED, MANY_PROCESSES), Unit::PerSecond);
     for peer in ["zookeeper", "etcd"] {
         let times = many / rate(peer, MANY_PROCESSES);
         if times.is_finite() {
-            goals.push(Goal::open(format!("  ÷ {peer}"), times, Unit::Times));
+            goals.open(format!("  ÷ {peer}"), times, Unit::Times);
         }
     }
-    goals.into_iter().for_each(|goal| reach.goal(goal));
     Ok(())
 }
 
@@ -412,7 +417,7 @@ async fn waiters(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), Be
     stage.end().await?;
     let name = format!("hand-over to the next of {} waiters, in order", grouped(waiters as f64));
     let time = reach.value(name.clone(), "µs", Spread::of(times));
-    reach.goal(Goal::at_most(name, time, Unit::Microseconds, 50.0));
+    reach.goals.at_most(name, time, Unit::Microseconds, 50.0);
     Ok(())
 }
 
@@ -439,9 +444,9 @@ async fn memory(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), Ben
     }
     let name = format!("resident memory of a server for each of {} held locks", grouped(locks as f64));
     let all = reach.value(name.clone(), "B", Spread::of(bytes));
-    reach.goal(Goal::open(name, all, Unit::Bytes));
+    reach.goals.open(name, all, Unit::Bytes);
     let name = format!("  without its normalised description of {pattern_bytes} B");
-    reach.goal(Goal::at_most(name, all - pattern_bytes as f64, Unit::Bytes, 512.0));
+    reach.goals.at_most(name, all - pattern_bytes as f64, Unit::Bytes, 512.0);
     Ok(())
 }
 
@@ -468,7 +473,7 @@ async fn kernel(args: &Args, bench: &Bench, reach: &mut Reach) -> Result<(), Ben
         let (acquired, released) = (Spread::of(acquired), Spread::of(released));
         let rate = reach.value(name("acquired"), "1/s", acquired);
         reach.value(name("released"), "1/s", released);
-        reach.goal(Goal::open(name("acquired"), rate, Unit::PerSecond));
+        reach.goals.open(name("acquired"), rate, Unit::PerSecond);
         let next = most.min(regions * 8);
         // The kernel goes through a list for each: eight times the regions take about 64 times as long.
         if next == regions || longest * 64.0 > bench.bound.as_secs_f64() * KERNEL_PATIENCE {
@@ -484,16 +489,9 @@ const KERNEL_PATIENCE: f64 = 10.0;
 
 impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Text::new(&[
-            "lock + unlock of one range",
-            "clients",
-            "sessions",
-            "per second",
-            "least",
-            "most",
-            "p50",
-            "p99",
-        ]);
+        let mut table = Text::new(
+            "lock + unlock of one range | clients | sessions | per second | least | most | p50 | p99",
+        );
         for of in &self.loops {
             table.row(vec![
                 of.service.clone(),
@@ -510,7 +508,7 @@ impl fmt::Display for Reach {
         for missing in &self.missing {
             writeln!(f, "Not measured: {missing}")?;
         }
-        let mut table = Text::new(&["value", "unit", "median", "least", "most"]);
+        let mut table = Text::new("value | unit | median | least | most");
         for value in &self.values {
             let Spread { median, min, max } = value.spread;
             let show = |number: f64| if number < 1000.0 { format!("{number:.1}") } else { grouped(number) };

@@ -1,71 +1,65 @@
 //! The results of the study, as text and as JSON.
 
 use std::fmt;
-use std::path::Path;
 
 use serde::Serialize;
 
+use super::arguments::Args;
 use super::point::{Series, Table as LockTable};
 use super::reach::Reach;
 use super::simulate::Simulated;
-use crate::machine::Machine;
-use crate::quantity::grouped;
-use crate::table::Table;
-use crate::{BenchError, peer};
+use crate::kit::quantity::grouped;
+use crate::kit::report::{self, Report};
+use crate::kit::table::Table;
+use crate::kit::{Spread, peer};
 
-/// All results.
+/// What was measured, and simulated.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
-    study: &'static str,
-    machine: Machine,
+pub(super) struct Results {
     /// The load of the machine before the study, over 1, 5 and 15 minutes.
     load: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) series: Vec<Series>,
+    pub(super) series: Vec<Series>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) simulated: Vec<Simulated>,
+    pub(super) simulated: Vec<Simulated>,
     /// The goals and what was measured for them, if they were requested.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reach: Option<Reach>,
-    /// The files of the figures that were drawn.
-    #[serde(skip)]
-    pub(crate) figures: Vec<String>,
+    #[serde(skip_serializing_if = "Reach::is_empty")]
+    pub(super) reach: Reach,
 }
 
-impl Report {
-    /// Creates an empty report.
-    pub(super) fn new() -> Self {
-        let mut machine = Machine::describe();
-        machine.peers = [peer::etcd::version(), peer::zookeeper::version()].into_iter().flatten().collect();
-        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        let load = load.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
-        let (series, simulated, figures) = (Vec::new(), Vec::new(), Vec::new());
-        Self { study: "locks", machine, load, series, simulated, reach: None, figures }
+/// Creates an empty report.
+pub(super) fn new_report(args: &Args) -> Report<Results> {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
+    let results = Results { load, series: Vec::new(), simulated: Vec::new(), reach: Reach::default() };
+    Report::new(
+        "locks",
+        [peer::etcd::version(), peer::zookeeper::version()],
+        results,
+        args.results.as_deref(),
+    )
+}
+
+impl report::Results for Results {
+    fn is_empty(&self) -> bool {
+        self.series.is_empty() && self.simulated.is_empty() && self.reach.is_empty()
     }
 
-    /// Returns it as JSON.
-    pub(super) fn json(&self) -> Result<String, BenchError> {
-        serde_json::to_string(self)
-            .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))
-    }
-
-    /// Writes it as JSON.
-    pub(super) fn write(&self, file: &Path) -> Result<(), BenchError> {
-        std::fs::write(file, self.json()?).map_err(BenchError::io(format!("write {}", file.display())))
+    fn conditions(&self) -> String {
+        format!(", load before {}", self.load)
     }
 }
 
 /// Returns the cells of a rate with its spread.
-fn cells(rate: Option<crate::Spread>) -> [String; 3] {
+fn cells(rate: Option<Spread>) -> [String; 3] {
     match rate {
         Some(rate) => [rate.median, rate.min, rate.max].map(grouped),
         None => ["–", "–", "–"].map(str::to_owned),
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}, load before {}", self.machine.line(), self.load)?;
         if !self.series.is_empty() {
             write!(f, "{}", measured(&self.series))?;
             let grants: u64 =
@@ -79,32 +73,18 @@ impl fmt::Display for Report {
         if !self.simulated.is_empty() {
             write!(f, "{}", simulated(&self.simulated))?;
         }
-        if let Some(reach) = &self.reach {
-            write!(f, "{reach}")?;
+        match self.reach.is_empty() {
+            true => Ok(()),
+            false => write!(f, "{}", self.reach),
         }
-        for file in &self.figures {
-            writeln!(f, "Drawn: {file}")?;
-        }
-        Ok(())
     }
 }
 
 fn measured(series: &[Series]) -> Table {
-    let mut table = Table::new(&[
-        "locks",
-        "figure",
-        "pairs",
-        "apart",
-        "overlap",
-        "regions",
-        "acquired/s",
-        "least",
-        "most",
-        "released/s",
-        "least",
-        "most",
-        "calls",
-    ]);
+    let mut table = Table::new(
+        "locks | figure | pairs | apart | overlap | regions | acquired/s | least | most | \
+             released/s | least | most | calls",
+    );
     for series in series {
         let point = &series.point;
         let unrolled = if point.table == LockTable::Unrolled { ", unrolled" } else { "" };
@@ -126,16 +106,8 @@ fn measured(series: &[Series]) -> Table {
 }
 
 fn simulated(runs: &[Simulated]) -> Table {
-    let mut table = Table::new(&[
-        "simulated",
-        "clients",
-        "servers",
-        "overlap",
-        "regions",
-        "time",
-        "acquired/s",
-        "messages",
-    ]);
+    let mut table =
+        Table::new("simulated | clients | servers | overlap | regions | time | acquired/s | messages");
     for run in runs {
         table.row(vec![
             format!("{} {}", run.method.name(), run.protocol.name()),
@@ -153,7 +125,7 @@ fn simulated(runs: &[Simulated]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use super::super::point::{Measurement, MethodName, Point, ProtocolName};
+    use super::super::point::{Measurement, MethodName, Point, ProtocolName, Size};
     use super::*;
 
     fn series(method: MethodName, regions: u64, overlap_percent: Option<u32>) -> Series {
@@ -175,12 +147,13 @@ mod tests {
             grants: 50,
             ..Measurement::default()
         };
-        Series::of(point, regions, vec![measurement(3000.0), measurement(1000.0), measurement(2000.0)])
+        let repetitions = vec![measurement(3000.0), measurement(1000.0), measurement(2000.0)];
+        crate::kit::study::Series::of(&(point, Size { regions, operations: 2 }), repetitions)
     }
 
     #[test]
     fn a_row_says_how_many_regions_were_locked_and_the_spread() {
-        let mut report = Report::new();
+        let mut report = new_report(&crate::kit::parse(&[]).unwrap());
         report.series.push(series(MethodName::Posix, 2048, None));
         report.series.push(series(MethodName::Datatype, 131_072, Some(50)));
         let text = report.to_string();

@@ -1,19 +1,23 @@
 //! The measurement of points: servers and client processes, the number of regions and operations, and the proof that what
 //! was measured happened.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::arguments::Args;
 use super::client::{Batch, Done, Orders, Plan, Totals, Work, totals};
-use super::point::{Measurement, Point, ProtocolName, STRIPE_BYTES, Series, Shape, Table};
-use crate::BenchError;
-use crate::process::{Crew, this_program};
-use crate::server::{self, ServerPlan, Servers};
+use super::point::{Measurement, Point, ProtocolName, STRIPE_BYTES, Series, Shape, Size, Table};
+use super::report::Results;
+use crate::kit::process::Crew;
+use crate::kit::report::Report;
+use crate::kit::server::{self, ServerPlan, Servers};
+use crate::kit::study::{Steps, by_turns};
+use crate::{BenchError, Common};
 
 /// The conditions of all measurements.
 pub(super) struct Bench {
-    pub program: PathBuf,
+    pub common: Common,
     pub folder: Option<PathBuf>,
     pub repetitions: u32,
     pub bound: Duration,
@@ -28,8 +32,8 @@ pub(super) struct Stage {
     server_count: u32,
 }
 
-/// The arguments that make the program a client.
-const CLIENT_ARGUMENTS: [&str; 2] = ["bench", "locks-client"];
+/// The command that makes this program a client.
+const CLIENT: &str = "locks-client";
 
 /// The number of regions with which it is tried how long acquiring takes.
 const TRIAL_REGIONS: u64 = 2048;
@@ -53,13 +57,13 @@ pub(super) fn span(done: &[Done]) -> Duration {
 
 impl Bench {
     /// Creates the conditions that the arguments describe.
-    pub(super) fn new(args: &Args) -> Result<Self, BenchError> {
-        Ok(Self {
-            program: this_program()?,
+    pub(super) fn new(args: &Args, common: &Common) -> Self {
+        Self {
+            common: common.clone(),
             folder: args.folder.clone(),
             repetitions: args.repetitions(),
             bound: args.bound(),
-        })
+        }
     }
 
     /// Starts servers, and clients with so many sessions each.
@@ -72,7 +76,7 @@ impl Bench {
     ) -> Result<Stage, BenchError> {
         let plan =
             ServerPlan { unrolled_locks: table == Table::Unrolled, ..ServerPlan::volatile(server_count) };
-        let servers = Servers::start(&self.program, plan, self.folder.as_deref()).await?;
+        let servers = Servers::start(&self.common.nacre()?, plan, self.folder.as_deref()).await?;
         let store = server::open(&servers.uri).await?;
         let crew = self.crew(clients, |_| Plan::Nacre { store: servers.uri.clone(), sessions }).await?;
         Ok(Stage { servers, store, crew, clients, server_count })
@@ -81,33 +85,31 @@ impl Bench {
     /// Starts clients.
     pub(super) async fn crew(&self, clients: u32, plan: impl Fn(u32) -> Plan) -> Result<Crew, BenchError> {
         let orders: Vec<Orders> = (0..clients).map(|client| Orders { client, plan: plan(client) }).collect();
-        Crew::start(&self.program, &CLIENT_ARGUMENTS, &orders).await
+        Crew::start(CLIENT, &orders).await
     }
 
-    /// Measures points that can be measured beside each other, in turns: repetition by repetition, so that a disturbance
-    /// of the machine affects all of them.
+    /// Measures points that can be measured beside each other by turns, and returns the places of their series.
     pub(super) async fn measure(
         &self,
         points: &[Point],
-        mut progress: impl FnMut(&Point, u32),
-    ) -> Result<Vec<Series>, BenchError> {
-        let Some(first) = points.first() else { return Ok(Vec::new()) };
+        steps: Option<&Steps>,
+        report: &mut Report<Results>,
+        series: impl Fn(&mut Results) -> &mut Vec<Series>,
+    ) -> Result<Range<usize>, BenchError> {
+        let Some(first) = points.first() else { return Ok(0..0) };
         let mut stage = self.stage(first.pairs, first.table, first.pairs, 1).await?;
         stage.warm_up(first).await?;
-        let mut sizes = Vec::with_capacity(points.len());
+        let mut subjects = Vec::with_capacity(points.len());
         for point in points {
-            sizes.push(self.calibrate(&mut stage, point).await?);
+            subjects.push((point.clone(), self.calibrate(&mut stage, point).await?));
         }
-        let mut measured = vec![Vec::new(); points.len()];
-        for repetition in 0..self.repetitions {
-            for ((point, size), measured) in points.iter().zip(&sizes).zip(&mut measured) {
-                progress(point, repetition);
-                measured.push(stage.measure_once(point, *size).await?);
-            }
-        }
+        let once = async |(point, size): &(Point, Size), repetition| {
+            steps.map_or(Ok(()), |steps| steps.step(&point.title(), repetition))?;
+            stage.measure_once(point, *size).await
+        };
+        let measured = by_turns(report, series, &subjects, self.repetitions, once).await?;
         stage.end().await?;
-        let series = points.iter().cloned().zip(sizes).zip(measured);
-        Ok(series.map(|((point, size), measured)| Series::of(point, size.regions, measured)).collect())
+        Ok(measured)
     }
 
     /// Finds out how many regions can be acquired within the bound, and how many such patterns make a phase.
@@ -130,13 +132,6 @@ impl Bench {
             regions = next;
         }
     }
-}
-
-/// The size of a measurement.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
-    pub regions: u64,
-    pub operations: u64,
 }
 
 /// The times of a measurement.

@@ -80,10 +80,6 @@ pub struct Args {
     /// Write all results, raw and summarised, with the machine's description, to this file as JSON
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub results: Option<PathBuf>,
-    /// Prints the results as JSON instead of the table. Filled in by the program from a flag that all its commands
-    /// share.
-    #[arg(skip)]
-    pub print_json: bool,
 }
 
 fn parse_device(text: &str) -> Result<Device, String> {

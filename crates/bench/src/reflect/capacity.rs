@@ -4,10 +4,11 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::point::{Contender, Series};
+use super::point::Series;
 use super::stage::Device;
 use crate::BenchError;
-use crate::quantity::grouped;
+use crate::kit::figure::distinct;
+use crate::kit::quantity::grouped;
 
 const BYTES: usize = 100;
 /// The number of datagrams of a client per second.
@@ -57,12 +58,7 @@ fn table(series: &[&&Series], cell: impl Fn(&Series) -> String) -> String {
     let mut receivers: Vec<u32> = series.iter().map(|series| series.cell.receivers).collect();
     receivers.sort_unstable();
     receivers.dedup();
-    let mut planes: Vec<Contender> = Vec::new();
-    for series in series {
-        if !planes.contains(&series.cell.who) {
-            planes.push(series.cell.who);
-        }
-    }
+    let planes = distinct(series.iter().map(|series| series.cell.who));
     let mut text = String::from("| plane |");
     receivers.iter().for_each(|receivers| text += &format!(" {receivers} receivers |"));
     text += "\n|---|";

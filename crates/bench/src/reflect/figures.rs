@@ -7,7 +7,7 @@ use super::point::{Run, Series};
 use super::stage::Device;
 use super::system;
 use crate::BenchError;
-use crate::figure::{Axis, Figure, Line, Scale};
+use crate::kit::figure::{self, Axis, Figure, Line, Scale};
 
 /// Draws the measured cells, and returns the names of the files.
 pub(super) fn draw(series: &[Series], machine: &str, folder: &Path) -> Result<Vec<String>, BenchError> {
@@ -32,10 +32,7 @@ pub(super) fn draw(series: &[Series], machine: &str, folder: &Path) -> Result<Ve
                 Device::Limited(mbit) => format!("{mbit}mbit"),
             };
             let mut write = |kind: &str, figure: &Figure| {
-                let file = folder.join(format!("{kind}-{name}-{bytes}.svg"));
-                std::fs::write(&file, figure.svg()?)
-                    .map_err(BenchError::io(format!("write {}", file.display())))?;
-                files.push(file.display().to_string());
+                files.push(figure::write(folder, &format!("{kind}-{name}-{bytes}"), figure.svg())?);
                 Ok::<(), BenchError>(())
             };
             if device == Device::Unlimited {
@@ -54,7 +51,7 @@ fn cpu(series: &[&Series], bytes: usize, machine: &str) -> Figure {
         title: format!("Processor cycles of a copy, {bytes}-byte datagrams"),
         subtitle: format!("all that the reflector causes, without senders and receivers; {machine}"),
         x: receivers(series),
-        y: Axis::holding("cycles", Scale::Decades, values(&lines)),
+        y: Axis::holding("cycles", Scale::Decades, figure::values(&lines)),
         lines,
     }
 }
@@ -70,7 +67,7 @@ fn throughput(series: &[&Series], device: Device, bytes: usize, machine: &str) -
         title: format!("Throughput, {bytes}-byte datagrams, {what}"),
         subtitle: format!("payload of all copies; {machine}"),
         x: receivers(series),
-        y: Axis::holding("Mbit/s", scale, values(&lines)),
+        y: Axis::holding("Mbit/s", scale, figure::values(&lines)),
         lines,
     }
 }
@@ -79,27 +76,12 @@ fn receivers(series: &[&Series]) -> Axis {
     Axis::holding("receivers", Scale::Linear, series.iter().map(|series| f64::from(series.cell.receivers)))
 }
 
-fn values(lines: &[Line]) -> Vec<f64> {
-    lines.iter().flat_map(|line| line.points.iter().flat_map(|(_, values)| values.iter().copied())).collect()
-}
-
 /// Returns one line for each contender, in the order of the series.
 fn lines(series: &[&Series], value: &dyn Fn(&Run) -> f64) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
-    for series in series {
-        let who = series.cell.who;
-        let point =
-            (f64::from(series.cell.receivers), series.repetitions.iter().map(value).collect::<Vec<f64>>());
-        match lines.iter_mut().find(|line| line.name == who.name()) {
-            Some(line) => line.points.push(point),
-            None => lines.push(Line {
-                name: who.name().into(),
-                points: vec![point],
-                connected: true,
-                note: None,
-                colour: who.colour(),
-            }),
-        }
-    }
-    lines
+    figure::lines(
+        series,
+        |series| series.cell.who.name().to_owned(),
+        |series| (f64::from(series.cell.receivers), series.repetitions.iter().map(value).collect()),
+        |series| series.cell.who.colour(),
+    )
 }

@@ -12,15 +12,17 @@ use serde::Serialize;
 
 use super::arguments::Args;
 use super::measure::Bench;
-use super::point::{Absent, Contender};
+use super::point::Contender;
+use super::report::Results;
 use super::serve::Reflector;
 use super::stage::{self, Device, MEMBER_PORT, PORT};
 use super::system::{self, ManySocket};
 use crate::BenchError;
-use crate::machine::memory_bytes_of;
-use crate::progress::Progress;
-use crate::quantity::grouped;
-use crate::table::Table;
+use crate::kit::machine::memory_bytes_of;
+use crate::kit::quantity::grouped;
+use crate::kit::report::Report;
+use crate::kit::study::Steps;
+use crate::kit::table::Table;
 
 const GROUPS: u32 = 10_000;
 const MEMBERS: u32 = 100_000;
@@ -48,22 +50,19 @@ pub(super) struct Joins {
 }
 
 /// Measures joins with all planes.
-pub(super) fn measure(args: &Args) -> Result<(Vec<Joins>, Vec<Absent>), BenchError> {
+pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), BenchError> {
     let planes = args.planes();
     let (groups, members) = if args.quick { (GROUPS / 10, MEMBERS / 10) } else { (GROUPS, MEMBERS) };
-    let progress = Progress::new(planes.len() as u64);
-    let bench = Bench::build(crate::process::this_program()?, None, &[Device::Unlimited], args.window())?;
-    let (mut results, mut absent) = (Vec::new(), Vec::new());
-    for kind in planes {
-        let who = Contender::Plane(kind);
-        progress.step(&format!("{who}, joins", who = who.name()), 0);
+    let steps = Steps::new(planes.len() as u64);
+    let bench = Bench::build(None, &[Device::Unlimited], args.window())?;
+    for who in planes.into_iter().map(Contender::Plane) {
+        steps.step(&format!("{}, joins", who.name()), 0)?;
         match joins(&bench, who, groups, members)? {
-            Ok(result) => results.push(result),
-            Err(why) => absent.push(Absent { who, why }),
+            Ok(result) => report.joins.push(result),
+            Err(why) => report.add_absent(who, why),
         }
     }
-    progress.finish();
-    Ok((results, absent))
+    Ok(())
 }
 
 fn joins(
@@ -73,7 +72,7 @@ fn joins(
     members: u32,
 ) -> Result<Result<Joins, String>, BenchError> {
     let orders = super::serve::Orders { groups, ..bench.orders(who.name(), Vec::new()) };
-    let mut reflector = match Reflector::start(&bench.program, &bench.stage.reflector, &orders)? {
+    let mut reflector = match Reflector::start(&bench.stage.reflector, &orders)? {
         Ok(reflector) => reflector,
         Err(why) => return Ok(Err(why)),
     };
@@ -249,17 +248,10 @@ impl Crowd {
 
 /// Returns the results as a table.
 pub(super) fn table(joins: &[Joins]) -> Table {
-    let mut table = Table::new(&[
-        "plane",
-        "groups",
-        "members",
-        "joins/s",
-        "asked again",
-        "groups' memory",
-        "members' memory",
-        "in the kernel",
-        "per member",
-    ]);
+    let mut table = Table::new(
+        "plane | groups | members | joins/s | asked again | groups' memory | members' memory | \
+             in the kernel | per member",
+    );
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     for joins in joins {
         table.row(vec![

@@ -14,7 +14,6 @@ use crate::BenchError;
 
 /// The environment of all measurements.
 pub(super) struct Bench {
-    pub(super) program: PathBuf,
     pub(super) samplicate: Option<PathBuf>,
     pub(super) stage: Stage,
     pub(super) probe: Probe,
@@ -47,7 +46,6 @@ const OUTSTANDING: u64 = 64;
 impl Bench {
     /// Builds the environment.
     pub(super) fn build(
-        program: PathBuf,
         samplicate: Option<PathBuf>,
         devices: &[Device],
         window: Duration,
@@ -60,7 +58,7 @@ impl Bench {
         let probe = Probe::start(&cpus)?;
         let after_interrupts = stage::kernel_threads("ksoftirqd/").into_iter().map(|thread| thread as u32);
         let after_interrupts = after_interrupts.collect();
-        Ok(Self { program, samplicate, stage, probe, sender_cpu, reflector_cpu, window, after_interrupts })
+        Ok(Self { samplicate, stage, probe, sender_cpu, reflector_cpu, window, after_interrupts })
     }
 
     /// Starts a contender that copies from one sender to `receivers` receivers behind the first device.
@@ -68,7 +66,7 @@ impl Bench {
         match who {
             Contender::Plane(kind) => {
                 let orders = self.orders(kind.name(), self.members(1, &[receivers])?);
-                let started = Reflector::start(&self.program, &self.stage.reflector, &orders)?;
+                let started = Reflector::start(&self.stage.reflector, &orders)?;
                 Ok(started.map(|reflector| Copier::Reflector(Box::new(reflector))))
             }
             Contender::Samplicate => match &self.samplicate {

@@ -25,61 +25,48 @@ mod validate;
 
 pub use arguments::Args;
 pub(crate) use serve::main as serve_main;
-pub use stage::Device;
 
 use self::probe::Probe;
-use self::report::Report;
-use crate::BenchError;
+use self::report::{Results, new_report};
+use crate::kit::report::Report;
+use crate::kit::study::run_blocking;
+use crate::{BenchError, Common};
 
 /// Runs the study, prints the table, and writes the requested files.
 ///
 /// # Errors
 /// [`BenchError`] if the study cannot run.
-pub fn run(args: &Args) -> Result<(), BenchError> {
+pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     args.validate()?;
-    let mut report = Report::new();
+    run_blocking(new_report(args), common, |report| measure(args, report))
+}
+
+/// Measures what is requested.
+fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), BenchError> {
     let all = args.reach;
     report.background_percent.push(Probe::background_percent()?);
     if args.validate || all {
         report.loops = validate::measure(args)?;
     }
     if all || !(args.validate || args.overload || args.joins) {
-        let measured = matrix::measure(args)?;
-        (report.series, report.absent) = (measured.series, measured.absent);
-        report.receivers_alone = measured.receivers;
-        keep(args, &report)?;
+        matrix::measure(args, report)?;
+        report.keep()?;
     }
     if args.overload || all {
-        let (overloads, absent) = overload::measure(args)?;
-        report.overloads = Some(overloads);
-        report.add_absent(absent);
-        keep(args, &report)?;
+        overload::measure(args, report)?;
+        report.keep()?;
     }
     if args.joins || all {
-        let (joins, absent) = joins::measure(args)?;
-        report.joins = joins;
-        report.add_absent(absent);
+        joins::measure(args, report)?;
     }
     report.background_percent.push(Probe::background_percent()?);
-    if all {
-        report.goals = reach::judge(&report);
-    }
     if let Some(folder) = &args.out {
         let machine = report.machine.line();
         report.figures = figures::draw(&report.series, &machine, folder)?;
-        report.figures.extend(capacity::write(&report.series, &machine, folder)?);
-    }
-    keep(args, &report)?;
-    match args.print_json {
-        true => println!("{}", report.json()?),
-        false => print!("{report}"),
+        let page = capacity::write(&report.series, &machine, folder)?;
+        report.figures.extend(page);
     }
     Ok(())
-}
-
-/// Writes the results so far, so that an early end of a long study does not lose them.
-fn keep(args: &Args, report: &Report) -> Result<(), BenchError> {
-    args.results.as_ref().map_or(Ok(()), |file| report.write(file))
 }
 
 #[cfg(test)]

@@ -14,13 +14,15 @@ use serde::Serialize;
 use super::arguments::Args;
 use super::load::{Load, Sent, send_all};
 use super::measure::Bench;
-use super::point::{Absent, Contender};
+use super::point::Contender;
+use super::report::Results;
 use super::serve::{Counted, Orders, Reflector};
 use super::stage::{self, Device};
 use crate::BenchError;
-use crate::progress::Progress;
-use crate::quantity::grouped;
-use crate::table::Table;
+use crate::kit::quantity::grouped;
+use crate::kit::report::Report;
+use crate::kit::study::Steps;
+use crate::kit::table::Table;
 
 /// The factor of the offered rate over the capacity of a plane.
 const TIMES: f64 = 10.0;
@@ -76,33 +78,31 @@ pub(super) struct Overloads {
 }
 
 /// Runs both tests.
-pub(super) fn measure(args: &Args) -> Result<(Overloads, Vec<Absent>), BenchError> {
+pub(super) fn measure(args: &Args, report: &mut Report<Results>) -> Result<(), BenchError> {
     let planes = args.planes();
-    let progress = Progress::new(2 * planes.len() as u64);
-    let (mut results, mut absent) = (Overloads::default(), Vec::<Absent>::new());
+    let steps = Steps::new(2 * planes.len() as u64);
     let window = Duration::from_millis(200);
-    let program = crate::process::this_program()?;
     let slow = Device::Limited(20);
-    let one = Bench::build(program.clone(), None, &[Device::Unlimited], window)?;
+    let one = Bench::build(None, &[Device::Unlimited], window)?;
     one.stage.fetch_on(one.reflector_cpu)?;
-    let three = Bench::build(program, None, &[Device::Unlimited, Device::Unlimited, slow], window)?;
-    for kind in planes {
-        let who = Contender::Plane(kind);
-        progress.step(&format!("{who}, overload", who = who.name()), 0);
+    let three = Bench::build(None, &[Device::Unlimited, Device::Unlimited, slow], window)?;
+    for who in planes.into_iter().map(Contender::Plane) {
+        steps.step(&format!("{}, overload", who.name()), 0)?;
         match overload(&one, who, args.copies)? {
-            Ok(result) => results.overload.push(result),
+            Ok(result) => report.overloads.get_or_insert_default().overload.push(result),
             Err(why) => {
-                absent.push(Absent { who, why });
+                report.add_absent(who, why);
                 continue;
             }
         }
-        progress.step(&format!("{who}, three devices", who = who.name()), 0);
+        steps.step(&format!("{}, three devices", who.name()), 0)?;
         if let Ok(result) = burst(&three, who)? {
-            results.bursts.push(result);
+            report.overloads.get_or_insert_default().bursts.push(result);
         }
     }
-    progress.finish();
-    Ok((results, absent))
+    // Even without any plane that works, the result is that none did.
+    report.overloads.get_or_insert_default();
+    Ok(())
 }
 
 fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overload, String>, BenchError> {
@@ -110,7 +110,7 @@ fn overload(bench: &Bench, who: Contender, copies: u64) -> Result<Result<Overloa
     // The reflector's thread runs where the system lets it.
     let members = bench.members(SENDERS, &[RECEIVERS])?;
     let orders = Orders { cpu: None, ..bench.orders(who.name(), members) };
-    let mut reflector = match Reflector::start(&bench.program, network, &orders)? {
+    let mut reflector = match Reflector::start(network, &orders)? {
         Ok(reflector) => reflector,
         Err(why) => return Ok(Err(why)),
     };
@@ -188,7 +188,7 @@ fn burst(bench: &Bench, who: Contender) -> Result<Result<Burst, String>, BenchEr
     let devices = bench.stage.devices.clone();
     let behind = vec![BEHIND; devices.len()];
     let orders = bench.orders(who.name(), bench.members(1, &behind)?);
-    let mut reflector = match Reflector::start(&bench.program, &bench.stage.reflector, &orders)? {
+    let mut reflector = match Reflector::start(&bench.stage.reflector, &orders)? {
         Ok(reflector) => reflector,
         Err(why) => return Ok(Err(why)),
     };
@@ -246,21 +246,10 @@ fn burst(bench: &Bench, who: Contender) -> Result<Result<Burst, String>, BenchEr
 
 /// Returns the results as tables.
 pub(super) fn tables(results: &Overloads) -> String {
-    let mut overload = Table::new(&[
-        "plane",
-        "offered",
-        "÷ capacity",
-        "sent",
-        "admitted",
-        "refused",
-        "before",
-        "handed",
-        "copies",
-        "lost",
-        "disorder",
-        "uneven",
-        "time",
-    ]);
+    let mut overload = Table::new(
+        "plane | offered | ÷ capacity | sent | admitted | refused | before | handed | copies | \
+             lost | disorder | uneven | time",
+    );
     let lost = |lost: i64| if lost == 0 { "0".to_string() } else { format!("LOST {}", grouped(lost as f64)) };
     let count = |number: u64| grouped(number as f64);
     for result in &results.overload {
@@ -283,10 +272,9 @@ pub(super) fn tables(results: &Overloads) -> String {
     }
     let devices: Vec<Device> = results.bursts.first().map(|burst| burst.devices.clone()).unwrap_or_default();
     let heads: Vec<String> = devices.iter().map(|device| format!("all arrived, {device}")).collect();
-    let mut head = vec!["plane", "datagrams", "sent in"];
-    head.extend(heads.iter().map(String::as_str));
-    head.extend(["refused", "handed", "lost", "disorder"]);
-    let mut bursts = Table::new(&head);
+    let heads = heads.join(" | ");
+    let mut bursts =
+        Table::new(&format!("plane | datagrams | sent in | {heads} | refused | handed | lost | disorder"));
     for burst in &results.bursts {
         let mut row =
             vec![burst.who.name().to_string(), count(burst.datagrams), format!("{:.3} s", burst.sent_s)];

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::serve::Counted;
 use super::stage::Device;
-use crate::Spread;
+use crate::kit::Spread;
 
 /// A program or plane that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -161,9 +161,12 @@ pub(super) struct Series {
     pub(super) repetitions: Vec<Run>,
 }
 
-impl Series {
-    /// Summarises repetitions.
-    pub(super) fn of(cell: Cell, repetitions: Vec<Run>, cycles_per_ns: f64) -> Self {
+impl crate::kit::study::Series for Series {
+    /// A cell, and the number of cycles of the processor's clock per nanosecond.
+    type Subject = (Cell, f64);
+    type Measurement = Run;
+
+    fn of(&(cell, cycles_per_ns): &(Cell, f64), repetitions: Vec<Run>) -> Self {
         let spread = |value: &dyn Fn(&Run) -> f64| Spread::of(repetitions.iter().map(value));
         let bits = 8.0 * cell.bytes as f64;
         Self {
@@ -178,6 +181,10 @@ impl Series {
             disorder: repetitions.iter().map(|run| run.disorder).sum(),
             repetitions,
         }
+    }
+
+    fn into_repetitions(self) -> Vec<Run> {
+        self.repetitions
     }
 }
 

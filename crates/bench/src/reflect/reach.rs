@@ -3,17 +3,17 @@
 use nacre_reflect::plane::Kind;
 
 use super::point::{Contender, Run, Series};
-use super::report::Report;
+use super::report::Results;
 use super::stage::Device;
-use crate::Spread;
-use crate::goal::{Goal, Unit};
+use crate::kit::Spread;
+use crate::kit::goal::{Goals, Unit};
 
 /// The size of the datagrams to which the goals apply, in bytes.
 const BYTES: usize = 100;
 
 /// Compares the results with the goals, as far as they were measured.
-pub(super) fn judge(report: &Report) -> Vec<Goal> {
-    let mut goals = Vec::new();
+pub(super) fn judge(report: &Results) -> Goals {
+    let mut goals = Goals::default();
     let sendto = |receivers| find(report, Contender::Plane(Kind::Sendto), receivers);
     let mut many: Vec<u32> = report.series.iter().map(|series| series.cell.receivers).collect();
     many.sort_unstable();
@@ -32,11 +32,11 @@ pub(super) fn judge(report: &Report) -> Vec<Goal> {
         let mut state = |measure: &str, found: Option<(Kind, f64, f64)>, bound: Option<f64>| {
             let Some((kind, alone, received)) = found else { return };
             let measure = format!("sendto ÷ {measure}, {receivers} receivers ({kind})");
-            goals.push(match bound {
-                Some(bound) => Goal::at_least(measure, alone, Unit::Times, bound),
-                None => Goal::open(measure, alone, Unit::Times),
-            });
-            goals.push(Goal::open("  with what receivers take", received, Unit::Times));
+            match bound {
+                Some(bound) => goals.at_least(measure, alone, Unit::Times, bound),
+                None => goals.open(measure, alone, Unit::Times),
+            }
+            goals.open("  with what receivers take", received, Unit::Times);
         };
         let large = receivers >= 30;
         state("kernel, CPU of a copy", ratio(Kind::Kernel), large.then_some(6.0));
@@ -45,34 +45,34 @@ pub(super) fn judge(report: &Report) -> Vec<Goal> {
         state("best in user space", best(&[Kind::Batch, Kind::Ring]), Some(bound));
         if let Some(peer) = find(report, Contender::Samplicate, receivers) {
             let measure = format!("sendto ÷ samplicate, {receivers} receivers");
-            goals.push(Goal::open(measure, self::ratio(base, peer, Run::copy_ns), Unit::Times));
+            goals.open(measure, self::ratio(base, peer, Run::copy_ns), Unit::Times);
         }
     }
     if let Some(overloads) = &report.overloads {
         for overload in &overloads.overload {
             let name = overload.who.name();
             let copies = overload.copies as f64;
-            goals.push(Goal::at_least(format!("overload, {name}: copies"), copies, Unit::Count, 1e7));
+            goals.at_least(format!("overload, {name}: copies"), copies, Unit::Count, 1e7);
             let lost = overload.lost.abs() as f64 + overload.uneven as f64;
-            goals.push(Goal::at_most("  lost after admission", lost, Unit::Count, 0.0));
-            goals.push(Goal::at_most("  out of order", overload.disorder as f64, Unit::Count, 0.0));
+            goals.at_most("  lost after admission", lost, Unit::Count, 0.0);
+            goals.at_most("  out of order", overload.disorder as f64, Unit::Count, 0.0);
         }
         for burst in &overloads.bursts {
             let name = burst.who.name();
             let wrong = burst.lost.abs() as f64 + burst.disorder as f64;
             let measure = format!("three devices, {name}: lost or out of order");
-            goals.push(Goal::at_most(measure, wrong, Unit::Count, 0.0));
+            goals.at_most(measure, wrong, Unit::Count, 0.0);
         }
     }
     for joins in &report.joins {
         let name = joins.who.name();
-        goals.push(Goal::at_least(format!("joins, {name}"), joins.joins_per_s, Unit::PerSecond, 20_000.0));
-        goals.push(Goal::at_most("  memory of a member", joins.bytes_per_member, Unit::Bytes, 512.0));
+        goals.at_least(format!("joins, {name}"), joins.joins_per_s, Unit::PerSecond, 20_000.0);
+        goals.at_most("  memory of a member", joins.bytes_per_member, Unit::Bytes, 512.0);
     }
     goals
 }
 
-fn find(report: &Report, who: Contender, receivers: u32) -> Option<&Series> {
+fn find(report: &Results, who: Contender, receivers: u32) -> Option<&Series> {
     report.series.iter().find(|series| {
         let cell = &series.cell;
         cell.who == who

@@ -2,28 +2,26 @@
 
 use std::fmt;
 use std::io::IsTerminal;
-use std::path::Path;
 
 use serde::Serialize;
 
+use super::arguments::Args;
 use super::joins::{self, Joins};
 use super::matrix::ReceiverAlone;
 use super::overload::{self, Overloads};
-use super::point::{Absent, Series};
+use super::point::{Absent, Contender, Series};
 use super::stage::Device;
 use super::system;
 use super::validate::{self, Loop};
-use crate::goal::{Goal, Goals};
-use crate::machine::Machine;
-use crate::quantity::grouped;
-use crate::table::Table;
-use crate::{BenchError, Spread};
+use crate::kit::Spread;
+use crate::kit::goal::Goals;
+use crate::kit::quantity::grouped;
+use crate::kit::report::{self, Report};
+use crate::kit::table::Table;
 
-/// All results.
+/// What was measured.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Report {
-    study: &'static str,
-    pub(super) machine: Machine,
+pub(super) struct Results {
     /// The number of cycles of the processor's clock per nanosecond.
     cycles_per_ns: f64,
     /// The load of the processors by other work before and after, in percent of one processor.
@@ -40,19 +38,34 @@ pub(super) struct Report {
     pub(super) joins: Vec<Joins>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(super) overloads: Option<Overloads>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) goals: Vec<Goal>,
-    /// The files of the figures that were drawn.
+    #[serde(skip_serializing_if = "Goals::is_empty")]
+    goals: Goals,
+    /// Compares everything with the goals at the end.
     #[serde(skip)]
-    pub(super) figures: Vec<String>,
+    has_goals: bool,
 }
 
-impl Report {
-    /// Creates an empty report.
-    pub(super) fn new() -> Self {
+/// Creates an empty report.
+pub(super) fn new_report(args: &Args) -> Report<Results> {
+    Report::new("reflect", [], Results::new(args.reach), args.results.as_deref())
+}
+
+impl report::Results for Results {
+    fn is_empty(&self) -> bool {
+        self.series.is_empty() && self.loops.is_empty() && self.joins.is_empty() && self.overloads.is_none()
+    }
+
+    fn conclude(&mut self) {
+        if self.has_goals {
+            self.goals = super::reach::judge(self);
+        }
+    }
+}
+
+impl Results {
+    /// Creates empty results, which are compared with the goals at the end if `has_goals`.
+    pub(super) fn new(has_goals: bool) -> Self {
         Self {
-            study: "reflect",
-            machine: Machine::describe(),
             cycles_per_ns: system::ticks_per_ns(),
             background_percent: Vec::new(),
             series: Vec::new(),
@@ -61,29 +74,21 @@ impl Report {
             loops: Vec::new(),
             joins: Vec::new(),
             overloads: None,
-            goals: Vec::new(),
-            figures: Vec::new(),
+            goals: Goals::default(),
+            has_goals,
         }
     }
 
-    /// Adds contenders that could not be measured, each once.
-    pub(super) fn add_absent(&mut self, absent: Vec<Absent>) {
-        for absent in absent {
-            if !self.absent.iter().any(|known| known.who == absent.who) {
-                self.absent.push(absent);
-            }
+    /// Adds a contender that could not be measured, once.
+    pub(super) fn add_absent(&mut self, who: Contender, why: String) {
+        if !self.is_absent(who) {
+            self.absent.push(Absent { who, why });
         }
     }
 
-    /// Returns it as JSON.
-    pub(super) fn json(&self) -> Result<String, BenchError> {
-        serde_json::to_string(self)
-            .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))
-    }
-
-    /// Writes it as JSON.
-    pub(super) fn write(&self, file: &Path) -> Result<(), BenchError> {
-        std::fs::write(file, self.json()?).map_err(BenchError::io(format!("write {}", file.display())))
+    /// Returns whether a contender is known not to work here.
+    pub(super) fn is_absent(&self, who: Contender) -> bool {
+        self.absent.iter().any(|known| known.who == who)
     }
 }
 
@@ -107,9 +112,8 @@ impl fmt::Display for Device {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.machine.line())?;
         let background = self.background_percent.iter().copied().fold(0.0, f64::max);
         if background > BACKGROUND_MAX {
             let text = format!(
@@ -149,33 +153,18 @@ impl fmt::Display for Report {
         if let Some(overloads) = &self.overloads {
             write!(f, "\n{}", overload::tables(overloads))?;
         }
-        if !self.goals.is_empty() {
-            write!(f, "\n{}", Goals(self.goals.clone()))?;
+        match self.goals.is_empty() {
+            true => Ok(()),
+            false => write!(f, "\n{}", self.goals),
         }
-        for file in &self.figures {
-            writeln!(f, "Drawn: {file}")?;
-        }
-        Ok(())
     }
 }
 
 fn table(series: &[Series]) -> Table {
-    let mut table = Table::new(&[
-        "plane",
-        "device",
-        "bytes",
-        "receivers",
-        "copies/s",
-        "Mbit/s",
-        "ns/copy",
-        "least",
-        "most",
-        "cycles",
-        "with receiver",
-        "by tasks",
-        "copies",
-        "lost",
-    ]);
+    let mut table = Table::new(
+        "plane | device | bytes | receivers | copies/s | Mbit/s | ns/copy | least | most | \
+             cycles | with receiver | by tasks | copies | lost",
+    );
     for series in series {
         let cell = &series.cell;
         let runs = &series.repetitions;

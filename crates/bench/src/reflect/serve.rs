@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::stage::{Network, PORT};
 use super::system;
 use crate::BenchError;
+use crate::kit::process::this_program;
 
 /// A member to put into the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -271,14 +272,11 @@ pub(super) struct Reflector {
 
 impl Reflector {
     /// Starts it in a namespace. `Err` within `Ok` is the reason why the plane does not work here.
-    pub(super) fn start(
-        program: &std::path::Path,
-        network: &Network,
-        orders: &Orders,
-    ) -> Result<Result<Self, String>, BenchError> {
+    pub(super) fn start(network: &Network, orders: &Orders) -> Result<Result<Self, String>, BenchError> {
+        let program = this_program()?;
         let mut child = network.run(|| {
-            Command::new(program)
-                .args(["bench", "reflect-serve"])
+            Command::new(&program)
+                .arg("reflect-serve")
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()

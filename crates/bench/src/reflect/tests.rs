@@ -3,9 +3,10 @@
 use nacre_reflect::plane::Kind;
 
 use super::point::{Cell, Contender, Cost, Run, Series};
-use super::report::Report;
+use super::report::Results;
 use super::stage::Device;
 use super::{capacity, figures, reach};
+use crate::kit::study::Series as _;
 
 /// Returns a series whose copies have the given costs in the repetitions, and the same again for the sender and the
 /// receivers.
@@ -22,11 +23,11 @@ fn series(who: Contender, receivers: u32, copy_ns: &[f64]) -> Series {
         counted: None,
     };
     let cell = Cell { who, device: Device::Unlimited, bytes: 100, receivers };
-    Series::of(cell, copy_ns.iter().map(run).collect(), 2.0)
+    Series::of(&(cell, 2.0), copy_ns.iter().map(run).collect())
 }
 
-fn report() -> Report {
-    let mut report = Report::new();
+fn report() -> Results {
+    let mut report = Results::new(true);
     report.series = vec![
         series(Contender::Plane(Kind::Sendto), 90, &[2000.0, 4000.0, 3000.0]),
         series(Contender::Plane(Kind::Ring), 90, &[1000.0, 1000.0, 1000.0]),

@@ -14,7 +14,7 @@ use super::measure::Bench;
 use super::stage::{self, Device};
 use super::system;
 use crate::BenchError;
-use crate::table::Table;
+use crate::kit::table::Table;
 
 /// A loop with a known amount of work.
 #[derive(Clone, Debug, Serialize)]
@@ -31,7 +31,7 @@ pub(super) struct Loop {
 
 /// Measures all loops.
 pub(super) fn measure(args: &Args) -> Result<Vec<Loop>, BenchError> {
-    let bench = Bench::build(crate::process::this_program()?, None, &[Device::Unlimited], args.window())?;
+    let bench = Bench::build(None, &[Device::Unlimited], args.window())?;
     let mut loops = Vec::new();
     let us = Duration::from_micros;
     for (what, work, pause) in [
@@ -132,7 +132,7 @@ fn stat_busy() -> Duration {
 
 /// Returns the results as a table.
 pub(super) fn table(loops: &[Loop]) -> Table {
-    let mut table = Table::new(&["what", "watched", "known", "probe", "off by", "/proc/stat", "off by"]);
+    let mut table = Table::new("what | watched | known | probe | off by | /proc/stat | off by");
     for Loop { what, seconds, known_ms, probe_ms, stat_ms } in loops {
         let all = 1e3 * seconds;
         table.row(vec![

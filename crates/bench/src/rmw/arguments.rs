@@ -8,8 +8,8 @@ use nacre_quantity::{parse_size, parse_time};
 
 use super::point::{Coordination, Place, Point};
 use crate::BenchError;
-use crate::quantity::{Limit, parse_limit};
-use crate::server::Keep;
+use crate::kit::quantity::{Limit, parse_limit};
+use crate::kit::server::Keep;
 
 /// Update shared blocks from many clients at once, and see what coordination costs.
 ///
@@ -120,9 +120,6 @@ pub struct Args {
     /// clients. Filled in by the program from a flag that all its commands share.
     #[arg(skip)]
     pub store: Option<String>,
-    /// Prints the results as JSON instead of the table. Filled in like the store.
-    #[arg(skip)]
-    pub print_json: bool,
 }
 
 /// A figure of the paper.
@@ -257,24 +254,10 @@ impl Args {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
     fn parse(words: &[&str]) -> Result<Args, clap::Error> {
-        Line::try_parse_from([&["rmw"], words].concat()).map(|line| line.args)
-    }
-
-    #[test]
-    fn the_definition_is_sound() {
-        use clap::CommandFactory;
-        Line::command().debug_assert();
+        crate::kit::parse(words)
     }
 
     #[test]

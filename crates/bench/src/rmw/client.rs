@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::drive::{Tally, Window, drive};
 use super::way::{self, Plan, Way};
 use super::workload::Workload;
-use crate::machine::cpu_time;
-use crate::{BenchError, process, server};
+use crate::BenchError;
+use crate::kit::machine::cpu_time;
+use crate::kit::study::runtime;
+use crate::kit::{process, server};
 
 /// The parameters of a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,14 +60,16 @@ impl Ready {
 
 /// Runs the hidden command of a client process.
 pub(crate) fn main() -> Result<(), BenchError> {
-    process::serve_as_client(
-        async |orders: Orders| orders.prepare(None).await,
-        async |ready: Ready, begin| {
+    process::serve_rounds(
+        async |orders: Orders| Ok(Some(orders.prepare(None).await?)),
+        async |ready: &mut Option<Ready>, (), begin| {
+            let once = || BenchError::Process("a client has one round".into());
             let before = cpu_time();
-            let mut tally = ready.work(begin).await?;
+            let mut tally = ready.take().ok_or_else(once)?.work(begin).await?;
             tally.cpu_us = (cpu_time() - before).as_micros() as u64;
             Ok(tally)
         },
+        async |_| (),
     )
 }
 
@@ -80,12 +84,8 @@ pub(crate) fn run_threads(
         .map(|orders| {
             let (store, gathered) = (store.clone(), gathered.clone());
             std::thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                    .map_err(BenchError::io("start a runtime"));
                 // Every thread comes to the barrier, whether it is ready or has failed.
-                let ready = runtime.and_then(|runtime| {
+                let ready = runtime().and_then(|runtime| {
                     let ready = runtime.block_on(orders.prepare(store))?;
                     Ok((runtime, ready))
                 });

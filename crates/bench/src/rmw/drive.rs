@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::way::Way;
 use super::workload::Workload;
 use crate::BenchError;
-use crate::latency::{Latencies, LatencyCounts};
+use crate::kit::latency::{Latencies, LatencyCounts};
 
 /// The measured window. Operations run from the start to its end; those that end after the warm-up count.
 #[derive(Clone, Copy, Debug)]

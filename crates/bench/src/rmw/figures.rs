@@ -5,8 +5,9 @@ use std::path::Path;
 use super::arguments::{Args, FigureName};
 use super::point::{Coordination, Place, Point, Series};
 use crate::BenchError;
-use crate::figure::{Axis, Figure, Line, Scale};
-use crate::quantity::grouped;
+use crate::kit::Spread;
+use crate::kit::figure::{self, Axis, Figure, Line, Scale};
+use crate::kit::quantity::grouped;
 
 /// The number of servers, and the maximum number of clients, of the paper's figures 3 to 5.
 const NODES: u32 = 32;
@@ -130,24 +131,7 @@ pub(super) fn draw(series: &[Series], folder: &Path) -> Result<Vec<String>, Benc
     if five.iter().any(|series| series.repetitions.iter().any(|m| !m.regions.is_empty())) {
         figures.push(("figure-5", failures_of_blocks(&five)));
     }
-    let mut files = Vec::new();
-    for (name, figure) in figures {
-        let file = folder.join(format!("{name}.svg"));
-        std::fs::write(&file, figure.svg()?).map_err(BenchError::io(format!("write {}", file.display())))?;
-        files.push(file.display().to_string());
-    }
-    Ok(files)
-}
-
-/// Returns the distinct labels of some series, in order.
-fn labels<'a>(series: &[&'a Series]) -> Vec<&'a str> {
-    let mut labels = Vec::new();
-    for label in series.iter().map(|series| series.point.label.as_str()) {
-        if !labels.contains(&label) {
-            labels.push(label);
-        }
-    }
-    labels
+    figures.into_iter().map(|(name, figure)| figure::write(folder, name, figure.svg())).collect()
 }
 
 /// Returns the colour of a label, the same in all figures.
@@ -176,12 +160,7 @@ fn conditions(series: &Series) -> String {
 
 /// Returns the axis of figure 2's block ranges, and the ranges.
 fn block_axis(series: &[&Series]) -> (Axis, Vec<Option<u64>>) {
-    let mut ranges: Vec<Option<u64>> = Vec::new();
-    for blocks in series.iter().map(|series| series.point.blocks) {
-        if !ranges.contains(&blocks) {
-            ranges.push(blocks);
-        }
-    }
+    let ranges = figure::distinct(series.iter().map(|series| series.point.blocks));
     let names = ranges.iter().map(|blocks| match blocks {
         Some(blocks) => blocks.to_string(),
         None => "unlimited".to_string(),
@@ -190,13 +169,13 @@ fn block_axis(series: &[&Series]) -> (Axis, Vec<Option<u64>>) {
 }
 
 fn over_blocks(series: &[&Series], ranges: &[Option<u64>], value: fn(&Series) -> Vec<f64>) -> Vec<Line> {
-    let line = |label: &str| {
-        let of_label = series.iter().filter(|series| series.point.label == label);
-        let place = |blocks| ranges.iter().position(|range| *range == blocks).unwrap_or_default() as f64;
-        let points = of_label.map(|series| (place(series.point.blocks), value(series))).collect();
-        Line { name: label.into(), points, connected: true, note: None, colour: colour(label) }
-    };
-    labels(series).into_iter().map(line).collect()
+    let place = |blocks| ranges.iter().position(|range| *range == blocks).unwrap_or_default() as f64;
+    lines(series, |series| (place(series.point.blocks), value(series)))
+}
+
+fn lines(series: &[&Series], point: impl Fn(&Series) -> (f64, Vec<f64>)) -> Vec<Line> {
+    let label = |series: &&&Series| series.point.label.clone();
+    figure::lines(series, label, |series| point(series), |series| colour(&series.point.label))
 }
 
 fn rates(series: &Series) -> Vec<f64> {
@@ -235,13 +214,11 @@ fn success_over_blocks(series: &[&Series]) -> Figure {
 
 fn rate_over_clients(series: &[&Series]) -> Figure {
     let concurrent = |series: &Series| f64::from(series.point.clients * series.point.concurrency);
-    let line = |label: &str| {
-        let of_label = series.iter().filter(|series| series.point.label == label);
-        let points = of_label.clone().map(|series| (concurrent(series), rates(series))).collect();
-        let most = of_label.map(|series| series.updates_per_s.median).fold(0.0, f64::max);
-        let note = Some(format!("up to {}/s", grouped(most)));
-        Line { name: label.into(), points, connected: true, note, colour: colour(label) }
-    };
+    let mut lines = lines(series, |series| (concurrent(series), rates(series)));
+    for line in &mut lines {
+        let medians = line.points.iter().map(|(_, rates)| Spread::of(rates.iter().copied()).median);
+        line.note = Some(format!("up to {}/s", grouped(medians.fold(0.0, f64::max))));
+    }
     let point = &series[0].point;
     let number = point.figure.as_deref().unwrap_or_default();
     let blocks = match point.blocks {
@@ -256,12 +233,8 @@ fn rate_over_clients(series: &[&Series]) -> Figure {
             Scale::Octaves,
             series.iter().map(|series| concurrent(series)),
         ),
-        y: Axis::holding(
-            "read/modify/writes per second",
-            Scale::Decades,
-            series.iter().flat_map(|s| rates(s)),
-        ),
-        lines: labels(series).into_iter().map(line).collect(),
+        y: Axis::holding("read/modify/writes per second", Scale::Decades, figure::values(&lines)),
+        lines,
     }
 }
 
@@ -287,9 +260,7 @@ fn failures_of_blocks(series: &[&Series]) -> Figure {
             colour: colour(&series.point.label),
         });
     }
-    let values =
-        lines.iter().flat_map(|line| line.points.iter().flat_map(|(_, values)| values.iter().copied()));
-    let y = Axis::holding("most failures in a row", Scale::Linear, values.collect::<Vec<_>>());
+    let y = Axis::holding("most failures in a row", Scale::Linear, figure::values(&lines));
     let point = &series[0].point;
     Figure {
         title: format!(

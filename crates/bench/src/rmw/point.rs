@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::check::Verdict;
 use super::workload::Workload;
-use crate::latency::{LatencyCounts, LatencySummary};
-use crate::server::Keep;
-use crate::statistic::Spread;
+use crate::kit::latency::{LatencyCounts, LatencySummary};
+use crate::kit::peer::Peer;
+use crate::kit::server::Keep;
+use crate::kit::statistic::Spread;
 
 /// A way to coordinate, or a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
@@ -165,11 +166,14 @@ pub(crate) struct Series {
     pub(crate) repetitions: Vec<Measurement>,
 }
 
-impl Series {
-    pub(super) fn of(point: Point, repetitions: Vec<Measurement>) -> Self {
+impl crate::kit::study::Series for Series {
+    type Subject = Measured;
+    type Measurement = Measurement;
+
+    fn of((point, _): &Measured, repetitions: Vec<Measurement>) -> Self {
         let spread = |value: fn(&Measurement) -> f64| Spread::of(repetitions.iter().map(value));
         Self {
-            point,
+            point: point.clone(),
             updates_per_s: spread(|m| m.updates_per_s),
             success_rate: spread(|m| m.success_rate),
             p50_us: spread(|m| m.latency.p50_us),
@@ -181,6 +185,15 @@ impl Series {
         }
     }
 
+    fn into_repetitions(self) -> Vec<Measurement> {
+        self.repetitions
+    }
+}
+
+/// A point, and the peer that it needs, unless that is kept for the whole study.
+pub(super) type Measured = (Point, Option<Peer>);
+
+impl Series {
     /// Returns the number of updates that the checker missed, over all repetitions.
     pub(crate) fn lost(&self) -> u64 {
         self.repetitions.iter().map(|m| m.checked.lost).sum()

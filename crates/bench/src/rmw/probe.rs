@@ -11,8 +11,8 @@ use futures::stream::FuturesUnordered;
 use nacre_object::{ByteRange, Fork, ObjectId, Outcome, Read, Transaction, Write};
 
 use crate::BenchError;
-use crate::peer::{find_program, temporary_folder};
-use crate::server::{self, Keep, ServerPlan, Servers};
+use crate::kit::peer::{find_program, temporary_folder};
+use crate::kit::server::{self, Keep, ServerPlan, Servers};
 
 const MIB: usize = 1 << 20;
 

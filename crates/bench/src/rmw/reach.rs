@@ -3,31 +3,34 @@
 use super::arguments::Args;
 use super::point::{Coordination, Place, Point, Series};
 use super::probe::{self, Reopening};
+use super::report::Results;
 use super::run::Bench;
-use crate::goal::{Goal, Goals, Unit};
-use crate::quantity::grouped;
-use crate::server::Keep;
-use crate::{BenchError, Spread};
+use crate::BenchError;
+use crate::kit::Spread;
+use crate::kit::goal::{Goals, Unit};
+use crate::kit::quantity::grouped;
+use crate::kit::report::Report;
+use crate::kit::server::Keep;
+use crate::kit::study::Steps;
 
-/// Measures everything that the goals need, and passes each series to `keep` as it is completed.
+/// Measures everything that the goals need.
 pub(super) async fn measure(
     args: &Args,
     bench: &mut Bench,
-    mut progress: impl FnMut(&Point, u32),
-    mut keep: impl FnMut(&[Series]) -> Result<(), BenchError>,
-) -> Result<Goals, BenchError> {
-    let mut goals = Vec::new();
+    steps: &Steps,
+    report: &mut Report<Results>,
+) -> Result<(), BenchError> {
     for (points, judge) in groups(args)? {
-        let series = bench.measure(&points, &mut progress).await?;
-        keep(&series)?;
-        goals.extend(judge(&series));
+        let measured = bench.measure(&points, steps, report).await?;
+        let Results { series, goals } = &mut **report;
+        judge(&series[measured], goals);
+        report.keep()?;
     }
-    goals.extend(measure_engine(args, bench).await?);
-    Ok(Goals(goals))
+    measure_engine(args, bench, &mut report.goals).await
 }
 
 /// Measures the goals of the embedded engine.
-async fn measure_engine(args: &Args, bench: &Bench) -> Result<Vec<Goal>, BenchError> {
+async fn measure_engine(args: &Args, bench: &Bench, goals: &mut Goals) -> Result<(), BenchError> {
     let (mut shares, mut rates) = (Vec::new(), Vec::new());
     for _ in 0..bench.repetitions {
         let own = probe::append(args.folder.as_deref(), args.measure().window).await?;
@@ -39,32 +42,31 @@ async fn measure_engine(args: &Args, bench: &Bench) -> Result<Vec<Goal>, BenchEr
     let extents = if args.quick { 100_000 } else { 1_000_000 };
     let mut reopenings = Vec::new();
     for _ in 0..bench.repetitions.min(3) {
-        reopenings.push(probe::reopen(&bench.program, args.folder.clone(), extents).await?);
+        reopenings.push(probe::reopen(&bench.common.nacre()?, args.folder.clone(), extents).await?);
     }
     let median = |value: fn(&Reopening) -> f64| Spread::of(reopenings.iter().map(value)).median;
     let log_mib = median(|reopening| reopening.log_bytes as f64) / f64::from(1 << 20);
     let extents = grouped(extents as f64);
-    Ok(vec![
-        Goal::open("1 MiB durable appends, one client in process", rate, Unit::MebibytesPerSecond),
-        Goal::at_least("  of fio with fdatasync", share, Unit::Percent, 85.0),
-        Goal::at_most(
-            format!("open after kill -9, {extents} extents, {log_mib:.0} MiB of log"),
-            median(|reopening| reopening.open_s),
-            Unit::Seconds,
-            3.0,
-        ),
-        Goal::at_most(
-            "index memory per extent, as the engine counts it",
-            median(|reopening| reopening.index_bytes_per_extent),
-            Unit::Bytes,
-            64.0,
-        ),
-        Goal::open(
-            "  all memory of the server after opening, per extent",
-            median(|reopening| reopening.resident_bytes_per_extent),
-            Unit::Bytes,
-        ),
-    ])
+    goals.open("1 MiB durable appends, one client in process", rate, Unit::MebibytesPerSecond);
+    goals.at_least("  of fio with fdatasync", share, Unit::Percent, 85.0);
+    goals.at_most(
+        format!("open after kill -9, {extents} extents, {log_mib:.0} MiB of log"),
+        median(|reopening| reopening.open_s),
+        Unit::Seconds,
+        3.0,
+    );
+    goals.at_most(
+        "index memory per extent, as the engine counts it",
+        median(|reopening| reopening.index_bytes_per_extent),
+        Unit::Bytes,
+        64.0,
+    );
+    goals.open(
+        "  all memory of the server after opening, per extent",
+        median(|reopening| reopening.resident_bytes_per_extent),
+        Unit::Bytes,
+    );
+    Ok(())
 }
 
 /// Returns the number of points to measure.
@@ -72,7 +74,7 @@ pub(super) fn points(args: &Args) -> Result<usize, BenchError> {
     Ok(groups(args)?.iter().map(|(points, _)| points.len()).sum())
 }
 
-type Judge = fn(&[Series]) -> Vec<Goal>;
+type Judge = fn(&[Series], &mut Goals);
 
 /// Returns groups of points that are compared with each other, with the goals that follow from them.
 fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
@@ -112,64 +114,60 @@ fn groups(args: &Args) -> Result<Vec<(Vec<Point>, Judge)>, BenchError> {
     };
     use Coordination::{Optimistic, Redis, RedisAof, Write, WriteIf, Zookeeper};
     Ok(vec![
-        (vec![pair(Optimistic, Keep::Volatile)?, pair(Redis, Keep::Volatile)?], |series| {
+        (vec![pair(Optimistic, Keep::Volatile)?, pair(Redis, Keep::Volatile)?], |series, goals| {
             let rate = rate(&series[0]);
-            vec![
-                Goal::at_least("volatile, TCP, 256 concurrent", rate, Unit::PerSecond, 200_000.0),
-                Goal::at_least("  ÷ Redis WATCH", ratio(&series[0], &series[1]), Unit::Times, 3.5),
-            ]
+            goals.at_least("volatile, TCP, 256 concurrent", rate, Unit::PerSecond, 200_000.0);
+            goals.at_least("  ÷ Redis WATCH", ratio(&series[0], &series[1]), Unit::Times, 3.5);
         }),
-        (vec![volatile(Optimistic, 16)?, volatile(Redis, 16)?], |series| {
+        (vec![volatile(Optimistic, 16)?, volatile(Redis, 16)?], |series, goals| {
             let rate = rate(&series[0]);
-            vec![
-                Goal::at_least("volatile, TCP, 16 concurrent", rate, Unit::PerSecond, 75_000.0),
-                Goal::open("  ÷ Redis WATCH", ratio(&series[0], &series[1]), Unit::Times),
-            ]
+            goals.at_least("volatile, TCP, 16 concurrent", rate, Unit::PerSecond, 75_000.0);
+            goals.open("  ÷ Redis WATCH", ratio(&series[0], &series[1]), Unit::Times);
         }),
-        (vec![pair(Optimistic, Keep::Always)?, pair(RedisAof, Keep::Volatile)?], |series| {
+        (vec![pair(Optimistic, Keep::Always)?, pair(RedisAof, Keep::Volatile)?], |series, goals| {
             let rate = rate(&series[0]);
             let times = ratio(&series[0], &series[1]);
-            vec![
-                Goal::at_least("durable, TCP, 256 concurrent", rate, Unit::PerSecond, 80_000.0),
-                Goal::at_least("  ÷ Redis appendfsync always", times, Unit::Times, 3.0),
-            ]
+            goals.at_least("durable, TCP, 256 concurrent", rate, Unit::PerSecond, 80_000.0);
+            goals.at_least("  ÷ Redis appendfsync always", times, Unit::Times, 3.0);
         }),
-        (vec![in_process], |series| {
+        (vec![in_process], |series, goals| {
             let rate = rate(&series[0]);
-            vec![Goal::at_least("volatile, in process, 2 threads", rate, Unit::PerSecond, 1_000_000.0)]
+            goals.at_least("volatile, in process, 2 threads", rate, Unit::PerSecond, 1_000_000.0);
         }),
-        (vec![one_block(Optimistic, 16)?, one_block(Optimistic, 1)?, one_block(Redis, 16)?], |series| {
-            let alone = ratio(&series[0], &series[1]);
-            let success = 100.0 * series[0].success_rate.median;
-            let p99_ms = series[0].p99_us.median / 1e3;
-            vec![
-                Goal::open("16 concurrent on one block", rate(&series[0]), Unit::PerSecond),
-                Goal::at_least("  ÷ one client alone", alone, Unit::Times, 1.0),
-                Goal::at_least("  attempts that succeed", success, Unit::Percent, 90.0),
-                Goal::at_most("  p99", p99_ms, Unit::Milliseconds, 3.0),
-                Goal::open("  ÷ Redis WATCH", ratio(&series[0], &series[2]), Unit::Times),
-            ]
-        }),
-        (vec![many(Optimistic, Some(16))?, many(Optimistic, None)?, many(Zookeeper, None)?], |series| {
-            let uncontended = 100.0 * ratio(&series[0], &series[1]);
-            let locks = ratio(&series[1], &series[2]);
-            vec![
-                Goal::at_least(
+        (
+            vec![one_block(Optimistic, 16)?, one_block(Optimistic, 1)?, one_block(Redis, 16)?],
+            |series, goals| {
+                let alone = ratio(&series[0], &series[1]);
+                let success = 100.0 * series[0].success_rate.median;
+                let p99_ms = series[0].p99_us.median / 1e3;
+                goals.open("16 concurrent on one block", rate(&series[0]), Unit::PerSecond);
+                goals.at_least("  ÷ one client alone", alone, Unit::Times, 1.0);
+                goals.at_least("  attempts that succeed", success, Unit::Percent, 90.0);
+                goals.at_most("  p99", p99_ms, Unit::Milliseconds, 3.0);
+                goals.open("  ÷ Redis WATCH", ratio(&series[0], &series[2]), Unit::Times);
+            },
+        ),
+        (
+            vec![many(Optimistic, Some(16))?, many(Optimistic, None)?, many(Zookeeper, None)?],
+            |series, goals| {
+                let uncontended = 100.0 * ratio(&series[0], &series[1]);
+                let locks = ratio(&series[1], &series[2]);
+                goals.at_least(
                     "512 concurrent on 512 blocks, of uncontended",
                     uncontended,
                     Unit::Percent,
                     70.0,
-                ),
-                Goal::open("512 concurrent, optimistic ÷ ZooKeeper locks (paper: 146)", locks, Unit::Times),
-            ]
-        }),
-        (vec![pair(Write, Keep::Volatile)?, pair(WriteIf, Keep::Volatile)?], |series| {
+                );
+                goals.open("512 concurrent, optimistic ÷ ZooKeeper locks (paper: 146)", locks, Unit::Times);
+            },
+        ),
+        (vec![pair(Write, Keep::Volatile)?, pair(WriteIf, Keep::Volatile)?], |series, goals| {
             // Each repetition of one follows upon one of the other: their ratios are steadier than their medians.
             let pairs = series[0].repetitions.iter().zip(&series[1].repetitions);
             let slower = Spread::of(
                 pairs.map(|(plain, guarded)| 100.0 * (1.0 - guarded.updates_per_s / plain.updates_per_s)),
             );
-            vec![Goal::at_most("conditional write, slower than plain", slower.median, Unit::Percent, 5.0)]
+            goals.at_most("conditional write, slower than plain", slower.median, Unit::Percent, 5.0);
         }),
     ])
 }

@@ -1,72 +1,43 @@
 //! The results of the study, as text and as JSON.
 
 use std::fmt;
-use std::path::Path;
 
 use serde::Serialize;
 
+use super::arguments::Args;
 use super::point::{Coordination, Place, Series};
-use crate::BenchError;
-use crate::goal::Goals;
-use crate::machine::Machine;
-use crate::peer;
-use crate::quantity::{grouped, latency};
-use crate::table::Table;
+use crate::kit::goal::Goals;
+use crate::kit::peer;
+use crate::kit::quantity::{grouped, latency};
+use crate::kit::report::{self, Report};
+use crate::kit::table::Table;
 
-/// All results.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
-    study: &'static str,
-    machine: Machine,
-    pub(crate) series: Vec<Series>,
-    /// The goals, if they were requested.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) goals: Option<Goals>,
-    /// The files of the figures that were drawn.
-    #[serde(skip)]
-    pub(crate) figures: Vec<String>,
+/// The measured points, and the goals, if they were requested.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Results {
+    pub(super) series: Vec<Series>,
+    #[serde(skip_serializing_if = "Goals::is_empty")]
+    pub(super) goals: Goals,
 }
 
-impl Report {
-    /// Creates an empty report.
-    pub(crate) fn new() -> Self {
-        let mut machine = Machine::describe();
-        let peers = [peer::redis::version(), peer::etcd::version(), peer::zookeeper::version()];
-        machine.peers = peers.into_iter().flatten().collect();
-        Self { study: "rmw", machine, series: Vec::new(), goals: None, figures: Vec::new() }
-    }
+/// Creates an empty report.
+pub(super) fn new_report(args: &Args) -> Report<Results> {
+    let peers = [peer::redis::version(), peer::etcd::version(), peer::zookeeper::version()];
+    Report::new("rmw", peers, Results::default(), args.results.as_deref())
+}
 
-    /// Returns it as JSON.
-    pub(crate) fn json(&self) -> Result<String, BenchError> {
-        serde_json::to_string(self)
-            .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))
-    }
-
-    /// Writes it as JSON.
-    pub(crate) fn write(&self, file: &Path) -> Result<(), BenchError> {
-        std::fs::write(file, self.json()?).map_err(BenchError::io(format!("write {}", file.display())))
+impl report::Results for Results {
+    fn is_empty(&self) -> bool {
+        self.series.is_empty()
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.machine.line())?;
-        let mut table = Table::new(&[
-            "way",
-            "servers",
-            "clients",
-            "blocks",
-            "RMW/s",
-            "least",
-            "most",
-            "success",
-            "p50",
-            "p99",
-            "longest",
-            "client cpu",
-            "server cpu",
-            "lost",
-        ]);
+        let mut table = Table::new(
+            "way | servers | clients | blocks | RMW/s | least | most | success | p50 | p99 | \
+             longest | client cpu | server cpu | lost",
+        );
         for series in &self.series {
             let point = &series.point;
             let servers = match &point.place {
@@ -105,13 +76,10 @@ impl fmt::Display for Report {
             let (updates, blocks) = (grouped(updates as f64), grouped(blocks as f64));
             writeln!(f, "Checked: {updates} coordinated updates of {blocks} blocks, none lost.")?;
         }
-        if let Some(goals) = &self.goals {
-            write!(f, "\n{goals}")?;
+        match self.goals.is_empty() {
+            true => Ok(()),
+            false => write!(f, "\n{}", self.goals),
         }
-        for file in &self.figures {
-            writeln!(f, "Drawn: {file}")?;
-        }
-        Ok(())
     }
 }
 

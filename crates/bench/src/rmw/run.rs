@@ -1,5 +1,6 @@
 //! The measurement of points: servers, clients, a window, and the checker, for each repetition.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,19 +10,22 @@ use serde::Deserialize;
 use super::check::check;
 use super::client::{Orders, run_threads};
 use super::drive::Tally;
-use super::point::{Coordination, Measurement, Place, Point, RegionStatistic, Series};
+use super::point::{Coordination, Measured, Measurement, Place, Point, RegionStatistic};
+use super::report::Results;
 use super::way::{self, Plan};
 use super::workload::Workload;
-use crate::BenchError;
-use crate::latency::Latencies;
-use crate::peer::{self, Peer};
-use crate::process::Crew;
-use crate::server::{self, ServerPlan, Servers};
+use crate::kit::latency::Latencies;
+use crate::kit::peer::{self, Peer};
+use crate::kit::process::Crew;
+use crate::kit::report::Report;
+use crate::kit::server::{self, ServerPlan, Servers};
+use crate::kit::study::{Steps, by_turns};
+use crate::{BenchError, Common};
 
 /// The environment in which points are measured.
 pub(crate) struct Bench {
-    /// The program that is started as a server or a client.
-    pub(crate) program: PathBuf,
+    /// The options of every study, such as the program that is started as a server.
+    pub(crate) common: Common,
     /// The folder for the files of servers and peers.
     pub(crate) folder: Option<PathBuf>,
     /// The store in this process that replaces the one of the place.
@@ -42,18 +46,18 @@ struct Stage {
 
 impl Bench {
     /// Creates an environment in which nothing is started yet.
-    pub(crate) fn new(program: PathBuf, folder: Option<PathBuf>, repetitions: u32) -> Self {
-        Self { program, folder, store: None, repetitions, lock_service: None }
+    pub(crate) fn new(common: Common, folder: Option<PathBuf>, repetitions: u32) -> Self {
+        Self { common, folder, store: None, repetitions, lock_service: None }
     }
 
-    /// Measures points that are to be compared, taking turns between them, so that other load on the machine affects
-    /// all of them alike. `progress` is called before each measurement.
-    pub(crate) async fn measure(
+    /// Measures points that are to be compared by turns, and returns the places of their series in the report.
+    pub(super) async fn measure(
         &mut self,
         points: &[Point],
-        mut progress: impl FnMut(&Point, u32),
-    ) -> Result<Vec<Series>, BenchError> {
-        let mut peers = Vec::with_capacity(points.len());
+        steps: &Steps,
+        report: &mut Report<Results>,
+    ) -> Result<Range<usize>, BenchError> {
+        let mut subjects: Vec<Measured> = Vec::with_capacity(points.len());
         for point in points {
             point.workload(0).validate()?;
             let (peer, cold) = self.peer(point.coordination).await?;
@@ -63,21 +67,13 @@ impl Bench {
                     Point { warm_up_ms: 0, window_ms: HEATING * point.warm_up_ms.max(1), ..point.clone() };
                 self.measure_once(&heating, peer.as_ref(), 0).await?;
             }
-            peers.push(peer);
+            subjects.push((point.clone(), peer));
         }
-        let mut measured = vec![Vec::new(); points.len()];
-        for repetition in 0..self.repetitions {
-            for ((point, peer), measured) in points.iter().zip(&peers).zip(&mut measured) {
-                progress(point, repetition);
-                measured.push(self.measure_once(point, peer.as_ref(), repetition).await?);
-            }
-        }
-        Ok(points
-            .iter()
-            .cloned()
-            .zip(measured)
-            .map(|(point, measured)| Series::of(point, measured))
-            .collect())
+        let once = async |(point, peer): &Measured, repetition| {
+            steps.step(&point.title(), repetition)?;
+            self.measure_once(point, peer.as_ref(), repetition).await
+        };
+        by_turns(report, |results| &mut results.series, &subjects, self.repetitions, once).await
     }
 
     /// Starts the peer that a way needs, and returns it with whether it needs a longer warm-up. The lock service is
@@ -125,7 +121,7 @@ impl Bench {
         let cpu_before = cpu_time();
         let tallies: Vec<Tally> = match &point.place {
             Place::InProcess(_) => run_threads(orders, stage.local.clone())?,
-            _ => Crew::start(&self.program, &CLIENT_ARGUMENTS, &orders).await?.run().await?,
+            _ => Crew::start(CLIENT, &orders).await?.run().await?,
         };
         let server_cpu = cpu_time() - cpu_before;
         let regions = match &stage.servers {
@@ -170,7 +166,7 @@ impl Bench {
                     region_statistics: point.counts_regions,
                     ..ServerPlan::volatile(*count)
                 };
-                let started = Servers::start(&self.program, plan, folder).await?;
+                let started = Servers::start(&self.common.nacre()?, plan, folder).await?;
                 let uri = started.uri.clone();
                 servers = Some(started);
                 uri
@@ -231,8 +227,8 @@ impl Bench {
     }
 }
 
-/// The arguments that make the program a client.
-const CLIENT_ARGUMENTS: [&str; 2] = ["bench", "rmw-client"];
+/// The command that makes this program a client.
+const CLIENT: &str = "rmw-client";
 
 /// The factor by which the warm-up of a cold Java server is longer than usual.
 const HEATING: u64 = 10;

@@ -2,24 +2,16 @@
 
 use std::task::Poll;
 
-use clap::Parser;
 use nacre_object::testkit::MemoryStore;
 use nacre_object::{ObjectId, Outcome, Reply, StoreError, Transaction};
 
 use super::*;
 
-#[derive(Parser)]
-#[command(args_override_self = true)]
-struct Line {
-    #[command(flatten)]
-    args: Args,
-}
-
 /// Returns arguments for short windows, in process.
 fn args(words: &str) -> Args {
-    let common = "rmw --warm-up 10ms --window 100ms --repeat 1 ";
-    let line = Line::try_parse_from((common.to_owned() + words).split_whitespace()).unwrap();
-    Args { store: Some("mem:".into()), ..line.args }
+    let common = "--warm-up 10ms --window 100ms --repeat 1 ";
+    let words: Vec<&str> = common.split_whitespace().chain(words.split_whitespace()).collect();
+    Args { store: Some("mem:".into()), ..crate::kit::parse(&words).unwrap() }
 }
 
 /// A store that yields to other operations of the same thread before and after each of its answers, as a store behind a
@@ -58,8 +50,18 @@ fn waiting() -> Option<Arc<dyn ObjectStore>> {
     Some(Arc::new(Waiting(Arc::new(MemoryStore::new()))))
 }
 
-fn run_waiting(words: &str) -> Report {
-    run_on(&args(words), waiting()).unwrap()
+/// Runs the study on a store in this process; returns its report, and how it ended.
+fn run_on(args: &Args, store: Option<Arc<dyn ObjectStore>>) -> (Report<Results>, Result<(), BenchError>) {
+    let mut report = new_report(args);
+    let common = Common::default();
+    let ended = study::runtime().unwrap().block_on(measure(args, &common, store, &mut report));
+    (report, ended)
+}
+
+fn run_waiting(words: &str) -> Report<Results> {
+    let (report, ended) = run_on(&args(words), waiting());
+    ended.unwrap();
+    report
 }
 
 #[test]
@@ -111,7 +113,7 @@ impl ObjectStore for Careless {
 #[test]
 fn a_store_that_loses_an_update_fails_the_run() {
     let store: Arc<dyn ObjectStore> = Arc::new(Careless(waiting().unwrap()));
-    let error = run_on(&args("--way optimistic --concurrency 8 --blocks 1"), Some(store)).unwrap_err();
+    let error = run_on(&args("--way optimistic --concurrency 8 --blocks 1"), Some(store)).1.unwrap_err();
     assert!(matches!(error, BenchError::Lost(_)), "{error:?}");
     assert!(error.to_string().contains("updates lost"), "{error}");
 }
@@ -136,7 +138,7 @@ impl ObjectStore for Failing {
 #[test]
 fn a_store_that_fails_ends_the_run_with_its_own_words() {
     let store: Arc<dyn ObjectStore> = Arc::new(Failing(MemoryStore::new(), Default::default()));
-    let error = run_on(&args("--way optimistic --clients 3"), Some(store)).unwrap_err();
+    let error = run_on(&args("--way optimistic --clients 3"), Some(store)).1.unwrap_err();
     assert!(error.to_string().contains("the disk is full"), "{error}");
 }
 

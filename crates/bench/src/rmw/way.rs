@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::block;
 use super::workload::{Target, Workload};
 use crate::BenchError;
-use crate::peer::{etcd, redis, zookeeper};
+use crate::kit::peer::{etcd, redis, zookeeper};
 
 /// A way to coordinate, with the addresses of its servers, as it is sent to a client process.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -72,10 +72,6 @@ pub struct Args {
     /// Write all results, raw and summarised, with the machine's description, to this file as JSON
     #[arg(long, value_name = "FILE", help_heading = "Results")]
     pub results: Option<PathBuf>,
-    /// Prints the results as JSON instead of the table. Filled in by the program from a flag that all its commands
-    /// share.
-    #[arg(skip)]
-    pub print_json: bool,
 }
 
 /// Make the tree of the walk study, and leave it there.
@@ -87,9 +83,6 @@ pub struct TreeArgs {
     /// Threads that make it
     #[arg(long, default_value_t = 4, value_name = "N")]
     pub threads: usize,
-    /// Prints the manifest instead of the path. Filled in like that of the study.
-    #[arg(skip)]
-    pub print_json: bool,
 }
 
 /// The place and the parameters of a tree to make.
@@ -220,26 +213,15 @@ impl Args {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
     fn parse(words: &[&str]) -> Args {
-        Line::try_parse_from([&["walk"], words].concat()).unwrap().args
+        crate::kit::parse(words).unwrap()
     }
 
     #[test]
-    fn the_definitions_are_sound() {
-        use clap::{Args as _, CommandFactory};
-        Line::command().debug_assert();
-        TreeArgs::augment_args(clap::Command::new("walk-tree")).debug_assert();
-        assert!(Line::try_parse_from(["walk", "--tree", "a", "--at", "b"]).is_err());
+    fn figures_and_their_source_are_chosen() {
+        assert!(crate::kit::parse::<Args>(&["--tree", "a", "--at", "b"]).is_err());
         assert_eq!(parse(&["--figure", "3b,all"]).figures(), FigureName::ALL);
         assert_eq!(parse(&["--figure", "6,1"]).figures(), [FigureName::Six, FigureName::One]);
         let simulated = parse(&["--source", "simulated"]);

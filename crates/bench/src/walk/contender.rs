@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::floor::Count;
 use crate::BenchError;
-use crate::peer::{find_program, version_of};
-use crate::quantity::grouped;
+use crate::kit::peer::{find_program, version_of};
+use crate::kit::quantity::grouped;
 
 /// A program that walks, in one of its modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -42,7 +42,9 @@ pub enum Contender {
 
 /// The parameters of the programs.
 pub(super) struct Programs {
-    /// The program that runs the study.
+    /// This program, which makes the system's calls alone.
+    pub(super) this: PathBuf,
+    /// The program that is measured.
     pub(super) nacre: PathBuf,
     /// The number of threads of programs with such an option.
     pub(super) threads: usize,
@@ -158,8 +160,8 @@ impl Contender {
         };
         let nacre = |words: &[&str]| of(&programs.nacre, words);
         let mut command = match self {
-            Self::Floor => nacre(&["bench", "walk-floor", "--threads", &threads]),
-            Self::FloorNames => nacre(&["bench", "walk-floor", "--threads", &threads, "--names-only"]),
+            Self::Floor => of(&programs.this, &["walk-floor", "--threads", &threads]),
+            Self::FloorNames => of(&programs.this, &["walk-floor", "--threads", &threads, "--names-only"]),
             Self::Nacre if counting => nacre(&["walk", "--json", "--threads", &threads]),
             Self::Nacre => nacre(&["walk", "--threads", &threads]),
             Self::NacreNames if counting => nacre(&["walk", "--threads", &threads, "--list", "--null"]),

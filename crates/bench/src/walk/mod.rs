@@ -20,99 +20,81 @@ pub use arguments::{Args, MakeArgs, TreeArgs};
 pub use contender::Contender;
 pub use floor::FloorArgs;
 pub(crate) use floor::main as floor_main;
-pub use mpi::MpiArgs;
 
 use self::contender::{Counted, Programs};
 use self::mpi::Mpi;
-use self::report::{Report, Series};
-use self::study::{FigureName, Results, Source};
+use self::report::{Results, Series, new_report};
+use self::study::{FigureName, Runs, Source};
 use self::tree::{Manifest, Tree};
-use crate::machine::Machine;
-use crate::progress::Progress;
-use crate::{BenchError, Spread};
+use crate::kit::Spread;
+use crate::kit::process::this_program;
+use crate::kit::report::Report;
+use crate::kit::study::{Order, Steps, run_blocking, turns};
+use crate::{BenchError, Common};
 
 /// Runs the study, prints the table, and writes the requested files.
 ///
 /// # Errors
 /// [`BenchError`] if the study cannot run.
-pub fn run(args: &Args) -> Result<(), BenchError> {
+pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     if !args.runs.is_empty() {
-        return draw(args);
+        return draw(args, common);
     }
     if !args.figure.is_empty() || args.compare {
-        return figures(args);
+        return figures(args, common);
     }
     let contenders = args.contenders()?;
     // Before anything takes time.
     let mpi = if args.no_mpi || !args.only.is_empty() { None } else { Some(Mpi::find(&args.mpi)?) };
     let tree = tree(args, &args.make)?;
-    let mut report = measure(args, &contenders, &tree)?;
-    if let Some(mpi) = mpi {
-        let repetitions = args.repetitions().min(5);
-        report.mpi = Some(reach::measure(&mpi, &tree.root, repetitions, args.make.quick)?);
-        report.simulated = Some(study::compare::base(args.make.quick)?);
-    }
-    report.judge();
-    if let Some(file) = &args.results {
-        report.write(file)?;
-    }
-    match args.print_json {
-        true => println!("{}", report.json()?),
-        false => print!("{report}"),
-    }
-    Ok(())
+    run_blocking(new_report(args, &tree), common, |report| {
+        measure(args, common, &contenders, &tree, report)?;
+        report.keep()?;
+        if let Some(mpi) = mpi {
+            let repetitions = args.repetitions().min(5);
+            reach::measure(&mpi, &tree.root, repetitions, args.make.quick, &mut report.mpi)?;
+            report.simulated = Some(study::compare::base(args.make.quick)?);
+        }
+        Ok(())
+    })
 }
 
 /// Makes the runs of some figures and draws them; compares in the simulation, if requested.
-fn figures(args: &Args) -> Result<(), BenchError> {
+fn figures(args: &Args, common: &Common) -> Result<(), BenchError> {
     let figures = args.figures();
     let (measured, simulated) = (args.wants(Source::Measured), args.wants(Source::Simulated));
     let measured = measured && !figures.is_empty();
     let mpi = if measured { Some(Mpi::find(&args.mpi)?) } else { None };
-    let mut runs = Vec::new();
-    if let Some(mpi) = &mpi {
-        let mut trees = vec![args.make.clone()];
-        // Figure 4 has several trees, if they are made here.
-        if figures.contains(&FigureName::Four) && args.tree.is_none() && !args.make.quick {
-            let at = args.make.at.as_ref().map(|at| {
-                let mut beside = at.as_os_str().to_owned();
-                beside.push("-small");
-                beside.into()
-            });
-            trees.insert(0, MakeArgs { quick: true, at, ..args.make.clone() });
+    let report = Report::new("walk-figures", [], Runs::default(), args.results.as_deref());
+    run_blocking(report, common, |report| {
+        if let Some(mpi) = &mpi {
+            let mut trees = vec![args.make.clone()];
+            // Figure 4 has several trees, if they are made here.
+            if figures.contains(&FigureName::Four) && args.tree.is_none() && !args.make.quick {
+                let at = args.make.at.as_ref().map(|at| {
+                    let mut beside = at.as_os_str().to_owned();
+                    beside.push("-small");
+                    beside.into()
+                });
+                trees.insert(0, MakeArgs { quick: true, at, ..args.make.clone() });
+            }
+            for make in trees {
+                let (tree, repetitions) = (tree(args, &make)?, args.figure_repetitions());
+                study::measure::measure(mpi, &figures, &tree.root, repetitions, &mut report.runs)?;
+                report.keep()?;
+            }
         }
-        for make in trees {
-            let tree = tree(args, &make)?;
-            runs.extend(study::measure::measure(mpi, &figures, &tree.root, args.figure_repetitions())?);
+        if simulated {
+            study::simulate::simulate(&figures, args.make.quick, &mut report.runs)?;
         }
-    }
-    if simulated {
-        runs.extend(study::simulate::simulate(&figures, args.make.quick)?);
-    }
-    let mut files = study::draw(&runs, &figures, &args.out)?;
-    let comparison = if args.compare { Some(study::compare::compare(args.make.quick)?) } else { None };
-    if let Some(comparison) = &comparison {
-        files.extend(study::compare::draw(comparison, &args.out)?);
-    }
-    let machine = Machine::describe();
-    let machine_line = machine.line();
-    let results = Results { study: "walk-figures", machine, runs: &runs, comparison: comparison.as_ref() };
-    let text = serde_json::to_string(&results)
-        .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))?;
-    if let Some(file) = &args.results {
-        std::fs::write(file, &text).map_err(BenchError::io(format!("write {}", file.display())))?;
-    }
-    if args.print_json {
-        println!("{text}");
-        return Ok(());
-    }
-    println!("{machine_line}");
-    print!("{}", study::Table(&runs));
-    if let Some(comparison) = &comparison {
-        print!("\n{comparison}");
-    }
-    files.iter().for_each(|file| println!("Drawn: {file}"));
-    Ok(())
+        report.figures = study::draw(&report.runs, &figures, &args.out)?;
+        if args.compare {
+            let comparison = report.comparison.insert(study::compare::compare(args.make.quick)?);
+            let drawn = study::compare::draw(comparison, &args.out)?;
+            report.figures.extend(drawn);
+        }
+        Ok(())
+    })
 }
 
 /// Returns the given tree, or makes one.
@@ -124,13 +106,13 @@ fn tree(args: &Args, make_args: &MakeArgs) -> Result<Tree, BenchError> {
 }
 
 /// Draws the figures of earlier runs.
-fn draw(args: &Args) -> Result<(), BenchError> {
+fn draw(args: &Args, common: &Common) -> Result<(), BenchError> {
     let mut runs = Vec::new();
     for file in &args.runs {
         runs.extend(study::read(file)?);
     }
     let files = study::draw(&runs, &[FigureName::All], &args.out)?;
-    match args.print_json {
+    match common.json {
         true => println!("{}", serde_json::json!({ "figures": files })),
         false => files.iter().for_each(|file| println!("Drawn: {file}")),
     }
@@ -141,9 +123,9 @@ fn draw(args: &Args) -> Result<(), BenchError> {
 ///
 /// # Errors
 /// [`BenchError`] if the tree cannot be made.
-pub fn make_tree(args: &TreeArgs) -> Result<(), BenchError> {
+pub fn make_tree(args: &TreeArgs, common: &Common) -> Result<(), BenchError> {
     let tree = make(&args.make, args.threads, true)?;
-    match (&tree.manifest, args.print_json) {
+    match (&tree.manifest, common.json) {
         (Some(manifest), true) => {
             let value = serde_json::json!({ "root": tree.root, "manifest": manifest });
             println!("{value}");
@@ -163,19 +145,25 @@ fn make(args: &MakeArgs, threads: usize, keep: bool) -> Result<Tree, BenchError>
 }
 
 /// Makes every program count the tree, and then walk it in turn.
-fn measure(args: &Args, contenders: &[Contender], tree: &Tree) -> Result<Report, BenchError> {
+fn measure(
+    args: &Args,
+    common: &Common,
+    contenders: &[Contender],
+    tree: &Tree,
+    report: &mut Report<Results>,
+) -> Result<(), BenchError> {
     let programs = Programs {
-        nacre: std::env::current_exe().map_err(BenchError::io("find the program that runs"))?,
+        this: this_program()?,
+        nacre: common.nacre()?,
         threads: args.threads,
         dwalk: args.dwalk.clone(),
         pdu: args.pdu.clone(),
     };
-    let mut report = Report::new(tree, args.threads);
-    let progress = Progress::new(contenders.len() as u64 * u64::from(args.repetitions() + 1));
+    let steps = Steps::new(contenders.len() as u64 * u64::from(args.repetitions() + 1));
     // Of a tree without a manifest, the floor says what there is.
     let known = floor::walk(&tree.root, args.threads, true)?;
     for contender in contenders {
-        progress.step(contender.name(), 0);
+        steps.step(contender.name(), 0)?;
         let (counted, exit_code) = contender.count(&programs, &tree.root)?;
         let command = contender.command(&programs, &tree.root, false)?;
         let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -193,26 +181,19 @@ fn measure(args: &Args, contenders: &[Contender], tree: &Tree) -> Result<Report,
             repetitions: Vec::new(),
         });
     }
-    for round in 0..args.repetitions() as usize {
-        // Every round begins with another one, so that nobody always follows upon the same one.
-        for turn in 0..contenders.len() {
-            let place = (round + turn) % contenders.len();
-            let contender = contenders[place];
-            progress.step(contender.name(), round as u32);
-            let mut command = contender.command(&programs, &tree.root, false)?;
-            let outcome = usage::run(&mut command, None)?;
-            if outcome.code != report.series[place].exit_code {
-                let message = format!("it ended with exit code {}: {}", outcome.code, outcome.complaint);
-                return Err(BenchError::peer(contender.name(), message));
-            }
-            report.series[place].repetitions.push(outcome.usage);
+    // Every round begins with another one, so that nobody always follows upon the same one.
+    for (repetition, place) in turns(args.repetitions(), contenders.len(), Order::Rotated) {
+        let (contender, series) = (contenders[place], &mut report.series[place]);
+        steps.step(contender.name(), repetition)?;
+        let mut command = contender.command(&programs, &tree.root, false)?;
+        let outcome = usage::run(&mut command, None)?;
+        if outcome.code != series.exit_code {
+            let message = format!("it ended with exit code {}: {}", outcome.code, outcome.complaint);
+            return Err(BenchError::peer(contender.name(), message));
         }
+        series.repetitions.push(outcome.usage);
     }
-    progress.finish();
-    let floor = report.series.iter().find(|series| series.contender == Contender::Floor);
-    let floor = floor.map(|series| series.repetitions.clone());
-    report.series.iter_mut().for_each(|series| series.sum_up(floor.as_deref()));
-    Ok(report)
+    Ok(())
 }
 
 /// Returns the count that a program should have reported.

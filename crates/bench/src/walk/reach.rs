@@ -9,11 +9,12 @@ use serde::Serialize;
 use super::idle::{self, Idle};
 use super::mpi::{Job, Measurements, Mpi};
 use super::study::compare::Condition;
-use crate::goal::{Goal, Unit};
-use crate::progress::Progress;
-use crate::quantity::grouped;
-use crate::table::Table;
-use crate::{BenchError, Spread};
+use crate::BenchError;
+use crate::kit::Spread;
+use crate::kit::goal::{Goals, Unit};
+use crate::kit::quantity::grouped;
+use crate::kit::study::{Order, Series, Steps, add, turns};
+use crate::kit::table::Table;
 
 /// The number of ranks of the jobs.
 const RANKS: u32 = 4;
@@ -40,33 +41,19 @@ pub(super) struct MpiReach {
     library: String,
     ranks: u32,
     jobs: Vec<Jobs>,
-    idle: Idle,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idle: Option<Idle>,
 }
 
-/// Measures jobs of four ranks, and idle ranks.
-pub(super) fn measure(mpi: &Mpi, root: &Path, repetitions: u32, quick: bool) -> Result<MpiReach, BenchError> {
-    let progress = Progress::new(u64::from(repetitions) * (Algorithm::ALL.len() as u64 - 1) + 2);
-    let mut repeated: Vec<Vec<Measurements>> = vec![Vec::new(); Algorithm::ALL.len()];
-    for repetition in 0..repetitions {
-        for (place, algorithm) in Algorithm::ALL.into_iter().enumerate() {
-            // It takes a hundred times as long as the others.
-            if algorithm.has_master() && repetition > 0 {
-                continue;
-            }
-            progress.step(&format!("{algorithm} on {RANKS} ranks"), repetition);
-            let seed = 1 + u64::from(repetition);
-            let job = Job { ranks: RANKS, algorithm, threads: None, seed, root };
-            repeated[place].push(mpi.walk(&job)?);
-        }
-    }
-    progress.step("idle ranks", 0);
-    let idle = idle::measure(mpi, if quick { 8000 } else { 20_000 })?;
-    progress.finish();
-    let jobs = Algorithm::ALL.into_iter().zip(repeated).map(|(algorithm, repetitions)| {
+impl Series for Jobs {
+    type Subject = Algorithm;
+    type Measurement = Measurements;
+
+    fn of(algorithm: &Algorithm, repetitions: Vec<Measurements>) -> Self {
         let spread = |value: &dyn Fn(&Measurements) -> f64| Spread::of(repetitions.iter().map(value));
         let cpu = |job: &Measurements| job.ranks.iter().map(|rank| rank.cpu_ns()).sum::<u64>() as f64 / 1e9;
         Jobs {
-            algorithm,
+            algorithm: *algorithm,
             threads: repetitions.first().map_or(0, |job| job.threads),
             seconds: spread(&Measurements::seconds),
             cpu_seconds: spread(&cpu),
@@ -76,86 +63,89 @@ pub(super) fn measure(mpi: &Mpi, root: &Path, repetitions: u32, quick: bool) -> 
             memory_bytes: spread(&|job| job.resident_bytes_max() as f64).max,
             repetitions,
         }
-    });
-    Ok(MpiReach { library: mpi.library.clone(), ranks: RANKS, jobs: jobs.collect(), idle })
+    }
+
+    fn into_repetitions(self) -> Vec<Measurements> {
+        self.repetitions
+    }
+}
+
+/// Measures jobs of four ranks, and idle ranks.
+pub(super) fn measure(
+    mpi: &Mpi,
+    root: &Path,
+    repetitions: u32,
+    quick: bool,
+    results: &mut Option<MpiReach>,
+) -> Result<(), BenchError> {
+    let steps = Steps::new(u64::from(repetitions) * (Algorithm::ALL.len() as u64 - 1) + 2);
+    let library = mpi.library.clone();
+    let results = results.insert(MpiReach { library, ranks: RANKS, jobs: Vec::new(), idle: None });
+    for (repetition, place) in turns(repetitions, Algorithm::ALL.len(), Order::Same) {
+        let algorithm = Algorithm::ALL[place];
+        // It takes a hundred times as long as the others.
+        if algorithm.has_master() && repetition > 0 {
+            continue;
+        }
+        steps.step(&format!("{algorithm} on {RANKS} ranks"), repetition)?;
+        let seed = 1 + u64::from(repetition);
+        let measured = mpi.walk(&Job { ranks: RANKS, algorithm, threads: None, seed, root })?;
+        add(&mut results.jobs, place, &algorithm, measured);
+    }
+    steps.step("idle ranks", 0)?;
+    results.idle = Some(idle::measure(mpi, if quick { 8000 } else { 20_000 })?);
+    Ok(())
 }
 
 impl MpiReach {
-    /// Returns the goals with the measured values.
-    pub(super) fn goals(&self) -> Vec<Goal> {
+    /// Adds the goals with the measured values.
+    pub(super) fn judge(&self, goals: &mut Goals) {
         let of = |algorithm| self.jobs.iter().find(|jobs| jobs.algorithm == algorithm);
-        let mut goals = Vec::new();
         let ranks = self.ranks;
         let megabytes = |bytes: f64| bytes / 1e6;
         if let Some(jobs) = of(Algorithm::HDrqs) {
             let name = format!("MPI, {ranks} ranks, {}: bytes moved", jobs.algorithm);
-            goals.push(Goal::at_most(name, megabytes(jobs.bytes.median), Unit::Megabytes, 0.2));
-            goals.push(Goal::at_most("  busiest rank ÷ mean", jobs.busiest_to_mean.median, Unit::Times, 1.2));
+            goals.at_most(name, megabytes(jobs.bytes.median), Unit::Megabytes, 0.2);
+            goals.at_most("  busiest rank ÷ mean", jobs.busiest_to_mean.median, Unit::Times, 1.2);
         }
         if let Some(cp) = of(Algorithm::Cp) {
             for jobs in [Algorithm::Drqs, Algorithm::HDrqs].into_iter().filter_map(of) {
                 let name = jobs.algorithm;
                 let messages = cp.messages.median / jobs.messages.median.max(1.0);
-                goals.push(Goal::at_least(
-                    format!("CP ÷ {name}, {ranks} ranks: messages"),
-                    messages,
-                    Unit::Times,
-                    10.0,
-                ));
+                let name = |what: &str| format!("CP ÷ {name}, {ranks} ranks: {what}");
+                goals.at_least(name("messages"), messages, Unit::Times, 10.0);
                 let bytes = cp.bytes.median / jobs.bytes.median.max(1.0);
-                goals.push(Goal::at_least(
-                    format!("CP ÷ {name}, {ranks} ranks: bytes"),
-                    bytes,
-                    Unit::Times,
-                    100.0,
-                ));
+                goals.at_least(name("bytes"), bytes, Unit::Times, 100.0);
             }
         }
-        goals.push(Goal::at_most("idle ranks, of a processor", self.idle.percent, Unit::Percent, 2.0));
+        if let Some(idle) = &self.idle {
+            goals.at_most("idle ranks, of a processor", idle.percent, Unit::Percent, 2.0);
+        }
         let memory = self.jobs.iter().map(|jobs| jobs.memory_bytes).fold(0.0, f64::max);
         let memory = memory / f64::from(1 << 20);
-        goals.push(Goal::at_most("resident memory of a rank, any algorithm", memory, Unit::Mebibytes, 64.0));
-        goals
+        goals.at_most("resident memory of a rank, any algorithm", memory, Unit::Mebibytes, 64.0);
     }
 }
 
-/// Returns the goals with the simulated ratios.
-pub(super) fn simulated_goals(simulated: &Condition) -> Vec<Goal> {
+/// Adds the goals with the simulated ratios.
+pub(super) fn judge_simulated(simulated: &Condition, goals: &mut Goals) {
     let ratios = &simulated.ratios;
     let name = |what: &str| format!("  {what}");
-    vec![
-        Goal::at_least(
-            "simulated: CP ÷ h-drqs, 40 processes each (h-drqs: 8 threads)",
-            ratios.equal_processes,
-            Unit::Times,
-            4.0,
-        ),
-        Goal::open(name("40 cores each"), ratios.equal_cores, Unit::Times),
-        Goal::open(name("320 cores each"), ratios.equal_many_cores, Unit::Times),
-        Goal::open(name("CP with one reader, 40 cores each"), ratios.one_reader_equal_cores, Unit::Times),
-        Goal::open("simulated: CP ÷ drqs, 40 processes each", ratios.drqs, Unit::Times),
-    ]
+    let equal = "simulated: CP ÷ h-drqs, 40 processes each (h-drqs: 8 threads)";
+    goals.at_least(equal, ratios.equal_processes, Unit::Times, 4.0);
+    goals.open(name("40 cores each"), ratios.equal_cores, Unit::Times);
+    goals.open(name("320 cores each"), ratios.equal_many_cores, Unit::Times);
+    goals.open(name("CP with one reader, 40 cores each"), ratios.one_reader_equal_cores, Unit::Times);
+    goals.open("simulated: CP ÷ drqs, 40 processes each", ratios.drqs, Unit::Times);
 }
 
 impl fmt::Display for MpiReach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}, jobs of {} ranks on this machine", self.library, self.ranks)?;
-        let mut table = Table::new(&[
-            "algorithm",
-            "threads",
-            "wall",
-            "least",
-            "most",
-            "cpu",
-            "messages",
-            "bytes",
-            "least",
-            "most",
-            "busiest ÷ mean",
-            "least",
-            "most",
-            "memory",
-        ]);
+        let mut table = Table::new(
+            "algorithm | threads | wall | least | most | cpu | messages | bytes | least | most | \
+             busiest ÷ mean | least | most | memory",
+        );
         for jobs in &self.jobs {
             let mut row = vec![jobs.algorithm.name().to_string(), jobs.threads.to_string()];
             let three = |spread: Spread| [spread.median, spread.min, spread.max];
@@ -168,8 +158,8 @@ impl fmt::Display for MpiReach {
             table.row(row);
         }
         write!(f, "{table}")?;
-        let Idle { ranks, idle_ranks, seconds, percent, messages_per_second, start_cpu_seconds, .. } =
-            &self.idle;
+        let Some(idle) = &self.idle else { return Ok(()) };
+        let Idle { ranks, idle_ranks, seconds, percent, messages_per_second, start_cpu_seconds, .. } = idle;
         writeln!(
             f,
             "{idle_ranks} of {ranks} ranks had no work for {seconds:.1} s: {percent:.2} % of a processor each, and \

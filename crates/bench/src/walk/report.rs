@@ -5,22 +5,22 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::arguments::Args;
 use super::contender::{self, Contender, Counted};
 use super::reach::{self, MpiReach};
 use super::study::compare::Condition;
 use super::tree::{Manifest, Tree};
 use super::usage::Usage;
-use crate::goal::{Goal, Goals, Unit};
-use crate::machine::{Machine, peak_memory_bytes};
-use crate::quantity::grouped;
-use crate::table::Table;
-use crate::{BenchError, Spread};
+use crate::kit::Spread;
+use crate::kit::goal::{Goals, Unit};
+use crate::kit::machine::peak_memory_bytes;
+use crate::kit::quantity::grouped;
+use crate::kit::report::{self, Report};
+use crate::kit::table::Table;
 
-/// All results.
+/// What was measured on a tree.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
-    study: &'static str,
-    machine: Machine,
+pub(crate) struct Results {
     /// The path of the tree.
     root: String,
     /// The type of its file system.
@@ -37,8 +37,8 @@ pub(crate) struct Report {
     /// The simulation with the model's own parameters, if it was run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) simulated: Option<Condition>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    goals: Vec<Goal>,
+    #[serde(skip_serializing_if = "Goals::is_empty")]
+    goals: Goals,
 }
 
 /// A program with its repetitions.
@@ -82,61 +82,61 @@ fn ratio(one: &[Usage], other: &[Usage], value: fn(&Usage) -> f64) -> Spread {
     Spread::of(one.iter().zip(other).map(|(one, other)| value(one) / value(other)))
 }
 
-impl Report {
-    /// Creates an empty report.
-    pub(super) fn new(tree: &Tree, threads: usize) -> Self {
-        let mut machine = Machine::describe();
-        let peers = [Contender::Find, Contender::Du, Contender::Bfs, Contender::Fd];
-        machine.peers = peers.into_iter().filter_map(contender::version).collect();
-        Self {
-            study: "walk",
-            machine,
-            root: tree.root.display().to_string(),
-            file_system: file_system(&tree.root),
-            manifest: tree.manifest.clone(),
-            threads,
-            study_memory_bytes: 0,
-            series: Vec::new(),
-            mpi: None,
-            simulated: None,
-            goals: Vec::new(),
-        }
+/// Creates an empty report.
+pub(super) fn new_report(args: &Args, tree: &Tree) -> Report<Results> {
+    let results = Results {
+        root: tree.root.display().to_string(),
+        file_system: file_system(&tree.root),
+        manifest: tree.manifest.clone(),
+        threads: args.threads,
+        study_memory_bytes: 0,
+        series: Vec::new(),
+        mpi: None,
+        simulated: None,
+        goals: Goals::default(),
+    };
+    let peers = [Contender::Find, Contender::Du, Contender::Bfs, Contender::Fd].map(contender::version);
+    Report::new("walk", peers, results, args.results.as_deref())
+}
+
+impl report::Results for Results {
+    fn is_empty(&self) -> bool {
+        self.series.iter().all(|series| series.repetitions.is_empty())
     }
 
+    fn conclude(&mut self) {
+        self.series.retain(|series| !series.repetitions.is_empty());
+        let floor = self.series.iter().find(|series| series.contender == Contender::Floor);
+        let floor = floor.map(|series| series.repetitions.clone());
+        self.series.iter_mut().for_each(|series| series.sum_up(floor.as_deref()));
+        self.judge();
+        self.study_memory_bytes = peak_memory_bytes();
+    }
+}
+
+impl Results {
     /// Compares the results with the goals, as far as they were measured.
-    pub(super) fn judge(&mut self) {
+    fn judge(&mut self) {
         let of = |contender| self.series.iter().find(|series| series.contender == contender);
-        let mut goals = Vec::new();
+        let mut goals = Goals::default();
         if let Some(nacre) = of(Contender::Nacre) {
             if let (Some(cpu), Some(wall)) = (nacre.cpu_to_floor, nacre.wall_to_floor) {
                 let threads = self.threads;
                 let cpu_name = format!("CPU, summary with metadata ÷ floor, {threads} threads");
-                goals.push(Goal::at_most(cpu_name, cpu.median, Unit::Times, 1.15));
+                goals.at_most(cpu_name, cpu.median, Unit::Times, 1.15);
                 let wall_name = format!("wall ÷ floor, {threads} threads");
-                goals.push(Goal::at_most(wall_name, wall.median, Unit::Times, 1.2));
+                goals.at_most(wall_name, wall.median, Unit::Times, 1.2);
             }
             let memory = nacre.memory_bytes.max / f64::from(1 << 20);
-            goals.push(Goal::at_most("resident memory", memory, Unit::Mebibytes, 64.0));
+            goals.at_most("resident memory", memory, Unit::Mebibytes, 64.0);
         }
         if let (Some(nacre), Some(fd)) = (of(Contender::NacreNames), of(Contender::FdNames)) {
             let names = ratio(&nacre.repetitions, &fd.repetitions, Usage::cpu_ms);
-            goals.push(Goal::at_most("CPU, names only ÷ fd", names.median, Unit::Times, 0.9));
+            goals.at_most("CPU, names only ÷ fd", names.median, Unit::Times, 0.9);
         }
-        goals.extend(self.mpi.iter().flat_map(MpiReach::goals));
-        goals.extend(self.simulated.iter().flat_map(reach::simulated_goals));
+        self.mpi.iter().for_each(|mpi| mpi.judge(&mut goals));
+        self.simulated.iter().for_each(|simulated| reach::judge_simulated(simulated, &mut goals));
         self.goals = goals;
-        self.study_memory_bytes = peak_memory_bytes();
-    }
-
-    /// Returns it as JSON.
-    pub(super) fn json(&self) -> Result<String, BenchError> {
-        serde_json::to_string(self)
-            .map_err(|error| BenchError::Process(format!("cannot write the results as JSON: {error}")))
-    }
-
-    /// Writes it as JSON.
-    pub(super) fn write(&self, file: &Path) -> Result<(), BenchError> {
-        std::fs::write(file, self.json()?).map_err(BenchError::io(format!("write {}", file.display())))
     }
 }
 
@@ -152,9 +152,8 @@ fn file_system(root: &Path) -> String {
     mounts.max_by_key(|(length, _)| *length).map_or("unknown".into(), |(_, kind)| kind.into())
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.machine.line())?;
         write!(f, "{} ({})", self.root, self.file_system)?;
         if let Some(Manifest { totals, .. }) = &self.manifest {
             let [entries, directories, links, largest] =
@@ -168,20 +167,10 @@ impl fmt::Display for Report {
             )?;
         }
         writeln!(f)?;
-        let mut table = Table::new(&[
-            "who",
-            "reads",
-            "cpu/entry",
-            "÷ floor",
-            "least",
-            "most",
-            "wall",
-            "÷ floor",
-            "least",
-            "most",
-            "memory",
-            "found",
-        ]);
+        let mut table = Table::new(
+            "who | reads | cpu/entry | ÷ floor | least | most | wall | ÷ floor | least | most | \
+             memory | found",
+        );
         let dash = || "–".to_string();
         let entries = self.series.iter().find_map(|series| match series.counted {
             Counted::Entries(entries) if entries > 0 => Some(entries as f64),
@@ -224,7 +213,7 @@ impl fmt::Display for Report {
             write!(f, "\n{mpi}")?;
         }
         if !self.goals.is_empty() {
-            write!(f, "\n{}", Goals(self.goals.clone()))?;
+            write!(f, "\n{}", self.goals)?;
         }
         Ok(())
     }

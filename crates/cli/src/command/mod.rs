@@ -1,6 +1,7 @@
 //! The commands: one file for each, or for a pair that belongs together.
 
 pub mod administration;
+pub mod bench;
 pub mod class;
 pub mod copy;
 pub mod copy_tree;
@@ -24,7 +25,7 @@ pub mod transfer;
 pub mod walk;
 pub mod write;
 
-use crate::arguments::{Command, Common, Line};
+use crate::arguments::{Command, Line};
 use crate::failure::Failure;
 use crate::session::Session;
 
@@ -38,7 +39,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
         Command::Keygen(args) => keygen::run(args),
         Command::Walk(args) => walk::run(&session, &args),
         Command::Reflect(command) => reflect::run(&line.common, command),
-        Command::Bench(study) => bench(&line.common, study),
+        Command::Bench(args) => bench::run(&line.common, args),
         Command::Tour(args) => tour::run(&session, args),
         Command::TourClient(args) => tour::client(&session, args),
         Command::Completions(args) => shell::completions(args),
@@ -92,14 +93,4 @@ pub fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T
     // A read of standard input that is no longer needed must not keep the program from ending.
     runtime.shutdown_background();
     result
-}
-
-/// Runs a study. The environment does not choose its store: a study would put load on a store in use.
-fn bench(common: &Common, study: nacre_bench::Command) -> Result<(), Failure> {
-    let common = nacre_bench::Common { store: common.store.clone(), json: common.json };
-    nacre_bench::run(study, common).map_err(|error| match error {
-        nacre_bench::BenchError::Store(error) => error.into(),
-        nacre_bench::BenchError::Usage(text) => Failure::Usage(text),
-        error => Failure::Failed(error.to_string()),
-    })
 }

@@ -15,9 +15,9 @@ use serde::Serialize;
 
 use super::simulate::{FILES, PROCESSES, THREADS, Way, run_all};
 use crate::BenchError;
-use crate::figure::{Axis, Figure, Line, Scale};
-use crate::quantity::grouped;
-use crate::table::Table;
+use crate::kit::figure::{self, Axis, Figure, Scale};
+use crate::kit::quantity::grouped;
+use crate::kit::table::Table;
 
 const CP: Way = Way::Plain(Algorithm::Cp);
 const DRQS: Way = Way::Plain(Algorithm::Drqs);
@@ -178,9 +178,7 @@ fn conditions(varied: &[(Varied, f64)], entries: u64) -> Result<Vec<Condition>, 
             all.push(study);
         }
     }
-    let outcomes = run_all(&all)?;
-    let points: Vec<Point> =
-        ways.iter().zip(&outcomes).map(|(way, outcome)| Point::of(*way, outcome)).collect();
+    let points = points(&ways, &all)?;
     let each = studies(entries).len();
     let mut conditions = Vec::new();
     for (place, (varied, factor)) in varied.iter().enumerate() {
@@ -219,8 +217,14 @@ fn scale(part: u32) -> Result<Vec<Point>, BenchError> {
             all.push(study);
         }
     }
-    let outcomes = run_all(&all)?;
-    Ok(ways.iter().zip(&outcomes).map(|(way, outcome)| Point::of(*way, outcome)).collect())
+    points(&ways, &all)
+}
+
+/// Runs simulations, and returns what became of them.
+fn points(ways: &[Way], studies: &[Study]) -> Result<Vec<Point>, BenchError> {
+    let (outcomes, ended) = run_all(studies);
+    ended?;
+    Ok(ways.iter().zip(outcomes.iter().flatten()).map(|(way, outcome)| Point::of(*way, outcome)).collect())
 }
 
 impl Point {
@@ -281,16 +285,11 @@ impl fmt::Display for Comparison {
             f,
             "Simulated: how many times as long CP takes; h-drqs has {THREADS} threads in each process"
         )?;
-        let mut table = Table::new(&[
-            "assumed",
-            "files",
-            "÷ h-drqs, 40 processes each",
-            "÷ h-drqs, 40 cores each",
-            "÷ h-drqs, 320 cores each",
-            "÷ drqs, 40 processes each",
-            "one reader, 40 processes",
-            "one reader, 40 cores",
-        ]);
+        let mut table = Table::new(
+            "assumed | files | ÷ h-drqs, 40 processes each | ÷ h-drqs, 40 cores each | \
+             ÷ h-drqs, 320 cores each | ÷ drqs, 40 processes each | one reader, 40 processes | \
+             one reader, 40 cores",
+        );
         for Condition { assumed, points, ratios } in &self.conditions {
             let entries = points.first().map_or(0, |point| point.entries);
             let ratio = |value: f64| format!("{value:.2}");
@@ -306,19 +305,8 @@ impl fmt::Display for Comparison {
             ]);
         }
         writeln!(f, "{table}")?;
-        let head = [
-            "who",
-            "processes",
-            "threads",
-            "files",
-            "time",
-            "last visit",
-            "metadata busy",
-            "busiest port",
-            "messages",
-            "bytes",
-            "busiest ÷ mean",
-        ];
+        let head = "who | processes | threads | files | time | last visit | metadata busy | busiest port | \
+             messages | bytes | busiest ÷ mean";
         let sections = [
             (
                 "Simulated: the runs of the first row",
@@ -328,7 +316,7 @@ impl fmt::Display for Comparison {
         ];
         for (title, points) in sections {
             writeln!(f, "{title}")?;
-            let mut table = Table::new(&head);
+            let mut table = Table::new(head);
             points.iter().for_each(|point| table.row(point.row()));
             writeln!(f, "{table}")?;
         }
@@ -357,41 +345,31 @@ pub(in crate::walk) fn draw(comparison: &Comparison, folder: &Path) -> Result<Ve
         ("one reader ÷ h-drqs, 40 processes", |ratios| ratios.one_reader_equal_processes),
         ("one reader ÷ h-drqs, 40 cores", |ratios| ratios.one_reader_equal_cores),
     ];
-    let mut files = Vec::new();
-    for (varied, name, label, place) in figures {
+    let draw = |(varied, name, label, place): (Varied, &str, &str, Place)| {
         let of: Vec<&Condition> =
             comparison.conditions.iter().filter(|condition| condition.assumed.varied == varied).collect();
-        let places = of.iter().map(|condition| place(&condition.assumed));
         let entries = of.iter().flat_map(|condition| &condition.points).map(|point| point.entries).max();
-        let ratios = of.iter().flat_map(|condition| lines.iter().map(|(_, ratio)| ratio(&condition.ratios)));
+        let results =
+            lines.iter().enumerate().flat_map(|line| of.iter().map(move |condition| (line, condition)));
+        let drawn = figure::lines(
+            results,
+            |((_, (name, _)), _)| (*name).to_owned(),
+            |((_, (_, ratio)), condition)| (place(&condition.assumed), vec![ratio(&condition.ratios)]),
+            |((colour, _), _)| *colour,
+        );
         let figure = Figure {
             title: format!("How many times as long CP takes, by {name}"),
             subtitle: format!(
                 "Simulated: {} files; everything else as modelled",
                 grouped(entries.unwrap_or(0) as f64)
             ),
-            x: Axis::holding(label, Scale::Decades, places),
-            y: Axis::holding("time of CP ÷ time of …", Scale::Decades, ratios),
-            lines: lines
-                .iter()
-                .enumerate()
-                .map(|(colour, (name, ratio))| Line {
-                    name: (*name).into(),
-                    points: of
-                        .iter()
-                        .map(|condition| (place(&condition.assumed), vec![ratio(&condition.ratios)]))
-                        .collect(),
-                    connected: true,
-                    note: None,
-                    colour,
-                })
-                .collect(),
+            x: Axis::holding(label, Scale::Decades, of.iter().map(|condition| place(&condition.assumed))),
+            y: Axis::holding("time of CP ÷ time of …", Scale::Decades, figure::values(&drawn)),
+            lines: drawn,
         };
-        let file = folder.join(format!("comparison-{name}-simulated.svg"));
-        std::fs::write(&file, figure.svg()?).map_err(BenchError::io(format!("write {}", file.display())))?;
-        files.push(file.display().to_string());
-    }
-    Ok(files)
+        figure::write(folder, &format!("comparison-{name}-simulated"), figure.svg())
+    };
+    figures.into_iter().map(draw).collect()
 }
 
 #[cfg(test)]

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use super::{CENTRALIZED, FigureName, ONE_READER, Profile, Run, Source};
 use crate::BenchError;
-use crate::figure::{Axis, BarSeries, Bars, Figure, HeatMap, HeatMaps, Histogram, Histograms, Line, Scale};
-use crate::quantity::grouped;
+use crate::kit::figure::{
+    self, Axis, BarSeries, Bars, Figure, HeatMap, HeatMaps, Histogram, Histograms, Scale,
+};
+use crate::kit::quantity::grouped;
 
 /// The algorithms in the paper's order, which determines their place in figures and their colours.
 const ALGORITHMS: [&str; 6] = [CENTRALIZED, "drqs", "deqs", "pa-drqs", "h-drqs", ONE_READER];
@@ -22,9 +24,7 @@ pub(in crate::walk) fn draw(
     let wants = |figure| figures.contains(&figure) || figures.contains(&FigureName::All);
     let mut files = Vec::new();
     let mut write = |name: String, svg: Result<String, BenchError>| {
-        let file = folder.join(format!("{name}.svg"));
-        std::fs::write(&file, svg?).map_err(BenchError::io(format!("write {}", file.display())))?;
-        files.push(file.display().to_string());
+        files.push(figure::write(folder, &name, svg)?);
         Ok::<(), BenchError>(())
     };
     for source in [Source::Measured, Source::Simulated] {
@@ -139,28 +139,18 @@ fn comparable<'a>(runs: &[&'a Run]) -> (u32, Vec<&'a Run>) {
 
 /// Draws figure 3a, by processes as in the paper, or by another property of the runs.
 fn times(runs: &[&Run], by: &str, place: fn(&Run) -> u32) -> Figure {
-    let line = |name: &str| {
-        let of: Vec<&Run> = runs.iter().copied().filter(|run| run.algorithm == name).collect();
-        let places: BTreeSet<u32> = of.iter().map(|run| place(run)).collect();
-        let points = places.into_iter().map(|at| {
-            let at_place = of.iter().filter(|run| place(run) == at);
-            (f64::from(at), at_place.map(|run| run.seconds).collect())
-        });
-        Line {
-            name: name.into(),
-            points: points.collect(),
-            connected: true,
-            note: threads(runs, name),
-            colour: colour(name),
-        }
-    };
+    let point = |run: &&Run| (f64::from(place(run)), vec![run.seconds]);
+    let colour = |run: &&Run| colour(&run.algorithm);
+    let mut lines = figure::lines(runs.iter().copied(), |run| run.algorithm.clone(), point, colour);
+    lines.sort_by_key(|line| line.colour);
+    lines.iter_mut().for_each(|line| line.note = threads(runs, &line.name));
     let entries = runs.first().map_or(0, |run| run.entries);
     Figure {
         title: format!("Figure 3a: time for {} entries, by {by}", grouped(entries as f64)),
         subtitle: format!("{}; line through the medians", conditions(runs)),
         x: Axis::holding(by, Scale::Octaves, runs.iter().map(|run| f64::from(place(run)))),
-        y: Axis::holding("seconds", Scale::Decades, runs.iter().map(|run| run.seconds)),
-        lines: algorithms(runs).into_iter().map(line).collect(),
+        y: Axis::holding("seconds", Scale::Decades, figure::values(&lines)),
+        lines,
     }
 }
 

@@ -6,8 +6,8 @@ use nacre_walk::algorithm::Algorithm;
 
 use super::{FigureName, Profile, Run, Source};
 use crate::BenchError;
-use crate::machine::Machine;
-use crate::progress::Progress;
+use crate::kit::machine::Machine;
+use crate::kit::study::{Order, Steps, turns};
 use crate::walk::mpi::{Job, Measurements, Mpi};
 
 /// The numbers of ranks of the jobs.
@@ -36,41 +36,34 @@ pub(in crate::walk) fn measure(
     figures: &[FigureName],
     root: &Path,
     repetitions: u32,
-) -> Result<Vec<Run>, BenchError> {
+    runs: &mut Vec<Run>,
+) -> Result<(), BenchError> {
     let machine = Machine::describe();
     let by = format!("{} on {} processors of one machine", mpi.library, machine.cpus);
-    let ranks = ranks(figures);
-    let jobs = (0..repetitions).flat_map(|repetition| ranks.iter().map(move |ranks| (repetition, *ranks)));
-    let jobs = jobs.flat_map(|(repetition, ranks)| {
-        Algorithm::ALL.into_iter().filter(move |algorithm| is_run(*algorithm, ranks, repetition))
-    });
-    let progress = Progress::new(jobs.count() as u64);
-    let mut runs: Vec<Run> = Vec::new();
-    for repetition in 0..repetitions {
-        for &ranks in &ranks {
-            for algorithm in Algorithm::ALL {
-                if !is_run(algorithm, ranks, repetition) {
-                    continue;
-                }
-                progress.step(&format!("{algorithm} on {ranks} ranks"), repetition);
-                let threads = Some(if algorithm.has_threads() { THREADS } else { 1 });
-                let seed = 1 + u64::from(repetition);
-                let measured = mpi.walk(&Job { ranks, algorithm, threads, seed, root })?;
-                runs.push(record(&measured, &by));
-            }
-        }
+    let jobs = ranks(figures);
+    let jobs = jobs.iter().flat_map(|ranks| Algorithm::ALL.map(|algorithm| (*ranks, algorithm)));
+    let jobs: Vec<(u32, Algorithm)> = jobs.collect();
+    let mut turns = turns(repetitions, jobs.len(), Order::Same);
+    turns.retain(|(repetition, place)| is_run(jobs[*place].1, jobs[*place].0, *repetition));
+    let steps = Steps::new(turns.len() as u64);
+    let first = runs.len();
+    for (repetition, place) in turns {
+        let (ranks, algorithm) = jobs[place];
+        steps.step(&format!("{algorithm} on {ranks} ranks"), repetition)?;
+        let threads = Some(if algorithm.has_threads() { THREADS } else { 1 });
+        let seed = 1 + u64::from(repetition);
+        runs.push(record(&mpi.walk(&Job { ranks, algorithm, threads, seed, root })?, &by));
     }
-    progress.finish();
     // The tree did not change meanwhile, or the runs are none of one tree.
-    let entries = runs.first().map_or(0, |run| run.entries);
-    match runs.iter().find(|run| run.entries != entries) {
+    let entries = runs.get(first).map_or(0, |run| run.entries);
+    match runs[first..].iter().find(|run| run.entries != entries) {
         Some(run) => Err(BenchError::Lost(format!(
             "{} visited {} entries of {}, where {entries} were visited before",
             run.algorithm,
             run.entries,
             root.display()
         ))),
-        None => Ok(runs),
+        None => Ok(()),
     }
 }
 

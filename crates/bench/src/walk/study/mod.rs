@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use self::figures::draw;
 use crate::BenchError;
-use crate::machine::Machine;
-use crate::quantity::grouped;
+use crate::kit::quantity::grouped;
+use crate::kit::report::Results;
+use crate::kit::table::Table;
 
 /// A figure of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -51,34 +52,27 @@ const CENTRALIZED: &str = "cp";
 /// The name of CP with one worker that reads all directories, as at LANL, in a record of a run.
 const ONE_READER: &str = "cp, one reader";
 
-/// All runs of a study, in its file of results.
-#[derive(Serialize)]
-pub(super) struct Results<'a> {
-    pub(super) study: &'static str,
-    pub(super) machine: Machine,
-    pub(super) runs: &'a [Run],
+/// All runs of a study, and a comparison in the simulation, if it was requested.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Runs {
+    pub(super) runs: Vec<Run>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) comparison: Option<&'a compare::Comparison>,
+    pub(super) comparison: Option<compare::Comparison>,
 }
 
-/// Runs as a table.
-pub(super) struct Table<'a>(pub(super) &'a [Run]);
+impl Results for Runs {
+    fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.comparison.is_none()
+    }
+}
 
-impl fmt::Display for Table<'_> {
+impl fmt::Display for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head = [
-            "source",
-            "algorithm",
-            "entries",
-            "processes",
-            "threads",
-            "seconds",
-            "messages",
-            "bytes",
-            "busiest ÷ mean",
-        ];
-        let mut table = crate::table::Table::new(&head);
-        for run in self.0 {
+        let mut table = Table::new(
+            "source | algorithm | entries | processes | threads | seconds | messages | \
+             bytes | busiest ÷ mean",
+        );
+        for run in &self.runs {
             let visiting = run.ranks - u32::from(run.is_centralized() && run.ranks > 1);
             let most = run.entries_by_rank.iter().max();
             let balance = most.map(|most| *most as f64 * f64::from(visiting) / run.entries.max(1) as f64);
@@ -94,7 +88,13 @@ impl fmt::Display for Table<'_> {
                 balance.map_or("–".into(), |balance| format!("{balance:.2}")),
             ]);
         }
-        if self.0.is_empty() { Ok(()) } else { write!(f, "{table}") }
+        if !self.runs.is_empty() {
+            write!(f, "{table}")?;
+        }
+        match &self.comparison {
+            Some(comparison) => write!(f, "\n{comparison}"),
+            None => Ok(()),
+        }
     }
 }
 

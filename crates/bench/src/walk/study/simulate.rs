@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::{FigureName, Profile, Run, Source};
 use crate::BenchError;
-use crate::progress::Progress;
+use crate::kit::study::Steps;
 
 /// The numbers of files of the paper's file systems.
 pub(super) const FILES: [u64; 3] = [6_500_000, 12_000_000, 110_000_000];
@@ -118,41 +118,49 @@ fn plan(figures: &[FigureName], quick: bool) -> Vec<Planned> {
 }
 
 /// Simulates the runs that some figures need.
-pub(in crate::walk) fn simulate(figures: &[FigureName], quick: bool) -> Result<Vec<Run>, BenchError> {
+pub(in crate::walk) fn simulate(
+    figures: &[FigureName],
+    quick: bool,
+    runs: &mut Vec<Run>,
+) -> Result<(), BenchError> {
     let planned = plan(figures, quick);
     let studies: Vec<Study> = planned.iter().map(|planned| planned.study.clone()).collect();
-    let outcomes = run_all(&studies)?;
-    Ok(planned.iter().zip(outcomes).map(|(planned, outcome)| record(planned, outcome)).collect())
+    let (outcomes, ended) = run_all(&studies);
+    let recorded =
+        planned.iter().zip(outcomes).filter_map(|(planned, outcome)| Some(record(planned, outcome?)));
+    runs.extend(recorded);
+    ended
 }
 
-/// Runs simulations on all processors, and returns the outcomes in order.
-pub(super) fn run_all(studies: &[Study]) -> Result<Vec<Outcome>, BenchError> {
-    let progress = Progress::new(studies.len() as u64);
+/// Runs simulations on all processors. Returns the outcomes in order, with gaps if it ended early, and how it ended.
+pub(super) fn run_all(studies: &[Study]) -> (Vec<Option<Outcome>>, Result<(), BenchError>) {
+    let steps = Steps::new(studies.len() as u64);
     let next = AtomicUsize::new(0);
     let outcomes: Mutex<Vec<Option<Outcome>>> = Mutex::new(studies.iter().map(|_| None).collect());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some((place, study)) = Some(next.fetch_add(1, Ordering::Relaxed))
-                    .and_then(|place| Some((place, studies.get(place)?)))
-                {
-                    progress.step(&format!("{} on {} ranks", study.algorithm, study.ranks()), 0);
-                    let outcome = study.run();
-                    outcomes.lock()[place] = outcome;
-                }
-            });
-        }
-    });
-    progress.finish();
-    let checked = outcomes.into_inner().into_iter().zip(studies).map(|(outcome, study)| {
-        let visited = |outcome: &Outcome| outcome.by_rank.iter().map(|rank| rank.visited).sum::<u64>();
-        outcome.filter(|outcome| visited(outcome) == study.shape.entries).ok_or_else(|| {
+    let run = || -> Result<(), BenchError> {
+        while let Some((place, study)) =
+            Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|place| Some((place, studies.get(place)?)))
+        {
             let (algorithm, ranks) = (study.algorithm, study.ranks());
-            BenchError::Lost(format!("{algorithm} on {ranks} simulated ranks did not visit every entry once"))
-        })
+            steps.step(&format!("{algorithm} on {ranks} ranks"), 0)?;
+            let visited = |outcome: &Outcome| outcome.by_rank.iter().map(|rank| rank.visited).sum::<u64>();
+            let outcome = study.run().filter(|outcome| visited(outcome) == study.shape.entries);
+            outcomes.lock()[place] = Some(outcome.ok_or_else(|| {
+                let text = format!("{algorithm} on {ranks} simulated ranks did not visit every entry once");
+                BenchError::Lost(text)
+            })?);
+        }
+        Ok(())
+    };
+    let ended = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        let ends = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        ends.fold(Ok(()), Result::and)
     });
-    checked.collect()
+    (outcomes.into_inner(), ended)
 }
 
 fn record(planned: &Planned, outcome: Outcome) -> Run {
@@ -211,7 +219,7 @@ mod tests {
     fn a_simulated_run_has_everything() {
         let planned =
             Planned { way: Way::OneReader, study: Way::OneReader.study(4, 3000), pairs: true, work: true };
-        let outcome = run_all(std::slice::from_ref(&planned.study)).unwrap().remove(0);
+        let outcome = run_all(std::slice::from_ref(&planned.study)).0.remove(0).unwrap();
         let run = record(&planned, outcome);
         assert_eq!(
             (run.algorithm.as_str(), run.ranks, run.threads, run.entries),

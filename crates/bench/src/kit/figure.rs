@@ -9,6 +9,7 @@ mod heat;
 mod histogram;
 
 use std::ops::Range;
+use std::path::Path;
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
@@ -19,7 +20,7 @@ pub(crate) use self::bars::{BarSeries, Bars};
 pub(crate) use self::heat::{HeatMap, HeatMaps};
 pub(crate) use self::histogram::{Histogram, Histograms};
 use crate::BenchError;
-use crate::statistic::Spread;
+use crate::kit::statistic::Spread;
 
 /// Width and height of a figure in pixels.
 const SIZE: (u32, u32) = (860, 520);
@@ -44,6 +45,31 @@ pub(crate) enum Scale {
     Decades,
     /// By powers of two.
     Octaves,
+}
+
+/// Writes a figure into a folder under a name, and returns its file.
+///
+/// # Errors
+/// If it cannot be drawn or written.
+pub(crate) fn write(
+    folder: &Path,
+    name: &str,
+    svg: Result<String, BenchError>,
+) -> Result<String, BenchError> {
+    let file = folder.join(format!("{name}.svg"));
+    std::fs::write(&file, svg?).map_err(BenchError::io(format!("write {}", file.display())))?;
+    Ok(file.display().to_string())
+}
+
+/// Returns the distinct values of some results, in order of appearance, such as the names of a figure's lines.
+pub(crate) fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut known = Vec::new();
+    for value in values {
+        if !known.contains(&value) {
+            known.push(value);
+        }
+    }
+    known
 }
 
 /// An axis with its ticks.
@@ -171,6 +197,36 @@ pub(crate) struct Line {
     pub(crate) note: Option<String>,
     /// The index of its colour, so that one subject has the same colour in all figures.
     pub(crate) colour: usize,
+}
+
+/// Returns results as lines, in order of appearance: those of one name are a line, its points in the order of the x axis.
+pub(crate) fn lines<T>(
+    results: impl IntoIterator<Item = T>,
+    name: impl Fn(&T) -> String,
+    point: impl Fn(&T) -> (f64, Vec<f64>),
+    colour: impl Fn(&T) -> usize,
+) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for result in results {
+        let (name, (x, values)) = (name(&result), point(&result));
+        let known = lines.iter().position(|line| line.name == name).unwrap_or_else(|| {
+            let colour = colour(&result);
+            lines.push(Line { name, points: Vec::new(), connected: true, note: None, colour });
+            lines.len() - 1
+        });
+        let points = &mut lines[known].points;
+        let place = points.partition_point(|(before, _)| *before < x);
+        match points.get_mut(place) {
+            Some((same, known)) if *same == x => known.extend(values),
+            _ => points.insert(place, (x, values)),
+        }
+    }
+    lines
+}
+
+/// Returns all values of some lines, for the axis that is to hold them.
+pub(crate) fn values(lines: &[Line]) -> impl Iterator<Item = f64> {
+    lines.iter().flat_map(|line| line.points.iter().flat_map(|(_, values)| values.iter().copied()))
 }
 
 /// A line chart.

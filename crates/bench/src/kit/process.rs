@@ -5,7 +5,7 @@
 //! which to begin, in nanoseconds of the machine's clock, and what to do. The result of a round is one line of JSON on its
 //! standard output. The end of its input is its own.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
+use super::study::runtime;
 use crate::BenchError;
-use crate::machine::cpu_time_of;
+use crate::kit::machine::cpu_time_of;
 
 /// A message from a client to the program that started it.
 #[derive(Serialize, Deserialize)]
@@ -45,19 +46,16 @@ struct Member {
 }
 
 impl Crew {
-    /// Starts one process of `program` for each element of `orders`, and waits until all are ready.
+    /// Starts one process of this program for each element of `orders`, and waits until all are ready.
     ///
     /// # Errors
     /// If a process cannot be started, or fails to prepare.
-    pub(crate) async fn start<O: Serialize>(
-        program: &Path,
-        arguments: &[&str],
-        orders: &[O],
-    ) -> Result<Self, BenchError> {
+    pub(crate) async fn start<O: Serialize>(command: &str, orders: &[O]) -> Result<Self, BenchError> {
+        let program = this_program()?;
         let mut crew = Self { members: Vec::with_capacity(orders.len()) };
         for orders in orders {
-            let mut child = Command::new(program)
-                .args(arguments)
+            let mut child = Command::new(&program)
+                .arg(command)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .kill_on_drop(true)
@@ -138,7 +136,7 @@ impl Crew {
     }
 }
 
-/// Returns the path of the running program, which a study starts again as its servers and clients.
+/// Returns the path of the running program, which a study starts again as its clients.
 pub(crate) fn this_program() -> Result<PathBuf, BenchError> {
     std::env::current_exe().map_err(BenchError::io("find the program that runs"))
 }
@@ -168,33 +166,7 @@ fn unreadable(error: serde_json::Error) -> BenchError {
     BenchError::Process(format!("a client process and the study do not understand each other: {error}"))
 }
 
-/// Runs the client's side: reads the orders, prepares, and works. Fails only if the output is closed.
-pub(crate) fn serve_as_client<O, P, T>(
-    prepare: impl AsyncFnOnce(O) -> Result<P, BenchError>,
-    work: impl AsyncFnOnce(P, Instant) -> Result<T, BenchError>,
-) -> Result<(), BenchError>
-where
-    O: DeserializeOwned,
-    T: Serialize,
-{
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(BenchError::io("start a runtime"))?;
-    let result = runtime.block_on(async {
-        let prepared = ready(prepare).await?;
-        let Some(((), begin)) = next_round().await? else {
-            return Err(BenchError::Process("a client process was not told when to begin".into()));
-        };
-        work(prepared, begin).await
-    });
-    match result {
-        Ok(result) => say(&Message::Result(result)),
-        Err(error) => say(&Message::<()>::Failed(error.to_string())),
-    }
-}
-
-/// Runs the side of a client of several rounds: reads the orders, prepares, and works round by round; at last finishes.
+/// Runs the client's side: reads the orders, prepares, and works round by round; at last finishes.
 /// Fails only if the output is closed.
 pub(crate) fn serve_rounds<O, P, R, T>(
     prepare: impl AsyncFnOnce(O) -> Result<P, BenchError>,
@@ -206,11 +178,7 @@ where
     R: DeserializeOwned,
     T: Serialize,
 {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(BenchError::io("start a runtime"))?;
-    let result = runtime.block_on(async {
+    let result = runtime()?.block_on(async {
         let mut prepared = ready(prepare).await?;
         while let Some((round, begin)) = next_round().await? {
             say(&Message::Result(work(&mut prepared, round, begin).await?))?;

@@ -1,4 +1,4 @@
-//! The servers of a study: child processes of the same program, each a `nacre serve` with its own store.
+//! The servers of a study: child processes, each a `nacre serve` with its own store.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,8 +11,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::BenchError;
-use crate::machine::{cpu_time_of, memory_bytes_of};
-use crate::peer::temporary_folder;
+use crate::kit::machine::{cpu_time_of, memory_bytes_of};
+use crate::kit::peer::temporary_folder;
 
 /// The durability of the servers' stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]

@@ -74,15 +74,18 @@ pub(crate) fn cpu_time_of(process: u32) -> Duration {
 
 /// Returns the memory that another process holds, apart from pages of files, in bytes; zero if it is gone.
 pub(crate) fn memory_bytes_of(process: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
-    kib.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or_default() << 10
+    status_bytes(&format!("/proc/{process}/status"), "RssAnon:")
 }
 
 /// Returns the peak memory of this process in bytes.
 pub(crate) fn peak_memory_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+    status_bytes("/proc/self/status", "VmHWM:")
+}
+
+/// Returns a size in bytes from a process's status; zero if it is not there.
+fn status_bytes(file: &str, field: &str) -> u64 {
+    let status = std::fs::read_to_string(file).unwrap_or_default();
+    let kib = status.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB"));
     kib.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or_default() << 10
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::BenchError;
-use crate::machine::cpu_time_of;
+use crate::kit::machine::cpu_time_of;
 
 /// The maximum time until a peer accepts connections. A Java server on a busy machine is slow to start.
 const START_MAX: Duration = Duration::from_secs(60);

@@ -5,7 +5,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::{Axis, Failure, Mark, SIZE, Scale, Shape, beside_legend, canvas, colour, short, text};
 use crate::BenchError;
-use crate::statistic::Spread;
+use crate::kit::statistic::Spread;
 
 /// A series of bars, one for each group.
 #[derive(Clone, Debug)]

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::quantity::grouped;
-use crate::table::Table;
+use crate::kit::quantity::grouped;
+use crate::kit::table::Table;
 
 /// A measured value with its goal.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Goal {
+struct Goal {
     measure: String,
     reached: f64,
     unit: Unit,
@@ -36,26 +36,13 @@ pub(crate) enum Unit {
 /// The bound that a value is meant to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Bound {
+enum Bound {
     AtLeast(f64),
     AtMost(f64),
-    /// No bound: the larger the better, for comparison with others' values.
     Open,
 }
 
 impl Goal {
-    pub(crate) fn at_least(measure: impl Into<String>, reached: f64, unit: Unit, bound: f64) -> Self {
-        Self { measure: measure.into(), reached, unit, bound: Bound::AtLeast(bound) }
-    }
-
-    pub(crate) fn at_most(measure: impl Into<String>, reached: f64, unit: Unit, bound: f64) -> Self {
-        Self { measure: measure.into(), reached, unit, bound: Bound::AtMost(bound) }
-    }
-
-    pub(crate) fn open(measure: impl Into<String>, reached: f64, unit: Unit) -> Self {
-        Self { measure: measure.into(), reached, unit, bound: Bound::Open }
-    }
-
     fn is_met(&self) -> Option<bool> {
         match self.bound {
             Bound::AtLeast(bound) => Some(self.reached >= bound),
@@ -86,11 +73,33 @@ impl Unit {
 /// All goals, printed as a table.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Goals(pub(crate) Vec<Goal>);
+pub(crate) struct Goals(Vec<Goal>);
+
+impl Goals {
+    /// Adds a value that is to be at least so much.
+    pub(crate) fn at_least(&mut self, measure: impl Into<String>, reached: f64, unit: Unit, bound: f64) {
+        self.0.push(Goal { measure: measure.into(), reached, unit, bound: Bound::AtLeast(bound) });
+    }
+
+    /// Adds a value that is to be at most so much.
+    pub(crate) fn at_most(&mut self, measure: impl Into<String>, reached: f64, unit: Unit, bound: f64) {
+        self.0.push(Goal { measure: measure.into(), reached, unit, bound: Bound::AtMost(bound) });
+    }
+
+    /// Adds a value without a bound: the larger the better, for comparison with others' values.
+    pub(crate) fn open(&mut self, measure: impl Into<String>, reached: f64, unit: Unit) {
+        self.0.push(Goal { measure: measure.into(), reached, unit, bound: Bound::Open });
+    }
+
+    /// Returns whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 impl fmt::Display for Goals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new(&["measure", "reached", "reach", "reached ÷ reach", "met"]);
+        let mut table = Table::new("measure | reached | reach | reached ÷ reach | met");
         for goal in &self.0 {
             let (bound, share) = match goal.bound {
                 Bound::AtLeast(bound) => (format!("≥ {}", goal.unit.show(bound)), goal.reached / bound),
@@ -112,11 +121,10 @@ mod tests {
 
     #[test]
     fn goals_say_whether_they_are_met() {
-        let goals = Goals(vec![
-            Goal::at_least("rate", 100.0, Unit::PerSecond, 200.0),
-            Goal::at_most("p99", 2.0, Unit::Milliseconds, 3.0),
-            Goal::open("times", 9.0, Unit::Times),
-        ]);
+        let mut goals = Goals::default();
+        goals.at_least("rate", 100.0, Unit::PerSecond, 200.0);
+        goals.at_most("p99", 2.0, Unit::Milliseconds, 3.0);
+        goals.open("times", 9.0, Unit::Times);
         let text = goals.to_string();
         let lines: Vec<Vec<&str>> =
             text.lines().skip(2).map(|line| line.split("  ").map(str::trim).collect()).collect();

@@ -1,35 +1,32 @@
-//! The study of the reflector through the built program: the reflector's process, the namespaces, the counting receivers.
+//! The study of the reflector: the reflector's process, the namespaces, the counting receivers.
 //!
 //! The results are checked, never the time that it takes: other tests run beside it.
 
-mod harness;
-
 use std::path::Path;
+use std::process::{Command, Output};
 
-use harness::{Ended, program, run_with};
 use serde_json::Value;
 
-fn run(command: std::process::Command) -> Ended {
-    run_with(command, b"")
+fn run(words: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nacre-bench"));
+    command.arg("reflect").args(words.split_whitespace()).output().unwrap()
 }
 
 fn read(file: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
 }
 
-/// Runs `nacre bench reflect` with these words, and returns its output and its results.
+/// Runs the study with these words, and returns its output and its results.
 fn study(words: &str, folder: &Path) -> (String, Value) {
     let results = folder.join("results.json");
-    let mut command = program();
-    command.args(["bench", "reflect", "--no-peer"]).args(words.split_whitespace());
-    command.arg("--results").arg(&results);
-    let text = run(command).text();
-    (text, read(&results))
+    let ended = run(&format!("--no-peer {words} --results {}", results.display()));
+    assert!(ended.status.success() && ended.stderr.is_empty(), "{ended:?}");
+    (String::from_utf8(ended.stdout).unwrap(), read(&results))
 }
 
 /// Checks for root: the study creates network namespaces, and loads a program into the kernel.
 fn is_root() {
-    let root = nix::unistd::geteuid().is_root();
+    let root = rustix::process::geteuid().is_root();
     assert!(root, "this test makes network namespaces: run it as root, for example with sudo -E cargo test");
 }
 
@@ -104,10 +101,8 @@ fn wrong_words_are_explained_before_anything_is_built() {
         ("--device slow", "no number of megabits"),
         ("--out /nonexistent", "is not a folder"),
     ] {
-        let mut command = program();
-        command.args(["bench", "reflect"]).args(words.split_whitespace());
-        let ended = run(command);
-        assert_eq!(ended.code, 2, "{words}: {ended:?}");
-        assert!(ended.stderr.contains(complaint), "{words}: {ended:?}");
+        let ended = run(words);
+        assert_eq!(ended.status.code(), Some(2), "{words}: {ended:?}");
+        assert!(String::from_utf8_lossy(&ended.stderr).contains(complaint), "{words}: {ended:?}");
     }
 }

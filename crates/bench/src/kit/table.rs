@@ -9,9 +9,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Creates a table with a header row.
-    pub(crate) fn new(head: &[&str]) -> Self {
-        Self { rows: vec![head.iter().map(|cell| cell.to_string()).collect()] }
+    /// Creates a table with a header row, whose cells are separated by ` | `.
+    pub(crate) fn new(head: &str) -> Self {
+        Self { rows: vec![head.split(" | ").map(str::to_owned).collect()] }
     }
 
     /// Adds a row.
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new(&["way", "rate"]);
+        let mut table = Table::new("way | rate");
         table.row(vec!["optimistic".into(), "1".into()]);
         table.row(vec!["µ".into(), "12,345".into()]);
         let text = table.to_string();

@@ -1,0 +1,28 @@
+//! What all studies share. A study says what it varies and what it measures; the kit has the rest:
+//!
+//! - `study`: a study from its start to its end, the turns in which subjects are measured, and what ends it early;
+//! - `report`: results as JSON in a file and as tables, with the machine; `table`, `figure`, `quantity` for showing them;
+//! - `goal`: goals of Nacre, reached or not; `statistic`, `latency`, `machine` for what they are compared with;
+//! - `process`, `server`, `peer`: client processes, servers and peers, ended by their process ids.
+
+pub(crate) mod figure;
+pub(crate) mod goal;
+pub(crate) mod latency;
+pub(crate) mod machine;
+pub(crate) mod peer;
+pub(crate) mod process;
+pub(crate) mod quantity;
+pub(crate) mod report;
+pub(crate) mod server;
+pub(crate) mod statistic;
+pub(crate) mod study;
+pub(crate) mod table;
+
+pub(crate) use statistic::Spread;
+
+/// Parses the arguments of a study, for tests.
+#[cfg(test)]
+pub(crate) fn parse<A: clap::Args>(words: &[&str]) -> Result<A, clap::Error> {
+    let command = A::augment_args(clap::Command::new("study")).args_override_self(true);
+    A::from_arg_matches(&command.try_get_matches_from([&["study"], words].concat())?)
+}

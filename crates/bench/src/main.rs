@@ -1,0 +1,163 @@
+//! `nacre-bench`: Nacre's studies, each of which repeats one paper's experiments on the machine at hand.
+//!
+//! `nacre bench …` runs this program. Every study prints a table, and writes raw results as JSON and the paper's figures; it
+//! starts the servers, the client processes and the peers that it needs, and ends them by their process ids. Ratios between
+//! values measured in one run are comparable across machines; absolute values only together with the machine.
+
+#![deny(unsafe_code)]
+
+mod error;
+mod kit;
+mod locks;
+mod reflect;
+mod rmw;
+mod shell;
+mod walk;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::builder::styling::{AnsiColor, Styles};
+
+use crate::error::BenchError;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold());
+
+/// Run a study: what coordination costs, measured on this machine
+#[derive(Debug, Parser)]
+#[command(name = "nacre-bench", bin_name = "nacre bench", version, styles = STYLES, max_term_width = 110)]
+struct Line {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// The options of every study.
+#[derive(clap::Args, Clone, Debug, Default)]
+struct Common {
+    /// The store of a study, if it takes one, instead of servers that it starts
+    #[arg(long, global = true, value_name = "URI", help_heading = "For every study")]
+    store: Option<String>,
+    /// The file with the cluster's key, for servers that ask for it
+    #[arg(long, global = true, value_name = "FILE", help_heading = "For every study")]
+    key: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true, help_heading = "For every study")]
+    json: bool,
+    /// The program nacre, which is measured [default: the one that runs this, else the one beside this program or in PATH]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PROGRAM",
+        env = "NACRE_PROGRAM",
+        hide_env = true,
+        help_heading = "For every study"
+    )]
+    nacre: Option<PathBuf>,
+}
+
+/// The studies, as commands.
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Command {
+    /// Update shared blocks from many clients: conditional writes against locks
+    Rmw(Box<rmw::Args>),
+    /// One client process of that study, started by it
+    #[command(hide = true)]
+    RmwClient,
+    /// Copy datagrams to groups: the reflector's planes beside each other
+    Reflect(Box<reflect::Args>),
+    /// The reflector of that study, started by it
+    #[command(hide = true)]
+    ReflectServe,
+    /// Lock patterns of many regions from many clients: by description against by region
+    Locks(Box<locks::Args>),
+    /// One client process of that study, started by it
+    #[command(hide = true)]
+    LocksClient,
+    /// Walk a large tree: Nacre against find, du, bfs, fd and the system's calls alone
+    Walk(Box<walk::Args>),
+    /// Make the tree of that study, and leave it there
+    WalkTree(Box<walk::TreeArgs>),
+    /// The system's calls alone
+    #[command(hide = true)]
+    WalkFloor(walk::FloorArgs),
+    /// Print completions for a shell
+    #[command(hide = true)]
+    Completions(shell::CompletionsArgs),
+    /// Write the manual pages of this program and of each study into a folder
+    #[command(hide = true)]
+    Man(shell::ManArgs),
+}
+
+impl Common {
+    /// Returns the path of the program that is measured.
+    ///
+    /// # Errors
+    /// [`BenchError::Usage`] if there is none.
+    fn nacre(&self) -> Result<PathBuf, BenchError> {
+        let absent = |place: String| {
+            let advice = "\"make release\" builds it; name it with --nacre";
+            BenchError::Usage(format!("the program nacre, which is measured, is not {place}: {advice}"))
+        };
+        if let Some(program) = &self.nacre {
+            return match program.is_file() {
+                true => std::path::absolute(program).map_err(BenchError::io("find the working folder")),
+                false => Err(absent(format!("at {}", program.display()))),
+            };
+        }
+        let beside = kit::process::this_program()?.with_file_name("nacre");
+        let in_path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::env::split_paths(&in_path).map(|folder| folder.join("nacre"));
+        let mut places = std::iter::once(beside.clone()).chain(folders);
+        places.find(|file| file.is_file()).ok_or_else(|| absent(format!("{}, nor in PATH", beside.display())))
+    }
+
+    /// Returns the uri of the store, with the key, if both are given and it is one of servers.
+    ///
+    /// # Errors
+    /// If it is no uri.
+    fn store(&self) -> Result<Option<String>, BenchError> {
+        let (Some(store), Some(key)) = (&self.store, &self.key) else { return Ok(self.store.clone()) };
+        let mut uri: nacre::Uri = store.parse()?;
+        if let nacre::Engine::Servers(_) = &uri.engine {
+            uri.options.key.get_or_insert_with(|| key.clone());
+        }
+        Ok(Some(uri.to_string()))
+    }
+}
+
+fn main() -> ExitCode {
+    let Line { common, command } = Line::parse();
+    match run(command, &common) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nacre: {}", error.sentence());
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Runs a study, or the part of one that it starts as a process of its own.
+fn run(command: Command, common: &Common) -> Result<(), BenchError> {
+    match command {
+        Command::Rmw(args) => rmw::run(&rmw::Args { store: common.store()?, ..*args }, common),
+        Command::RmwClient => rmw::client_main(),
+        Command::Reflect(args) => reflect::run(&args, common),
+        Command::ReflectServe => reflect::serve_main(),
+        Command::Locks(args) => locks::run(&args, common),
+        Command::LocksClient => locks::client_main(),
+        Command::Walk(args) => walk::run(&args, common),
+        Command::WalkTree(args) => walk::make_tree(&args, common),
+        Command::WalkFloor(args) => walk::floor_main(&args),
+        Command::Completions(args) => {
+            shell::completions(args);
+            Ok(())
+        }
+        Command::Man(args) => shell::man(&args),
+    }
+}

@@ -1,0 +1,121 @@
+//! `nacre bench`: the command line is handed over to `nacre-bench`, which measures this very program.
+
+mod harness;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use harness::{Ended, Server, program, run_with};
+use serde_json::Value;
+
+fn run(command: Command) -> Ended {
+    run_with(command, b"")
+}
+
+/// Returns a copy of the program in a folder, where nothing is beside it.
+fn alone(folder: &Path) -> PathBuf {
+    let copy = folder.join("nacre");
+    // A name more, where that is possible: the program is large.
+    let linked = fs::hard_link(env!("CARGO_BIN_EXE_nacre"), &copy);
+    linked.or_else(|_| fs::copy(env!("CARGO_BIN_EXE_nacre"), &copy).map(drop)).unwrap();
+    copy
+}
+
+/// Puts a program in place of `nacre-bench` that tells what it was given.
+fn tell_tale(folder: &Path) {
+    let script = "#!/bin/sh\necho \"$NACRE_PROGRAM|$0|$*\"\ncat\nexit 7\n";
+    let file = folder.join("nacre-bench");
+    fs::write(&file, script).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Returns the command `nacre bench …` of these tests' program and the `nacre-bench` beside it.
+fn study(words: &[&str]) -> Command {
+    let mut command = program();
+    let beside = Path::new(command.get_program()).with_file_name("nacre-bench");
+    let advice = "build it with: cargo build --package nacre-bench";
+    assert!(beside.is_file(), "{} is missing; {advice}", beside.display());
+    command.arg("bench").args(words);
+    command
+}
+
+#[test]
+fn the_line_is_handed_over_to_the_program_beside_this_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let nacre = alone(folder.path());
+    tell_tale(folder.path());
+    let mut command = Command::new(&nacre);
+    command.args(["--store", "mem:", "bench", "--json", "rmw", "--clients", "2", "--help", "--", "x y"]);
+    let ended = run_with(command, b"from standard input");
+    let bench = folder.path().join("nacre-bench");
+    let words = "--store mem: --json rmw --clients 2 --help -- x y";
+    let told = format!("{}|{}|{words}\nfrom standard input", nacre.display(), bench.display());
+    assert_eq!((ended.code, ended.stderr.as_str()), (7, ""), "the exit code is that of the study");
+    assert_eq!(String::from_utf8(ended.stdout).unwrap(), told);
+}
+
+#[test]
+fn otherwise_it_is_found_in_path_and_missed_in_one_sentence() {
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let nacre = alone(folder.path());
+    tell_tale(elsewhere.path());
+    let path = format!("{}:/usr/bin:/bin", elsewhere.path().display());
+    let found = |path: &str| {
+        let mut command = Command::new(&nacre);
+        command.args(["bench", "walk"]).env("PATH", path);
+        run(command)
+    };
+    let ended = found(&path);
+    assert!(String::from_utf8_lossy(&ended.stdout).ends_with("/nacre-bench|walk\n"), "{ended:?}");
+    assert_eq!(ended.code, 7);
+    found("/nonexistent").failed(127, &["nacre-bench", &nacre.display().to_string(), "make install"]);
+}
+
+#[test]
+fn a_study_runs_on_the_program_that_started_it() {
+    let study = |words: &[&str]| {
+        let mut command = study(&[&["rmw"], words].concat());
+        // The environment does not choose the store of a study.
+        command.env("NACRE_STORE", "nacre://127.0.0.1:1");
+        run(command)
+    };
+    let brief = ["--way", "optimistic,none", "--warm-up", "50ms", "--window", "200ms", "--repeat", "1"];
+    let blocks = ["--servers", "2", "--clients", "2", "--concurrency", "4", "--blocks", "8", "--no-pacing"];
+    let report = study(&[&brief[..], &blocks, &["--json"]].concat()).json();
+    let optimistic = &report["series"][0];
+    assert_eq!(optimistic["point"]["coordination"], "optimistic");
+    assert!(optimistic["repetitions"][0]["updates"].as_u64().unwrap() > 0);
+    // On a server of its own, as a table.
+    let server = Server::in_memory();
+    let words = ["--way", "optimistic", "--store", &server.uri];
+    let table = study(&[&words[..], &brief[2..]].concat()).text();
+    assert!(table.contains("none lost"), "{table}");
+    study(&["--clients", "0"]).failed(2, &["at least 1"]);
+    let help = String::from_utf8(run(self::study(&["--help"])).stdout).unwrap();
+    assert!(["Usage: nacre bench", "rmw", "locks", "walk", "reflect"].iter().all(|word| help.contains(word)));
+}
+
+#[test]
+fn nacre_finds_what_was_made_and_what_the_floor_finds() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().join("results.json");
+    let shape = "--seed 5 --directories 150 --files 900 --large-directories 1 --large-entries 5000 --chains 1 \
+                 --chain-depth 40 --symbolic-links 20 --hard-links 30 --fan-out 6 --depth 5";
+    let mut command = study(&["walk", "--only", "floor,nacre,floor-names,nacre-names", "--repeat", "2"]);
+    command.args(shape.split_whitespace()).arg("--at").arg(folder.path().join("tree"));
+    command.arg("--results").arg(&results);
+    let text = run(command).text();
+    assert!(text.contains("nacre walk --list"), "{text}");
+    let report: Value = serde_json::from_slice(&fs::read(&results).unwrap()).unwrap();
+    let entries = &report["manifest"]["totals"]["entries"];
+    assert!(entries.as_u64().unwrap() > 6000, "{entries}");
+    let series = report["series"].as_array().unwrap();
+    assert_eq!(series.len(), 4);
+    for series in series {
+        assert_eq!(&series["counted"]["entries"], entries, "{series}");
+        assert_eq!(series["exit_code"], 0);
+        assert_eq!(series["repetitions"].as_array().unwrap().len(), 2);
+    }
+}
