@@ -411,9 +411,11 @@ mod tests {
 
     #[test]
     fn a_scrub_whose_client_is_gone_ends_between_two_segments() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = format!("file:{}", folder.path().join("store").display());
         let options = ServerOptions { segment_bytes: Some(64 << 10), ..ServerOptions::default() };
-        let kept = Kept::open(&"mem:".parse().unwrap(), &options).unwrap();
-        let Kept::Log { places, .. } = &kept else { panic!("a store in memory") };
+        let kept = Kept::open(&store.parse().unwrap(), &options).unwrap();
+        let Kept::Log { places, .. } = &kept else { panic!("a store in a folder") };
         let object = ObjectId::try_from("o").unwrap();
         for block in 0..16u64 {
             let write = Transaction::new().write(Fork::DEFAULT, block << 15, vec![7; 1 << 15]);

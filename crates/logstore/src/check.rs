@@ -94,7 +94,6 @@ pub fn segment(
     disk: &dyn Disk,
     segment: &Segment,
     end: Option<u64>,
-    has_header: bool,
     report: &mut ScrubReport,
 ) -> Vec<Suspect> {
     let mut suspects = Vec::new();
@@ -122,7 +121,7 @@ pub fn segment(
         return suspects;
     }
     let sound = SegmentHeader::sound_copies(&bytes);
-    if has_header && sound < 2 {
+    if sound < 2 {
         let what = format!("{} of 2 copies of the segment's header", 2 - sound);
         report.add(&path, 0, SEGMENT_HEAD_BYTES, what);
     }

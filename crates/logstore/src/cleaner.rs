@@ -240,9 +240,6 @@ impl Engine {
     /// Returns the bytes of log that may wait for snapshots to move on, beside what is live: where the index is large,
     /// snapshots are far apart (see [`Engine::snapshot_spacing_bytes`]).
     fn pinned_bytes_allowed(&self) -> u64 {
-        if !self.persistent {
-            return 0;
-        }
         let segment_bytes = u64::from(self.options.segment_bytes);
         // An index that is small is written down as soon as that frees anything.
         let spacing_bytes = self.snapshot_spacing_bytes();
@@ -378,6 +375,10 @@ impl Engine {
 
     /// Cleans every segment that has garbage worth the work. Other waiters find room between its slices.
     pub(crate) fn compact(self: &Arc<Self>) -> Result<(), StoreError> {
+        if self.memory.is_some() {
+            // There is no garbage.
+            return Ok(());
+        }
         // Each turn moves something, or the snapshots on; segments made meanwhile are left for another time.
         let newest = self.space.pool.lock().next_segment;
         loop {
@@ -387,7 +388,7 @@ impl Engine {
             let needs_snapshot = match cleaned {
                 Cleaned::Gained(_) => false,
                 Cleaned::NeedsSnapshot => true,
-                Cleaned::Nothing => self.persistent && self.log.since_snapshot_bytes() > 0,
+                Cleaned::Nothing => self.log.since_snapshot_bytes() > 0,
             };
             if needs_snapshot {
                 let mut work = self.maintenance.work.lock();

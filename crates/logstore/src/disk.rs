@@ -1,9 +1,8 @@
 //! The crash seam: every access to files goes through these two traits.
 //!
-//! [`FolderDisk`] is a folder of the file system, [`MemoryDisk`] is plain memory for volatile stores, and the
+//! [`FolderDisk`] is a folder of the file system, [`NoDisk`] is what a volatile store has, and the
 //! simulated disk of the tests (feature `sim`) loses, tears and reorders what was not synced.
 
-use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -12,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use serde::Serialize;
 
 use crate::page_cache::PageCache;
@@ -461,132 +459,28 @@ impl DiskFile for FolderFile {
     }
 }
 
-/// Plain memory, on which volatile stores are kept.
-#[derive(Default)]
-pub struct MemoryDisk {
-    files: Mutex<HashMap<String, Arc<MemoryFile>>>,
-}
+/// No disk: a volatile store has no files.
+pub struct NoDisk;
 
-/// The length of a block of a file in memory, in bytes. Each block has a lock of its own, so that writers and readers of
-/// different places do not meet. Memory is taken when a block is first written.
-const MEMORY_BLOCK_BYTES: usize = 64 << 10;
-
-struct MemoryFile {
-    bytes: u64,
-    blocks: Vec<RwLock<Vec<u8>>>,
-}
-
-impl MemoryFile {
-    fn check(&self, offset: u64, len: usize) -> io::Result<()> {
-        match offset.checked_add(len as u64) {
-            Some(end) if end <= self.bytes => Ok(()),
-            _ => Err(io::ErrorKind::UnexpectedEof.into()),
-        }
-    }
-}
-
-/// Cuts `len` bytes from `offset` on at the borders of blocks; returns the index of each block, the offset in it, and
-/// the length.
-fn blocks(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let mut offset = offset as usize;
-    let end = offset + len;
-    std::iter::from_fn(move || {
-        let within = offset % MEMORY_BLOCK_BYTES;
-        let len = (MEMORY_BLOCK_BYTES - within).min(end - offset);
-        let piece = (offset / MEMORY_BLOCK_BYTES, within, len);
-        offset += len;
-        (len > 0).then_some(piece)
-    })
-}
-
-impl DiskFile for MemoryFile {
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.check(offset, buffer.len())?;
-        let mut rest = buffer;
-        for (block, within, len) in blocks(offset, rest.len()) {
-            let (piece, behind) = rest.split_at_mut(len);
-            let block = self.blocks[block].read();
-            match block.get(within..within + len) {
-                Some(bytes) => piece.copy_from_slice(bytes),
-                None => piece.fill(0),
-            }
-            rest = behind;
-        }
-        Ok(())
+impl Disk for NoDisk {
+    fn open(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Err(io::ErrorKind::NotFound.into())
     }
 
-    fn write_at(&self, offset: u64, parts: &[Bytes]) -> io::Result<()> {
-        self.check(offset, parts.iter().map(Bytes::len).sum())?;
-        // Each block is locked once, however many parts go into it.
-        let mut held: Option<(usize, RwLockWriteGuard<'_, Vec<u8>>)> = None;
-        let mut offset = offset;
-        for part in parts {
-            let mut rest = &part[..];
-            for (index, within, len) in blocks(offset, part.len()) {
-                let (piece, behind) = rest.split_at(len);
-                let (_, block) = match &mut held {
-                    Some(held) if held.0 == index => held,
-                    held => {
-                        // Two blocks are never held at once: readers take them one by one as well.
-                        *held = None;
-                        let mut block = self.blocks[index].write();
-                        if block.is_empty() {
-                            *block = vec![0; MEMORY_BLOCK_BYTES];
-                        }
-                        held.insert((index, block))
-                    }
-                };
-                block[within..within + len].copy_from_slice(piece);
-                rest = behind;
-            }
-            offset += part.len() as u64;
-        }
-        Ok(())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.bytes)
-    }
-
-    fn set_size(&self, _bytes: u64) -> io::Result<()> {
+    fn create(&self, _: &str, _: u64) -> io::Result<Arc<dyn DiskFile>> {
         Err(io::ErrorKind::Unsupported.into())
     }
-}
 
-impl Disk for MemoryDisk {
-    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let files = self.files.lock();
-        let file = files.get(name).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Arc::clone(file) as Arc<dyn DiskFile>)
+    fn rename(&self, _: &str, _: &str) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
     }
 
-    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
-        let blocks = (bytes as usize).div_ceil(MEMORY_BLOCK_BYTES);
-        let blocks = (0..blocks).map(|_| RwLock::new(Vec::new())).collect();
-        let file = Arc::new(MemoryFile { bytes, blocks });
-        if self.files.lock().insert(name.to_string(), Arc::clone(&file)).is_some() {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        Ok(file)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut files = self.files.lock();
-        let file = files.remove(from).ok_or(io::ErrorKind::NotFound)?;
-        files.insert(to.to_string(), file);
-        Ok(())
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.files.lock().remove(name).map(|_| ()).ok_or(io::ErrorKind::NotFound.into())
+    fn remove(&self, _: &str) -> io::Result<()> {
+        Err(io::ErrorKind::NotFound.into())
     }
 
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
-        Ok(self.files.lock().iter().map(|(name, file)| (name.clone(), file.bytes)).collect())
+        Ok(Vec::new())
     }
 
     fn sync_names(&self) -> io::Result<()> {

@@ -18,7 +18,6 @@
 //! that.
 
 use std::collections::BTreeSet;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -33,17 +32,19 @@ use nacre_object::{
 
 use crate::Options;
 use crate::binding::public_identity;
+use crate::codec::crc32c;
 use crate::disk::Disk;
-use crate::fetch::Fetches;
+use crate::fetch::{Fetches, Source};
 use crate::footprint::Footprint;
-use crate::log::{Committer, Log, Purpose, Refused};
+use crate::log::{Appended, Committer, Log, Logged, Purpose, Refused};
 use crate::maintenance::Maintenance;
+use crate::memory::{self, Block, Blocks, Exchange, Memory};
 use crate::name::Name;
 use crate::node::Node;
 use crate::readers::Readers;
 use crate::record::{self, Effect, Repeatable};
 use crate::segment::SegmentTable;
-use crate::shard::Shard;
+use crate::shard::{self, Shard};
 use crate::space::{Space, Wanted};
 use crate::sync::{Mutex, RwLock};
 
@@ -55,8 +56,8 @@ pub struct Engine {
     pub(crate) options: Options,
     /// The store's random identity.
     pub(crate) identity: [u8; 16],
-    /// True if the store can be opened again: a store in memory cannot.
-    pub(crate) persistent: bool,
+    /// What a volatile store has instead of a log, of which there is an empty one then, and of all that keeps a log.
+    pub(crate) memory: Option<Memory>,
     pub(crate) log: Arc<Log>,
     pub(crate) table: SegmentTable,
     pub(crate) shards: Vec<Mutex<Shard>>,
@@ -65,7 +66,6 @@ pub struct Engine {
     pub(crate) maintenance: Maintenance,
     pub(crate) space: Space,
     pub(crate) readers: Readers,
-    hasher: foldhash::fast::FixedState,
     /// Payload that transactions wrote, in bytes.
     pub(crate) user_bytes: AtomicU64,
     /// The number of replacements of forks. Counted under the lock of the object's shard.
@@ -84,10 +84,15 @@ pub struct Engine {
 /// A transaction, ready to be judged.
 struct Work {
     object: ObjectId,
+    /// The hash of its name.
+    hash: u64,
     guards: Vec<Guard>,
     reads: Vec<Read>,
     effects: Vec<Effect>,
+    /// The payload as a record takes it, its length in bytes, and, in a volatile store instead, the blocks that are made of it.
     payload: Vec<Bytes>,
+    payload_bytes: u64,
+    blocks: Vec<Block>,
     once: Option<Once>,
     /// The record's head as far as it is known in advance.
     head: Vec<u8>,
@@ -104,6 +109,27 @@ enum Attempt {
     NeedsRoom(Wanted),
 }
 
+/// A transaction's effects, as they were kept.
+#[derive(Default)]
+struct Applied {
+    /// The change in the index's footprint.
+    grown: Footprint,
+    /// The batch to wait for.
+    batch: u64,
+    /// The number of transactions with tokens before it.
+    tokens: u64,
+    /// True if the log continued in a new segment.
+    rolled: bool,
+    /// Blocks to which nothing refers any more, to be dropped without a lock.
+    freed: Vec<Block>,
+}
+
+/// The reason why a transaction was not kept.
+enum Unkept {
+    NeedsRoom(Wanted),
+    Failed(StoreError),
+}
+
 /// An outcome without the bytes that have to be read, and the batch to wait for first.
 struct Decided {
     outcome: Outcome,
@@ -118,18 +144,17 @@ impl Engine {
         disk: Arc<dyn Disk>,
         options: Options,
         identity: [u8; 16],
-        persistent: bool,
+        memory: Option<Memory>,
         log: Log,
         table: SegmentTable,
     ) -> Self {
-        let hasher = foldhash::fast::FixedState::default();
         let space = Space::new(options.capacity_bytes);
         let window_writes = options.window_writes();
         Self {
             disk,
             options,
             identity,
-            persistent,
+            memory,
             log: Arc::new(log),
             table,
             shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
@@ -137,7 +162,6 @@ impl Engine {
             maintenance: Maintenance::default(),
             space,
             readers: Readers::default(),
-            hasher,
             user_bytes: AtomicU64::new(0),
             replacements: AtomicU64::new(0),
             watched: AtomicU64::new(0),
@@ -149,14 +173,17 @@ impl Engine {
 
     /// Returns the shard that an object belongs to.
     pub(crate) fn shard(&self, object: &ObjectId) -> &Mutex<Shard> {
+        self.shard_of(shard::hash(object.as_bytes()))
+    }
+
+    fn shard_of(&self, hash: u64) -> &Mutex<Shard> {
         // The map inside takes the lowest and the highest bits of the same hash; these are in the middle.
-        let hash = self.hasher.hash_one(object.as_bytes());
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
     /// Returns the hash by which an object is watched; never 0.
     pub(crate) fn hash(&self, object: &ObjectId) -> u64 {
-        self.hasher.hash_one(object.as_bytes()) | 1
+        shard::hash(object.as_bytes()) | 1
     }
 
     /// Applies a transaction to one object, at most once if a token is given. See
@@ -170,7 +197,7 @@ impl Engine {
         if let Err(error) = transaction.validate() {
             return Reply::ready(Err(error));
         }
-        let mut work = Work::new(object, transaction, once, self.chunk_bytes());
+        let mut work = self.prepare(object, transaction, once);
         loop {
             match self.attempt(&mut work) {
                 Err(error) => return Reply::ready(Err(error)),
@@ -200,11 +227,16 @@ impl Engine {
 
     /// Judges a transaction and applies it in memory.
     fn attempt(&self, work: &mut Work) -> Result<Attempt, StoreError> {
-        let mut shard = self.shard(&work.object).lock();
+        let mut shard = self.shard_of(work.hash).lock();
         let mut absent = None;
-        let node = match shard.get_mut(&work.object) {
+        let (found, blocks) = shard.find_mut(work.hash, &work.object);
+        let node = match found {
             Some(node) => node,
             None => absent.insert(Node::default()),
+        };
+        let source = match &self.memory {
+            None => Source::Log(&self.table),
+            Some(_) => Source::Memory(blocks),
         };
         let gate = node.gate;
         if let Some(outcome) = self.recall(work)? {
@@ -215,7 +247,7 @@ impl Engine {
         let mut fetches = Fetches::default();
         if let Some((guard, found, plan)) = node.refusal(&work.guards) {
             if let Some(plan) = plan {
-                fetches.add(0, plan, &self.table);
+                fetches.add(0, plan, source);
             }
             let outcome = Outcome::Refused(Refusal { guard, found, version: node.version });
             let decided = Decided { outcome, gate, wrote: false, rolled: false, fetches };
@@ -228,7 +260,7 @@ impl Engine {
             let (answer, plan) = node.answer(read, &mut budget);
             answers.push(answer);
             if let Some(plan) = plan {
-                fetches.add(index, plan, &self.table);
+                fetches.add(index, plan, source);
             }
         }
         let mut done = Done { version: node.version, existed, answers };
@@ -239,39 +271,23 @@ impl Engine {
         }
         node.admit(&work.effects)?;
         let version = work.proposal().max(node.version + 1);
-        work.head.truncate(work.head_bytes);
-        record::put_version(&mut work.head, version);
-        if let Some(once) = &work.once {
-            record::put_repeatable(&mut work.head, &Repeatable { token: once.token, existed });
-        }
-        let mut wanted = work.wanted();
-        wanted.growth_bytes += Footprint::removal_growth_bytes(&work.object, &work.effects, node);
-        let Some(_growth) = self.reserve_growth(&wanted) else { return Ok(Attempt::NeedsRoom(wanted)) };
-        let appended = match self.log.append(&mut work.head, &work.payload, work.purpose) {
-            Ok(appended) => appended,
-            Err(Refused::NeedsSegment(_)) => return Ok(Attempt::NeedsRoom(wanted)),
-            Err(Refused::Failed(error)) => return Err(error),
+        let kept = match &self.memory {
+            None => self.keep_in_log(work, node, version),
+            Some(memory) => self.keep_in_memory(memory, work, node, blocks, version),
         };
-        let mut changes = Vec::with_capacity(2 * work.effects.len());
-        let live = |segment, bytes| changes.push((segment, bytes));
-        let mut grown = node.apply(&work.effects, version, appended.segment, appended.payload_offset, live);
-        self.table.add_all_live(&changes);
-        if work.effects.iter().any(|effect| matches!(effect, Effect::ReplaceFork { .. })) {
-            self.replacements.fetch_add(1, Ordering::SeqCst);
-        }
-        if self.watched.load(Ordering::SeqCst) == self.hash(&work.object)
-            && !work.effects.iter().all(Effect::is_unconditional)
-        {
-            self.watched_changed.store(true, Ordering::SeqCst);
-        }
+        let mut applied = match kept {
+            Ok(applied) => applied,
+            Err(Unkept::NeedsRoom(wanted)) => return Ok(Attempt::NeedsRoom(wanted)),
+            Err(Unkept::Failed(error)) => return Err(error),
+        };
         self.space.index.saw_version(version);
-        node.gate = appended.batch;
+        node.gate = applied.batch;
         if let Some(once) = &work.once {
-            self.window.lock().insert(appended.tokens, &once.token, version, existed);
+            self.window.lock().insert(applied.tokens, &once.token, version, existed);
         }
         let exists = node.exists;
         if let Some(node) = absent {
-            grown += Footprint::of_object(work.object.as_bytes());
+            applied.grown += Footprint::of_object(work.object.as_bytes());
             shard.insert(&work.object, node);
         }
         if existed != exists {
@@ -286,12 +302,70 @@ impl Engine {
             }
         }
         drop(shard);
+        let Applied { grown, batch: gate, rolled, freed, .. } = applied;
+        drop(freed);
         self.space.index.add(grown);
-        self.user_bytes.fetch_add(work.payload.iter().map(|part| part.len() as u64).sum(), Ordering::Relaxed);
+        self.user_bytes.fetch_add(work.payload_bytes, Ordering::Relaxed);
         done.version = version;
         let outcome = Outcome::Done(done);
-        let (gate, rolled) = (appended.batch, appended.rolled);
         Ok(Attempt::Decided(Decided { outcome, gate, wrote: true, rolled, fetches }))
+    }
+
+    /// Appends a transaction's record to the log, and applies its effects.
+    fn keep_in_log(&self, work: &mut Work, node: &mut Node, version: u64) -> Result<Applied, Unkept> {
+        work.head.truncate(work.head_bytes);
+        record::put_version(&mut work.head, version);
+        if let Some(once) = &work.once {
+            record::put_repeatable(&mut work.head, &Repeatable { token: once.token, existed: node.exists });
+        }
+        let mut wanted = work.wanted();
+        wanted.growth_bytes += Footprint::removal_growth_bytes(&work.object, &work.effects, node);
+        let Some(_growth) = self.reserve_growth(&wanted) else { return Err(Unkept::NeedsRoom(wanted)) };
+        let appended = match self.log.append(&mut work.head, &work.payload, work.purpose) {
+            Ok(appended) => appended,
+            Err(Refused::NeedsSegment(_)) => return Err(Unkept::NeedsRoom(wanted)),
+            Err(Refused::Failed(error)) => return Err(Unkept::Failed(error)),
+        };
+        let changes = Vec::with_capacity(2 * work.effects.len());
+        let mut logged =
+            Logged { segment: appended.segment, offset: appended.payload_offset, changes: Some(changes) };
+        let grown = node.apply(&work.effects, version, &mut logged);
+        self.table.add_all_live(&logged.changes.unwrap_or_default());
+        if work.effects.iter().any(|effect| matches!(effect, Effect::ReplaceFork { .. })) {
+            self.replacements.fetch_add(1, Ordering::SeqCst);
+        }
+        if self.watched.load(Ordering::SeqCst) == work.hash | 1
+            && !work.effects.iter().all(Effect::is_unconditional)
+        {
+            self.watched_changed.store(true, Ordering::SeqCst);
+        }
+        let Appended { batch, tokens, rolled, .. } = appended;
+        Ok(Applied { grown, batch, tokens, rolled, freed: Vec::new() })
+    }
+
+    /// Keeps a transaction's blocks in memory, and applies its effects.
+    fn keep_in_memory(
+        &self,
+        memory: &Memory,
+        work: &mut Work,
+        node: &mut Node,
+        blocks: &mut Blocks,
+        version: u64,
+    ) -> Result<Applied, Unkept> {
+        memory.check_open().map_err(Unkept::Failed)?;
+        let growth_bytes =
+            work.growth_bytes + Footprint::removal_growth_bytes(&work.object, &work.effects, node);
+        let space = &self.space;
+        let purpose = work.purpose;
+        let reserved =
+            memory.reserve(&work.blocks, growth_bytes, purpose, &space.index, space.capacity_bytes);
+        let full = |record_bytes| self.refuse(&Wanted { record_bytes, growth_bytes: 0, purpose });
+        let _reserved = reserved.map_err(|bytes| Unkept::Failed(full(bytes)))?;
+        let mut exchange = Exchange::new(blocks, std::mem::take(&mut work.blocks));
+        let grown = node.apply(&work.effects, version, &mut exchange);
+        let freed = memory.count(exchange);
+        let tokens = if work.once.is_some() { self.log.count_token() } else { 0 };
+        Ok(Applied { grown, tokens, freed, ..Applied::default() })
     }
 
     /// Returns the outcome of a repetition of a transaction that took effect before; `None` if the transaction is to be
@@ -326,7 +400,7 @@ impl Engine {
         if decided.rolled {
             self.maintenance.nudge();
         }
-        let Decided { mut outcome, gate, wrote, fetches, .. } = decided;
+        let Decided { mut outcome, gate, wrote, mut fetches, .. } = decided;
         if self.log.is_acked(gate) {
             return match fetches.fill(&mut outcome, true) {
                 Ok(true) => Reply::ready(Ok(outcome)),
@@ -351,7 +425,7 @@ impl Engine {
     async fn read_slowly(
         &self,
         mut outcome: Outcome,
-        fetches: Fetches,
+        mut fetches: Fetches,
         wrote: bool,
     ) -> Result<Outcome, StoreError> {
         let result = self.readers.run(move || fetches.fill(&mut outcome, false).map(|_| outcome)).await;
@@ -380,27 +454,50 @@ impl Engine {
     /// The most bytes that a chunk is made of: an eighth of a segment, so that a record of moves fits into any, and the
     /// cleaner never has to cut what the index counts as one piece.
     pub(crate) fn chunk_bytes(&self) -> usize {
+        if self.memory.is_some() {
+            return record::CHUNK_BYTES_MAX;
+        }
         record::CHUNK_BYTES_MAX.min(self.options.segment_bytes as usize / 8)
     }
 
     /// Returns whether batches are committed by the caller of [`Log::commit`].
     pub(crate) fn commits_by_caller(&self) -> bool {
-        self.options.committer == Committer::Caller
+        self.memory.is_none() && self.options.committer == Committer::Caller
+    }
+
+    /// Does what can be done before a transaction is judged.
+    fn prepare(&self, object: &ObjectId, transaction: Transaction, once: Option<Once>) -> Work {
+        let Transaction { guards, reads, writes } = transaction;
+        let chunk_bytes = self.chunk_bytes();
+        // What never leaves memory needs neither a record nor checksums.
+        let checksum = if self.memory.is_some() { |_: &[u8]| 0 } else { crc32c };
+        let (effects, mut payload) = Effect::from_writes_by(writes, chunk_bytes, checksum);
+        let payload_bytes = payload.iter().map(|part| part.len() as u64).sum();
+        let (mut head, mut blocks) = (Vec::new(), Vec::new());
+        if self.memory.is_some() {
+            blocks = memory::blocks_of(&std::mem::take(&mut payload), chunk_bytes);
+        } else if !effects.is_empty() {
+            head = record::encode_transaction(object, &effects);
+        }
+        Work {
+            object: object.clone(),
+            hash: shard::hash(object.as_bytes()),
+            guards,
+            reads,
+            payload,
+            payload_bytes,
+            blocks,
+            once,
+            head_bytes: head.len(),
+            head,
+            growth_bytes: Footprint::growth_bytes(object, &effects),
+            purpose: if effects.iter().all(Effect::shrinks) { Purpose::Shrink } else { Purpose::Write },
+            effects,
+        }
     }
 }
 
 impl Work {
-    fn new(object: &ObjectId, transaction: Transaction, once: Option<Once>, chunk_bytes: usize) -> Self {
-        let Transaction { guards, reads, writes } = transaction;
-        let (effects, payload) = Effect::from_writes(writes, chunk_bytes);
-        let head = if effects.is_empty() { Vec::new() } else { record::encode_transaction(object, &effects) };
-        let head_bytes = head.len();
-        let growth_bytes = Footprint::growth_bytes(object, &effects);
-        let purpose = if effects.iter().all(Effect::shrinks) { Purpose::Shrink } else { Purpose::Write };
-        let object = object.clone();
-        Self { object, guards, reads, effects, payload, once, head, head_bytes, growth_bytes, purpose }
-    }
-
     /// Returns the room that the transaction needs. Its record is complete except for the head's checksum.
     fn wanted(&self) -> Wanted {
         let payload_bytes = self.payload.iter().map(Bytes::len).sum();

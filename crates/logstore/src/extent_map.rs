@@ -238,12 +238,12 @@ impl<const LEAF: usize, const CHILDREN: usize> ExtentMap<LEAF, CHILDREN> {
     }
 
     /// Replaces everything in `start..end` with `new` (in ascending order, within that range), and calls `released` for
-    /// each piece of data that is no longer referred to, with its segment and its length in bytes.
-    pub fn replace(&mut self, start: u64, end: u64, new: &[Entry], mut released: impl FnMut(u32, u64)) {
+    /// each piece of data that goes, with its chunk.
+    pub fn replace(&mut self, start: u64, end: u64, new: &[Entry], mut released: impl FnMut(&Entry, &Chunk)) {
         debug_assert!(start < end);
         let release = &mut |entry: &Entry| {
             if let Place::Data { chunk, .. } = entry.place() {
-                released(chunk.segment, entry.len());
+                released(entry, &chunk);
             }
         };
         match &mut self.root {
@@ -410,8 +410,8 @@ mod tests {
                 2 => vec![],
                 _ => vec![Entry::data(start, version, chunk(segment, len as u32))],
             };
-            map.replace(start, end, &new, |segment, bytes| {
-                *live.entry(segment).or_default() -= bytes as i64;
+            map.replace(start, end, &new, |piece, chunk| {
+                *live.entry(chunk.segment).or_default() -= piece.len() as i64;
             });
             for at in start..end {
                 match new.first().map(Entry::place) {

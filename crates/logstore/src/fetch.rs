@@ -12,6 +12,7 @@ use nacre_object::{Answer, ErrorKind, Found, Outcome, StoreError};
 
 use crate::codec::crc32c;
 use crate::extent_map::{Chunk, Entry, Place};
+use crate::memory::{self, Block, Blocks};
 use crate::node::RangePlan;
 use crate::segment::{Segment, SegmentTable};
 
@@ -49,24 +50,35 @@ impl Pins {
     }
 }
 
+/// The keeper of the chunks that an index refers to.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// The segments of a log.
+    Log(&'a SegmentTable),
+    /// The blocks of a volatile store's shard.
+    Memory(&'a Blocks),
+}
+
 /// The bytes to read for a request.
 #[derive(Default)]
 pub struct Fetches {
     /// The index of each answer (meaningless for a refusal), and its plan.
     list: Vec<(usize, RangePlan)>,
     pins: Pins,
+    /// In a volatile store, the block of each piece of each plan.
+    blocks: Vec<Block>,
 }
 
 impl Fetches {
     /// Adds what is to be read for one answer. Called under the lock of the object's shard.
-    pub fn add(&mut self, answer: usize, mut plan: RangePlan, table: &SegmentTable) {
-        plan.pieces.retain(|piece| match piece.place() {
-            Place::Data { chunk, .. } => {
-                self.pins.add(chunk.segment, table);
-                true
+    pub fn add(&mut self, answer: usize, plan: RangePlan, source: Source<'_>) {
+        for piece in &plan.pieces {
+            let Place::Data { chunk, .. } = piece.place() else { continue };
+            match source {
+                Source::Log(table) => self.pins.add(chunk.segment, table),
+                Source::Memory(blocks) => self.blocks.push(Block::clone(blocks.get(chunk.segment))),
             }
-            Place::Hole => false,
-        });
+        }
         self.list.push((answer, plan));
     }
 
@@ -75,12 +87,20 @@ impl Fetches {
     /// # Errors
     ///
     /// `Corrupt` if a chunk is damaged, `Io` if one cannot be read.
-    pub fn fill(&self, outcome: &mut Outcome, now: bool) -> Result<bool, StoreError> {
+    pub fn fill(&mut self, outcome: &mut Outcome, now: bool) -> Result<bool, StoreError> {
+        if !self.blocks.is_empty() {
+            let mut blocks = std::mem::take(&mut self.blocks).into_iter();
+            for (answer, plan) in &mut self.list {
+                let data = memory::read(plan, &mut blocks);
+                put(outcome, *answer, plan, data);
+            }
+            return Ok(true);
+        }
         // Nearly always: one range, in one piece.
-        if let [(answer, plan)] = &self.list[..]
+        if let [(answer, plan)] = &mut self.list[..]
             && plan.pieces.len() <= 1
         {
-            let Some(data) = self.read_piece(plan, now)? else { return Ok(false) };
+            let Some(data) = read_piece(&self.pins, plan, now)? else { return Ok(false) };
             put(outcome, *answer, plan, data);
             return Ok(true);
         }
@@ -94,35 +114,36 @@ impl Fetches {
         if !gather(&mut parts, &self.pins, &mut buffers, now, |_, error| Err(error))? {
             return Ok(false);
         }
-        for ((answer, plan), data) in self.list.iter().zip(buffers) {
+        for ((answer, plan), data) in self.list.iter_mut().zip(buffers) {
             put(outcome, *answer, plan, data.freeze());
         }
         Ok(true)
     }
-
-    /// Reads the bytes of a plan of at most one piece.
-    fn read_piece(&self, plan: &RangePlan, now: bool) -> Result<Option<Bytes>, StoreError> {
-        if plan.data_bytes == 0 {
-            return Ok(Some(Bytes::new()));
-        }
-        let mut data = BytesMut::zeroed(plan.data_bytes);
-        if let Some(mut part) = plan.pieces.first().and_then(|piece| Part::of(0, plan, piece))
-            && !gather(
-                std::slice::from_mut(&mut part),
-                &self.pins,
-                std::slice::from_mut(&mut data),
-                now,
-                |_, error| Err(error),
-            )?
-        {
-            return Ok(None);
-        }
-        Ok(Some(data.freeze()))
-    }
 }
 
-fn put(outcome: &mut Outcome, answer: usize, plan: &RangePlan, data: Bytes) {
-    let mut read = plan.read.clone();
+/// Reads the bytes of a plan of at most one piece.
+fn read_piece(pins: &Pins, plan: &RangePlan, now: bool) -> Result<Option<Bytes>, StoreError> {
+    if plan.data_bytes == 0 {
+        return Ok(Some(Bytes::new()));
+    }
+    let mut data = BytesMut::zeroed(plan.data_bytes);
+    if let Some(mut part) = plan.pieces.first().and_then(|piece| Part::of(0, plan, piece))
+        && !gather(
+            std::slice::from_mut(&mut part),
+            pins,
+            std::slice::from_mut(&mut data),
+            now,
+            |_, error| Err(error),
+        )?
+    {
+        return Ok(None);
+    }
+    Ok(Some(data.freeze()))
+}
+
+/// Puts a range that was read into its answer. Its plan is of no use afterwards.
+fn put(outcome: &mut Outcome, answer: usize, plan: &mut RangePlan, data: Bytes) {
+    let mut read = std::mem::take(&mut plan.read);
     read.data = data;
     match outcome {
         Outcome::Refused(refusal) => refusal.found = Found::Region(read),

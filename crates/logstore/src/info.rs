@@ -37,13 +37,14 @@ pub struct Info {
     pub extent_index_bytes: u64,
     /// The greatest version of any object.
     pub version_max: u64,
-    /// The number of segments.
+    /// The number of segments. This and what is said of the log and of segments below is 0 for a volatile store.
     pub segments: u64,
     /// The sum of their sizes, in bytes, spare files included.
     pub segment_bytes: u64,
     /// Bytes that the index refers to.
     pub live_bytes: u64,
-    /// Bytes that all files of the store take: segments, reserve and snapshots.
+    /// Bytes that all files of the store take: segments, reserve and snapshots; of a volatile store the memory that its
+    /// blocks take, and its index by estimate.
     pub taken_bytes: u64,
     /// The maximum number of bytes that they may take, if there is a bound besides the volume's.
     pub capacity_bytes: Option<u64>,
@@ -55,7 +56,7 @@ pub struct Info {
     pub log_bytes: u64,
     /// Bytes that the cleaner moved.
     pub moved_bytes: u64,
-    /// Bytes of log written for each byte of payload; `None` where transactions wrote none.
+    /// Bytes of log written for each byte of payload; `None` where transactions wrote none, or there is no log.
     pub write_amplification: Option<f64>,
     /// Segments cleaned.
     pub segments_cleaned: u64,
@@ -108,7 +109,7 @@ impl Engine {
             format: FORMAT_VERSION,
             version: env!("CARGO_PKG_VERSION"),
             durability: self.options.durability.to_string(),
-            persistent: self.persistent,
+            persistent: self.memory.is_none(),
             read_only: self.log.failure().map(|failure| failure.message.clone()),
             objects: self.names.read().len() as u64,
             extents: footprint.extents as u64,
@@ -116,19 +117,20 @@ impl Engine {
             version_max: self.space.index.version_max(),
             segments: segments.len() as u64,
             segment_bytes: self.table.capacity_bytes() + self.space.spare_bytes(),
-            live_bytes: self.table.live_bytes(),
+            live_bytes: self.live_bytes(),
             taken_bytes: self.taken_bytes(),
             capacity_bytes: self.space.capacity_bytes,
             out_of_space: self.space.refused(),
             user_bytes,
             log_bytes,
             moved_bytes: counters.moved_bytes.load(Ordering::Relaxed),
-            write_amplification: (user_bytes > 0).then(|| log_bytes as f64 / user_bytes as f64),
+            write_amplification: (user_bytes > 0 && self.memory.is_none())
+                .then(|| log_bytes as f64 / user_bytes as f64),
             segments_cleaned: counters.cleaned.load(Ordering::Relaxed),
             batches: self.log.counters.batches.load(Ordering::Relaxed),
             records: self.log.counters.records.load(Ordering::Relaxed),
             syncs: self.log.counters.syncs.load(Ordering::Relaxed),
-            snapshots: if self.persistent { counters.snapshots.load(Ordering::Relaxed) } else { 0 },
+            snapshots: counters.snapshots.load(Ordering::Relaxed),
             replay_bytes: self.log.since_snapshot_bytes(),
             segment_list: segments,
         }
@@ -140,8 +142,10 @@ impl Engine {
     pub(crate) fn check_counts(&self) {
         let mut live: HashMap<u32, u64> = HashMap::new();
         let mut footprint = Footprint::default();
+        let (mut live_bytes, mut memory_bytes) = (0, 0);
         for shard in &self.shards {
-            for (name, node) in shard.lock().iter() {
+            let shard = shard.lock();
+            for (name, node) in shard.iter() {
                 footprint += node.footprint(name.as_bytes());
                 for entry in node.forks.values().flat_map(|fork| fork.map.iter()) {
                     if let Place::Data { chunk, .. } = entry.place() {
@@ -149,6 +153,14 @@ impl Engine {
                     }
                 }
             }
+            if self.memory.is_some() {
+                assert_eq!(shard.blocks().live().collect::<HashMap<_, _>>(), live, "live bytes of blocks");
+                memory_bytes += shard.blocks().memory_bytes();
+                live_bytes += std::mem::take(&mut live).into_values().sum::<u64>();
+            }
+        }
+        if let Some(memory) = &self.memory {
+            assert_eq!((memory.live_bytes(), memory.block_bytes()), (live_bytes, memory_bytes as u64));
         }
         let segments = self.table.all();
         for segment in &segments {

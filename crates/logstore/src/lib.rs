@@ -40,6 +40,7 @@ mod index_writer;
 mod info;
 mod log;
 mod maintenance;
+mod memory;
 mod name;
 mod node;
 mod page_cache;
@@ -74,7 +75,7 @@ use nacre_object::{
     ErrorKind, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
 };
 
-use crate::disk::{Disk, FolderDisk, MemoryDisk};
+use crate::disk::{Disk, FolderDisk};
 use crate::engine::Engine;
 pub use crate::info::Info;
 pub use crate::log::Committer;
@@ -236,20 +237,12 @@ impl LogStore {
         Self::start(engine, opened)
     }
 
-    /// Creates a volatile store, which is gone with its last handle.
+    /// Creates a volatile store, which is gone with its last handle. Of the options it has the capacity alone, which bounds
+    /// the memory that it takes.
     pub fn memory(options: Options) -> Self {
         let capacity_bytes = options.capacity_bytes.map(|bytes| bytes.max(space::CAPACITY_BYTES_MIN));
-        let options = Options { capacity_bytes, ..options };
-        let segment_bytes = match options.segment_bytes {
-            0 => options.segment_bytes_for(options.capacity_bytes.unwrap_or(u64::MAX)),
-            given => given.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX),
-        };
-        let engine =
-            recovery::in_memory(Arc::new(MemoryDisk::default()), Options { segment_bytes, ..options });
-        let engine = Arc::new(engine);
-        let threads = spawn_maintenance(&engine).unwrap_or_default();
-        engine.maintenance.nudge();
-        Self::own(engine, Opened::default(), threads)
+        let engine = recovery::in_memory(Options { capacity_bytes, ..options });
+        Self::own(Arc::new(engine), Opened::default(), Vec::new())
     }
 
     fn start(engine: Engine, opened: Opened) -> Result<Self, StoreError> {
@@ -302,19 +295,24 @@ impl LogStore {
         self.owner.engine.info()
     }
 
-    /// Reads and checks every byte that the store wrote. Blocks; transactions go on.
+    /// Reads and checks every byte that the store wrote. Blocks; transactions go on. There is nothing to check in a volatile
+    /// store.
     pub fn scrub(&self, progress: impl FnMut(ScrubProgress)) -> Result<ScrubReport, StoreError> {
         self.owner.engine.scrub(progress)
     }
 
-    /// Cleans until hardly any garbage is left, and writes the index down. Blocks; transactions go on.
+    /// Cleans until hardly any garbage is left, and writes the index down. Blocks; transactions go on. Does nothing in a
+    /// volatile store, which has no garbage.
     pub fn compact(&self) -> Result<(), StoreError> {
         self.owner.engine.compact()
     }
 
-    /// Writes the index down. Blocks; transactions go on.
+    /// Writes the index down. Blocks; transactions go on. Does nothing in a volatile store.
     pub fn snapshot(&self) -> Result<(), StoreError> {
         let engine = &self.owner.engine;
+        if engine.memory.is_some() {
+            return Ok(());
+        }
         engine.snapshot(&mut engine.maintenance.work.lock())
     }
 
@@ -448,6 +446,9 @@ impl Owner {
         let engine = &self.engine;
         engine.maintenance.close();
         engine.log.close();
+        if let Some(memory) = &engine.memory {
+            memory.close();
+        }
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store ended in a panic");
@@ -456,7 +457,7 @@ impl Owner {
         while engine.commits_by_caller() && engine.log.commit() {}
         let result = engine.log.sync();
         // Without the snapshot the next opening replays more, and loses nothing.
-        if engine.persistent
+        if engine.memory.is_none()
             && result.is_ok()
             && engine.log.since_snapshot_bytes() > 0
             && let Err(error) = engine.snapshot(&mut engine.maintenance.work.lock())

@@ -23,6 +23,8 @@ use bytes::Bytes;
 use nacre_object::{ErrorKind, StoreError};
 
 use crate::Durability;
+use crate::extent_map::{Chunk, Entry};
+use crate::node::Keep;
 use crate::record::{self, Stamp};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment, SegmentHeader};
 use crate::sync::{AtomicU64, Condvar, Instant, Mutex, MutexGuard, block_on};
@@ -35,8 +37,6 @@ const MARK_AFTER: Duration = Duration::from_millis(20);
 pub enum Committer {
     /// A thread, which calls `Log::run`.
     Thread,
-    /// The caller that appends, at once: for memory, where there is nothing to wait for.
-    Appender,
     /// The caller of `Log::commit`: for tests that decide when.
     Caller,
 }
@@ -191,6 +191,33 @@ pub struct Appended {
     pub rolled: bool,
 }
 
+/// The payload of a record, as the index gets to know its places.
+pub struct Logged {
+    /// The segment that holds the record.
+    pub segment: u32,
+    /// The offset of the next chunk in it, in bytes.
+    pub offset: u32,
+    /// The changes in the bytes that the index refers to, by segment, if they are to be counted.
+    pub changes: Option<Vec<(u32, i64)>>,
+}
+
+impl Keep for Logged {
+    fn place(&mut self, len: u32, crc: u32) -> Chunk {
+        let Self { segment, offset, .. } = *self;
+        self.offset += len;
+        if let Some(changes) = &mut self.changes {
+            changes.push((segment, i64::from(len)));
+        }
+        Chunk { segment, offset, len, crc }
+    }
+
+    fn release(&mut self, piece: &Entry, chunk: &Chunk) {
+        if let Some(changes) = &mut self.changes {
+            changes.push((chunk.segment, -(piece.len() as i64)));
+        }
+    }
+}
+
 /// The reason why a record could not be appended.
 #[derive(Debug)]
 pub enum Refused {
@@ -213,8 +240,6 @@ impl Log {
             Some((segment, end)) => (Some(segment), end),
             None => (None, 0),
         };
-        // What an appender wrote itself is as durable as it will ever be.
-        let acked = if committer == Committer::Appender { u64::MAX } else { 0 };
         Self {
             store,
             committer,
@@ -236,7 +261,7 @@ impl Log {
             }),
             work: Condvar::new(),
             sync_ended: Condvar::new(),
-            acked: AtomicU64::new(acked),
+            acked: AtomicU64::new(0),
             synced: AtomicU64::new(sequence - 1),
             tokens: AtomicU64::new(0),
             failure: OnceLock::new(),
@@ -356,6 +381,12 @@ impl Log {
         self.tokens.load(Ordering::Acquire)
     }
 
+    /// Counts a transaction with a token that has no record, because the store is volatile; returns the number of those
+    /// before it.
+    pub fn count_token(&self) -> u64 {
+        self.tokens.fetch_add(1, Ordering::AcqRel)
+    }
+
     /// Sets the number of records with tokens. Called with the tail locked, or before anything is appended.
     pub fn set_tokens(&self, tokens: u64) {
         self.tokens.store(tokens, Ordering::Release);
@@ -443,13 +474,6 @@ impl Log {
         let padding = record::aligned(payload_bytes) - payload_bytes;
         let appended =
             Appended { segment: segment.id, payload_offset: payload_offset as u32, batch, tokens, rolled };
-        if self.committer == Committer::Appender {
-            drop(tail);
-            self.write_at_once(&segment, offset, head, payload, padding)?;
-            self.counters.log_bytes.fetch_add(record_bytes, Ordering::Relaxed);
-            self.counters.records.fetch_add(1, Ordering::Relaxed);
-            return Ok(appended);
-        }
         let run = tail.run(&segment, offset);
         run.small.extend_from_slice(head);
         if payload_bytes > 0 {
@@ -466,28 +490,6 @@ impl Log {
         Ok(appended)
     }
 
-    fn write_at_once(
-        &self,
-        segment: &Segment,
-        offset: u64,
-        head: &mut Vec<u8>,
-        payload: &[Bytes],
-        padding: usize,
-    ) -> Result<(), Refused> {
-        let mut tail = Vec::with_capacity(padding + head.len());
-        tail.resize(padding, 0);
-        record::put_tail(&mut tail, head, segment.binding);
-        let mut parts = Vec::with_capacity(payload.len() + 2);
-        parts.push(Bytes::from(std::mem::take(head)));
-        parts.extend_from_slice(payload);
-        parts.push(tail.into());
-        let result = segment.file.write_at(offset, &parts);
-        result.map_err(|error| {
-            let text = format!("cannot write {} at offset {offset}: {error}", segment.name);
-            Refused::Failed(StoreError::new(ErrorKind::Io, text))
-        })
-    }
-
     /// Seals the current segment and continues in the next one.
     fn roll(&self, tail: &mut Tail, segment: Arc<Segment>) {
         let predecessor = tail.segment.take();
@@ -502,21 +504,15 @@ impl Log {
             predecessor.sealed.store(true, Ordering::Release);
         }
         tail.offset = SEGMENT_HEAD_BYTES;
-        if self.committer == Committer::Appender {
-            // Nobody opens a volatile store again: its segments need no headers.
-        } else {
-            let run = tail.run(&segment, 0);
-            run.parts.push(header.encode());
-            run.bytes += SEGMENT_HEAD_BYTES;
-        }
+        let run = tail.run(&segment, 0);
+        run.parts.push(header.encode());
+        run.bytes += SEGMENT_HEAD_BYTES;
         tail.segment = Some(segment);
     }
 
     /// Writes the open batch, and syncs it if durability asks for that; returns false if it had no records. Called by
-    /// the committer alone: two commits at a time would acknowledge batches out of order and forget waiters, and a log
-    /// whose appenders write by themselves has acknowledged every batch in advance.
+    /// the committer alone: two commits at a time would acknowledge batches out of order and forget waiters.
     pub fn commit(&self) -> bool {
-        debug_assert_ne!(self.committer, Committer::Appender, "appenders commit by themselves");
         let mut tail = self.tail.lock();
         if tail.batch.records == 0 || self.failure.get().is_some() {
             return false;
@@ -640,7 +636,6 @@ impl Log {
     pub fn wait_blocking(self: &Arc<Self>, batch: u64) -> Result<(), StoreError> {
         match self.committer {
             Committer::Thread => block_on(self.wait(batch)),
-            Committer::Appender => Ok(()),
             Committer::Caller => {
                 while !self.is_acked(batch) && self.commit() {}
                 match self.failure.get() {

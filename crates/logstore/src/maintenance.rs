@@ -416,6 +416,9 @@ impl Engine {
     /// Waits until the thread has nothing to do.
     #[cfg(feature = "sim")]
     pub(crate) fn wait_for_maintenance(&self) {
+        if self.memory.is_some() {
+            return;
+        }
         let is_idle = || {
             let requests = self.maintenance.requests.lock();
             let is_asked =

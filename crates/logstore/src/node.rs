@@ -69,6 +69,18 @@ impl DerefMut for Node {
     }
 }
 
+/// The keeper of the bytes that an index refers to.
+pub trait Keep {
+    /// Returns the place of the next chunk of the transaction's payload, to which the index refers from now on.
+    fn place(&mut self, len: u32, crc: u32) -> Chunk;
+
+    /// Notes that the index no longer refers to a piece of a chunk.
+    fn release(&mut self, piece: &Entry, chunk: &Chunk);
+
+    /// May give the pieces of a map other places, after some were released. Their ranges and versions stay.
+    fn tidy(&mut self, _: &mut ExtentMap) {}
+}
+
 /// A range that is to be read: the answer without its bytes, and their places.
 #[derive(Debug, Default)]
 pub struct RangePlan {
@@ -324,20 +336,11 @@ impl Node {
         Err(StoreError::new(ErrorKind::Invalid, text))
     }
 
-    /// Applies a transaction's effects. Payload chunks lie one after another in `segment`, from `payload_offset` on;
-    /// `live` gets each change in the bytes that the object refers to, by segment. Returns the change in the object's
+    /// Applies a transaction's effects, whose payload has its places from `keep`. Returns the change in the object's
     /// footprint.
-    pub fn apply(
-        &mut self,
-        effects: &[Effect],
-        version: u64,
-        segment: u32,
-        payload_offset: u32,
-        mut live: impl FnMut(u32, i64),
-    ) -> Footprint {
+    pub fn apply(&mut self, effects: &[Effect], version: u64, keep: &mut impl Keep) -> Footprint {
         self.version = version;
         let mut change = Footprint::default();
-        let mut offset = payload_offset;
         for effect in effects {
             let before = self.footprint_of(effect);
             self.exists = true;
@@ -347,18 +350,16 @@ impl Node {
                 Effect::Chunk { fork, offset: start, len, crc } => {
                     let fork = self.forks.get_or_default(fork);
                     fork.exists = true;
-                    let chunk = Chunk { segment, offset, len: *len, crc: *crc };
                     let end = start + u64::from(*len);
-                    let entry = Entry::data(*start, version, chunk);
-                    live(segment, i64::from(*len));
-                    fork.map.replace(*start, end, &[entry], |segment, bytes| live(segment, -(bytes as i64)));
+                    let entry = Entry::data(*start, version, keep.place(*len, *crc));
+                    fork.map.replace(*start, end, &[entry], |piece, chunk| keep.release(piece, chunk));
+                    keep.tidy(&mut fork.map);
                     fork.size = fork.size.max(end);
-                    offset += len;
                 }
                 Effect::Zero { fork, range } => {
                     if range.len > 0 {
                         let fork = self.forks.get_or_default(fork);
-                        fork.make_hole(range.offset, range.end(), version, &mut live);
+                        fork.make_hole(range.offset, range.end(), version, keep);
                     }
                 }
                 Effect::Truncate { fork, size } => {
@@ -367,17 +368,17 @@ impl Node {
                     let from = fork.size.min(*size);
                     fork.size = *size;
                     if from < OFFSET_MAX {
-                        fork.make_hole(from, OFFSET_MAX, version, &mut live);
+                        fork.make_hole(from, OFFSET_MAX, version, keep);
                     }
                 }
                 Effect::RemoveFork { fork } => {
                     if let Some(fork) = self.forks.get_mut(fork) {
                         fork.exists = false;
                         fork.size = 0;
-                        fork.make_hole(0, OFFSET_MAX, version, &mut live);
+                        fork.make_hole(0, OFFSET_MAX, version, keep);
                     }
                 }
-                Effect::ReplaceFork { fork, from } => self.replace_fork(fork, from, version, &mut live),
+                Effect::ReplaceFork { fork, from } => self.replace_fork(fork, from, version, keep),
                 Effect::SetKey { key, value } => {
                     let value = Bytes::copy_from_slice(value);
                     set(&mut self.keys, key, Versioned { value, version });
@@ -398,7 +399,7 @@ impl Node {
                 Effect::RaiseFence { token } => self.fences.raise(*token),
                 Effect::FenceSession { session } => self.fences.fence(*session),
                 Effect::Remove => {
-                    self.release_all(&mut live);
+                    self.release_all(keep);
                     self.exists = false;
                     self.floor = version;
                     self.replaced = false;
@@ -466,33 +467,34 @@ impl Node {
 
     /// Moves the map of one fork to another as it is: its entries keep the versions that they were written at, by which
     /// moves in the log refer to them, and the fork's base says that all of them are newer now.
-    fn replace_fork(&mut self, fork: &Fork, from: &Fork, version: u64, live: &mut impl FnMut(u32, i64)) {
+    fn replace_fork(&mut self, fork: &Fork, from: &Fork, version: u64, keep: &mut impl Keep) {
         let Some(taken) = self.forks.get_mut(from).filter(|taken| taken.exists) else { return };
         let hole = ForkNode { base: version, ..ForkNode::default() };
         let taken = std::mem::replace(taken, hole);
         let node = self.forks.get_or_default(fork);
         let old = std::mem::replace(node, ForkNode { base: version, ..taken });
-        release(&old.map, live);
+        release(&old.map, keep);
         self.replaced = true;
     }
 
-    fn release_all(&self, live: &mut impl FnMut(u32, i64)) {
-        self.forks.values().for_each(|fork| release(&fork.map, live));
+    fn release_all(&self, keep: &mut impl Keep) {
+        self.forks.values().for_each(|fork| release(&fork.map, keep));
     }
 }
 
 impl ForkNode {
-    fn make_hole(&mut self, start: u64, end: u64, version: u64, live: &mut impl FnMut(u32, i64)) {
+    fn make_hole(&mut self, start: u64, end: u64, version: u64, keep: &mut impl Keep) {
         let entry = Entry::hole(ByteRange::new(start, end - start), version);
-        self.map.replace(start, end, &[entry], |segment, bytes| live(segment, -(bytes as i64)));
+        self.map.replace(start, end, &[entry], |piece, chunk| keep.release(piece, chunk));
+        keep.tidy(&mut self.map);
     }
 }
 
-/// Reports all the data of a map to `live` as not referred to any more.
-fn release(map: &ExtentMap, live: &mut impl FnMut(u32, i64)) {
+/// Releases all the data of a map.
+fn release(map: &ExtentMap, keep: &mut impl Keep) {
     for entry in map.iter() {
         if let Place::Data { chunk, .. } = entry.place() {
-            live(chunk.segment, -(entry.len() as i64));
+            keep.release(entry, &chunk);
         }
     }
 }

@@ -199,6 +199,15 @@ impl Effect {
     /// Splits a transaction's writes into effects, and their payload into chunks of at most `chunk_bytes` bytes, with their
     /// checksums.
     pub fn from_writes(writes: Vec<Write>, chunk_bytes: usize) -> (Vec<Effect>, Vec<Bytes>) {
+        Self::from_writes_by(writes, chunk_bytes, crc32c)
+    }
+
+    /// Splits writes as [`Effect::from_writes`] does, with other checksums.
+    pub fn from_writes_by(
+        writes: Vec<Write>,
+        chunk_bytes: usize,
+        checksum: fn(&[u8]) -> u32,
+    ) -> (Vec<Effect>, Vec<Bytes>) {
         let mut effects = Vec::with_capacity(writes.len());
         let mut payload = Vec::new();
         for write in writes {
@@ -209,7 +218,7 @@ impl Effect {
                         effects.push(Effect::Chunk { fork: fork.clone(), offset: 0, len: 0, crc: 0 });
                     }
                     for (start, data) in extents {
-                        chunks(&fork, start, &data, chunk_bytes, &mut effects);
+                        chunks(&fork, start, &data, chunk_bytes, checksum, &mut effects);
                         if !data.is_empty() {
                             payload.push(data);
                         }
@@ -274,14 +283,21 @@ impl Effect {
     }
 }
 
-fn chunks(fork: &Fork, start: u64, data: &[u8], chunk_bytes: usize, effects: &mut Vec<Effect>) {
+fn chunks(
+    fork: &Fork,
+    start: u64,
+    data: &[u8],
+    chunk_bytes: usize,
+    checksum: fn(&[u8]) -> u32,
+    effects: &mut Vec<Effect>,
+) {
     if data.is_empty() {
         effects.push(Effect::Chunk { fork: fork.clone(), offset: start, len: 0, crc: 0 });
     }
     let mut offset = start;
     for chunk in data.chunks(chunk_bytes) {
         let len = chunk.len() as u32;
-        effects.push(Effect::Chunk { fork: fork.clone(), offset, len, crc: crc32c(chunk) });
+        effects.push(Effect::Chunk { fork: fork.clone(), offset, len, crc: checksum(chunk) });
         offset += u64::from(len);
     }
 }

@@ -21,11 +21,12 @@ use nacre_object::{ErrorKind, ObjectId, StoreError};
 
 use crate::binding::Binding;
 use crate::codec::crc32c;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, NoDisk};
 use crate::engine::Engine;
 use crate::extent_map::{Chunk, Place};
 use crate::footprint::Footprint;
-use crate::log::{Committer, Log, Position};
+use crate::log::{Log, Logged, Position};
+use crate::memory::Memory;
 use crate::node::Node;
 use crate::record::{Body, Effect, Moved, Record, Repeatable};
 use crate::scan::{Item, Scan};
@@ -121,7 +122,7 @@ pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Engine, Opened), S
     let log = Log::new(superblock.store, committer, durability, tail.clone(), replay.sequence);
     log.count_replayed(opened.replayed_bytes);
     let next_segment = segments.last().map_or(0, |(id, _)| *id).max(start.segment) + 1;
-    let engine = Engine::new(Arc::clone(&disk), options, superblock.store, true, log, table);
+    let engine = Engine::new(Arc::clone(&disk), options, superblock.store, None, log, table);
     engine.space.pool.lock().next_segment = next_segment;
     engine.count_snapshots();
     // A file below the snapshot's position that it does not know was kept to be used again.
@@ -478,7 +479,11 @@ impl Engine {
                 let node = shard.get_or_default(&object);
                 if node.version < version {
                     // Live bytes are counted when all is replayed.
-                    node.apply(&effects, version, segment, payload_offset, |_, _| {});
+                    node.apply(
+                        &effects,
+                        version,
+                        &mut Logged { segment, offset: payload_offset, changes: None },
+                    );
                 }
             }
             Body::Moves(moves) => {
@@ -556,15 +561,12 @@ impl Engine {
     }
 }
 
-/// Creates a volatile store in memory.
-pub fn in_memory(disk: Arc<dyn Disk>, options: Options) -> Engine {
-    let options = Options { committer: Committer::Appender, ..options };
+/// Creates a volatile store.
+pub fn in_memory(options: Options) -> Engine {
     let log = Log::new([0; 16], options.committer, options.durability, None, 1);
-    let mut engine = Engine::new(disk, options, [0; 16], false, log, SegmentTable::default());
+    let (disk, table) = (Arc::new(NoDisk), SegmentTable::default());
+    let mut engine = Engine::new(disk, options, [0; 16], Some(Memory::default()), log, table);
     // Without random numbers, repetitions are not recognised, and nothing else is lost.
     engine.window_id = superblock::identity().ok();
-    // Nothing is ever replayed: a snapshot is but a position behind which every effect is in the index.
-    *engine.maintenance.work.lock() = SnapshotState { snapshots_needed: 1, ..SnapshotState::default() };
-    engine.space.pool.lock().next_segment = 1;
     engine
 }

@@ -99,8 +99,8 @@ impl Engine {
             let entry = Entry::piece(old.start(), moved.version, chunk, skip, old.len() as u32);
             // Both sides are counted at once: nobody sees the piece in two segments, or in none.
             let mut changes = vec![(chunk.segment, old.len() as i64)];
-            fork.map.replace(old.start(), old.end(), &[entry], |segment, bytes| {
-                changes.push((segment, -(bytes as i64)));
+            fork.map.replace(old.start(), old.end(), &[entry], |piece, chunk| {
+                changes.push((chunk.segment, -(piece.len() as i64)));
             });
             self.table.add_all_live(&changes);
         }

@@ -162,7 +162,7 @@ fn scrub_unopened(
     let mut state = ScrubProgress { bytes: 0, total_bytes };
     let mut suspects = Vec::new();
     for found in &survey.segments {
-        suspects.extend(check::segment(&**disk, &found.segment, found.end, true, &mut report));
+        suspects.extend(check::segment(&**disk, &found.segment, found.end, &mut report));
         state.bytes += found.segment.capacity;
         progress(state);
     }

@@ -122,7 +122,7 @@ pub fn rebuild(
     }
 
     let nowhere = Log::new(store, options.committer, options.durability, None, sequence);
-    let mut engine = Engine::new(Arc::clone(disk), options.clone(), store, true, nowhere, table);
+    let mut engine = Engine::new(Arc::clone(disk), options.clone(), store, None, nowhere, table);
     let known: BTreeSet<ObjectId> = base.objects.keys().cloned().collect();
     engine.load(
         std::mem::take(&mut base.segment_ends),

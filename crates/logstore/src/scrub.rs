@@ -127,10 +127,12 @@ impl Engine {
         progress: impl FnMut(ScrubProgress),
     ) -> Result<ScrubReport, StoreError> {
         let mut report = ScrubReport::default();
-        if self.persistent {
-            check::superblock(&*self.disk, &mut report);
-            self.scrub_snapshots(&*self.disk, &mut report);
+        if self.memory.is_some() {
+            // There are neither files nor checksums.
+            return Ok(ScrubReport { source: Source::Memory, ..report });
         }
+        check::superblock(&*self.disk, &mut report);
+        self.scrub_snapshots(&*self.disk, &mut report);
         self.scrub_segments(&mut report, progress)?;
         Ok(report)
     }
@@ -170,7 +172,7 @@ impl Engine {
             // Holding a segment keeps its file from being used again; what was freed meanwhile is garbage.
             if let Some(segment) = self.table.get(*id) {
                 let end = Some(checked.end);
-                checked.suspects = check::segment(&*self.disk, &segment, end, self.persistent, report);
+                checked.suspects = check::segment(&*self.disk, &segment, end, report);
             }
             state.bytes += checked.end;
             progress(state);

@@ -10,14 +10,16 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use nacre_object::ObjectId;
 
+use crate::memory::Blocks;
 use crate::name::Name;
 use crate::node::Node;
 
 /// The objects whose names have hashes in one class.
 #[derive(Default)]
 pub struct Shard {
-    hasher: FixedState,
     objects: HashTable<Box<Named>>,
+    /// The blocks of a volatile store's objects.
+    blocks: Blocks,
 }
 
 struct Named {
@@ -25,14 +27,15 @@ struct Named {
     node: Node,
 }
 
-impl Shard {
-    fn hash(&self, name: &[u8]) -> u64 {
-        self.hasher.hash_one(name)
-    }
+/// Returns the hash of an object's name.
+pub fn hash(name: &[u8]) -> u64 {
+    FixedState::default().hash_one(name)
+}
 
+impl Shard {
     fn find(&self, object: &ObjectId) -> Option<&Named> {
         let name = object.as_bytes();
-        self.objects.find(self.hash(name), |named| named.name.as_bytes() == name).map(|named| &**named)
+        self.objects.find(hash(name), |named| named.name.as_bytes() == name).map(|named| &**named)
     }
 
     /// Returns an object.
@@ -42,9 +45,20 @@ impl Shard {
 
     /// Returns an object that is to be changed.
     pub fn get_mut(&mut self, object: &ObjectId) -> Option<&mut Node> {
+        self.find_mut(hash(object.as_bytes()), object).0
+    }
+
+    /// Returns an object that is to be changed, by the hash of its name, and the blocks of all objects.
+    pub fn find_mut(&mut self, hash: u64, object: &ObjectId) -> (Option<&mut Node>, &mut Blocks) {
         let name = object.as_bytes();
-        let hash = self.hash(name);
-        self.objects.find_mut(hash, |named| named.name.as_bytes() == name).map(|named| &mut named.node)
+        let found = self.objects.find_mut(hash, |named| named.name.as_bytes() == name);
+        (found.map(|named| &mut named.node), &mut self.blocks)
+    }
+
+    /// Returns the blocks, for checks.
+    #[cfg(feature = "sim")]
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 
     /// Returns whether there is an object.
@@ -66,12 +80,10 @@ impl Shard {
     /// Returns an object, made if there is none.
     pub fn get_or_default(&mut self, object: &ObjectId) -> &mut Node {
         let name = object.as_bytes();
-        let hash = self.hash(name);
-        let Self { hasher, objects } = self;
-        let entry = objects.entry(
-            hash,
+        let entry = self.objects.entry(
+            hash(name),
             |named| named.name.as_bytes() == name,
-            |named| hasher.hash_one(named.name.as_bytes()),
+            |named| hash(named.name.as_bytes()),
         );
         let found = match entry {
             Entry::Occupied(found) => found,

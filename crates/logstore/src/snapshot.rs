@@ -133,7 +133,7 @@ impl Engine {
     /// Returns whether enough was appended since the last snapshot for another one.
     pub(crate) fn snapshot_is_due(&self) -> bool {
         let spacing_bytes = self.options.snapshot_bytes.max(self.snapshot_spacing_bytes());
-        self.persistent && self.log.since_snapshot_bytes() >= spacing_bytes
+        self.log.since_snapshot_bytes() >= spacing_bytes
     }
 
     /// Returns the bytes of log from a snapshot to the next one, unless room is needed: half as much again as the
@@ -141,9 +141,6 @@ impl Engine {
     /// the options ask for it is less, down to three quarters of the length: replaying so much takes about half as long
     /// as loading the snapshot does.
     pub(crate) fn snapshot_spacing_bytes(&self) -> u64 {
-        if !self.persistent {
-            return 0;
-        }
         // The estimate is never less than the length, and for a small store it is most of it.
         let bytes = self.snapshot_bytes_likely();
         (bytes + bytes / 2).min(self.options.snapshot_bytes.max(bytes / 4 * 3))
@@ -159,54 +156,47 @@ impl Engine {
         drop(cleaning);
         let position = begun.position;
         let number = work.snapshots.last().map_or(1, |(number, _)| number + 1);
-        if self.persistent {
-            let name = snapshot_name(number);
-            let error = |error: io::Error| {
-                let path = self.disk.describe(&name);
-                let kind = if is_full(&error) { ErrorKind::OutOfSpace } else { ErrorKind::Io };
-                StoreError::new(
-                    kind,
-                    format!("cannot write the index to {path}: {error}; the log still has it all"),
-                )
-            };
-            let footprint = self.space.index.footprint();
-            let written = self.write_snapshot(work, begun).map_err(error);
-            if written.as_ref().is_err_and(|error| error.kind == ErrorKind::OutOfSpace) {
-                self.space.index.underestimated();
-            }
-            let named = written.and_then(|bytes| {
-                // Nothing that the snapshot holds may be news to the log after a crash.
-                self.log.wait_blocking(self.log.last_batch())?;
-                self.log.sync()?;
-                let failures = self.name_failures();
-                let renamed = self.disk.rename(SNAPSHOT_BEGUN, &name);
-                renamed.and_then(|()| self.sync_names(failures)).map(|()| bytes).map_err(|cause| {
-                    let _ = self.return_snapshot_file(&name);
-                    error(cause)
-                })
-            });
-            let bytes = named.inspect_err(|_| {
-                // A replay would still begin at the snapshot before.
-                self.log.count_replayed(since_bytes);
-                // What was written stays in reserve; if it cannot be put there, the next snapshot tries again.
-                let _ = self.return_snapshot_file(SNAPSHOT_BEGUN);
-                self.count_snapshots();
-            })?;
-            self.space.index.took_snapshot(bytes, footprint);
-        } else {
-            // A transaction holds its shard's lock from its place in the log to its last effect.
-            self.shards.iter().for_each(|shard| drop(shard.lock()));
+        let name = snapshot_name(number);
+        let error = |error: io::Error| {
+            let path = self.disk.describe(&name);
+            let kind = if is_full(&error) { ErrorKind::OutOfSpace } else { ErrorKind::Io };
+            StoreError::new(
+                kind,
+                format!("cannot write the index to {path}: {error}; the log still has it all"),
+            )
+        };
+        let footprint = self.space.index.footprint();
+        let written = self.write_snapshot(work, begun).map_err(error);
+        if written.as_ref().is_err_and(|error| error.kind == ErrorKind::OutOfSpace) {
+            self.space.index.underestimated();
         }
+        let named = written.and_then(|bytes| {
+            // Nothing that the snapshot holds may be news to the log after a crash.
+            self.log.wait_blocking(self.log.last_batch())?;
+            self.log.sync()?;
+            let failures = self.name_failures();
+            let renamed = self.disk.rename(SNAPSHOT_BEGUN, &name);
+            renamed.and_then(|()| self.sync_names(failures)).map(|()| bytes).map_err(|cause| {
+                let _ = self.return_snapshot_file(&name);
+                error(cause)
+            })
+        });
+        let bytes = named.inspect_err(|_| {
+            // A replay would still begin at the snapshot before.
+            self.log.count_replayed(since_bytes);
+            // What was written stays in reserve; if it cannot be put there, the next snapshot tries again.
+            let _ = self.return_snapshot_file(SNAPSHOT_BEGUN);
+            self.count_snapshots();
+        })?;
+        self.space.index.took_snapshot(bytes, footprint);
         work.snapshots.push((number, position));
         let superfluous = work.snapshots.len().saturating_sub(KEPT);
         work.snapshots.drain(..superfluous);
         self.maintenance.set_pinned(work);
         self.maintenance.counters.snapshots.store(work.snapshots.len() as u64, Ordering::Relaxed);
-        if self.persistent {
-            self.retire_snapshots(work);
-            // Where there is no room for more, transactions that need more will be told.
-            let _ = self.fill_reserve();
-        }
+        self.retire_snapshots(work);
+        // Where there is no room for more, transactions that need more will be told.
+        let _ = self.fill_reserve();
         Ok(())
     }
 

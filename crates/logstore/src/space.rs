@@ -25,6 +25,7 @@ use crate::disk::DiskFile;
 use crate::engine::Engine;
 use crate::footprint::IndexCounters;
 use crate::log::{Purpose, Reserve};
+use crate::memory::Memory;
 use crate::segment::{FORMAT_VERSION, SEGMENT_HEAD_BYTES, SEGMENT_NUMBER_MAX, Segment, segment_name};
 use crate::snapshot::SnapshotState;
 use crate::snapshot::{KEPT, parse_snapshot_name};
@@ -234,8 +235,16 @@ impl Engine {
         log_bytes + self.space.snapshot_file_bytes() + SUPERBLOCK_FILE_BYTES
     }
 
-    /// Returns the bytes that the files take with their folder.
+    /// Returns the bytes of data that the index refers to.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.memory.as_ref().map_or_else(|| self.table.live_bytes(), Memory::live_bytes)
+    }
+
+    /// Returns the bytes that the files take with their folder, or a volatile store in memory.
     pub(crate) fn taken_bytes(&self) -> u64 {
+        if let Some(memory) = &self.memory {
+            return memory.taken_bytes(&self.space.index);
+        }
         let spares = self.space.spare_bytes() / self.segment_bytes();
         let files = self.table.len() as u64 + spares + OTHER_FILES;
         self.file_bytes() + self.disk.own_bytes() + (files * NAME_BYTES).next_multiple_of(BLOCK_BYTES)
@@ -322,7 +331,7 @@ impl Engine {
     pub(crate) fn index_has_room(&self, wanted: &Wanted) -> bool {
         // What removes objects, forks and keys never makes the index grow. What cuts extents may, and has a little room
         // for it, even as a last resort: beyond that no snapshot could be taken, and nothing be freed, ever again.
-        if !self.persistent || wanted.growth_bytes == 0 {
+        if wanted.growth_bytes == 0 {
             return true;
         }
         self.snapshot_room_wanted(wanted) <= self.space.snapshot_room_bytes.load(Ordering::Relaxed)
@@ -346,7 +355,7 @@ impl Engine {
     fn ask_for_index_room(&self) {
         let likely_bytes = self.snapshot_bytes_likely();
         let room_bytes = self.space.snapshot_room_bytes.load(Ordering::Relaxed);
-        if self.persistent && likely_bytes + likely_bytes / 3 + self.segment_bytes() / 64 > room_bytes {
+        if likely_bytes + likely_bytes / 3 + self.segment_bytes() / 64 > room_bytes {
             self.maintenance.ask_for_index_room();
         }
     }
@@ -388,7 +397,7 @@ impl Engine {
     pub(crate) fn snapshots_can_shrink(&self) -> bool {
         let files = KEPT as u64 + 1;
         let needed = files * self.snapshot_file_bytes_max();
-        self.persistent && self.space.snapshot_file_bytes() > needed + needed / 16
+        self.space.snapshot_file_bytes() > needed + needed / 16
     }
 
     /// Makes room without cleaning, out of the reserve and what the volume and the capacity have left.
@@ -716,7 +725,7 @@ impl Engine {
 
     fn out_of_space(&self, bytes: u64) -> StoreError {
         let taken = self.taken_bytes();
-        let live = self.table.live_bytes();
+        let live = self.live_bytes();
         let room = match (self.space.capacity_bytes, self.disk.volume()) {
             (Some(capacity), _) => format!("its capacity is {capacity} bytes"),
             (None, Ok(Some(volume))) => {

@@ -200,7 +200,7 @@ impl DiskFile for ViewFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::MemoryDisk;
+    use crate::sim::{Faults, SimDisk};
 
     fn content(file: &Arc<dyn DiskFile>) -> Vec<u8> {
         let mut bytes = vec![0; file.size().unwrap() as usize];
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_is_changed_in_a_view_is_seen_there_and_nowhere_else() {
-        let disk = Arc::new(MemoryDisk::default());
+        let disk = Arc::new(SimDisk::new(1, Faults::default()));
         let behind = disk.create("old", 8).unwrap();
         behind.write_at(0, &[Bytes::from_static(b"12345678")]).unwrap();
         let view = View::new(Arc::clone(&disk) as _).unwrap();
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn writing_what_is_there_takes_no_memory() {
-        let disk = Arc::new(MemoryDisk::default());
+        let disk = Arc::new(SimDisk::new(1, Faults::default()));
         let bytes = Bytes::from(vec![7; 200_000]);
         disk.create("file", 200_000).unwrap().write_at(0, std::slice::from_ref(&bytes)).unwrap();
         let file = ViewFile::new(Some(disk.open("file").unwrap()), 200_000);

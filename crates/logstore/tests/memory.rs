@@ -5,23 +5,30 @@ use std::process::Command;
 use bytes::Bytes;
 use nacre_logstore::{Durability, LogStore, Options};
 use nacre_object::testkit::block_on;
-use nacre_object::{Fork, ObjectId, ObjectStore, Transaction, Write};
+use nacre_object::{ErrorKind, Fork, ObjectId, ObjectStore, Transaction, Write};
 
 /// Set for a test that runs again in a process of its own.
 const AGAIN: &str = "NACRE_TEST_AGAIN";
 
 /// Runs a test of this program in a process of its own, in which nothing else takes memory.
-fn alone(test: &str, run: impl FnOnce(&LogStore)) {
+fn alone(test: &str, run: impl FnOnce()) {
     if std::env::var_os(AGAIN).is_some() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = Options { durability: Durability::None, segment_bytes: 4 << 20, ..Options::default() };
-        return run(&LogStore::open(folder.path(), options).unwrap());
+        return run();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
     let ended = command.args(["--exact", test, "--nocapture"]).env(AGAIN, "1").output().unwrap();
     let shown = String::from_utf8_lossy(&ended.stdout);
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.success() && shown.contains("1 passed"), "{shown}\n{errors}");
+}
+
+/// Runs a test of this program alone, on a store in a folder.
+fn in_a_folder(test: &str, run: impl FnOnce(&LogStore)) {
+    alone(test, || {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { durability: Durability::None, segment_bytes: 4 << 20, ..Options::default() };
+        run(&LogStore::open(folder.path(), options).unwrap());
+    });
 }
 
 /// Returns a size of this process in bytes, by its name in the kernel's account.
@@ -38,7 +45,7 @@ fn write(store: &LogStore, object: &ObjectId, extents: Vec<(u64, Bytes)>) {
 
 #[test]
 fn small_objects_take_little_memory() {
-    alone("small_objects_take_little_memory", |store| {
+    in_a_folder("small_objects_take_little_memory", |store| {
         let data = Bytes::from(vec![7; 64]);
         let make = |objects: std::ops::Range<u64>, extents: u64| {
             for index in objects {
@@ -62,7 +69,7 @@ fn small_objects_take_little_memory() {
 
 #[test]
 fn a_compaction_holds_what_it_moves_and_no_more() {
-    alone("a_compaction_holds_what_it_moves_and_no_more", |store| {
+    in_a_folder("a_compaction_holds_what_it_moves_and_no_more", |store| {
         let before = process_bytes("VmRSS");
         let object = ObjectId::try_from("object").unwrap();
         let (chunk_bytes, chunks, stride) = (64 << 10, 256u64, 1 << 10);
@@ -81,5 +88,46 @@ fn a_compaction_holds_what_it_moves_and_no_more() {
         assert!(store.info().moved_bytes > 0, "nothing was moved");
         let grown = process_bytes("VmHWM").saturating_sub(before);
         assert!(grown <= 64 << 20, "{grown} bytes more at most");
+    });
+}
+
+/// Fills a store with objects of 16 blocks until it refuses one; returns the number of objects.
+fn fill(store: &LogStore, block_bytes: usize) -> u64 {
+    let block = Bytes::from(vec![7; block_bytes]);
+    let extents: Vec<_> = (0..16).map(|index| (index * block_bytes as u64, block.clone())).collect();
+    let write = Write::Extents { fork: Fork::DEFAULT, extents };
+    let mut made = 0;
+    loop {
+        match block_on(store.apply(&numbered(made), Transaction::new().change(write.clone()))) {
+            Ok(_) => made += 1,
+            Err(error) if error.kind == ErrorKind::OutOfSpace => return made,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn numbered(index: u64) -> ObjectId {
+    ObjectId::try_from(&*format!("object-{index:07}")).unwrap()
+}
+
+#[test]
+fn a_volatile_store_stays_within_its_capacity() {
+    alone("a_volatile_store_stays_within_its_capacity", || {
+        let capacity = 64 << 20;
+        let store = LogStore::memory(Options { capacity_bytes: Some(capacity), ..Options::default() });
+        let before = process_bytes("VmRSS");
+        // What one round leaves scattered is of no use to the next, whose blocks have another size.
+        for (round, block_bytes) in [4096, 64, 65_536, 300, 1000, 16_384].into_iter().enumerate() {
+            let made = fill(&store, block_bytes);
+            let taken = store.info().taken_bytes;
+            assert!(taken <= capacity && taken > capacity / 4 * 3, "{taken} bytes taken by {made} objects");
+            for index in (0..made).filter(|index| round % 2 == 1 || index % 50 > 0) {
+                block_on(store.apply(&numbered(index), Transaction::new().change(Write::Remove))).unwrap();
+            }
+            assert!(store.info().live_bytes <= taken / 20, "removals give memory back at once");
+        }
+        // The allocator cannot use all that small blocks leave for large ones.
+        let most = process_bytes("VmHWM") - before;
+        assert!(most <= 2 * capacity, "{most} bytes for a store of {capacity}");
     });
 }

@@ -311,19 +311,11 @@ fn overwrite_for_ever(store: &LogStore, segment_bytes: u64, live_bytes: u64, rou
 #[test]
 fn a_volatile_store_answers_writes_at_once_after_a_turn() {
     let store = LogStore::memory(Options::default());
-    // With a segment ready no write waits for room.
-    store.wait_for_maintenance();
     for number in 1..=3 {
         let reply = store.apply(&object("one"), Transaction::new().write(Fork::DEFAULT, 0, "data"));
         assert!(matches!(reply, Reply::Ready(Some(Ok(_)))), "write {number} is not answered at once");
         store.turn().unwrap();
     }
-}
-
-#[test]
-fn space_is_bounded_in_memory() {
-    let options = Options { segment_bytes: 256 << 10, ..Options::default() };
-    overwrite_for_ever(&LogStore::memory(options), 256 << 10, 6 << 20, 12);
 }
 
 #[test]
