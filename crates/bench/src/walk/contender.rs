@@ -8,9 +8,9 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 use super::floor::Count;
-use crate::BenchError;
 use crate::kit::peer::{find_program, version_of};
 use crate::kit::quantity::grouped;
+use crate::{BenchError, Common};
 
 /// A program that walks, in one of its modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -44,8 +44,8 @@ pub enum Contender {
 pub(super) struct Programs {
     /// This program, which makes the system's calls alone.
     pub(super) this: PathBuf,
-    /// The program that is measured.
-    pub(super) nacre: PathBuf,
+    /// The options of every study, such as the program that is measured.
+    pub(super) common: Common,
     /// The number of threads of programs with such an option.
     pub(super) threads: usize,
     pub(super) dwalk: Option<String>,
@@ -123,6 +123,11 @@ impl Contender {
         }
     }
 
+    /// Returns whether it is a command of Nacre's.
+    pub(crate) fn is_nacre(self) -> bool {
+        matches!(self, Self::Nacre | Self::NacreNames)
+    }
+
     /// Returns whether it reads only names.
     pub(crate) fn reads_names_only(self) -> bool {
         matches!(self, Self::FloorNames | Self::NacreNames | Self::FdNames)
@@ -158,14 +163,15 @@ impl Contender {
             let (program, package) = self.package().unwrap_or_default();
             Ok(of(&find_program(program, package)?, words))
         };
-        let nacre = |words: &[&str]| of(&programs.nacre, words);
+        let nacre =
+            |words: &[&str]| -> Result<Command, BenchError> { Ok(of(&programs.common.nacre()?, words)) };
         let mut command = match self {
             Self::Floor => of(&programs.this, &["walk-floor", "--threads", &threads]),
             Self::FloorNames => of(&programs.this, &["walk-floor", "--threads", &threads, "--names-only"]),
-            Self::Nacre if counting => nacre(&["walk", "--json", "--threads", &threads]),
-            Self::Nacre => nacre(&["walk", "--threads", &threads]),
-            Self::NacreNames if counting => nacre(&["walk", "--threads", &threads, "--list", "--null"]),
-            Self::NacreNames => nacre(&["walk", "--threads", &threads, "--list"]),
+            Self::Nacre if counting => nacre(&["walk", "--json", "--threads", &threads])?,
+            Self::Nacre => nacre(&["walk", "--threads", &threads])?,
+            Self::NacreNames if counting => nacre(&["walk", "--threads", &threads, "--list", "--null"])?,
+            Self::NacreNames => nacre(&["walk", "--threads", &threads, "--list"])?,
             Self::Du if counting => packaged(&["--summarize", "--inodes"])?,
             Self::Du => packaged(&["--summarize", "--apparent-size"])?,
             Self::Fd => {

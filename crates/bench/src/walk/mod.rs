@@ -46,6 +46,9 @@ pub fn run(args: &Args, common: &Common) -> Result<(), BenchError> {
     let contenders = args.contenders()?;
     // Before anything takes time.
     let mpi = if args.no_mpi || !args.only.is_empty() { None } else { Some(Mpi::find(&args.mpi)?) };
+    if contenders.iter().any(|contender| contender.is_nacre()) {
+        common.nacre()?;
+    }
     let tree = tree(args, &args.make)?;
     run_blocking(new_report(args, &tree), common, |report| {
         measure(args, common, &contenders, &tree, report)?;
@@ -154,7 +157,7 @@ fn measure(
 ) -> Result<(), BenchError> {
     let programs = Programs {
         this: this_program()?,
-        nacre: common.nacre()?,
+        common: common.clone(),
         threads: args.threads,
         dwalk: args.dwalk.clone(),
         pdu: args.pdu.clone(),
