@@ -17,7 +17,7 @@ use nacre_object::{
     Answer, ErrorKind, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction,
 };
 use nacre_rpc::client::{self, Event, Host, Link, LinkOptions, Subscription};
-use nacre_rpc::{Address, Kind, Outbox, ServeOptions, Server, Services, control};
+use nacre_rpc::{Address, Kind, Outbox, ServeOptions, Server, ServerLimits, Services, control};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -44,6 +44,17 @@ impl Daemon {
         server: u32,
         servers: u32,
     ) -> Daemon {
+        Daemon::with_limits(records, store, lease, server, servers, ServerLimits::default())
+    }
+
+    fn with_limits(
+        records: Arc<dyn ObjectStore>,
+        store: Arc<MemoryStore>,
+        lease: Duration,
+        server: u32,
+        servers: u32,
+        limits: ServerLimits,
+    ) -> Daemon {
         let options = Options {
             stripe: Stripe { bytes: 4096, servers, server },
             lease,
@@ -57,6 +68,7 @@ impl Daemon {
         let serve = ServeOptions {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             open: true,
+            limits,
             services: Services::new().with(role.service()),
             ..Default::default()
         };
@@ -119,7 +131,10 @@ async fn attach(link: &Arc<Link>, session: u64, connection: u64) -> Result<Subsc
 
 /// Sends a call, numbered. Returns its reply, or nothing if it is to come as an event.
 async fn call(link: &Arc<Link>, number: u64, call: Call) -> Result<Option<Reply>, StoreError> {
-    let description: Bytes = nacre_lock::Description::contiguous(0, 10).encode().into();
+    let description = match &call {
+        Call::Acquire { asked: Some(asked), .. } => wire::described(&asked.pattern, None).unwrap(),
+        _ => Bytes::new(),
+    };
     let kind = match &call {
         Call::Open => wire::OPEN,
         Call::Acquire { .. } => wire::ACQUIRE,
@@ -145,7 +160,12 @@ async fn event(subscription: &mut Subscription<Raw>) -> (u64, Reply) {
 
 /// Asks for the first 10 bytes.
 fn acquire(request: u64) -> Call {
-    let pattern = Pattern::contiguous(0, 10).unwrap();
+    acquire_at(request, 0)
+}
+
+/// Asks for 10 bytes.
+fn acquire_at(request: u64, offset: u64) -> Call {
+    let pattern = Pattern::contiguous(offset, 10).unwrap();
     let asked = Asked { file: "f".into(), operation: request, mode: Mode::Exclusive, pattern };
     Call::Acquire { request, asked: Some(asked), until: Some(1 << 40) }
 }
@@ -352,6 +372,55 @@ async fn a_full_store_takes_no_session_and_holds_up_only_what_needs_a_record() {
     store.fails.store(false, Ordering::SeqCst);
     asks.await.unwrap().unwrap().release().await.unwrap();
     assert_eq!(host.role.as_ref().unwrap().handle().totals().fences, 0);
+    host.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replies_that_wait_for_a_record_take_a_bounded_share_of_the_servers_memory() {
+    const HELD_BYTES_MAX: usize = 1 << 20;
+    let store = Arc::<Flaky>::default();
+    let limits = ServerLimits { held_bytes_max: HELD_BYTES_MAX, ..ServerLimits::default() };
+    let mut host = Daemon::with_limits(store.clone(), Arc::default(), LEASE, 0, 1, limits);
+    let links = [link(&host), link(&host)];
+    let mut subscriptions = Vec::new();
+    for (link, session) in links.iter().zip(1..) {
+        subscriptions.push(attach(link, session, 1).await.unwrap());
+        let opened = call(link, 1, Call::Open).await.unwrap();
+        let opened = match opened {
+            Some(opened) => opened,
+            None => event(subscriptions.last_mut().unwrap()).await.1,
+        };
+        assert!(matches!(opened, Reply::Open { .. }), "{opened:?}");
+    }
+    store.fails.store(true, Ordering::SeqCst);
+    // Each session has one lock, of bytes of its own, and asks for it until there is no room for one more answer.
+    let mut waiting = 0;
+    for (link, session) in links.iter().zip(1..) {
+        let mut number = 1;
+        let refused = loop {
+            number += 1;
+            match call(link, number, acquire_at(session, session * 10)).await.unwrap() {
+                None => waiting += 1,
+                Some(refused) => break refused,
+            }
+            assert!(waiting < HELD_BYTES_MAX, "nothing bounds them");
+        };
+        assert!(matches!(refused, Reply::Refused(Refusal::Full(_))), "{refused:?}");
+    }
+    assert!(waiting > 100, "{waiting}");
+    store.fails.store(false, Ordering::SeqCst);
+    for subscription in &mut subscriptions {
+        let (_, reply) = event(subscription).await;
+        assert!(is_held(&reply), "{reply:?}");
+    }
+    // Their room is free again.
+    let until = tokio::time::Instant::now() + LEASE;
+    while host.server.as_ref().unwrap().stats().held_bytes.get() as usize > HELD_BYTES_MAX / 2 {
+        assert!(tokio::time::Instant::now() < until, "the memory is not given back");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let again = call(&links[0], 1 << 40, acquire_at(1, 10)).await.unwrap();
+    assert!(again.is_some_and(|reply| is_held(&reply)));
     host.stop();
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::channel::oneshot;
-use nacre_rpc::server::Publisher;
+use nacre_rpc::server::{Kept, Publisher};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -13,6 +13,7 @@ use super::ledger::Change;
 use crate::clock;
 use crate::message::{Call, FULL, FileName, Refusal, Reply, RequestNumber, SessionId};
 use crate::server::{Backlog, CallId, Output, Server};
+use crate::table::Mode;
 use crate::wire::{self, Attach, Place};
 
 /// The number of session numbers that are reserved at once.
@@ -26,6 +27,9 @@ const UNANSWERED: &str = FULL[3];
 /// The records that may wait to be written, and the limit that is told to who asks for more.
 const RECORDS_MAX: u64 = 1 << 20;
 const UNWRITTEN: &str = FULL[2];
+
+/// The memory of a reply that waits for a record, and of its call, in bytes.
+const WITHHELD_BYTES: usize = 256;
 
 /// The number of waiting requests for session numbers at which those are looked for whose clients are gone.
 const NUMBERED_MAX: usize = 1024;
@@ -44,6 +48,8 @@ pub(super) struct Core {
     pub server: Server,
     /// The records that are not durable, and the replies that wait for them.
     pub backlog: Backlog,
+    /// The number of records that may wait to be written.
+    records_max: u64,
     /// Fences to be raised.
     pub raises: Vec<(SessionId, FileName)>,
     /// The calls that are answered by an event.
@@ -82,6 +88,8 @@ struct Waiter {
     /// The client's number of the call.
     call: u64,
     request: Option<RequestNumber>,
+    /// The memory of a reply that is made and waits for a record.
+    kept: Option<Kept>,
 }
 
 /// The connection over which a session is spoken for.
@@ -103,6 +111,7 @@ impl Core {
         Core {
             server,
             backlog: Backlog::default(),
+            records_max: RECORDS_MAX,
             raises: Vec::new(),
             waiters: HashMap::new(),
             latest: HashMap::new(),
@@ -160,16 +169,20 @@ impl Core {
 
     /// Sends the reply to a call that waits for an event.
     fn answer(&mut self, call: CallId, reply: &Reply) {
-        let Some(waiter) = self.waiters.remove(&call) else { return };
-        self.answered(waiter.session);
-        if let Some(request) = waiter.request
-            && self.latest.get(&(waiter.session, request)) == Some(&call)
+        let Some(Waiter { session, call: number, request, kept }) = self.waiters.remove(&call) else {
+            return;
+        };
+        self.answered(session);
+        if let Some(request) = request
+            && self.latest.get(&(session, request)) == Some(&call)
         {
-            self.latest.remove(&(waiter.session, request));
+            self.latest.remove(&(session, request));
         }
-        if let Some(Attached { publisher: Some(publisher), .. }) = self.attached.get(&waiter.session) {
+        // Its memory is free for the event.
+        drop(kept);
+        if let Some(Attached { publisher: Some(publisher), .. }) = self.attached.get(&session) {
             // A client that is gone, or misses events, asks again when it is back.
-            publisher.push(wire::event(waiter.call, reply));
+            publisher.push(wire::event(number, reply));
         }
     }
 
@@ -192,6 +205,32 @@ impl Core {
             }
         }
         self.waiters.insert(id, waiter);
+    }
+
+    /// Returns whether the reply to a call may have to wait for a record that is there already, or for the epoch. That of a
+    /// call which makes a record is bounded by the number of records.
+    fn may_withhold(&self, session: SessionId, message: &Call) -> bool {
+        let asked = match message {
+            Call::Open | Call::Renew => return !self.backlog.has_begun(),
+            Call::Acquire { asked: Some(asked), .. } => Some((&asked.file, asked.mode)),
+            Call::Acquire { asked: None, .. } | Call::ReleaseFrom { .. } => None,
+            // Those of requests that are new are bounded by the number of requests: a lock that is asserted is not lost for
+            // want of memory for the answer.
+            Call::Assert { .. } => None,
+            Call::Release { .. } | Call::Close | Call::Asserted => return false,
+        };
+        let known = message.request().and_then(|request| self.server.request(session, request));
+        known.or(asked).is_some_and(|(file, mode)| self.backlog.withholds(session, file, mode))
+    }
+
+    /// Returns whether a call asks for a lock that has to be put on record before it is told.
+    fn needs_record(&self, session: SessionId, message: &Call) -> bool {
+        match message {
+            Call::Acquire { asked: Some(asked), .. } => {
+                asked.mode == Mode::Exclusive && self.server.needs_record(session, &asked.file)
+            }
+            _ => false,
+        }
     }
 
     /// Reports a cycle of sessions.
@@ -292,13 +331,15 @@ impl Shared {
         }
     }
 
-    /// Takes a call over a connection. Returns the reply, or nothing if it follows as an event.
+    /// Takes a call over a connection. Returns the reply, or nothing if it follows as an event. `keep` draws memory of the
+    /// server's account.
     pub fn call(
         &self,
         link: u64,
         session: SessionId,
         call: u64,
         message: Call,
+        keep: impl FnOnce(usize) -> Option<Kept>,
     ) -> Result<Option<Reply>, NotAttached> {
         let mut core = self.core.lock();
         let Some(attached) = core.attached.get(&session).filter(|attached| attached.link == link) else {
@@ -311,8 +352,14 @@ impl Shared {
             return Ok(Some(Reply::Refused(Refusal::Full(UNANSWERED))));
         }
         // An honest client waits for the grant of one lock before it asks for many more; others are not to fill the memory with
-        // records while the store takes none.
-        if core.backlog.records() >= RECORDS_MAX && matches!(message, Call::Acquire { asked: Some(_), .. }) {
+        // records while the store takes none, nor with replies that wait for them.
+        let (makes, waits) = (core.needs_record(session, &message), core.may_withhold(session, &message));
+        if makes && core.backlog.records() >= core.records_max {
+            return Ok(Some(Reply::Refused(Refusal::Full(UNWRITTEN))));
+        }
+        let kept = if makes || waits { keep(WITHHELD_BYTES) } else { None };
+        // The replies to calls that make a record are bounded with the records.
+        if waits && kept.is_none() {
             return Ok(Some(Reply::Refused(Refusal::Full(UNWRITTEN))));
         }
         core.counts.calls += 1;
@@ -328,7 +375,8 @@ impl Shared {
         let reply = core.carry(out, Some(id));
         if reply.is_none() {
             // A reply that is made but waits for a record is not to be mistaken for a wait.
-            core.wait(id, Waiter { session, call, request: request.filter(|_| !answered) });
+            let (request, kept) = if answered { (None, kept) } else { (request, None) };
+            core.wait(id, Waiter { session, call, request, kept });
         }
         self.wake(&core);
         Ok(reply)
@@ -379,3 +427,6 @@ impl Shared {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -74,7 +74,10 @@ impl LockService {
         let session = connection.session.ok_or_else(not_attached)?;
         let (number, call) = wire::get_call(request.kind, &request.body)?;
         let reply = match call {
-            Ok(call) => self.shared.call(connection.link, session, number, call),
+            Ok(call) => {
+                let keep = |bytes| request.keep(bytes);
+                self.shared.call(connection.link, session, number, call, keep)
+            }
             Err(refusal) => Ok(Some(Reply::Refused(refusal))),
         };
         match reply {

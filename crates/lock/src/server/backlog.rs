@@ -53,6 +53,11 @@ impl Backlog {
         !self.early.is_empty()
     }
 
+    /// Returns whether a reply that told a session of bytes in a file would have to wait for a record.
+    pub fn withholds(&self, session: SessionId, file: &FileName, mode: Mode) -> bool {
+        !self.begun || self.needs(&Tells { session, file: file.clone(), mode }) > self.durable
+    }
+
     /// The number of records that are not durable.
     pub fn records(&self) -> u64 {
         self.made - self.durable

@@ -291,6 +291,17 @@ impl Server {
         }
     }
 
+    /// Returns whether a session's next exclusive grant in a file has to be put on record first.
+    pub fn needs_record(&self, session: SessionId, file: &FileName) -> bool {
+        self.sessions.get(&session).is_none_or(|found| !found.recorded.contains(file))
+    }
+
+    /// Returns the file and the mode of a session's request.
+    pub fn request(&self, session: SessionId, number: RequestNumber) -> Option<(&FileName, Mode)> {
+        let request = self.requests.get(&self.key(session, number)?)?;
+        Some((&request.file, request.mode))
+    }
+
     /// Puts on record that the session of an exclusive request may write its file, unless it is already.
     pub(super) fn note_use_of(&mut self, key: RequestKey, out: &mut Vec<Output>) {
         let Some(request) = self.requests.get(&key).filter(|request| request.mode == Mode::Exclusive) else {

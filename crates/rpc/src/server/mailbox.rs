@@ -111,6 +111,11 @@ impl Mailbox {
         self.modern
     }
 
+    /// Returns the server's account.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
     fn is_used(&self) -> bool {
         self.used.load(Ordering::Acquire)
     }

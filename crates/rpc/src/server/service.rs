@@ -16,7 +16,7 @@ use crate::control;
 use crate::frame::{CONTROL, Kind};
 use crate::limit::READ_BYTES;
 use crate::outbox::Outbox;
-use crate::server::budget::Budget;
+use crate::server::budget::{Budget, Kept};
 use crate::server::mailbox::{Mailbox, Parts, Publisher};
 
 /// The server side of a service.
@@ -179,6 +179,12 @@ impl Incoming<'_> {
     /// Returns the number of bytes that all connections together may hold.
     pub fn account_bytes(&self) -> usize {
         self.room.map_or(usize::MAX, |room| room.budget.limit())
+    }
+
+    /// Draws on the server's account for something small that the service keeps beyond the reply, such as an answer that
+    /// follows as an event. Returns `None` if there is no room: what may last takes half of the account at most.
+    pub fn keep(&self, bytes: usize) -> Option<Kept> {
+        Kept::draw(self.mailbox.budget(), bytes)
     }
 
     /// Makes the request a subscription: events pushed from now on are sent after its reply, until the subscriber
