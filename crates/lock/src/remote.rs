@@ -219,8 +219,11 @@ impl Session {
         let invalid = |why: &str| StoreError::new(ErrorKind::Invalid, why);
         let file: FileName = file_name(file).map_err(invalid)?;
         let pattern = Pattern::new(&request.description)?;
-        let description: Bytes = request.description.encode().into();
-        let description = described(&pattern, Some(&description))?;
+        // What is told piece by piece is not told as a whole.
+        let description = match request.method {
+            Method::Datatype => described(&pattern, Some(&request.description.encode().into()))?,
+            Method::Posix | Method::List => Bytes::new(),
+        };
         self.check()?;
         // A time that no clock can show is as long as it takes.
         let deadline = request.wait.map(|wait| if wait.is_zero() { drive::ANSWER_MAX } else { wait });
@@ -229,8 +232,19 @@ impl Session {
         let number = self.inner.tickets.fetch_add(1, Ordering::Relaxed) + 1;
         // Dropped unless the lock is had: then it ends the wait, or releases what was granted meanwhile.
         let ticket = Ticket { inner: self.inner.clone(), number, over: Arc::default() };
-        let request = request.clone();
-        let order = Order { ticket: number, file, pattern, description, request, deadline, reply };
+        let Request { mode, method, protocol, wait, .. } = *request;
+        let order = Order {
+            ticket: number,
+            file,
+            pattern,
+            description,
+            mode,
+            method,
+            protocol,
+            wait,
+            deadline,
+            reply,
+        };
         self.inner.shared.with(Driver::Caller, |core| core.lock(order));
         match answer.await {
             Ok(Ok(())) => Ok(Lock { ticket }),

@@ -16,9 +16,10 @@ use tokio::sync::{Notify, oneshot};
 use super::call::{AttachRequest, answer, post};
 use super::share::{Attendant, Kick, Shared};
 use super::watch::watch;
-use super::{LockError, Request, State};
-use crate::client::{Acquisition, Action, Client, Ended, OperationId, Wanted};
+use super::{LockError, State};
+use crate::client::{Acquisition, Action, Client, Ended, Method, OperationId, Protocol, Wanted};
 use crate::message::{Asked, Call, FileName};
+use crate::table::Mode;
 use crate::wire::{self, Place, described};
 use crate::{Pattern, clock};
 
@@ -33,13 +34,24 @@ pub const LATE_MAX: Duration = Duration::from_millis(500);
 /// The time within which the servers are to answer a request that does not wait.
 pub const ANSWER_MAX: Duration = Duration::from_secs(1);
 
+/// The bytes of calls that are sent while further ones are encoded: of an operation of thousands of requests the server handles
+/// the first ones meanwhile.
+const AHEAD_BYTES: usize = 16 << 10;
+/// The bytes of a call beside its pattern, about.
+const CALL_BYTES: usize = 48;
+
 /// An operation to begin.
 pub(super) struct Order {
     pub ticket: u64,
     pub file: FileName,
     pub pattern: Pattern,
+    /// The encoded description, if servers are told the whole pattern.
     pub description: Bytes,
-    pub request: Request,
+    pub mode: Mode,
+    pub method: Method,
+    pub protocol: Protocol,
+    /// The time for which bytes that others hold are waited for.
+    pub wait: Option<Duration>,
     pub deadline: Option<Instant>,
     pub reply: Reply,
 }
@@ -56,7 +68,7 @@ pub(super) enum Told {
 }
 
 /// An operation, as its owner knows it.
-struct Owned {
+pub(super) struct Owned {
     ticket: u64,
     description: Bytes,
     deadline: Option<Instant>,
@@ -80,6 +92,8 @@ pub(super) struct Line {
     pub attendant: Option<Arc<Attendant>>,
     /// Calls for which there was no room.
     waiting: VecDeque<(u64, Call, Bytes)>,
+    /// About how many bytes of calls were encoded since calls were last sent.
+    pub encoded_bytes: usize,
 }
 
 /// The servers, and how they are reached.
@@ -125,7 +139,14 @@ pub(super) struct Next {
 
 impl Line {
     fn new(link: Arc<Link>) -> Line {
-        Line { link, subscription: None, broken: Arc::default(), attendant: None, waiting: VecDeque::new() }
+        Line {
+            link,
+            subscription: None,
+            broken: Arc::default(),
+            attendant: None,
+            waiting: VecDeque::new(),
+            encoded_bytes: 0,
+        }
     }
 }
 
@@ -210,7 +231,8 @@ impl Core {
 
     /// Begins an operation.
     pub(super) fn lock(&mut self, order: Order) {
-        let Order { ticket, file, pattern, description, request, deadline, reply } = order;
+        let Order { ticket, file, pattern, description, mode, method, protocol, wait, deadline, reply } =
+            order;
         if self.ending.is_some() {
             let why = "it has ended".to_owned();
             let error = self.state.check().err();
@@ -221,13 +243,13 @@ impl Core {
             file,
             operation: 0,
             first_number: 0,
-            mode: request.mode,
+            mode,
             pattern,
             stripe_bytes: self.reached.place.stripe_bytes,
             servers: self.reached.place.servers,
-            method: request.method,
-            protocol: request.protocol,
-            waits: request.wait != Some(Duration::ZERO),
+            method,
+            protocol,
+            waits: wait != Some(Duration::ZERO),
         };
         // Its operation is known before anything is done about it.
         let mut actions = Vec::new();
@@ -235,7 +257,7 @@ impl Core {
             Err(error) => self.told.push(Told::Failed(reply, error.into())),
             Ok(id) => {
                 let (reply, released, late) = (Some(reply), None, false);
-                let tries = request.wait == Some(Duration::ZERO);
+                let tries = wait == Some(Duration::ZERO);
                 let owned = Owned { ticket, description, deadline, reply, released, tries, late };
                 self.deadlines.extend(deadline.map(|deadline| (deadline, id)));
                 self.tickets.insert(ticket, id);
@@ -270,10 +292,11 @@ impl Core {
         self.ending = Some(Instant::now() + most);
     }
 
-    /// Drops those who wait, whose session is no longer driven.
-    pub(super) fn abandon(&mut self) {
-        self.owned.clear();
+    /// Forgets those who wait, whose session is no longer driven. What is returned tells them when it is dropped, which is to
+    /// be done without the session's lock.
+    pub(super) fn abandon(&mut self) -> (BTreeMap<OperationId, Owned>, Vec<Told>) {
         self.tickets.clear();
+        (std::mem::take(&mut self.owned), std::mem::take(&mut self.told))
     }
 
     /// Lets go of the servers.
@@ -481,6 +504,12 @@ impl Core {
         };
         match posted {
             Ok(true) => {
+                line.encoded_bytes += CALL_BYTES + description.len();
+                if line.encoded_bytes >= AHEAD_BYTES {
+                    // If the connection breaks now, whoever sends the rest takes note of it.
+                    line.link.flush();
+                    line.encoded_bytes = 0;
+                }
                 if self.touched.last() != Some(&server) {
                     self.touched.push(server);
                 }
@@ -506,7 +535,7 @@ impl Core {
         let whole = self
             .client
             .operation(asked.operation)
-            .is_some_and(|operation| operation.wanted().method == crate::client::Method::Datatype);
+            .is_some_and(|operation| operation.wanted().method == Method::Datatype);
         let owned = self.owned.get(&asked.operation).filter(|_| whole);
         described(&asked.pattern, owned.map(|owned| &owned.description))
     }

@@ -13,7 +13,7 @@
 //! - Those who wait are told after the lock is given back, so nothing of theirs runs under it. A grant whose waiter is gone by
 //!   then is released.
 //! - Calls join a link's outbox under the session's lock, so they are sent in the order in which the state machine made them.
-//!   Sockets are used without it.
+//!   Sockets are used without it, except that the first calls of a large operation are sent while the others are encoded.
 //! - The background does not depend on the program: it sleeps without watching the sockets (*rests*) only while attendants
 //!   are at work, and at most [`REST`] at a time. When it wakes up it sends and receives all that there is. Before it sleeps
 //!   for longer it watches the sockets and announces itself (`asleep`); whoever encodes calls then wakes it. So a program that
@@ -148,6 +148,9 @@ impl Shared {
             return;
         }
         for server in std::mem::take(&mut core.touched) {
+            if let Some(line) = core.lines.get_mut(&server) {
+                line.encoded_bytes = 0;
+            }
             if driver == Driver::Background || driver == Driver::Attendant(server) {
                 continue;
             }
@@ -336,7 +339,9 @@ impl Post {
 impl Shared {
     /// Drops those who wait.
     pub(super) fn abandon(&self) {
-        self.core.lock().abandon();
+        // Whoever is woken may run at once, and use the session.
+        let abandoned = self.core.lock().abandon();
+        drop(abandoned);
     }
 
     /// Drives the session until it has ended.
@@ -424,5 +429,77 @@ impl Shared {
         if self.crowded.load(Ordering::Relaxed) {
             self.with(Driver::Caller, |core| core.resume(server));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+    use std::sync::atomic::AtomicUsize;
+
+    use nacre_rpc::client::{Host, LinkOptions};
+    use tokio::sync::oneshot;
+
+    use super::super::drive::{Order, Reached};
+    use super::*;
+    use crate::client::{Method, Protocol};
+    use crate::message::SessionId;
+    use crate::table::Mode;
+    use crate::wire::{Place, described};
+    use crate::{Description, Pattern};
+
+    /// Takes the session's lock when it is woken.
+    struct Uses(Arc<Shared>, AtomicUsize);
+
+    impl Wake for Uses {
+        fn wake(self: Arc<Self>) {
+            let free = self.0.core.try_lock().is_some();
+            self.1.fetch_add(if free { 1 } else { 1000 }, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_when_the_session_is_given_up_is_woken_without_its_lock() {
+        let state = Arc::new(State {
+            session: SessionId(1),
+            lost: OnceLock::new(),
+            ends_ns: AtomicU64::new(u64::MAX),
+            ended: AtomicBool::new(false),
+            told: Notify::new(),
+        });
+        let (options, host) = (Arc::new(LinkOptions::default()), Arc::new(Host::new(false)));
+        // Nobody listens there, and nobody is asked.
+        let address: nacre_rpc::Address = "127.0.0.1:1".parse().unwrap();
+        let kick = Arc::<Kick>::default();
+        let place = Place { server: 0, servers: 1, stripe_bytes: 1 << 16 };
+        let link = Link::shared(address.clone(), (), options.clone(), host.clone(), kick.clone().into());
+        let shared = Shared::new(state.clone(), kick.clone(), runtime::Handle::current(), |shared| {
+            let reached = Reached { place, servers: vec![address], options, host, kick };
+            Core::new(shared.clone(), state, reached, link)
+        });
+        let description = Description::contiguous(0, 10);
+        let pattern = Pattern::new(&description).unwrap();
+        let (reply, mut answer) = oneshot::channel();
+        let order = Order {
+            ticket: 1,
+            file: "f".into(),
+            description: described(&pattern, None).unwrap(),
+            pattern,
+            mode: Mode::Exclusive,
+            method: Method::default(),
+            protocol: Protocol::default(),
+            wait: None,
+            deadline: None,
+            reply,
+        };
+        shared.with(Driver::Caller, |core| core.lock(order));
+        let uses = Arc::new(Uses(shared.clone(), AtomicUsize::new(0)));
+        let waker = uses.clone().into();
+        let mut context = Context::from_waker(&waker);
+        let mut answer = std::pin::pin!(&mut answer);
+        assert!(answer.as_mut().poll(&mut context).is_pending());
+        shared.abandon();
+        assert_eq!(uses.1.load(Ordering::SeqCst), 1);
+        assert!(answer.as_mut().poll(&mut context).is_ready());
     }
 }
