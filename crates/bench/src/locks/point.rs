@@ -263,6 +263,12 @@ impl Point {
         (self.pairs, self.table) == (other.pairs, other.table)
     }
 
+    /// Returns whether two points show the same lock at different overlaps.
+    pub(crate) fn is_compared_with(&self, other: &Self) -> bool {
+        let overlaps = self.overlap_percent.is_some() && other.overlap_percent.is_some();
+        overlaps && *self == Self { overlap_percent: self.overlap_percent, ..other.clone() }
+    }
+
     /// Returns the name in legends.
     pub(crate) fn label(&self) -> String {
         let unrolled = if self.table == Table::Unrolled { ", unrolled" } else { "" };

@@ -101,7 +101,17 @@ impl Bench {
         stage.warm_up(first).await?;
         let mut subjects = Vec::with_capacity(points.len());
         for point in points {
-            subjects.push((point.clone(), self.calibrate(&mut stage, point).await?));
+            subjects.push((point.clone(), self.calibrate(&mut stage, point, point.regions).await?));
+        }
+        // Overlaps are compared with each other, so they have the same number of regions: what a server that unrolls them does
+        // for each of them grows with their number.
+        for index in 0..subjects.len() {
+            let (point, size) = &subjects[index];
+            let alike = subjects.iter().filter(|(other, _)| other.is_compared_with(point));
+            let least = alike.map(|(_, size)| size.regions).min().unwrap_or(size.regions);
+            if size.regions > least {
+                subjects[index].1 = self.calibrate(&mut stage, &point.clone(), least).await?;
+            }
         }
         let once = async |(point, size): &(Point, Size), repetition| {
             steps.map_or(Ok(()), |steps| steps.step(&point.title(), repetition))?;
@@ -112,12 +122,13 @@ impl Bench {
         Ok(measured)
     }
 
-    /// Finds out how many regions can be acquired within the bound, and how many such patterns make a phase.
-    async fn calibrate(&self, stage: &mut Stage, point: &Point) -> Result<Size, BenchError> {
-        let mut regions = point.regions.min(TRIAL_REGIONS);
+    /// Finds out how many regions can be acquired within the bound, of so many at most, and how many such patterns make a
+    /// phase.
+    async fn calibrate(&self, stage: &mut Stage, point: &Point, most: u64) -> Result<Size, BenchError> {
+        let mut regions = most.min(TRIAL_REGIONS);
         loop {
             let size = Size { regions, operations: 1 };
-            let next = point.regions.min(regions * TRIAL_FACTOR);
+            let next = most.min(regions * TRIAL_FACTOR);
             let is_too_long =
                 |took: Duration| took.as_secs_f64() * next as f64 / regions as f64 > self.bound.as_secs_f64();
             let mut took = stage.phases(point, size).await?.acquiring;
