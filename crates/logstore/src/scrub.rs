@@ -374,12 +374,14 @@ impl Loss {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{LogStore, Options};
+    use crate::{Durability, LogStore, Options};
     use nacre_object::{ObjectStore, Transaction, Write};
 
     #[test]
     fn a_step_is_bounded_and_steps_leave_nothing_out() {
-        let store = LogStore::memory(Options::default());
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { durability: Durability::None, ..Options::default() };
+        let store = LogStore::open(folder.path(), options).unwrap();
         let object = ObjectId::try_from("object").unwrap();
         let apply = |transaction| futures::executor::block_on(store.apply(&object, transaction)).unwrap();
         // Extents that do not touch each other, and forks of hardly any.
