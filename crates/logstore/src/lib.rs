@@ -69,6 +69,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::window::WINDOW_WRITES_MAX;
 use nacre_object::{
     ErrorKind, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
@@ -448,6 +450,7 @@ impl Owner {
         let engine = &self.engine;
         engine.maintenance.close();
         engine.log.close();
+        engine.watchers.close(&StoreError::new(ErrorKind::Closed, "the store was closed"));
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store ended in a panic");
@@ -491,6 +494,14 @@ impl ObjectStore for LogStore {
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         self.owner.engine.list(after, limit)
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        self.owner.engine.watch(object, &options)
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        self.owner.engine.watchers.notify(object, payload, timeout)
     }
 }
 
