@@ -151,6 +151,8 @@ pub enum Command {
     Class(class::Args),
     Lock(lock::Args),
     Locks(locks::Args),
+    Watch(watch::WatchArgs),
+    Notify(watch::NotifyArgs),
     Walk(Box<nacre_walk::command::Args>),
     Copy(copy_tree::Args),
     Remove(remove::Args),

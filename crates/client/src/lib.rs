@@ -60,6 +60,7 @@ mod store;
 mod transfer;
 mod uri;
 mod versioned;
+pub mod watch;
 
 pub use administration::{Report, repair_folder, scrub_folder};
 pub use blocking::{BlockingKeys, BlockingObject, BlockingObjects, BlockingStore, BlockingVersionedKeys};

@@ -23,6 +23,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures::executor::block_on;
 pub use nacre_lock::client::{Method, Protocol};
 pub use nacre_lock::remote::Request;
@@ -31,6 +32,7 @@ pub use nacre_lock::table::Mode;
 pub use nacre_lock::{
     Block, Datatype, Description, Distribution, FileView, Member, Order, PatternError, Region,
 };
+use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
     ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
 };
@@ -418,6 +420,14 @@ impl ObjectStore for UnderLock {
 
     fn limits(&self) -> Reply<Limits> {
         self.inner.limits()
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        self.guarded(|| self.inner.watch(object, options))
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        self.guarded(|| self.inner.notify(object, payload, timeout))
     }
 }
 

@@ -1,7 +1,10 @@
 //! Handles that act for a session, and the fences that shut sessions out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
+use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
     Answer, ErrorKind, Fences, Guard, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Refusal, Reply,
     StoreError, Transaction, WindowPosition, Write,
@@ -113,6 +116,14 @@ impl ObjectStore for ForSession {
 
     fn limits(&self) -> Reply<Limits> {
         self.inner.limits()
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        self.inner.watch(object, options)
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        self.inner.notify(object, payload, timeout)
     }
 }
 

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use nacre_object::copy::{self, Copied};
+use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
     ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
 };
@@ -183,5 +185,13 @@ impl ObjectStore for Store {
 
     fn limits(&self) -> Reply<Limits> {
         self.objects.limits()
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        self.objects.watch(object, options)
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        self.objects.notify(object, payload, timeout)
     }
 }

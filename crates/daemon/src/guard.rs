@@ -1,5 +1,9 @@
 //! The store as clients reach it, without a way to remove the records of the daemon's lock server.
 
+use std::time::Duration;
+
+use bytes::Bytes;
+use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
     ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
     Write,
@@ -51,5 +55,13 @@ impl<S: ObjectStore> ObjectStore for Guarded<S> {
 
     fn limits(&self) -> Reply<Limits> {
         self.store.limits()
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        self.store.watch(object, options)
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        self.store.notify(object, payload, timeout)
     }
 }

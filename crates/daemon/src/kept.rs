@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nacre::{Durability, Engine, Store, Uri};
 use nacre_logstore::LogStore;
+use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{
     ErrorKind, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Reply, StoreError, Transaction,
     WindowPosition,
@@ -244,6 +245,20 @@ impl ObjectStore for Kept {
         match self {
             Kept::Log { store, .. } => store.limits(),
             Kept::Other(store) => store.limits(),
+        }
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        match self {
+            Kept::Log { store, .. } => store.watch(object, options),
+            Kept::Other(store) => store.watch(object, options),
+        }
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        match self {
+            Kept::Log { store, .. } => store.notify(object, payload, timeout),
+            Kept::Other(store) => store.notify(object, payload, timeout),
         }
     }
 }

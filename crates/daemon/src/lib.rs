@@ -45,7 +45,7 @@ use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use nacre_reflect::forward::ForwardError;
 use nacre_reflect::server::{ReflectService, Server as Reflector, ServerError as ReflectorError};
-use nacre_remote::{AdminService, Requests, StoreService};
+use nacre_remote::{AdminService, Requests, StoreService, WatchService};
 use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
 use nacre_status::{ListenError, Listener, Part};
 
@@ -160,7 +160,8 @@ impl Daemon {
         }
         let requests = self.requests.clone();
         let mut services = Services::new()
-            .with(StoreService::new(objects, membership, requests.clone()))
+            .with(StoreService::new(objects.clone(), membership.clone(), requests.clone()))
+            .with(WatchService::new(objects, membership))
             .with(AdminService::new(Arc::new(administration), requests));
         if let Some(reflector) = &self.reflector {
             services = services.with(ReflectService::new(reflector.handle()));

@@ -12,7 +12,8 @@
 //! 3. names that are made durable (`Space::name_failures`); or a shard, one at a time, and inside of that the ordered
 //!    names (`Engine::names`);
 //! 4. the waiters for room (`Maintenance::requests`);
-//! 5. the table of segments, the log's tail, the window of writes: while these are held no other lock is waited for.
+//! 5. the table of segments, the log's tail, the window of writes: while these are held no other lock is waited for but
+//!    that of the watchers (`Engine::watchers`), which is the last of all.
 //!
 //! The committing thread takes the log's tail alone, so a caller that waits for a batch may hold any of the others but
 //! that.
@@ -24,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use nacre_object::limit::{PAGE_ENTRIES_MAX, REPLY_BYTES_MAX};
 use nacre_object::once;
+use nacre_object::watch::{Hub, Watch, WatchOptions};
 use nacre_object::window::{Recall, Window};
 use nacre_object::{
     Done, ErrorKind, Guard, ObjectId, Once, Outcome, Read, Refusal, Reply, StoreError, Transaction,
@@ -79,6 +81,8 @@ pub struct Engine {
     pub(crate) window: Mutex<Window>,
     /// The id of the window; `None` if the system had no random numbers for it.
     pub(crate) window_id: Option<[u8; 16]>,
+    /// The watchers of objects, who are told of a change once its batch is acknowledged.
+    pub(crate) watchers: Hub,
 }
 
 /// A transaction, ready to be judged.
@@ -168,6 +172,7 @@ impl Engine {
             watched_changed: AtomicBool::new(false),
             window: Mutex::new(Window::new(window_writes, 0)),
             window_id: Some(public_identity(&identity)),
+            watchers: Hub::default(),
         }
     }
 
@@ -282,6 +287,9 @@ impl Engine {
         };
         self.space.index.saw_version(version);
         node.gate = applied.batch;
+        if self.watchers.is_watched(work.hash) {
+            self.watchers.changed(&work.object, version, self.gate(applied.batch));
+        }
         if let Some(once) = &work.once {
             self.window.lock().insert(applied.tokens, &once.token, version, existed);
         }
@@ -419,6 +427,31 @@ impl Engine {
             }
             engine.read_slowly(outcome, fetches, wrote).await
         })
+    }
+
+    /// Begins a watch of an object. See [`nacre_object::ObjectStore::watch`].
+    pub fn watch(self: &Arc<Self>, object: &ObjectId, options: &WatchOptions) -> Reply<Watch> {
+        let shard = self.shard(object).lock();
+        let (version, gate) = shard.get(object).map_or((0, 0), |node| (node.version, node.gate));
+        // Whatever is applied from now on is reported; what was applied before is in the version.
+        let watch = self.watchers.watch(&owned(object), shard::hash(object.as_bytes()), version, options);
+        drop(shard);
+        match (watch, self.gate(gate)) {
+            (Ok(watch), Reply::Pending(gate)) => {
+                Reply::pending(
+                    async move { gate.await.map(|()| watch).map_err(|error| uncertain(error, false)) },
+                )
+            }
+            (watch, _) => Reply::ready(watch),
+        }
+    }
+
+    /// Returns what is ready as soon as a batch's effects may be told.
+    fn gate(&self, batch: u64) -> Reply<()> {
+        match self.log.is_acked(batch) {
+            true => Reply::ready(Ok(())),
+            false => Reply::pending(self.log.wait(batch)),
+        }
     }
 
     /// Reads what the page cache does not hold, on a thread that may wait for the device.

@@ -70,6 +70,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::window::WINDOW_WRITES_MAX;
 use nacre_object::{
     ErrorKind, ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition,
@@ -449,6 +451,7 @@ impl Owner {
         if let Some(memory) = &engine.memory {
             memory.close();
         }
+        engine.watchers.close(&StoreError::new(ErrorKind::Closed, "the store was closed"));
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the store ended in a panic");
@@ -492,6 +495,14 @@ impl ObjectStore for LogStore {
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         self.owner.engine.list(after, limit)
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        self.owner.engine.watch(object, &options)
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        self.owner.engine.watchers.notify(object, payload, timeout)
     }
 }
 

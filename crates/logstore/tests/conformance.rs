@@ -44,3 +44,19 @@ fn in_a_folder_durable_by_chance() {
         .unwrap();
     conformance::run(&store, "none");
 }
+
+#[test]
+fn watching_in_memory() {
+    conformance::run_watching(&[&LogStore::memory(small(Durability::None))], "memory", Effort::default());
+}
+
+#[test]
+fn watching_in_a_folder() {
+    for (name, durability) in [("always", Durability::Always), ("none", Durability::None)] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LogStore::open(folder.path(), small(durability)).unwrap();
+        let handles = [store.clone(), store.clone()];
+        conformance::run_watching(&[&handles[0], &handles[1]], name, Effort::default());
+        store.close().unwrap();
+    }
+}

@@ -47,6 +47,7 @@ mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 mod transaction;
+pub mod watch;
 pub mod window;
 
 pub use error::{ErrorKind, StoreError};

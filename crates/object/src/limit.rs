@@ -36,3 +36,13 @@ pub const OFFSET_MAX: u64 = i64::MAX as u64;
 /// The greatest version that a write may propose. It leaves half of the sequence to the object itself, so that no
 /// proposal can exhaust it.
 pub const PROPOSAL_MAX: u64 = 1 << 62;
+/// The maximum payload of a notification, in bytes.
+pub const NOTIFICATION_BYTES_MAX: usize = 60 << 10;
+/// The maximum reply of a watcher that acknowledges a notification, in bytes.
+pub const ACKNOWLEDGEMENT_BYTES_MAX: usize = 1024;
+/// The maximum of such replies that the outcome of one notification carries together, in bytes; the rest is left out.
+pub const ACKNOWLEDGEMENTS_BYTES_MAX: usize = 64 << 10;
+/// The maximum number of watchers of one object, at one server.
+pub const WATCHERS_MAX: usize = 65_536;
+/// The longest time for which a notification may wait for its acknowledgements.
+pub const NOTIFY_TIMEOUT_MAX: std::time::Duration = std::time::Duration::from_secs(60);

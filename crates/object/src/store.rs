@@ -3,8 +3,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
 
 use crate::limit::OFFSET_MAX;
+use crate::watch::{self, Notified, Watch, WatchOptions};
 use crate::{ObjectId, Once, Outcome, StoreError, Transaction, WindowPosition, once};
 
 /// A store of objects. The embedded engine, a remote server and a Ceph pool all implement it, and all pass the same
@@ -43,6 +47,27 @@ pub trait ObjectStore: Send + Sync + 'static {
     /// Returns the limits of this store that are below the model's. A store in front of another one returns that one's.
     fn limits(&self) -> Reply<Limits> {
         Reply::ready(Ok(Limits::default()))
+    }
+
+    /// Begins a watch of an object, which need not exist: see module [`watch`](crate::watch).
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` if the store cannot watch objects, `Busy` if it has as many watches as it may have.
+    fn watch(&self, _object: &ObjectId, _options: WatchOptions) -> Reply<Watch> {
+        Reply::ready(Err(watch::unsupported()))
+    }
+
+    /// Notifies all watchers of an object, and returns who acknowledged the notification within the time.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` as for [`ObjectStore::watch`]; `Invalid` if the payload is longer than
+    /// [`NOTIFICATION_BYTES_MAX`](crate::limit::NOTIFICATION_BYTES_MAX) or the time longer than
+    /// [`NOTIFY_TIMEOUT_MAX`](crate::limit::NOTIFY_TIMEOUT_MAX); `Busy` if too many notifications are under way;
+    /// `Unknown` if the connection broke, and watchers may have received it.
+    fn notify(&self, _object: &ObjectId, _payload: Bytes, _timeout: Duration) -> Reply<Notified> {
+        Reply::ready(Err(watch::unsupported()))
     }
 }
 
@@ -111,5 +136,13 @@ impl<S: ObjectStore + ?Sized> ObjectStore for std::sync::Arc<S> {
 
     fn limits(&self) -> Reply<Limits> {
         (**self).limits()
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        (**self).watch(object, options)
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        (**self).notify(object, payload, timeout)
     }
 }

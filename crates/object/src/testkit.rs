@@ -18,4 +18,4 @@ mod wait;
 
 pub use memory::MemoryStore;
 pub use model::{Model, ObjectState};
-pub use wait::block_on;
+pub use wait::{block_on, block_on_for};

@@ -1,7 +1,7 @@
 //! The object service of Nacre's protocol, and the administration of its servers.
 //!
 //! `docs/wire.md` describes the bytes. The codec ([`join`], [`request`], [`reply`], [`once`], [`call`]) has no I/O;
-//! [`StoreService`] serves any [`ObjectStore`](nacre_object::ObjectStore), and [`RemoteStore`] is an object store
+//! [`StoreService`] and [`WatchService`] serve any [`ObjectStore`](nacre_object::ObjectStore), and [`RemoteStore`] is an object store
 //! behind such servers.
 
 #![forbid(unsafe_code)]
@@ -23,6 +23,7 @@ mod room;
 mod roster;
 mod service;
 mod store;
+pub mod watch;
 mod writer;
 mod writers;
 
@@ -32,3 +33,4 @@ pub use rendezvous::Rendezvous;
 pub use requests::{Ending, Operation, Requests};
 pub use service::StoreService;
 pub use store::{RemoteOptions, RemoteStore};
+pub use watch::WatchService;

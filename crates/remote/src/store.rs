@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::channel::oneshot;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
+use nacre_object::watch::{Notified, Watch, WatchOptions};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 use nacre_rpc::client::{Greeted, Greeter, Greeting, Host, Link, LinkOptions, nonsense};
 use nacre_rpc::{Address, ClusterKey};
@@ -17,6 +18,7 @@ use crate::join::{self, Answer};
 use crate::once;
 use crate::rendezvous::Rendezvous;
 use crate::roster::{self, Known, Roster};
+use crate::watch;
 use crate::writer::Writer;
 
 /// The settings of a remote store.
@@ -94,6 +96,8 @@ struct Inner {
     /// A line to each of the given addresses.
     contacts: Vec<Line>,
     cluster: OnceLock<Cluster>,
+    /// The number of watches.
+    watches: Arc<AtomicUsize>,
 }
 
 /// The servers, once the members are known.
@@ -327,7 +331,8 @@ impl RemoteStore {
         });
         let contacts = contacts.collect();
         let cluster = OnceLock::new();
-        let inner = Inner { roster, options, connections, repeat_timeout, host, contacts, cluster };
+        let watches = Arc::default();
+        let inner = Inner { roster, options, connections, repeat_timeout, host, contacts, cluster, watches };
         Ok(RemoteStore { inner: Arc::new(inner) })
     }
 
@@ -474,6 +479,25 @@ impl ObjectStore for RemoteStore {
                 }
                 Ok(merge(pages, limit))
             })
+        })
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        let (object, watches, connections) =
+            (object.clone(), self.inner.watches.clone(), self.inner.connections);
+        self.on_cluster(move |cluster| {
+            let link = cluster.keeper(&object).link().clone();
+            Reply::pending(watch::watch(link, object, options, watches, connections))
+        })
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        let object = object.clone();
+        self.on_cluster(move |cluster| {
+            let link = cluster.keeper(&object).link().clone();
+            let host = link.clone();
+            // It is sent whether its reply is awaited or not, as any other request.
+            spawned(host.host(), watch::notify(link, object, payload, timeout))
         })
     }
 }

@@ -23,6 +23,7 @@ pub mod stat;
 pub mod tour;
 pub mod transfer;
 pub mod walk;
+pub mod watch;
 pub mod write;
 
 use crate::arguments::{Command, Line};
@@ -69,6 +70,8 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Class(args) => class::run(session, args).await,
         Command::Lock(args) => lock::run(session, args).await,
         Command::Locks(args) => locks::run(session, args).await,
+        Command::Watch(args) => watch::watch(session, args).await,
+        Command::Notify(args) => watch::notify(session, args).await,
         Command::Serve(_)
         | Command::Copy(_)
         | Command::Remove(_)

@@ -9,6 +9,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::pace::{Admission, Pacer, PacerLimits, RegionHash, RegionStatistics, Statistics, Waiter};
+use bytes::Bytes;
+
+use crate::watch::{Notified, Watch, WatchOptions};
 use crate::{
     Answer, ByteRange, Fork, Found, Guard, Intent, Limits, ObjectId, ObjectStore, Once, Outcome, Read, Reply,
     StoreError, Transaction, WindowPosition,
@@ -229,6 +232,14 @@ impl<S: ObjectStore> ObjectStore for Paced<S> {
 
     fn limits(&self) -> Reply<Limits> {
         self.shared.store.limits()
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        self.shared.store.watch(object, options)
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        self.shared.store.notify(object, payload, timeout)
     }
 }
 

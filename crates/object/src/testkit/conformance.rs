@@ -30,9 +30,11 @@ mod listing;
 mod replace;
 mod trial;
 mod versions;
+mod watching;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 pub use differential::{compare, compare_copies, probes};
 pub(super) use trial::brief;
@@ -73,11 +75,20 @@ pub struct Effort {
     pub increments: u64,
     /// The seed of the first history; the others follow it.
     pub seed: u64,
+    /// The time after which an event of a watch counts as lost.
+    pub patience: Duration,
 }
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { histories: 60, transactions: 40, threads: 4, increments: 50, seed: 1 }
+        Self {
+            histories: 60,
+            transactions: 40,
+            threads: 4,
+            increments: 50,
+            seed: 1,
+            patience: Duration::from_secs(60),
+        }
     }
 }
 
@@ -101,14 +112,40 @@ pub fn run_connections(connections: &[&dyn ObjectStore], namespace: &str, effort
     assert!(list.is_empty(), "{} cases of the conformance suite failed:{}", list.len(), list.concat());
 }
 
+/// Runs the cases of [`watch`](crate::watch) through several connections to the same store, at least one. They are not
+/// among the others, because not every store can watch objects.
+pub fn run_watching(connections: &[&dyn ObjectStore], namespace: &str, effort: Effort) {
+    let failures = watching_failures(connections, namespace, effort);
+    let list: Vec<_> = failures.iter().map(|(name, failure)| format!("\n- {name}: {failure}")).collect();
+    assert!(list.is_empty(), "{} cases of watching failed:{}", list.len(), list.concat());
+}
+
+/// Runs the cases of [`run_watching`], and returns the names of those that failed, with the reasons.
+pub fn watching_failures(
+    connections: &[&dyn ObjectStore],
+    namespace: &str,
+    effort: Effort,
+) -> Vec<(&'static str, Failure)> {
+    failures_of(watching::CASES, connections, namespace, effort)
+}
+
 /// Runs every case, and returns the names of those that failed, with the reasons.
 pub fn failures(
     connections: &[&dyn ObjectStore],
     namespace: &str,
     effort: Effort,
 ) -> Vec<(&'static str, Failure)> {
+    CASES.iter().flat_map(|cases| failures_of(cases, connections, namespace, effort)).collect()
+}
+
+fn failures_of(
+    cases: &[Case],
+    connections: &[&dyn ObjectStore],
+    namespace: &str,
+    effort: Effort,
+) -> Vec<(&'static str, Failure)> {
     let mut failures = Vec::new();
-    for (name, case) in CASES.iter().copied().flatten() {
+    for (name, case) in cases {
         if let Err(failure) = case(&Trial::new(connections, &format!("{namespace}/{name}"), effort)) {
             failures.push((*name, failure));
         }

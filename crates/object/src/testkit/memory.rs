@@ -1,11 +1,17 @@
 //! A store made of the model: slow and forgetful, but never wrong.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
 
 use crate::testkit::Model;
+use crate::watch::{Hub, Notified, Watch, WatchOptions};
 use crate::window::{Recall, WINDOW_WRITES_MAX, Window};
-use crate::{ObjectId, ObjectStore, Once, Outcome, Reply, StoreError, Transaction, WindowPosition, once};
+use crate::{
+    ObjectId, ObjectStore, Once, Outcome, Read, Reply, StoreError, Transaction, WindowPosition, once,
+};
 
 /// A [`Model`] behind a mutex: a stand-in wherever a test needs any store.
 #[derive(Debug)]
@@ -14,6 +20,8 @@ pub struct MemoryStore {
     /// Locked while the model is locked.
     window: Mutex<Window>,
     id: [u8; 16],
+    /// Changed while the model is locked.
+    watchers: Hub,
 }
 
 impl MemoryStore {
@@ -30,7 +38,7 @@ impl MemoryStore {
     fn create(model: Model, window: Window) -> Self {
         let random = RandomState::new();
         let id = (u128::from(random.hash_one(0)) << 64 | u128::from(random.hash_one(1))).to_le_bytes();
-        Self { model: Mutex::new(model), window: Mutex::new(window), id }
+        Self { model: Mutex::new(model), window: Mutex::new(window), id, watchers: Hub::default() }
     }
 
     /// Returns the model, to look into or to change behind the back of the store's users.
@@ -41,6 +49,23 @@ impl MemoryStore {
 
     fn recent(&self) -> MutexGuard<'_, Window> {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies a transaction, and tells the watchers of a change.
+    fn change(
+        &self,
+        model: &mut Model,
+        object: &ObjectId,
+        transaction: &Transaction,
+    ) -> Result<Outcome, StoreError> {
+        let outcome = model.apply(object, transaction)?;
+        if let Outcome::Done(done) = &outcome
+            && !transaction.writes.is_empty()
+            && self.watchers.is_watched(hash(object))
+        {
+            self.watchers.changed(object, done.version, Reply::ready(Ok(())));
+        }
+        Ok(outcome)
     }
 
     fn apply_now(
@@ -65,7 +90,7 @@ impl MemoryStore {
                 Recall::New => {}
             }
         }
-        let outcome = model.apply(object, transaction)?;
+        let outcome = self.change(&mut model, object, transaction)?;
         if let Outcome::Done(done) = &outcome
             && !transaction.writes.is_empty()
         {
@@ -74,6 +99,12 @@ impl MemoryStore {
         }
         Ok(outcome)
     }
+}
+
+fn hash(object: &ObjectId) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    object.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Default for MemoryStore {
@@ -90,7 +121,7 @@ impl From<Model> for MemoryStore {
 
 impl ObjectStore for MemoryStore {
     fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
-        Reply::ready(self.model().apply(object, &transaction))
+        Reply::ready(self.change(&mut self.model(), object, &transaction))
     }
 
     fn apply_once(&self, object: &ObjectId, transaction: Transaction, once: Once) -> Reply<Outcome> {
@@ -104,5 +135,18 @@ impl ObjectStore for MemoryStore {
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         let result: Result<_, StoreError> = Ok(self.model().list(after, limit));
         Reply::ready(result)
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        let mut model = self.model();
+        let version = match model.apply(object, &Transaction::new().read(Read::Stat)) {
+            Ok(Outcome::Done(done)) => done.version,
+            _ => 0,
+        };
+        Reply::ready(self.watchers.watch(object, hash(object), version, &options))
+    }
+
+    fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        self.watchers.notify(object, payload, timeout)
     }
 }

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 /// A waker of a parked thread.
 struct Unpark(Thread);
@@ -28,5 +29,18 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         }
         // A wake-up between the poll and here is not lost: it makes `park` return at once.
         std::thread::park();
+    }
+}
+
+/// Polls on the calling thread, which sleeps while there is nothing to do, until there is a result; `None` if there is
+/// none within the time.
+pub fn block_on_for<T>(time: Duration, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let until = Instant::now() + time;
+    loop {
+        if let Poll::Ready(output) = poll(&mut Context::from_waker(&waker)) {
+            return Some(output);
+        }
+        std::thread::park_timeout(until.checked_duration_since(Instant::now())?);
     }
 }

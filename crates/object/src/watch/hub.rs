@@ -1,0 +1,523 @@
+//! The watchers of the objects that one process keeps, and the delivery of events to them.
+//!
+//! An engine reports each change of a watched object under the object's lock ([`Hub::changed`]), so that changes are
+//! queued in the order in which they took effect; with each comes its *gate*, which opens when the change may be told. A
+//! thread of the hub takes each object's items in that order, waits for their gates, and hands them to all watchers: no
+//! writer waits for a watcher. The queues of objects are bounded: changes beyond are told as gaps, notifications
+//! refused.
+//!
+//! For an object that nobody watches, an engine pays one relaxed load ([`Hub::is_watched`]).
+//!
+//! The lock of the hub's state is taken inside of an object's lock. While it is held no other lock is taken but that of
+//! a watcher's queue; gates are polled, events delivered and callers woken without it.
+
+mod notify;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use self::notify::{Notify, Slot, Waiting};
+use super::{Acknowledge, Cause, Feed, Gap, Notification, Notified, Watch, WatchOptions, check_notification};
+use crate::limit::WATCHERS_MAX;
+use crate::{ErrorKind, ObjectId, Reply, StoreError};
+
+/// The number of classes of hashes in which watched objects are counted.
+const CLASSES: usize = 4096;
+/// The number of changes of one object that may wait for delivery one by one.
+const CHANGES_MAX: usize = 1024;
+/// The number of notifications of one object that may wait for delivery.
+const NOTIFICATIONS_MAX: usize = 64;
+/// The bytes of notifications that may wait for delivery.
+const NOTIFICATION_BYTES_MAX: usize = 32 << 20;
+
+/// The watchers of the objects that a process keeps.
+pub struct Hub {
+    shared: Arc<HubShared>,
+}
+
+struct HubShared {
+    /// The number of watched objects whose hashes are in each class. Raised under the object's lock.
+    watched: Box<[AtomicU32]>,
+    /// True if a gate may have opened since the thread looked.
+    opened: AtomicBool,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+struct State {
+    objects: HashMap<ObjectId, Watched>,
+    /// Objects with items whose first gate may be open.
+    ready: VecDeque<ObjectId>,
+    /// Objects that wait for the gates of their first items.
+    gated: Vec<ObjectId>,
+    notifies: HashMap<u64, Notify>,
+    /// The notifications that wait for acknowledgements, by the times at which they are over.
+    deadlines: BTreeSet<(Instant, u64)>,
+    /// The number of the next item.
+    sequence: u64,
+    next_notification: u64,
+    next_watcher: u64,
+    watchers: usize,
+    /// The bytes of notifications that wait for delivery.
+    bytes: usize,
+    running: bool,
+    closed: Option<StoreError>,
+}
+
+/// A watched object.
+struct Watched {
+    class: usize,
+    watchers: Arc<HashMap<u64, Watcher>>,
+    items: VecDeque<Item>,
+    /// The number of notifications among them.
+    notifications: usize,
+    /// True while the object is in a list of the thread, or in its hands.
+    queued: bool,
+    /// The notifications that wait for acknowledgements.
+    notifies: Vec<u64>,
+}
+
+#[derive(Clone)]
+struct Watcher {
+    id: u64,
+    /// The number of the first item that is for it.
+    since: u64,
+    feed: Arc<Feed>,
+}
+
+struct Item {
+    sequence: u64,
+    gate: Reply<()>,
+    content: Content,
+}
+
+enum Content {
+    Changed {
+        version: u64,
+        /// The number of earlier changes that are told with this one.
+        skipped: u64,
+    },
+    Notified {
+        id: u64,
+        payload: Bytes,
+    },
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        let state = State {
+            objects: HashMap::new(),
+            ready: VecDeque::new(),
+            gated: Vec::new(),
+            notifies: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            sequence: 1,
+            // A store that is opened again does not give the same ids.
+            next_notification: RandomState::new().hash_one(0) >> 1 | 1,
+            next_watcher: 1,
+            watchers: 0,
+            bytes: 0,
+            running: false,
+            closed: None,
+        };
+        let shared = HubShared {
+            watched: (0..CLASSES).map(|_| AtomicU32::new(0)).collect(),
+            opened: AtomicBool::new(false),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+        };
+        Hub { shared: Arc::new(shared) }
+    }
+}
+
+fn class(hash: u64) -> usize {
+    (hash >> 20) as usize % CLASSES
+}
+
+impl Hub {
+    /// Returns whether an object whose name has this hash may be watched. Called under the object's lock.
+    pub fn is_watched(&self, hash: u64) -> bool {
+        // Watches begin under the object's lock too.
+        self.shared.watched[class(hash)].load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns the number of watches.
+    pub fn watchers(&self) -> usize {
+        self.shared.lock().watchers
+    }
+
+    /// Begins a watch of an object at its present version. Called under the object's lock; `hash` is that of its name.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` if the object has [`WATCHERS_MAX`] watchers, `Io` if the thread of the hub cannot be started, and the
+    /// error with which the hub was closed.
+    pub fn watch(
+        &self,
+        object: &ObjectId,
+        hash: u64,
+        version: u64,
+        options: &WatchOptions,
+    ) -> Result<Watch, StoreError> {
+        let mut guard = self.shared.lock();
+        let state = &mut *guard;
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        self.shared.start(state)?;
+        let key = state.next_watcher;
+        state.next_watcher += 1;
+        let id = options.id.unwrap_or_else(|| RandomState::new().hash_one(key));
+        let watched = state.objects.entry(object.clone()).or_insert_with(|| {
+            self.shared.watched[class(hash)].fetch_add(1, Ordering::Relaxed);
+            Watched {
+                class: class(hash),
+                watchers: Arc::default(),
+                items: VecDeque::new(),
+                notifications: 0,
+                queued: false,
+                notifies: Vec::new(),
+            }
+        });
+        if watched.watchers.len() >= WATCHERS_MAX {
+            let text = format!("object \"{object}\" has {WATCHERS_MAX} watchers, as many as it may have");
+            return Err(StoreError::new(ErrorKind::Busy, text));
+        }
+        let registration = Registration { hub: Arc::downgrade(&self.shared), object: object.clone(), key };
+        let (feed, watch) = Watch::new(id, version, options, registration);
+        let watcher = Watcher { id, since: state.sequence, feed: Arc::new(feed) };
+        Arc::make_mut(&mut watched.watchers).insert(key, watcher);
+        state.watchers += 1;
+        Ok(watch)
+    }
+
+    /// Reports a change of an object, which may be told as soon as `gate` is ready. Called under the object's lock, in
+    /// the order of the changes. If the gate fails, the object's watches end with its error.
+    pub fn changed(&self, object: &ObjectId, version: u64, gate: Reply<()>) {
+        let mut state = self.shared.lock();
+        let sequence = state.sequence;
+        let Some(watched) = state.objects.get_mut(object) else { return };
+        let full = watched.items.len() >= CHANGES_MAX;
+        match watched.items.back_mut() {
+            Some(Item {
+                sequence: last,
+                gate: last_gate,
+                content: Content::Changed { version: told, skipped },
+            }) if full => {
+                (*last, *last_gate, *told) = (sequence, gate, version);
+                *skipped += 1;
+            }
+            _ => {
+                let content = Content::Changed { version, skipped: 0 };
+                watched.items.push_back(Item { sequence, gate, content });
+            }
+        }
+        state.sequence += 1;
+        self.shared.queue(state, object);
+    }
+
+    /// Sends a notification to the watchers of an object, behind all of its changes so far.
+    pub fn notify(&self, object: &ObjectId, payload: Bytes, timeout: Duration) -> Reply<Notified> {
+        if let Err(error) = check_notification(&payload, timeout) {
+            return Reply::ready(Err(error));
+        }
+        let mut guard = self.shared.lock();
+        let state = &mut *guard;
+        if let Some(error) = &state.closed {
+            return Reply::ready(Err(error.clone()));
+        }
+        let id = state.next_notification;
+        state.next_notification += 1;
+        let Some(watched) = state.objects.get_mut(object) else {
+            return Reply::ready(Ok(Notified { id, ..Notified::default() }));
+        };
+        if watched.notifications >= NOTIFICATIONS_MAX || state.bytes + payload.len() > NOTIFICATION_BYTES_MAX
+        {
+            let text = format!("too many notifications of object \"{object}\" wait to be delivered");
+            return Reply::ready(Err(StoreError::new(ErrorKind::Busy, text)));
+        }
+        let (sequence, deadline, slot) = (state.sequence, Instant::now() + timeout, Arc::<Slot>::default());
+        state.sequence += 1;
+        state.bytes += payload.len();
+        watched.notifications += 1;
+        watched.notifies.push(id);
+        let content = Content::Notified { id, payload };
+        watched.items.push_back(Item { sequence, gate: Reply::ready(Ok(())), content });
+        let waiting = watched.watchers.iter().map(|(key, watcher)| (*key, watcher.id)).collect();
+        let notify = Notify {
+            object: object.clone(),
+            deadline,
+            waiting,
+            delivered: false,
+            outcome: Notified { id, ..Notified::default() },
+            reply_bytes: 0,
+            slot: slot.clone(),
+        };
+        state.notifies.insert(id, notify);
+        state.deadlines.insert((deadline, id));
+        self.shared.queue(guard, object);
+        Reply::pending(Waiting { hub: Arc::downgrade(&self.shared), id, slot })
+    }
+
+    /// Ends all watches and notifications with an error, which later ones fail with.
+    pub fn close(&self, error: &StoreError) {
+        let mut guard = self.shared.lock();
+        let state = &mut *guard;
+        state.closed.get_or_insert_with(|| error.clone());
+        let objects = std::mem::take(&mut state.objects);
+        let notifies = std::mem::take(&mut state.notifies);
+        state.deadlines.clear();
+        (state.watchers, state.bytes) = (0, 0);
+        state.ready.clear();
+        state.gated.clear();
+        self.shared.wake.notify_all();
+        drop(guard);
+        for watched in objects.values() {
+            self.shared.watched[watched.class].fetch_sub(1, Ordering::Relaxed);
+            watched.watchers.values().for_each(|watcher| watcher.feed.end(Some(error.clone())));
+        }
+        for notify in notifies.into_values() {
+            if let Some(waker) = notify.slot.fill(Err(error.clone())) {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        self.close(&StoreError::new(ErrorKind::Closed, "the store was closed"));
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").field("watchers", &self.watchers()).finish_non_exhaustive()
+    }
+}
+
+impl HubShared {
+    /// The state is whole whenever the lock is released: nothing that may panic is called with it.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the thread, unless it runs.
+    fn start(self: &Arc<Self>, state: &mut State) -> Result<(), StoreError> {
+        if state.running {
+            return Ok(());
+        }
+        let shared = self.clone();
+        let started = std::thread::Builder::new().name("nacre-watch".to_owned()).spawn(move || shared.run());
+        started.map_err(|error| {
+            let text = format!("cannot start the thread that tells watchers of changes: {error}");
+            StoreError::new(ErrorKind::Io, text)
+        })?;
+        state.running = true;
+        Ok(())
+    }
+
+    /// Lets the thread look at an object's items.
+    fn queue(&self, mut state: MutexGuard<'_, State>, object: &ObjectId) {
+        let Some(watched) = state.objects.get_mut(object) else { return };
+        if std::mem::replace(&mut watched.queued, true) {
+            return;
+        }
+        state.ready.push_back(object.clone());
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Delivers until the hub is closed.
+    fn run(self: Arc<Self>) {
+        let waker = Waker::from(Arc::new(Signal(Arc::downgrade(&self))));
+        let mut wakers = Vec::new();
+        let mut state = self.lock();
+        while state.closed.is_none() {
+            state.expire(&mut wakers);
+            if !wakers.is_empty() {
+                drop(state);
+                wakers.drain(..).for_each(Waker::wake);
+                state = self.lock();
+                continue;
+            }
+            if self.opened.swap(false, Ordering::AcqRel) {
+                let gated = std::mem::take(&mut state.gated);
+                state.ready.extend(gated);
+            }
+            let Some(object) = state.ready.pop_front() else {
+                let deadline = state.deadlines.first().map(|(deadline, _)| *deadline);
+                state = self.wait(state, deadline);
+                continue;
+            };
+            let item = state.objects.get_mut(&object).and_then(|watched| watched.items.pop_front());
+            let Some(mut item) = item else {
+                self.settle(&mut state, &object);
+                continue;
+            };
+            drop(state);
+            let gate = Pin::new(&mut item.gate).poll(&mut Context::from_waker(&waker));
+            match gate {
+                Poll::Pending => {
+                    state = self.lock();
+                    if let Some(watched) = state.objects.get_mut(&object) {
+                        watched.items.push_front(item);
+                        state.gated.push(object);
+                    }
+                    continue;
+                }
+                Poll::Ready(Ok(())) => self.deliver(&object, item, &mut wakers),
+                Poll::Ready(Err(error)) => self.fail(&object, &error, &mut wakers),
+            }
+            wakers.drain(..).for_each(Waker::wake);
+            state = self.lock();
+            self.settle(&mut state, &object);
+        }
+    }
+
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>, deadline: Option<Instant>) -> MutexGuard<'a, State> {
+        match deadline {
+            None => self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                self.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
+    }
+
+    /// Puts an object back on the list if it has more items, and forgets one that nobody watches any more.
+    fn settle(&self, state: &mut State, object: &ObjectId) {
+        let Some(watched) = state.objects.get_mut(object) else { return };
+        if !watched.items.is_empty() {
+            state.ready.push_back(object.clone());
+            return;
+        }
+        watched.queued = false;
+        if watched.watchers.is_empty() {
+            self.forget(state, object);
+        }
+    }
+
+    fn forget(&self, state: &mut State, object: &ObjectId) {
+        if let Some(watched) = state.objects.remove(object) {
+            self.watched[watched.class].fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands an item to all watchers that it is for.
+    fn deliver(self: &Arc<Self>, object: &ObjectId, item: Item, wakers: &mut Vec<Waker>) {
+        let watchers = {
+            let mut guard = self.lock();
+            let state = &mut *guard;
+            let Some(watched) = state.objects.get_mut(object) else { return };
+            let watchers = watched.watchers.clone();
+            if let Content::Notified { id, payload } = &item.content {
+                watched.notifications -= 1;
+                state.bytes -= payload.len();
+                if let Some(notify) = state.notifies.get_mut(id) {
+                    notify.delivered = true;
+                }
+            }
+            watchers
+        };
+        let for_them = watchers.iter().filter(|(_, watcher)| watcher.since <= item.sequence);
+        match item.content {
+            Content::Changed { version, skipped: 0 } => {
+                for_them.for_each(|(_, watcher)| watcher.feed.changed(version));
+            }
+            Content::Changed { version, skipped } => {
+                let (changes, notifications) = (Some(skipped + 1), Some(0));
+                let gap = Gap { version, changes, notifications, cause: Cause::Slow };
+                for_them.for_each(|(_, watcher)| watcher.feed.gap(gap));
+            }
+            Content::Notified { id, payload } => {
+                let receiver: Arc<dyn Acknowledge> = self.clone();
+                let missed = for_them.filter(|(key, watcher)| {
+                    let notification = Notification::new(id, payload.clone(), **key, receiver.clone());
+                    !watcher.feed.notified(notification)
+                });
+                let missed: Vec<u64> = missed.map(|(key, _)| *key).collect();
+                let mut state = self.lock();
+                for key in missed {
+                    state.miss(id, key);
+                }
+                state.end_if_done(id, wakers);
+            }
+        }
+    }
+
+    /// Ends the watches of an object whose latest change will never be told.
+    fn fail(&self, object: &ObjectId, error: &StoreError, wakers: &mut Vec<Waker>) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let Some(watched) = state.objects.get_mut(object) else { return };
+        let (watchers, notifies) = (watched.watchers.clone(), std::mem::take(&mut watched.notifies));
+        for item in std::mem::take(&mut watched.items) {
+            if let Content::Notified { payload, .. } = item.content {
+                state.bytes -= payload.len();
+            }
+        }
+        state.watchers -= watchers.len();
+        self.forget(state, object);
+        for id in notifies {
+            if let Some(notify) = state.notifies.remove(&id) {
+                state.deadlines.remove(&(notify.deadline, id));
+                wakers.extend(notify.slot.fill(Err(error.clone())));
+            }
+        }
+        drop(guard);
+        watchers.values().for_each(|watcher| watcher.feed.end(Some(error.clone())));
+    }
+}
+
+/// The place of a watcher among those of its object, which it leaves when this is dropped.
+struct Registration {
+    hub: Weak<HubShared>,
+    object: ObjectId,
+    key: u64,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Some(hub) = self.hub.upgrade() else { return };
+        let mut wakers = Vec::new();
+        let mut guard = hub.lock();
+        let state = &mut *guard;
+        let Some(watched) = state.objects.get_mut(&self.object) else { return };
+        let Some(watcher) = Arc::make_mut(&mut watched.watchers).remove(&self.key) else { return };
+        state.watchers -= 1;
+        let forget = watched.watchers.is_empty() && !watched.queued;
+        for id in watched.notifies.clone() {
+            state.miss(id, self.key);
+            state.end_if_done(id, &mut wakers);
+        }
+        if forget {
+            hub.forget(state, &self.object);
+        }
+        drop(guard);
+        drop(watcher);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Tells the thread that a gate has opened.
+struct Signal(Weak<HubShared>);
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        let Some(hub) = self.0.upgrade() else { return };
+        hub.opened.store(true, Ordering::Release);
+        // The thread looks with the lock held before it waits.
+        drop(hub.lock());
+        hub.wake.notify_one();
+    }
+}
