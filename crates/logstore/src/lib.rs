@@ -23,6 +23,7 @@
 
 mod binding;
 mod check;
+mod choice;
 pub mod cleaner;
 mod codec;
 pub mod disk;
