@@ -252,17 +252,17 @@ impl Engine {
             Err(Refused::NeedsSegment(_)) => return Ok(Attempt::NeedsRoom(wanted)),
             Err(Refused::Failed(error)) => return Err(error),
         };
+        if self.watched.load(Ordering::SeqCst) == self.hash(&work.object)
+            && !node.may_be_replayed(&work.effects)
+        {
+            self.watched_changed.store(true, Ordering::SeqCst);
+        }
         let mut changes = Vec::with_capacity(2 * work.effects.len());
         let live = |segment, bytes| changes.push((segment, bytes));
         let mut grown = node.apply(&work.effects, version, appended.segment, appended.payload_offset, live);
         self.table.add_all_live(&changes);
         if work.effects.iter().any(|effect| matches!(effect, Effect::ReplaceFork { .. })) {
             self.replacements.fetch_add(1, Ordering::SeqCst);
-        }
-        if self.watched.load(Ordering::SeqCst) == self.hash(&work.object)
-            && !work.effects.iter().all(Effect::is_unconditional)
-        {
-            self.watched_changed.store(true, Ordering::SeqCst);
         }
         self.space.index.saw_version(version);
         node.gate = appended.batch;
