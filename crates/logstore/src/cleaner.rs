@@ -379,13 +379,15 @@ impl Engine {
                 Cleaned::NeedsSnapshot => true,
                 Cleaned::Nothing => self.persistent && self.log.since_snapshot_bytes() > 0,
             };
+            let mut taken = Ok(());
             if needs_snapshot {
                 let mut work = self.maintenance.work.lock();
-                self.snapshot(&mut work)?;
+                taken = self.snapshot(&mut work);
                 unlock_fair(work);
             }
             // What the threads left alone for this slice they find to do now.
             self.maintenance.nudge();
+            taken?;
             if matches!(cleaned, Cleaned::Nothing) {
                 return Ok(());
             }
