@@ -503,3 +503,51 @@ fn overwriting_goes_on_while_another_client_waits_for_a_snapshot() {
     assert_eq!(written, 40, "writes while a snapshot was held up");
     assert!(is_waiting, "the index has room for all keys");
 }
+
+/// Extents take much less of a snapshot than they might, values all of it: what removed extents leave is not room for as
+/// many bytes of values.
+#[test]
+fn a_snapshot_has_room_when_extents_gave_way_to_keys_on_a_tight_disk() {
+    let disk = Arc::new(SimDisk::new(1, Faults::default()));
+    let options = Options { segment_bytes: 64 << 10, committer: Committer::Caller, ..Options::default() };
+    let store = LogStore::open_on(Arc::clone(&disk) as _, options).unwrap();
+    let apply = |name: &str, change: Write| {
+        let reply = store.apply(&object(name), Transaction::new().change(change));
+        store.turn()?;
+        block_on(reply).map(|outcome| assert!(matches!(outcome, Outcome::Done(_))))
+    };
+    for thousand in 0..20 {
+        let extents =
+            (0..1000).map(|number| (2 * (1000 * thousand + number), Bytes::from_static(&[1]))).collect();
+        apply("bits", Write::Extents { fork: Fork::DEFAULT, extents }).unwrap();
+    }
+    for number in 0..800 {
+        let extents = vec![(0, Bytes::from(vec![1; 8000]))];
+        apply(&format!("object-{number}"), Write::Extents { fork: Fork::DEFAULT, extents }).unwrap();
+    }
+    let leave = |bytes: u64| {
+        let used_bytes: u64 = disk.list().unwrap().iter().map(|(_, bytes)| *bytes).sum();
+        disk.set_faults(Faults { capacity_bytes: Some(used_bytes + bytes), ..Faults::default() });
+    };
+    leave(1 << 20);
+    for _ in 0..3 {
+        store.snapshot().unwrap();
+    }
+    leave(1 << 20);
+    apply("bits", Write::Remove).unwrap();
+    let key = |number: u32| Key::try_from(format!("key-{number:06}").as_str()).unwrap();
+    let set = (0..720).take_while(|number| {
+        let set = Write::SetKey { key: key(*number), value: vec![7; 1000].into() };
+        apply("keys", set).is_ok()
+    });
+    let set = set.count() as u32;
+    assert!(set > 0);
+    leave(0);
+    store.snapshot().unwrap();
+    for number in 0..set {
+        apply("keys", Write::RemoveKey { key: key(number) }).unwrap();
+    }
+    for number in 0..800 {
+        apply(&format!("object-{number}"), Write::Remove).unwrap();
+    }
+}
