@@ -121,7 +121,7 @@ impl Client {
         for Image { disk, least, most } in std::mem::take(&mut self.images) {
             let snapshots =
                 disk.list().unwrap().into_iter().filter(|(name, _)| name.starts_with("snapshot-"));
-            let newest = snapshots.last().filter(|_| self.rng.random_bool(0.4));
+            let newest = snapshots.max().filter(|_| self.rng.random_bool(0.4));
             if let Some((name, bytes)) = &newest {
                 disk.flip(name, bytes / 2, 3);
             }
@@ -283,7 +283,7 @@ fn snapshot_with(
         let bytes = files.iter().find(|(file, _)| file == name).map_or(0, |(_, bytes)| *bytes);
         most.fetch_max(bytes, Ordering::SeqCst);
         let count = count.fetch_add(1, Ordering::SeqCst) + 1;
-        if count >= at && (count - at) % every == 0 {
+        if count >= at && (count - at).is_multiple_of(every) {
             changes.iter().for_each(|change| drop(again.apply(&object(), change.clone())));
         }
     }));
