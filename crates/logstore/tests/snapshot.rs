@@ -370,7 +370,8 @@ fn an_object_that_is_truncated_meanwhile_is_not_begun_again() {
     let (plain, _) = snapshot_with(&disk, &store, u64::MAX, 1, &[]);
     let truncate = Transaction::new().change(Write::Truncate { fork: fork("tail"), size: 10 });
     let (writes, _) = snapshot_with(&disk, &store, 20, 20, &[truncate]);
-    assert!(plain >= 100 && writes <= plain + 2, "{writes} writes, {plain} without truncations");
+    // An object that is begun again too often is written with few writes.
+    assert!(plain >= 100 && (plain..=plain + 2).contains(&writes), "{writes} writes, {plain} without");
 }
 
 #[test]
