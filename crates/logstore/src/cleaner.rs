@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nacre_object::limit::OFFSET_MAX;
-use nacre_object::{ErrorKind, Fork, ObjectId, StoreError};
+use nacre_object::{Fork, ObjectId, StoreError};
 
+use crate::choice::{Choice, Guesses, Measuring};
 use crate::engine::{Engine, owned};
 use crate::extent_map::{Chunk, Entry, ExtentMap, Place};
 use crate::footprint::EXTENT_BYTES_MAX;
 use crate::heads::Heads;
-use crate::log::{Purpose, Room};
+use crate::log::Purpose;
 use crate::record::{Body, Effect, HEAD_BYTES_MIN, Record};
 use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
 use crate::snapshot::KEPT;
@@ -29,7 +30,7 @@ use crate::sync::unlock_fair;
 /// The maximum payload of one record of moves, in bytes.
 const MOVE_BYTES_MAX: u64 = 1 << 20;
 /// The maximum number of bytes in a record of moves for each piece, besides its payload and its names.
-const PIECE_HEAD_BYTES: u64 = 40;
+pub(crate) const PIECE_HEAD_BYTES: u64 = 40;
 /// The garbage between two live pieces of a chunk, in bytes, that is moved with them: a piece of its own would take as
 /// much.
 const GAP_BYTES_MAX: u64 = 128;
@@ -60,9 +61,7 @@ impl Effort {
 }
 
 /// The bytes of a segment that are cleaned at a time: nobody waits for much more.
-const SLICE_BYTES: u64 = 512 << 10;
-/// The maximum estimate of the bytes of log that moving takes for each live byte, before anything was moved.
-const MOVE_COST_MAX: f64 = 4.0;
+pub(crate) const SLICE_BYTES: u64 = 512 << 10;
 
 /// The maximum number of passes over one segment in which forks are replaced meanwhile.
 const PASSES_MAX: usize = 4;
@@ -74,8 +73,24 @@ const SEARCHED_MAX: usize = 10_000;
 pub struct Cleaning {
     /// The segment that is being cleaned.
     under_way: Option<UnderWay>,
+    /// The segment that is being measured.
+    measuring: Option<Measuring>,
     /// Segments whose pieces change their names as fast as they are looked for.
-    put_off: Vec<u32>,
+    pub(crate) put_off: Vec<u32>,
+    /// What is known of segments that were not measured.
+    pub(crate) guesses: Guesses,
+    /// Bytes that count as gained although they are only measured so far.
+    advanced_bytes: u64,
+}
+
+impl Cleaning {
+    /// Returns the gain of some cleaning. What was told of it in advance is taken off by and by, so that some is left to
+    /// be told each time.
+    fn gained(&mut self, bytes: u64) -> Cleaned {
+        let told_bytes = self.advanced_bytes.min(bytes / 2);
+        self.advanced_bytes -= told_bytes;
+        Cleaned::Gained(bytes - told_bytes)
+    }
 }
 
 /// A segment that is being cleaned.
@@ -92,7 +107,7 @@ struct UnderWay {
 
 /// The result of a slice of cleaning.
 pub(crate) enum Cleaned {
-    /// This many bytes are regained, or will be when the segment is free.
+    /// This many bytes are regained, or will be when the segment is free. There may be more to do.
     Gained(u64),
     /// What is most worth cleaning is needed until a snapshot was taken.
     NeedsSnapshot,
@@ -109,22 +124,37 @@ pub struct Candidate {
     pub capacity: u64,
     /// Bytes of it that are referred to.
     pub live_bytes: u64,
-    /// Bytes of log that it takes to move the live bytes.
+    /// Bytes of log that it takes to move the live bytes, as it was measured or guessed.
     pub move_bytes: u64,
+    /// True if that was measured.
+    pub is_measured: bool,
     /// The number of batches since it was last written to.
     pub age: u64,
 }
 
+impl Candidate {
+    /// Returns the least bytes of log that moving may take: what is guessed may be too much.
+    pub(crate) fn move_bytes_min(&self) -> u64 {
+        if self.is_measured { self.move_bytes } else { self.live_bytes }
+    }
+}
+
+/// The factor by which a segment that was not measured must be more worth cleaning than one that was.
+const UNMEASURED_WORTH: f64 = 0.75;
+
 /// Returns the candidate that is most worth cleaning, if any is: one that would give back at least the share `gain_min`
-/// of itself.
+/// of itself. Where that is a guess, it only decides which is the first.
 pub fn choose(candidates: impl IntoIterator<Item = Candidate>, gain_min: f64) -> Option<Candidate> {
     let mut best: Option<(f64, Candidate)> = None;
     for candidate in candidates {
-        let moved = candidate.move_bytes as f64 / candidate.capacity as f64;
-        if moved > 1.0 - gain_min {
+        let share = |bytes: u64| bytes as f64 / candidate.capacity as f64;
+        if share(candidate.move_bytes_min()) > 1.0 - gain_min {
             continue;
         }
-        let benefit = (1.0 - moved) * (candidate.age + 1) as f64 / (1.0 + moved);
+        let moved = share(candidate.move_bytes);
+        let gained = (1.0 - moved).max(f64::EPSILON);
+        let worth = if candidate.is_measured { 1.0 } else { UNMEASURED_WORTH };
+        let benefit = worth * gained * (candidate.age + 1) as f64 / (1.0 + moved);
         // An empty one costs nothing: it always comes first.
         let benefit = if candidate.live_bytes == 0 { f64::INFINITY } else { benefit };
         if best.is_none_or(|(most, _)| benefit > most) {
@@ -149,7 +179,7 @@ pub(crate) struct Live {
 
 impl Live {
     /// Returns the bytes of log that it takes to move it, without its share of the record around it.
-    fn move_bytes(&self) -> u64 {
+    pub(crate) fn move_bytes(&self) -> u64 {
         let names = self.object.as_bytes().len() + self.fork.as_bytes().len();
         u64::from(self.len) + 2 * (names as u64 + PIECE_HEAD_BYTES)
     }
@@ -204,20 +234,20 @@ impl Pieces {
     }
 }
 
+/// The end of a slice of cleaning.
+enum Slice {
+    MoreToCome,
+    Last,
+    /// The segment cannot be read, and is left as it is.
+    Unreadable,
+}
+
 /// Pieces that are moved by one record.
 #[derive(Default)]
 struct Batch {
     pieces: Vec<Live>,
     /// The bytes of log that moving them takes, without the record around them.
     bytes: u64,
-}
-
-/// The choice of what to clean.
-enum Choice {
-    Clean(Arc<Segment>),
-    /// The best choice is a segment that a snapshot has to unpin.
-    Pinned,
-    Nothing,
 }
 
 impl Engine {
@@ -257,12 +287,21 @@ impl Engine {
     ) -> Result<Cleaned, StoreError> {
         // As long as there is space the cleaner takes what it needs; when there is none, what is kept for it.
         let _ = self.fill_reserve();
+        if let Some(measuring) = cleaning.measuring.take() {
+            return self.measure_on(cleaning, measuring);
+        }
         if cleaning.under_way.is_none() {
             let segment = match self.choose_segment(cleaning, newest, effort, pinned_too) {
                 Choice::Clean(segment) => segment,
+                Choice::Measure(segment) => {
+                    let measuring = self.begin_measuring(segment, &cleaning.guesses);
+                    return self.measure_on(cleaning, measuring);
+                }
                 Choice::Pinned => return Ok(Cleaned::NeedsSnapshot),
                 Choice::Nothing => {
                     cleaning.put_off.clear();
+                    cleaning.guesses.round_ends();
+                    cleaning.advanced_bytes = 0;
                     return Ok(Cleaned::Nothing);
                 }
             };
@@ -274,12 +313,18 @@ impl Engine {
         let Some(mut under_way) = cleaning.under_way.take() else { return Ok(Cleaned::Nothing) };
         let moved_before = self.maintenance.counters.move_record_bytes.load(Ordering::Relaxed);
         let begun_at = under_way.at;
-        let is_done = under_way.segment.live_bytes() == 0 || self.clean_slice(&mut under_way)?;
-        if !is_done {
-            let moved = self.maintenance.counters.move_record_bytes.load(Ordering::Relaxed) - moved_before;
-            let gained = (under_way.at - begun_at).saturating_sub(moved);
-            cleaning.under_way = Some(under_way);
-            return Ok(Cleaned::Gained(gained));
+        let slice =
+            if under_way.segment.live_bytes() == 0 { Slice::Last } else { self.clean_slice(&mut under_way)? };
+        match slice {
+            Slice::Last => {}
+            Slice::Unreadable => return Ok(Cleaned::Gained(0)),
+            Slice::MoreToCome => {
+                let moved =
+                    self.maintenance.counters.move_record_bytes.load(Ordering::Relaxed) - moved_before;
+                let gained = (under_way.at - begun_at).saturating_sub(moved);
+                cleaning.under_way = Some(under_way);
+                return Ok(cleaning.gained(gained));
+            }
         }
         // A fork that took another's place while its pieces were looked for, or were on their way, is found under its new
         // name by the next pass.
@@ -304,73 +349,18 @@ impl Engine {
             return Ok(Cleaned::Gained(0));
         }
         let moved = self.maintenance.counters.move_record_bytes.load(Ordering::Relaxed) - moved_before;
-        Ok(Cleaned::Gained(rest.saturating_sub(moved)))
+        Ok(cleaning.gained(rest.saturating_sub(moved)))
     }
 
-    /// Chooses the segment that is most worth cleaning.
-    fn choose_segment(&self, cleaning: &Cleaning, newest: u32, effort: Effort, pinned_too: bool) -> Choice {
-        // The segment that the log would be replayed from, were a snapshot taken now, can be freed by no snapshot.
-        let (position, now) = self.log.position();
-        let newest = newest.min(position.segment);
-        let pinned_too = pinned_too
-            && (effort != Effort::Bound || self.log.since_snapshot_bytes() >= self.snapshot_spacing_bytes());
-        loop {
-            let room_bytes = self.room_for_moves();
-            let move_cost = self.move_cost();
-            let candidates = self.table.all().into_iter().filter(|segment| {
-                segment.id < newest
-                    && segment.sealed.load(Ordering::Acquire)
-                    // What is damaged cannot be moved, but it can be freed when nothing refers to it any more.
-                    && (!segment.damaged.load(Ordering::Relaxed) || segment.live_bytes() == 0)
-                    && (pinned_too || !self.maintenance.pins(segment.id))
-                    && !cleaning.put_off.contains(&segment.id)
-            });
-            let candidates = candidates.map(|segment| {
-                let live_bytes = segment.live_bytes();
-                let likely = (live_bytes as f64 * move_cost) as u64;
-                Candidate {
-                    id: segment.id,
-                    capacity: segment.capacity,
-                    live_bytes,
-                    move_bytes: segment.move_bytes().unwrap_or(likely),
-                    age: now.saturating_sub(segment.last_batch.load(Ordering::Relaxed)),
-                }
-            });
-            let movable = candidates.filter(|candidate| candidate.move_bytes <= room_bytes);
-            let Some(choice) = choose(movable, effort.gain_min()) else { return Choice::Nothing };
-            let Some(segment) = self.table.get(choice.id) else { return Choice::Nothing };
-            // Where there is room for twice as much, a guess will do: nobody waits for a walk through all of it then.
-            let is_roomy = effort == Effort::Bound && choice.move_bytes <= room_bytes / 2;
-            if choice.live_bytes > 0 && segment.move_bytes().is_none() && !is_roomy {
-                // What was a guess so far is measured; then it may be another one's turn.
-                if let Err(error) = self.measure(&segment) {
-                    segment.damaged.store(true, Ordering::Relaxed);
-                    tracing::warn!("{error}; {} is left as it is", segment.name);
-                }
-                continue;
-            }
-            // As many snapshots as are kept unpin it.
-            let is_pinned = self.maintenance.pins(segment.id);
-            return if is_pinned { Choice::Pinned } else { Choice::Clean(segment) };
-        }
-    }
-
-    /// Returns the bytes of log that moving takes for each live byte, by what the pieces of the index take on average.
-    fn move_cost(&self) -> f64 {
-        let live_bytes = self.table.live_bytes().max(1) as f64;
-        let described_bytes =
-            self.space.index.footprint().extents.max(0) as f64 * 2.0 * PIECE_HEAD_BYTES as f64;
-        let counters = &self.maintenance.counters;
-        let moved = counters.moved_bytes.load(Ordering::Relaxed).max(1) as f64;
-        let so_far = counters.move_record_bytes.load(Ordering::Relaxed) as f64 / moved;
-        ((live_bytes + described_bytes) / live_bytes).min(MOVE_COST_MAX).max(so_far)
-    }
-
-    /// Returns the bytes of moves that find room without new space, whatever stays unused at the ends of segments.
-    fn room_for_moves(&self) -> u64 {
-        let Room { tail_bytes, next_bytes } = self.log.room();
-        let waste_bytes = u64::from(self.options.segment_bytes) / 4;
-        tail_bytes.saturating_sub(waste_bytes) + next_bytes / 4 * 3
+    /// Measures a slice of a segment. Who waits for the cleaner to get on is told of a part of the gain by now, so that
+    /// nobody waits for the whole measurement.
+    fn measure_on(&self, cleaning: &mut Cleaning, measuring: Measuring) -> Result<Cleaned, StoreError> {
+        let (rest, gained_bytes) = self.measure_slice(measuring, &mut cleaning.guesses)?;
+        cleaning.measuring = rest;
+        let most_bytes = u64::from(self.options.segment_bytes) / 2;
+        let bytes = (gained_bytes / 2).min(most_bytes.saturating_sub(cleaning.advanced_bytes));
+        cleaning.advanced_bytes += bytes;
+        Ok(Cleaned::Gained(bytes))
     }
 
     /// Cleans every segment that has garbage worth the work. Other waiters find room between its slices.
@@ -390,13 +380,15 @@ impl Engine {
                 Cleaned::NeedsSnapshot => true,
                 Cleaned::Nothing => self.log.since_snapshot_bytes() > 0,
             };
+            let mut taken = Ok(());
             if needs_snapshot {
                 let mut work = self.maintenance.work.lock();
-                self.snapshot(&mut work)?;
+                taken = self.snapshot(&mut work);
                 unlock_fair(work);
             }
             // What the threads left alone for this slice they find to do now.
             self.maintenance.nudge();
+            taken?;
             if matches!(cleaned, Cleaned::Nothing) {
                 return Ok(());
             }
@@ -428,40 +420,27 @@ impl Engine {
         Ok(true)
     }
 
-    /// Measures the bytes of log that it takes to move what is live in a segment.
-    fn measure(&self, segment: &Arc<Segment>) -> Result<(), StoreError> {
-        let live_bytes = segment.live_bytes();
-        let mut bytes = 0;
-        let mut replaced = HashSet::new();
-        let mut count = |pieces: Vec<Live>| {
-            bytes += pieces.iter().map(Live::move_bytes).sum::<u64>();
-            Ok(())
-        };
-        for item in Heads::new(segment) {
-            let (at, record) = item.map_err(|error| self.unreadable(segment, &error))?;
-            self.visit_live(segment, at, &record, &mut replaced, &mut count)?;
-        }
-        for object in replaced {
-            self.visit_replaced(segment.id, &object, &mut count)?;
-        }
-        let records = bytes / self.move_bytes_max() + 1;
-        segment.set_move_bytes(live_bytes, bytes + records * 2 * HEAD_BYTES_MIN as u64);
-        Ok(())
-    }
-
     /// Returns the size in bytes at which records of moves are closed: they must not leave much of a segment unused.
-    fn move_bytes_max(&self) -> u64 {
+    pub(crate) fn move_bytes_max(&self) -> u64 {
         MOVE_BYTES_MAX.min(u64::from(self.options.segment_bytes) / 8)
     }
 
-    /// Moves what is live in the next records of a segment; returns whether these were the last.
-    fn clean_slice(self: &Arc<Self>, under_way: &mut UnderWay) -> Result<bool, StoreError> {
+    /// Moves what is live in the next records of a segment.
+    fn clean_slice(self: &Arc<Self>, under_way: &mut UnderWay) -> Result<Slice, StoreError> {
         let segment = Arc::clone(&under_way.segment);
         let mut batch = Batch::default();
         let mut heads = Heads::from(&segment, under_way.at);
         let end = under_way.at + SLICE_BYTES;
         while let Some(item) = heads.next() {
-            let (at, record) = item.map_err(|error| self.unreadable(&segment, &error))?;
+            let (at, record) = match item {
+                Ok(record) => record,
+                // That is this segment's trouble: others can be cleaned all the same.
+                Err(error) => {
+                    self.leave_unreadable(&segment, &error);
+                    self.relocate(&segment, batch.pieces)?;
+                    return Ok(Slice::Unreadable);
+                }
+            };
             let mut take = |pieces| self.take_to_move(&segment, &mut batch, pieces);
             self.visit_live(&segment, at, &record, &mut under_way.replaced, &mut take)?;
             // Behind damage there is no place to go on from but the beginning.
@@ -470,7 +449,7 @@ impl Engine {
             {
                 under_way.at = next;
                 self.relocate(&segment, batch.pieces)?;
-                return Ok(false);
+                return Ok(Slice::MoreToCome);
             }
         }
         for object in std::mem::take(&mut under_way.replaced) {
@@ -478,7 +457,7 @@ impl Engine {
             self.visit_replaced(segment.id, &object, &mut take)?;
         }
         self.relocate(&segment, batch.pieces)?;
-        Ok(true)
+        Ok(Slice::Last)
     }
 
     /// Gathers live pieces, and moves them where that makes a whole record. Pieces that fill much of a segment are cut,
@@ -524,7 +503,7 @@ impl Engine {
     /// The heads of the segment's records name objects and forks as they were called when they were written. A fork
     /// that replaced another may hold what was written under any name, so those are searched as a whole instead: their
     /// objects are added to `replaced`.
-    fn visit_live(
+    pub(crate) fn visit_live(
         &self,
         segment: &Segment,
         at: u64,
@@ -557,7 +536,7 @@ impl Engine {
 
     /// Shows what those forks of an object that replaced others hold of a segment. Their maps are searched a portion at
     /// a time, since each portion holds up the object.
-    fn visit_replaced(
+    pub(crate) fn visit_replaced(
         &self,
         segment: u32,
         object: &ObjectId,
@@ -592,11 +571,6 @@ impl Engine {
         Ok(())
     }
 
-    fn unreadable(&self, segment: &Segment, error: &std::io::Error) -> StoreError {
-        let path = self.disk.describe(&segment.name);
-        StoreError::new(ErrorKind::Io, format!("cannot read {path}: {error}"))
-    }
-
     /// Collects what the index still refers to of a chunk, under the name that its fork had when it was written.
     /// Objects whose forks were replaced since are added to `replaced`: what such a fork holds is not collected here.
     fn collect_live(
@@ -629,7 +603,7 @@ mod tests {
     use super::*;
 
     fn candidate(id: u32, live_bytes: u64, age: u64) -> Candidate {
-        Candidate { id, capacity: 1000, live_bytes, move_bytes: live_bytes, age }
+        Candidate { id, capacity: 1000, live_bytes, move_bytes: live_bytes, is_measured: true, age }
     }
 
     #[test]
@@ -647,6 +621,15 @@ mod tests {
         let costly = Candidate { move_bytes: 1000, ..candidate(1, 500, 10) };
         assert_eq!(choose([costly], Effort::Bound.gain_min()), None);
         assert!(choose([Candidate { move_bytes: 750, ..costly }], Effort::Bound.gain_min()).is_some());
+    }
+
+    #[test]
+    fn a_guess_decides_only_which_is_the_first() {
+        let guessed = Candidate { move_bytes: 5000, is_measured: false, ..candidate(1, 500, 10) };
+        assert_eq!(choose([guessed], Effort::Bound.gain_min()), Some(guessed));
+        let better = Candidate { move_bytes: 600, ..guessed };
+        assert_eq!(choose([guessed, Candidate { id: 2, ..better }], 0.1).map(|found| found.id), Some(2));
+        assert_eq!(choose([Candidate { is_measured: true, ..guessed }], 0.1), None);
     }
 
     #[test]

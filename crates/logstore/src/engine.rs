@@ -334,6 +334,10 @@ impl Engine {
             Err(Refused::NeedsSegment(_)) => return Err(Unkept::NeedsRoom(wanted)),
             Err(Refused::Failed(error)) => return Err(Unkept::Failed(error)),
         };
+        // Asked before the effects are applied, because it depends on what they find.
+        if self.watched.load(Ordering::SeqCst) == work.hash | 1 && !node.may_be_replayed(&work.effects) {
+            self.watched_changed.store(true, Ordering::SeqCst);
+        }
         let changes = Vec::with_capacity(2 * work.effects.len());
         let mut logged =
             Logged { segment: appended.segment, offset: appended.payload_offset, changes: Some(changes) };
@@ -341,11 +345,6 @@ impl Engine {
         self.table.add_all_live(&logged.changes.unwrap_or_default());
         if work.effects.iter().any(|effect| matches!(effect, Effect::ReplaceFork { .. })) {
             self.replacements.fetch_add(1, Ordering::SeqCst);
-        }
-        if self.watched.load(Ordering::SeqCst) == work.hash | 1
-            && !work.effects.iter().all(Effect::is_unconditional)
-        {
-            self.watched_changed.store(true, Ordering::SeqCst);
         }
         let Appended { batch, tokens, rolled, .. } = appended;
         Ok(Applied { grown, batch, tokens, rolled, freed: Vec::new() })

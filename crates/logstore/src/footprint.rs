@@ -32,21 +32,26 @@ pub struct Footprint {
     pub extent_memory_bytes: i64,
     /// Bytes of a snapshot, at most.
     pub snapshot_bytes: i64,
+    /// The part of these that a snapshot has for certain: names and values. The rest are numbers, which are mostly shorter.
+    pub certain_bytes: i64,
 }
 
 impl Footprint {
     /// Returns the footprint of an object without its forks, keys, attributes and fenced sessions.
     pub fn of_object(name: &[u8]) -> Self {
-        Self { snapshot_bytes: name.len() as i64 + OBJECT_BYTES_MAX, ..Self::default() }
+        let certain_bytes = name.len() as i64;
+        Self { snapshot_bytes: certain_bytes + OBJECT_BYTES_MAX, certain_bytes, ..Self::default() }
     }
 
     /// Returns the footprint of a fork.
     pub fn of_fork(name: &Fork, map: &ExtentMap) -> Self {
         let extents = map.len() as i64;
+        let certain_bytes = name.as_bytes().len() as i64;
         Self {
             extents,
             extent_memory_bytes: map.memory_bytes() as i64,
-            snapshot_bytes: name.as_bytes().len() as i64 + FORK_BYTES_MAX + extents * EXTENT_BYTES_MAX,
+            snapshot_bytes: certain_bytes + FORK_BYTES_MAX + extents * EXTENT_BYTES_MAX,
+            certain_bytes,
         }
     }
 
@@ -58,8 +63,8 @@ impl Footprint {
 
     /// Returns the footprint of an attribute and its value.
     pub fn of_attribute(name: &Key, value: &[u8]) -> Self {
-        let snapshot_bytes = (name.as_bytes().len() + value.len()) as i64 + PAIR_BYTES_MAX;
-        Self { snapshot_bytes, ..Self::default() }
+        let certain_bytes = (name.as_bytes().len() + value.len()) as i64;
+        Self { snapshot_bytes: certain_bytes + PAIR_BYTES_MAX, certain_bytes, ..Self::default() }
     }
 
     /// Returns the footprint of an object's fenced sessions; its fence is a part of the object's own.
@@ -132,6 +137,7 @@ impl Add for Footprint {
             extents: self.extents + other.extents,
             extent_memory_bytes: self.extent_memory_bytes + other.extent_memory_bytes,
             snapshot_bytes: self.snapshot_bytes + other.snapshot_bytes,
+            certain_bytes: self.certain_bytes + other.certain_bytes,
         }
     }
 }
@@ -150,6 +156,7 @@ impl Sub for Footprint {
             extents: self.extents - other.extents,
             extent_memory_bytes: self.extent_memory_bytes - other.extent_memory_bytes,
             snapshot_bytes: self.snapshot_bytes - other.snapshot_bytes,
+            certain_bytes: self.certain_bytes - other.certain_bytes,
         }
     }
 }
@@ -160,10 +167,12 @@ pub struct IndexCounters {
     extents: AtomicI64,
     extent_memory_bytes: AtomicI64,
     snapshot_bytes: AtomicI64,
+    certain_bytes: AtomicI64,
     version_max: AtomicU64,
-    /// The size of the last snapshot in bytes, and the largest size that it could have had.
+    /// The size of the last snapshot in bytes, the largest size that it could have had, and the certain part of it.
     last_bytes: AtomicU64,
     last_bytes_max: AtomicU64,
+    last_certain_bytes: AtomicU64,
 }
 
 impl IndexCounters {
@@ -176,6 +185,9 @@ impl IndexCounters {
         self.extents.fetch_add(change.extents, Ordering::Relaxed);
         self.extent_memory_bytes.fetch_add(change.extent_memory_bytes, Ordering::Relaxed);
         self.snapshot_bytes.fetch_add(change.snapshot_bytes, Ordering::Relaxed);
+        if change.certain_bytes != 0 {
+            self.certain_bytes.fetch_add(change.certain_bytes, Ordering::Relaxed);
+        }
     }
 
     /// Notes an object's version.
@@ -190,6 +202,7 @@ impl IndexCounters {
         self.extents.store(found.extents, Ordering::Relaxed);
         self.extent_memory_bytes.store(found.extent_memory_bytes, Ordering::Relaxed);
         self.snapshot_bytes.store(found.snapshot_bytes, Ordering::Relaxed);
+        self.certain_bytes.store(found.certain_bytes, Ordering::Relaxed);
         self.version_max.store(version_max, Ordering::Relaxed);
     }
 
@@ -199,6 +212,7 @@ impl IndexCounters {
             extents: self.extents.load(Ordering::Relaxed),
             extent_memory_bytes: self.extent_memory_bytes.load(Ordering::Relaxed),
             snapshot_bytes: self.snapshot_bytes.load(Ordering::Relaxed),
+            certain_bytes: self.certain_bytes.load(Ordering::Relaxed),
         }
     }
 
@@ -216,6 +230,7 @@ impl IndexCounters {
     pub fn took_snapshot(&self, bytes: u64, begun: Footprint) {
         self.last_bytes.store(bytes, Ordering::Relaxed);
         self.last_bytes_max.store(begun.snapshot_bytes.max(0) as u64, Ordering::Relaxed);
+        self.last_certain_bytes.store(begun.certain_bytes.max(0) as u64, Ordering::Relaxed);
     }
 
     /// Makes the next estimate the maximum possible, because a snapshot turned out to be larger than its file.
@@ -227,11 +242,19 @@ impl IndexCounters {
     /// come since. `segments` is their number.
     pub fn snapshot_bytes(&self, segments: u64) -> u64 {
         let most = self.bytes_max();
+        let certain = self.certain_bytes.load(Ordering::Relaxed).max(0) as u64;
         let last = self.last_bytes.load(Ordering::Relaxed);
+        let last_most = self.last_bytes_max.load(Ordering::Relaxed);
+        let last_certain = self.last_certain_bytes.load(Ordering::Relaxed);
+        // Each part by itself: numbers that went away took less than they might have, and make no room for as many bytes
+        // of values.
+        let numbers = most.saturating_sub(certain);
+        let last_numbers = last_most.saturating_sub(last_certain);
+        let grown = certain.saturating_sub(last_certain) + numbers.saturating_sub(last_numbers);
         let likely = match last {
             0 => most,
             // Numbers may have become longer in place.
-            _ => last + last / 8 + most.saturating_sub(self.last_bytes_max.load(Ordering::Relaxed)),
+            _ => last + last / 8 + grown,
         };
         /// The bytes of the header, the end, and what surrounds the last frame. Frames before it are at least 4 KiB
         /// long.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use crate::record::{self, Found, Record};
 use crate::scan::{Item, Scan};
-use crate::segment::{SEGMENT_HEAD_BYTES, Segment};
+use crate::segment::Segment;
 
 /// A walk through the heads of a segment's records, which reads hardly more than those where they are far apart, and
 /// many at a time where they are close together. It continues past damage as a scrub does.
@@ -29,11 +29,6 @@ const AHEAD_BYTES: u64 = 64 << 10;
 const SHORT_RECORD_BYTES: u64 = 4 << 10;
 
 impl<'a> Heads<'a> {
-    /// Begins a walk.
-    pub(crate) fn new(segment: &'a Segment) -> Self {
-        Self::from(segment, SEGMENT_HEAD_BYTES)
-    }
-
     /// Begins a walk at the offset of a record.
     pub(crate) fn from(segment: &'a Segment, at: u64) -> Self {
         let end = segment.end.load(Ordering::Relaxed).min(segment.capacity);

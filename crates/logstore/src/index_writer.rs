@@ -5,10 +5,8 @@
 //! state at one moment, but that at the first portion, mixed with effects of later transactions. These are in the log
 //! behind the snapshot's position, and their versions are above the one that the snapshot gives the object; so each of
 //! them is replayed, and afterwards every key and every byte that any of them wrote is as the last one left it. This
-//! holds for every effect that leaves what it writes the same whatever it finds ([`Effect::is_unconditional`]). An object
-//! on which another one came meanwhile is written again from its beginning.
-//!
-//! [`Effect::is_unconditional`]: crate::record::Effect::is_unconditional
+//! holds for every effect that leaves what it writes the same whatever it finds ([`Node::may_be_replayed`]). An object
+//! on which another one came meanwhile is written again from its beginning, over what there is of it.
 
 use std::io;
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -26,6 +24,7 @@ use crate::extent_map::{Entry, Place};
 use crate::log::SnapshotBegun;
 use crate::name::Name;
 use crate::node::Node;
+use crate::record::Effect;
 use crate::segment::FORMAT_VERSION;
 use crate::shard::Shard;
 use crate::snapshot::SnapshotState;
@@ -55,11 +54,46 @@ struct Frames {
     out: Vec<u8>,
     body: Vec<u8>,
     items: u64,
+    /// The beginning of the current object.
+    mark: Mark,
+}
+
+/// A place between two items, to which a writer can go back.
+#[derive(Default)]
+struct Mark {
+    /// The offset in the file of the frame that the item behind it is in.
+    frame: u64,
+    /// The number of bytes in front of it in the body of that frame, and these bytes if the frame has been closed.
+    body_bytes: usize,
+    body: Option<Vec<u8>>,
+    items: u64,
 }
 
 impl Frames {
     fn new(binding: FrameBinding) -> Self {
-        Self { binding, offset: 0, out: Vec::new(), body: Vec::new(), items: 0 }
+        Self { binding, offset: 0, out: Vec::new(), body: Vec::new(), items: 0, mark: Mark::default() }
+    }
+
+    /// Marks the current place.
+    fn mark(&mut self) {
+        self.mark = Mark { frame: self.end(), body_bytes: self.body.len(), body: None, items: self.items };
+    }
+
+    /// Goes back to the place that was marked last. What was written to the file behind it is written over: a snapshot is
+    /// not longer because an object was begun again, and has room in its file.
+    fn go_back(&mut self) {
+        match self.mark.body.take() {
+            Some(body) => self.body = body,
+            None => self.body.truncate(self.mark.body_bytes),
+        }
+        match self.mark.frame.checked_sub(self.offset) {
+            Some(bytes) => self.out.truncate(bytes as usize),
+            None => {
+                self.out.clear();
+                self.offset = self.mark.frame;
+            }
+        }
+        self.items = self.mark.items;
     }
 
     fn frame(&mut self, kind: u8, body: &[u8]) {
@@ -105,6 +139,9 @@ impl Frames {
     fn flush(&mut self) {
         if !self.body.is_empty() {
             let body = std::mem::take(&mut self.body);
+            if self.mark.body.is_none() {
+                self.mark.body = Some(body[..self.mark.body_bytes].to_vec());
+            }
             self.frame(FRAME_ITEMS, &body);
         }
     }
@@ -136,8 +173,9 @@ impl Frames {
         }
         let first = fork.as_ref().map_or(Unbounded, |(name, _): &(Fork, u64)| Included(name));
         for (name, found) in node.forks.range::<Fork, _>((first, Unbounded)) {
-            let start = fork.as_ref().filter(|(begun, _)| begun == name).map_or(0, |(_, start)| *start);
-            if start == 0 {
+            let begun = fork.as_ref().filter(|(begun, _)| begun == name).map(|(_, start)| *start);
+            let start = begun.unwrap_or(0);
+            if begun.is_none() {
                 self.item(|out| {
                     out.push(ITEM_FORK);
                     put_bytes(out, name.as_bytes());
@@ -149,6 +187,9 @@ impl Frames {
                         out.push(ITEM_BASE);
                         put_varint(out, found.base);
                     });
+                }
+                if portion.is_full(self) {
+                    return Some(Cursor::Fork(name.clone(), 0));
                 }
             }
             for entry in found.map.overlapping(start, OFFSET_MAX) {
@@ -200,7 +241,7 @@ enum Cursor {
     Beginning,
     /// Behind this key.
     Key(Key),
-    /// In this fork, at this offset.
+    /// In this fork, whose header is written, at this offset.
     Fork(Fork, u64),
 }
 
@@ -260,7 +301,8 @@ impl Engine {
         let mut write = |frames: &mut Frames| {
             self.extend_file_of_snapshot(&*file, frames.end())?;
             frames.write_to(&*file)?;
-            if frames.offset - synced_bytes >= SYNC_BYTES {
+            // An object that was begun again is written over.
+            if frames.offset.saturating_sub(synced_bytes) >= SYNC_BYTES {
                 synced_bytes = frames.offset;
                 file.sync()?;
             }
@@ -333,14 +375,14 @@ impl Engine {
         let mut begun: Option<Begun> = None;
         loop {
             let locked = shard.lock();
-            let portion = Portion::begin(frames, portion_items);
+            let mut portion = Portion::begin(frames, portion_items);
             while !portion.is_full(frames) {
                 let Some(object) = begun.take().or_else(|| names.next().map(Begun::new)) else {
                     drop(locked);
                     return write(frames);
                 };
                 let Some(node) = locked.get(&object.id) else { continue };
-                begun = self.write_object(object, node, frames, portion);
+                begun = self.write_object(object, node, frames, portion_items, &mut portion);
             }
             // The next portion asks for the same lock again at once.
             unlock_fair(locked);
@@ -359,27 +401,58 @@ impl Engine {
         mut object: Begun,
         node: &Node,
         frames: &mut Frames,
-        mut portion: Portion,
+        portion_items: u64,
+        portion: &mut Portion,
     ) -> Option<Begun> {
         let is_begun = !matches!(object.from, Cursor::Beginning);
-        if is_begun && self.watched_changed.load(Ordering::SeqCst) {
+        if !is_begun {
+            frames.mark();
+        } else if self.watched_changed.load(Ordering::SeqCst) {
+            frames.go_back();
+            *portion = Portion::begin(frames, portion_items);
             object.from = Cursor::Beginning;
             object.restarts += 1;
         }
-        // Where there is hardly any room, nothing is written twice.
-        if object.restarts > RESTARTS_MAX || object.restarts > 0 && self.is_tight() {
-            portion = Portion::ENDLESS;
-        }
+        let is_whole = object.restarts > RESTARTS_MAX;
         let from = std::mem::replace(&mut object.from, Cursor::Beginning);
         // The object's shard is locked: nothing comes between what is written now and the watch.
         self.watched_changed.store(false, Ordering::SeqCst);
-        let Some(rest) = frames.node(&object.id, node, from, portion) else {
+        let object_portion = if is_whole { Portion::ENDLESS } else { *portion };
+        let Some(rest) = frames.node(&object.id, node, from, object_portion) else {
             self.watched.store(0, Ordering::SeqCst);
             return None;
         };
         self.watched.store(self.hash(&object.id), Ordering::SeqCst);
         object.from = rest;
         Some(object)
+    }
+}
+
+impl Node {
+    /// Returns whether effects on the object leave what they write the same, whatever they find: then they may be applied
+    /// again to an object that has them already, and others behind them, in a part.
+    pub(crate) fn may_be_replayed(&self, effects: &[Effect]) -> bool {
+        effects.iter().all(|effect| match effect {
+            Effect::Create
+            | Effect::Chunk { .. }
+            | Effect::SetKey { .. }
+            | Effect::RemoveKey { .. }
+            | Effect::SetAttribute { .. }
+            | Effect::RemoveAttribute { .. }
+            | Effect::RaiseFence { .. }
+            | Effect::FenceSession { .. } => true,
+            // This makes a hole from the fork's size on, or from the new one, if that is less; and the size may be that of
+            // a later moment. But it is right behind the first truncation. What that misses, or makes a hole by
+            // mistake, is behind the end of some moment: either nothing was ever written there that the snapshot has not,
+            // or a truncation that follows makes the same hole.
+            Effect::Truncate { .. } => true,
+            // So there must be no holes of earlier versions behind the end, either.
+            Effect::Zero { fork, range } => {
+                self.forks.get(fork).is_some_and(|found| range.end() <= found.size)
+            }
+            // These depend on whether there is a fork, or on what it holds.
+            Effect::RemoveFork { .. } | Effect::ReplaceFork { .. } | Effect::Remove => false,
+        })
     }
 }
 

@@ -23,6 +23,7 @@
 
 mod binding;
 mod check;
+mod choice;
 pub mod cleaner;
 mod codec;
 pub mod disk;
@@ -315,7 +316,7 @@ impl LogStore {
         if engine.memory.is_some() {
             return Ok(());
         }
-        engine.snapshot(&mut engine.maintenance.work.lock())
+        engine.take_snapshot()
     }
 
     /// Checks the counters against a walk through the index: live bytes of each segment, the index's footprint, and
@@ -359,7 +360,7 @@ impl LogStore {
     /// Sets the number of items of a snapshot after which other threads get their turn. For tests.
     #[cfg(feature = "sim")]
     pub fn set_portion_items(&self, items: u64) {
-        self.owner.engine.maintenance.work.lock().portion_items = items;
+        self.owner.engine.set_portion_items(items);
     }
 
     /// Waits until the maintenance thread has nothing to do. For tests; there must be no writers meanwhile.
@@ -398,7 +399,7 @@ impl LogStore {
         }
         engine.log.commit();
         if engine.snapshot_is_due() {
-            engine.snapshot(&mut engine.maintenance.work.lock())?;
+            engine.take_snapshot()?;
         }
         Ok(())
     }

@@ -29,6 +29,11 @@ use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard, pause, unlock_fair};
 const PAUSES_FOR_READERS_MAX: u32 = 200;
 const PAUSE_FOR_READERS: Duration = Duration::from_millis(5);
 
+/// The maximum number of pauses of the cleaner for another thread's snapshot. After these garbage may exceed its bound by a
+/// segment at a time.
+const PAUSES_FOR_SNAPSHOTS_MAX: u32 = 50;
+const PAUSE_FOR_SNAPSHOTS: Duration = Duration::from_millis(2);
+
 /// The length in bytes up to which a snapshot is taken by the cleaning thread itself: it takes no longer than a slice.
 const SMALL_SNAPSHOT_BYTES: u64 = 4 << 20;
 
@@ -223,9 +228,22 @@ impl Maintenance {
 
     /// Returns the waiter to work for next: the first that shrinks, else the first of all.
     fn next(&self) -> Option<(u64, Wanted)> {
+        self.next_but(&[])
+    }
+
+    /// Returns the waiter to work for next, leaving out those with some tickets.
+    fn next_but(&self, put_off: &[u64]) -> Option<(u64, Wanted)> {
         let requests = self.requests.lock();
-        let shrinks = requests.waiting.iter().find(|waiting| waiting.wanted.purpose == Purpose::Shrink);
-        shrinks.or(requests.waiting.first()).map(|waiting| (waiting.ticket, waiting.wanted))
+        let mut waiting = requests.waiting.iter().filter(|waiting| !put_off.contains(&waiting.ticket));
+        let first = waiting.clone().next();
+        let shrinks = waiting.find(|waiting| waiting.wanted.purpose == Purpose::Shrink);
+        shrinks.or(first).map(|waiting| (waiting.ticket, waiting.wanted))
+    }
+
+    /// Returns the maximum number of bytes by which a waiter wants snapshots to become longer.
+    fn growth_wanted(&self) -> u64 {
+        let requests = self.requests.lock();
+        requests.waiting.iter().map(|waiting| waiting.wanted.growth_bytes).max().unwrap_or(0)
     }
 
     fn is_closing(&self) -> bool {
@@ -266,6 +284,8 @@ struct Turn {
     cleaned_all: bool,
     /// True if there was no room for a snapshot: what needs one to be freed is left alone.
     leaves_pinned: bool,
+    /// True if the thread that takes snapshots was asked to make room for the index to grow.
+    asked_for_index_room: bool,
     pauses: u32,
     /// The number of snapshots taken because they would be shorter.
     snapshots: usize,
@@ -283,6 +303,9 @@ enum Step {
     /// Another thread is at work on it, and tells when it has got on; or work ahead of need would have had to wait for
     /// one that nudges this thread when it is done.
     Busy,
+    /// Another thread has the snapshots, and tells when it gives them back. That may take long: other waiters' turn comes
+    /// first.
+    SnapshotsBusy,
 }
 
 impl Engine {
@@ -361,15 +384,28 @@ impl Engine {
         match cleaned? {
             Cleaned::Gained(bytes) => Ok(Some(bytes)),
             Cleaned::Nothing => Ok(None),
-            Cleaned::NeedsSnapshot if self.snapshot_bytes_likely() <= SMALL_SNAPSHOT_BYTES => {
-                self.snapshot(&mut self.maintenance.work.lock()).map(|()| Some(0))
-            }
             Cleaned::NeedsSnapshot => {
+                let is_small = self.snapshot_bytes_likely() <= SMALL_SNAPSHOT_BYTES;
+                if let Some(mut work) = is_small.then(|| self.lock_work_soon()).flatten() {
+                    return self.snapshot(&mut work).map(|()| Some(0));
+                }
                 // That takes a while, and the thread whose work it is tells when it is done.
                 self.maintenance.ask(|requests| requests.snapshot = true);
                 Ok(None)
             }
         }
+    }
+
+    /// Locks the snapshots; returns `None` if another thread has them for long. Who waits for a segment must not wait for
+    /// a snapshot that the disk holds up.
+    fn lock_work_soon(&self) -> Option<MutexGuard<'_, SnapshotState>> {
+        for _ in 0..PAUSES_FOR_SNAPSHOTS_MAX {
+            if let Some(work) = self.maintenance.work.try_lock() {
+                return Some(work);
+            }
+            pause(PAUSE_FOR_SNAPSHOTS);
+        }
+        None
     }
 
     /// Returns whether the cleaner found nothing more to clean, and no segment was made since.
@@ -385,7 +421,8 @@ impl Engine {
         while maintenance.wait_until_asked(|requests| &mut requests.snapshot) {
             let mut work = maintenance.work.lock();
             // Snapshots have room before anybody waits for it: nobody does while this thread makes it.
-            let ahead = self.index_growth_ahead();
+            let mut ahead = self.index_growth_ahead();
+            ahead.growth_bytes = ahead.growth_bytes.max(maintenance.growth_wanted());
             if !self.index_has_room(&ahead)
                 && !self.is_tight()
                 && let Err(error) = self.raise_snapshot_room(&mut work, &ahead)
@@ -401,6 +438,9 @@ impl Engine {
             let is_worth_it = self.log.since_snapshot_bytes() >= self.snapshot_spacing_bytes();
             let frees = is_large && is_worth_it && !self.has_room(&wanted) && self.is_over_bound(&wanted);
             if !self.snapshot_is_due() && !frees {
+                drop(work);
+                // Who found the snapshots busy may be waiting for them.
+                maintenance.tell_change(false);
                 continue;
             }
             if let Err(error) = self.snapshot(&mut work) {
@@ -411,6 +451,20 @@ impl Engine {
             maintenance.ask(|requests| requests.clean = true);
             maintenance.tell_change(true);
         }
+    }
+
+    /// Takes a snapshot for a caller who is none of the threads.
+    pub(crate) fn take_snapshot(self: &Arc<Self>) -> Result<(), StoreError> {
+        let taken = self.snapshot(&mut self.maintenance.work.lock());
+        self.maintenance.tell_change(true);
+        taken
+    }
+
+    /// Sets the number of items of a portion.
+    #[cfg(feature = "sim")]
+    pub(crate) fn set_portion_items(&self, items: u64) {
+        self.maintenance.work.lock().portion_items = items;
+        self.maintenance.tell_change(false);
     }
 
     /// Waits until the thread has nothing to do.
@@ -430,27 +484,44 @@ impl Engine {
         }
         // Whatever it is still doing ends with this.
         drop(self.maintenance.work.lock());
+        self.maintenance.tell_change(false);
         drop(self.maintenance.cleaning.lock());
     }
 
     /// Makes room until there are no waiters.
     fn serve_waiting(self: &Arc<Self>) {
         let maintenance = &self.maintenance;
-        let mut turn: Option<(u64, Turn)> = None;
+        let mut turns: Vec<(u64, Turn)> = Vec::new();
+        // Those who need the snapshots while another thread has them.
+        let mut put_off: Vec<u64> = Vec::new();
         loop {
             maintenance.answer(&Ok(Purpose::Write), |waiting| self.has_room(&waiting.wanted));
-            let Some((ticket, wanted)) = maintenance.next() else { return };
-            if turn.as_ref().is_none_or(|(of, _)| *of != ticket) {
-                turn = Some((ticket, self.turn_begins()));
-            }
-            let Some((_, turn)) = &mut turn else { return };
-            let result = match self.step(&wanted, turn) {
+            let Some((ticket, wanted)) = maintenance.next_but(&put_off) else {
+                if put_off.is_empty() || maintenance.is_closing() {
+                    return;
+                }
+                maintenance.wait_for_change();
+                put_off.clear();
+                continue;
+            };
+            let index = turns.iter().position(|(of, _)| *of == ticket).unwrap_or_else(|| {
+                // Turns of those who were served meanwhile are over.
+                turns.retain(|(of, _)| put_off.contains(of));
+                turns.push((ticket, self.turn_begins()));
+                turns.len() - 1
+            });
+            let result = match self.step(&wanted, &mut turns[index].1) {
                 Ok(Step::Again) => continue,
                 Ok(Step::Busy) => {
                     if maintenance.is_closing() {
                         return;
                     }
                     maintenance.wait_for_change();
+                    put_off.clear();
+                    continue;
+                }
+                Ok(Step::SnapshotsBusy) => {
+                    put_off.push(ticket);
                     continue;
                 }
                 Ok(Step::Room(purpose)) => Ok(purpose),
@@ -481,16 +552,17 @@ impl Engine {
             newest,
             cleaned_all: false,
             leaves_pinned: false,
+            asked_for_index_room: false,
             pauses: 0,
             snapshots: 0,
             left_oversized: false,
         }
     }
 
-    /// Locks the work; returns `None` if the turn is ahead of need and another thread has the lock.
-    fn lock_work(&self, turn: &Turn) -> Option<MutexGuard<'_, SnapshotState>> {
+    /// Locks the snapshots; returns `None` if another thread has the lock. Without threads it is waited for.
+    fn lock_work(&self) -> Option<MutexGuard<'_, SnapshotState>> {
         let work = &self.maintenance.work;
-        if turn.is_ahead { work.try_lock() } else { Some(work.lock()) }
+        if self.maintenance.is_threaded() { work.try_lock() } else { Some(work.lock()) }
     }
 
     /// Returns whether there is the room that is wanted, and it may be taken when the cleaner has got on.
@@ -531,7 +603,13 @@ impl Engine {
         }
         let mut grown = self.grow(wanted);
         if grown.is_ok() && !self.index_has_room(wanted) {
-            let Some(mut work) = self.lock_work(turn) else { return Ok(Step::Busy) };
+            // That takes up to three snapshots, and others may wait for just a segment.
+            if self.maintenance.is_threaded() && !turn.is_ahead && !turn.asked_for_index_room {
+                turn.asked_for_index_room = true;
+                self.maintenance.ask(|requests| requests.snapshot = true);
+                return Ok(Step::SnapshotsBusy);
+            }
+            let Some(mut work) = self.lock_work() else { return Ok(Step::SnapshotsBusy) };
             grown = self.raise_snapshot_room(&mut work, wanted);
         }
         match grown {
@@ -551,8 +629,8 @@ impl Engine {
             return Ok(Step::Again);
         }
         if turn.snapshots < KEPT + 1 && self.snapshots_can_shrink() {
+            let Some(mut work) = self.lock_work() else { return Ok(Step::SnapshotsBusy) };
             turn.snapshots += 1;
-            let Some(mut work) = self.lock_work(turn) else { return Ok(Step::Busy) };
             match self.snapshot(&mut work) {
                 Ok(()) => return Ok(Step::Again),
                 Err(error) => tracing::warn!("{error}"),
@@ -589,7 +667,7 @@ impl Engine {
             Ok(Cleaned::Gained(_)) => Ok(()),
             Ok(Cleaned::Nothing) => return None,
             Ok(Cleaned::NeedsSnapshot) => {
-                let Some(mut work) = self.lock_work(turn) else { return Some(Step::Busy) };
+                let Some(mut work) = self.lock_work() else { return Some(Step::SnapshotsBusy) };
                 let taken = self.snapshot(&mut work);
                 unlock_fair(work);
                 match taken {

@@ -261,28 +261,6 @@ impl Effect {
     }
 }
 
-impl Effect {
-    /// Returns whether the effect leaves what it writes the same, whatever it finds: then it may be applied again to an
-    /// object that has it already, and others behind it, in a part.
-    pub fn is_unconditional(&self) -> bool {
-        match self {
-            Self::Create
-            | Self::Chunk { .. }
-            | Self::Zero { .. }
-            | Self::SetKey { .. }
-            | Self::RemoveKey { .. }
-            | Self::SetAttribute { .. }
-            | Self::RemoveAttribute { .. }
-            | Self::RaiseFence { .. }
-            | Self::FenceSession { .. } => true,
-            // These depend on the fork's size, on whether there is one, or on what it holds.
-            Self::Truncate { .. } | Self::RemoveFork { .. } | Self::ReplaceFork { .. } | Self::Remove => {
-                false
-            }
-        }
-    }
-}
-
 fn chunks(
     fork: &Fork,
     start: u64,

@@ -14,10 +14,11 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use crate::binding::Binding;
+use crate::choice::Measured;
 use crate::codec::crc32c;
 use crate::disk::DiskFile;
 use crate::space::BLOCK_BYTES;
-use crate::sync::{AtomicBool, AtomicI64, AtomicU64, RwLock};
+use crate::sync::{AtomicBool, AtomicI64, AtomicU64, Mutex, RwLock};
 
 /// The offset of a segment's first record, in bytes: behind two copies of its header.
 pub const SEGMENT_HEAD_BYTES: u64 = 2 * HEADER_BYTES as u64;
@@ -52,9 +53,10 @@ pub struct Segment {
     /// True if the cleaner could not read all of it: it is left alone until the store is opened again.
     pub damaged: AtomicBool,
     live_bytes: AtomicI64,
-    /// Bytes of log that it would take to move what is live, and the live bytes for which that was found.
-    move_bytes: AtomicU64,
-    move_live_bytes: AtomicU64,
+    /// The number of pieces that the index referred to and does no longer.
+    releases: AtomicU64,
+    /// The cost of moving what is live.
+    measured: Mutex<Option<Measured>>,
 }
 
 impl Segment {
@@ -71,8 +73,8 @@ impl Segment {
             last_batch: AtomicU64::new(0),
             damaged: AtomicBool::new(false),
             live_bytes: AtomicI64::new(0),
-            move_bytes: AtomicU64::new(0),
-            move_live_bytes: AtomicU64::new(u64::MAX),
+            releases: AtomicU64::new(0),
+            measured: Mutex::new(None),
         }
     }
 
@@ -99,18 +101,19 @@ impl Segment {
         live_bytes == 0
     }
 
-    /// Returns the bytes of log that it would take to move what is live, if that was measured and still holds. It holds
-    /// while hardly anything has become garbage since: a stricter rule would let writers make it stale for ever.
-    pub fn move_bytes(&self) -> Option<u64> {
-        let measured = self.move_live_bytes.load(Ordering::Relaxed);
-        let gone = measured.checked_sub(self.live_bytes())?;
-        (measured != u64::MAX && gone <= measured / 16).then(|| self.move_bytes.load(Ordering::Relaxed))
+    /// Returns the number of pieces that the index has released. A piece that was overwritten in part counts too.
+    pub fn releases(&self) -> u64 {
+        self.releases.load(Ordering::Relaxed)
     }
 
-    /// Notes the bytes of log that moving `live_bytes` live bytes takes.
-    pub fn set_move_bytes(&self, live_bytes: u64, bytes: u64) {
-        self.move_bytes.store(bytes, Ordering::Relaxed);
-        self.move_live_bytes.store(live_bytes, Ordering::Relaxed);
+    /// Returns the cost of moving what is live, as it was last measured.
+    pub fn measured(&self) -> Option<Measured> {
+        *self.measured.lock()
+    }
+
+    /// Notes the cost of moving what is live.
+    pub fn set_measured(&self, measured: Measured) {
+        *self.measured.lock() = Some(measured);
     }
 }
 
@@ -233,6 +236,9 @@ impl SegmentTable {
         for (id, bytes) in changes {
             if let Some(segment) = segments.get(id) {
                 segment.live_bytes.fetch_add(*bytes, Ordering::Relaxed);
+                if *bytes < 0 {
+                    segment.releases.fetch_add(1, Ordering::Relaxed);
+                }
             }
             sum += bytes;
         }

@@ -7,6 +7,7 @@
 //! `NACRE_HISTORIES=n` sets how many are run. Without the feature the same histories run with the system's threads, for
 //! `NACRE_SOAK_SECONDS=n` seconds.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +18,8 @@ use std::time::Duration;
 use nacre_logstore::sim::{Faults, Moment, Operation, SimDisk};
 use nacre_logstore::{Committer, Durability, LogStore, Options};
 use nacre_object::{
-    Answer, ByteRange, ErrorKind, Fork, ObjectId, ObjectStore, Outcome, StoreError, Transaction,
+    Answer, ByteRange, ErrorKind, Fork, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError,
+    Transaction, Write,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -36,6 +38,41 @@ struct Put {
     offset: usize,
     len: usize,
     value: u8,
+    /// The number of the key that gets the same value.
+    key: u8,
+    fork: OfFork,
+}
+
+/// What a put does to other forks.
+#[derive(Clone, Copy)]
+enum OfFork {
+    Nothing,
+    Truncate { size: u64 },
+    Write { offset: u64 },
+    Remove,
+}
+
+impl Put {
+    fn transaction(&self) -> Transaction {
+        let value = vec![self.value; 10].into();
+        let transaction = Transaction::new()
+            .write(Fork::DEFAULT, self.offset as u64, vec![self.value; self.len])
+            .change(Write::SetKey { key: key(self.key), value });
+        match self.fork {
+            OfFork::Nothing => transaction,
+            OfFork::Truncate { size } => transaction.change(Write::Truncate { fork: fork("tail"), size }),
+            OfFork::Write { offset } => transaction.write(fork("side"), offset, vec![self.value]),
+            OfFork::Remove => transaction.change(Write::RemoveFork { fork: fork("side") }),
+        }
+    }
+}
+
+fn key(number: u8) -> Key {
+    Key::try_from(format!("key-{number:02}").as_str()).unwrap()
+}
+
+fn fork(name: &str) -> Fork {
+    Fork::new(name.to_string()).unwrap()
 }
 
 /// One client's object, which no other client writes.
@@ -139,9 +176,7 @@ impl History {
     fn write(&self, client: &Client, store: &LogStore) {
         for (put, version) in client.puts.iter().zip(1..) {
             client.before.lock().unwrap().push(self.acked());
-            let data = vec![put.value; put.len];
-            let write = Transaction::new().write(Fork::DEFAULT, put.offset as u64, data);
-            match block_on(store.apply(&client.object, write)) {
+            match block_on(store.apply(&client.object, put.transaction())) {
                 Ok(Outcome::Done(done)) => {
                     assert_eq!(done.version, version, "seed {}: {}", self.seed, client.object);
                     client.acked.store(version, Ordering::SeqCst);
@@ -159,6 +194,7 @@ impl History {
     fn run(self: Arc<Self>) {
         let mut rng = SmallRng::seed_from_u64(!self.seed);
         if let Ok(store) = LogStore::open_on(Arc::clone(&self.disk) as _, self.options(Committer::Thread)) {
+            store.set_portion_items(rng.random_range(1..12));
             let over = Arc::new(AtomicBool::new(false));
             let mut threads = Vec::new();
             for index in 0..self.clients.len() {
@@ -215,6 +251,7 @@ impl History {
                 Err(error) => panic!("seed {}: the store does not open: {error}", self.seed),
             }
         };
+        assert_eq!(store.opened().damaged_snapshots, 0, "seed {}", self.seed);
         let found = self.find(&store, &image.least);
         let cut = Arc::new(disk.after_crash(Faults::default()));
         drop(store);
@@ -257,7 +294,13 @@ impl Client {
         let puts = (0..rng.random_range(1..30)).map(|_| {
             let offset = rng.random_range(0..SPAN_BYTES - 1);
             let len = rng.random_range(1..=(SPAN_BYTES - offset).min(20_000));
-            Put { offset, len, value: rng.random_range(1..=255) }
+            let fork = match rng.random_range(0..6) {
+                0 => OfFork::Truncate { size: rng.random_range(0..1000) },
+                1 => OfFork::Write { offset: rng.random_range(0..1000) },
+                2 => OfFork::Remove,
+                _ => OfFork::Nothing,
+            };
+            Put { offset, len, value: rng.random_range(1..=255), key: rng.random_range(0..20), fork }
         });
         Self {
             object: ObjectId::try_from(format!("object-{number}").as_str()).unwrap(),
@@ -271,7 +314,10 @@ impl Client {
     /// Returns the number of the puts that a store holds: the first ones.
     fn find(&self, store: &LogStore, seed: u64) -> u64 {
         let range = ByteRange::new(0, SPAN_BYTES as u64);
-        let mut reply = store.apply(&self.object, Transaction::new().read_range(Fork::DEFAULT, range));
+        let keys = Read::Keys { range: KeyRange::all(), limit: 100, values: true };
+        let mut reads = Transaction::new().read_range(Fork::DEFAULT, range);
+        reads.reads.extend([keys, Read::Forks { after: None, limit: 10 }]);
+        let mut reply = store.apply(&self.object, reads);
         let outcome: Result<Outcome, StoreError> =
             match Pin::new(&mut reply).poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(outcome) => outcome,
@@ -281,11 +327,31 @@ impl Client {
             Ok(Outcome::Done(done)) => done,
             other => panic!("seed {seed}: {} cannot be read: {other:?}", self.object),
         };
-        let Some(Answer::Range(read)) = done.answers.first() else { panic!("seed {seed}: no answer") };
+        let [Answer::Range(read), Answer::Keys(keys), Answer::Forks(forks)] = &done.answers[..] else {
+            panic!("seed {seed}: {:?}", done.answers)
+        };
         let mut expected = vec![0; SPAN_BYTES];
+        let (mut expected_keys, mut sizes) = (BTreeMap::new(), BTreeMap::new());
         for put in &self.puts[..done.version as usize] {
-            expected[put.offset..put.offset + put.len].fill(put.value);
+            let end = put.offset + put.len;
+            expected[put.offset..end].fill(put.value);
+            expected_keys.insert(key(put.key), put.value);
+            let mut grow = |name: &str, end: u64| {
+                let size = sizes.entry(fork(name)).or_insert(0);
+                *size = end.max(*size);
+            };
+            grow("", end as u64);
+            match put.fork {
+                OfFork::Nothing => {}
+                OfFork::Truncate { size } => drop(sizes.insert(fork("tail"), size)),
+                OfFork::Write { offset } => grow("side", offset + 1),
+                OfFork::Remove => drop(sizes.remove(&fork("side"))),
+            }
         }
+        let found_keys = keys.entries.iter().map(|(name, value)| (name.clone(), value[0])).collect();
+        assert_eq!(expected_keys, found_keys, "seed {seed}: keys of {}", self.object);
+        let found_sizes = forks.entries.iter().cloned().collect();
+        assert_eq!(sizes, found_sizes, "seed {seed}: forks of {}", self.object);
         let mut found = read.data.to_vec();
         found.resize(SPAN_BYTES, 0);
         assert!(

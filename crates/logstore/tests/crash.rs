@@ -425,6 +425,10 @@ fn run(seed: u64) {
         let options = options(&mut history.rng, durability);
         // The disk may fail while the store is being opened: then it is opened after the crash.
         if let Ok(store) = LogStore::open_on(Arc::clone(&disk) as _, options) {
+            if seed.is_multiple_of(4) {
+                // Snapshots are written a few items at a time.
+                store.set_portion_items(2 + seed / 4 % 16);
+            }
             history.run(&store, &disk, steps);
             store.check_counts();
             if matches!(trouble, Trouble::Kill | Trouble::FullDisk) {
@@ -469,6 +473,10 @@ fn run(seed: u64) {
             recovered = cut;
             let everything = history.promised();
             store = history.recover(&mut recovered, everything);
+        }
+        let has_lost_writes = trouble == Trouble::WritebackError;
+        if store.opened().damaged_snapshots > 0 && !has_lost_writes {
+            history.fail(format!("a snapshot is damaged: {:?}", store.opened()));
         }
         store.check_counts();
         let closed = rng.random_bool(0.5);

@@ -1,13 +1,13 @@
 //! Room: the operations that have it on a full disk, and the waits for it.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
 use nacre_logstore::disk::{Disk, DiskFile, Volume};
-use nacre_logstore::sim::{Faults, SimDisk};
+use nacre_logstore::sim::{Faults, Moment, Operation, SimDisk};
 use nacre_logstore::{Committer, LogStore, Options};
 use nacre_object::testkit::block_on;
 use nacre_object::{
@@ -74,7 +74,7 @@ impl Gate {
         let waiting = self.waiting.lock().unwrap();
         let (waiting, _) =
             self.changed.wait_timeout_while(waiting, PATIENCE, |waiting| *waiting == 0).unwrap();
-        assert!(*waiting > 0, "nobody reads");
+        assert!(*waiting > 0, "nobody comes to the gate");
     }
 
     fn open(&self) {
@@ -443,4 +443,111 @@ fn a_capacity_bounds_all_files_together() {
     let too_small = Options { capacity_bytes: Some(1000), ..by_hand() };
     let error = LogStore::open_on(Arc::new(SimDisk::new(1, Faults::default())), too_small).err().unwrap();
     assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+}
+
+/// While the disk holds a snapshot up, one client wants more room in the index than there is, and waits for it. Another one
+/// only overwrites, and needs segments.
+#[test]
+fn overwriting_goes_on_while_another_client_waits_for_a_snapshot() {
+    let gate = Arc::new(Gate::default());
+    let disk = Arc::new(SimDisk::new(1, Faults::default()));
+    let gated = Arc::clone(&gate);
+    disk.set_hook(Arc::new(move |moment, operation, name| {
+        if moment == Moment::Before && operation == Operation::Write && name == "reserve-snapshot-begun" {
+            gated.pass();
+        }
+    }));
+    let store = LogStore::open_on(disk, Options { segment_bytes: 512 << 10, ..Options::default() }).unwrap();
+    write(&store, "file", 0, vec![1; 100_000]).unwrap();
+    store.wait_for_maintenance();
+    gate.closed.store(true, Ordering::SeqCst);
+    let snapshot = std::thread::spawn({
+        let store = store.clone();
+        move || store.snapshot()
+    });
+    gate.wait_for_somebody();
+    let set = Arc::new(AtomicU32::new(0));
+    let growing = std::thread::spawn({
+        let (store, set) = (store.clone(), Arc::clone(&set));
+        move || {
+            for number in 0..3000 {
+                let key = Key::try_from(format!("key-{number}").as_str()).unwrap();
+                let change = Write::SetKey { key, value: vec![7; 1000].into() };
+                apply(&store, "keys", Transaction::new().change(change)).unwrap();
+                set.store(number + 1, Ordering::SeqCst);
+            }
+        }
+    });
+    // Until there is no room for another key.
+    while store.has_room(1100) || set.load(Ordering::SeqCst) == 0 {
+        assert!(!growing.is_finished(), "the index has room for all keys");
+        std::thread::yield_now();
+    }
+    let (done, finished) = mpsc::channel();
+    let writing = std::thread::spawn({
+        let store = store.clone();
+        move || {
+            for number in 0..40 {
+                write(&store, "file", 0, vec![number; 100_000]).unwrap();
+                done.send(()).unwrap();
+            }
+        }
+    });
+    let written = (0..40).take_while(|_| finished.recv_timeout(PATIENCE / 4).is_ok()).count();
+    let is_waiting = set.load(Ordering::SeqCst) < 3000;
+    gate.open();
+    for thread in [writing, growing] {
+        thread.join().unwrap();
+    }
+    snapshot.join().unwrap().unwrap();
+    assert_eq!(written, 40, "writes while a snapshot was held up");
+    assert!(is_waiting, "the index has room for all keys");
+}
+
+/// Extents take much less of a snapshot than they might, values all of it: what removed extents leave is not room for as
+/// many bytes of values.
+#[test]
+fn a_snapshot_has_room_when_extents_gave_way_to_keys_on_a_tight_disk() {
+    let disk = Arc::new(SimDisk::new(1, Faults::default()));
+    let options = Options { segment_bytes: 64 << 10, committer: Committer::Caller, ..Options::default() };
+    let store = LogStore::open_on(Arc::clone(&disk) as _, options).unwrap();
+    let apply = |name: &str, change: Write| {
+        let reply = store.apply(&object(name), Transaction::new().change(change));
+        store.turn()?;
+        block_on(reply).map(|outcome| assert!(matches!(outcome, Outcome::Done(_))))
+    };
+    for thousand in 0..20 {
+        let extents =
+            (0..1000).map(|number| (2 * (1000 * thousand + number), Bytes::from_static(&[1]))).collect();
+        apply("bits", Write::Extents { fork: Fork::DEFAULT, extents }).unwrap();
+    }
+    for number in 0..800 {
+        let extents = vec![(0, Bytes::from(vec![1; 8000]))];
+        apply(&format!("object-{number}"), Write::Extents { fork: Fork::DEFAULT, extents }).unwrap();
+    }
+    let leave = |bytes: u64| {
+        let used_bytes: u64 = disk.list().unwrap().iter().map(|(_, bytes)| *bytes).sum();
+        disk.set_faults(Faults { capacity_bytes: Some(used_bytes + bytes), ..Faults::default() });
+    };
+    leave(1 << 20);
+    for _ in 0..3 {
+        store.snapshot().unwrap();
+    }
+    leave(1 << 20);
+    apply("bits", Write::Remove).unwrap();
+    let key = |number: u32| Key::try_from(format!("key-{number:06}").as_str()).unwrap();
+    let set = (0..720).take_while(|number| {
+        let set = Write::SetKey { key: key(*number), value: vec![7; 1000].into() };
+        apply("keys", set).is_ok()
+    });
+    let set = set.count() as u32;
+    assert!(set > 0);
+    leave(0);
+    store.snapshot().unwrap();
+    for number in 0..set {
+        apply("keys", Write::RemoveKey { key: key(number) }).unwrap();
+    }
+    for number in 0..800 {
+        apply(&format!("object-{number}"), Write::Remove).unwrap();
+    }
 }
