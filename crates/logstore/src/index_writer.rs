@@ -441,17 +441,15 @@ impl Node {
             | Effect::RemoveAttribute { .. }
             | Effect::RaiseFence { .. }
             | Effect::FenceSession { .. } => true,
-            // This makes a hole from the fork's size on, or from the new one, if that is less; and the size may be that of
-            // a later moment. But it is right behind the first truncation. What that misses, or makes a hole by
-            // mistake, is behind the end of some moment: either nothing was ever written there that the snapshot has not,
-            // or a truncation that follows makes the same hole.
-            Effect::Truncate { .. } => true,
-            // So there must be no holes of earlier versions behind the end, either.
+            // Behind the end it makes no hole, and whether that is where it reaches depends on the size.
             Effect::Zero { fork, range } => {
                 self.forks.get(fork).is_some_and(|found| range.end() <= found.size)
             }
-            // These depend on whether there is a fork, or on what it holds.
-            Effect::RemoveFork { .. } | Effect::ReplaceFork { .. } | Effect::Remove => false,
+            // These depend on the fork's size, on whether there is one, or on what it holds.
+            Effect::Truncate { .. }
+            | Effect::RemoveFork { .. }
+            | Effect::ReplaceFork { .. }
+            | Effect::Remove => false,
         })
     }
 }

@@ -363,18 +363,6 @@ fn a_fork_that_is_truncated_and_written_between_portions_is_as_it_was_written() 
 }
 
 #[test]
-fn an_object_that_is_truncated_meanwhile_is_not_begun_again() {
-    let disk = Arc::new(SimDisk::new(1, Faults::default()));
-    let store = LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap();
-    make_large(&store);
-    let (plain, _) = snapshot_with(&disk, &store, u64::MAX, 1, &[]);
-    let truncate = Transaction::new().change(Write::Truncate { fork: fork("tail"), size: 10 });
-    let (writes, _) = snapshot_with(&disk, &store, 20, 20, &[truncate]);
-    // An object that is begun again too often is written with few writes.
-    assert!(plain >= 100 && (plain..=plain + 2).contains(&writes), "{writes} writes, {plain} without");
-}
-
-#[test]
 fn a_snapshot_is_not_longer_because_an_object_was_begun_again() {
     let disk = Arc::new(SimDisk::new(1, Faults::default()));
     let store = LogStore::open_on(Arc::clone(&disk) as _, options()).unwrap();

@@ -30,14 +30,20 @@ pub(super) struct Notify {
 /// The place where the outcome of a notification is left for its sender.
 #[derive(Default)]
 pub(super) struct Slot {
-    state: Mutex<(Option<Result<Notified, StoreError>>, Option<Waker>)>,
+    state: Mutex<SlotState>,
+}
+
+#[derive(Default)]
+struct SlotState {
+    result: Option<Result<Notified, StoreError>>,
+    waker: Option<Waker>,
 }
 
 impl Slot {
     pub(super) fn fill(&self, result: Result<Notified, StoreError>) -> Option<Waker> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.0 = Some(result);
-        state.1.take()
+        state.result = Some(result);
+        state.waker.take()
     }
 }
 
@@ -126,10 +132,10 @@ impl Future for Waiting {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.slot.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.0.take() {
+        match state.result.take() {
             Some(result) => Poll::Ready(result),
             None => {
-                state.1 = Some(context.waker().clone());
+                state.waker = Some(context.waker().clone());
                 Poll::Pending
             }
         }
