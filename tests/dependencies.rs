@@ -54,7 +54,7 @@ fn every_program_that_is_started_is_installed_by_the_script() {
         }
     }
     // These are commands of clap, not programs.
-    for command in ["nacre", "reflect", "walk-tree"] {
+    for command in ["nacre", "reflect", "study", "walk-tree"] {
         started.remove(command);
     }
     for known in ["ip", "tc", "ethtool", "unshare"] {
