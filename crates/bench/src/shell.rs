@@ -1,4 +1,4 @@
-//! What `make install` takes from this program: completions for shells, and manual pages.
+//! The files that `make install` takes from this program: completions for shells, and manual pages.
 
 use std::path::{Path, PathBuf};
 

@@ -77,7 +77,7 @@ pub struct Cleaning {
     measuring: Option<Measuring>,
     /// Segments whose pieces change their names as fast as they are looked for.
     pub(crate) put_off: Vec<u32>,
-    /// What is known of segments that were not measured.
+    /// The knowledge of segments that were not measured.
     pub(crate) guesses: Guesses,
     /// Bytes that count as gained although they are only measured so far.
     advanced_bytes: u64,
@@ -109,7 +109,7 @@ struct UnderWay {
 pub(crate) enum Cleaned {
     /// This many bytes are regained, or will be when the segment is free. There may be more to do.
     Gained(u64),
-    /// What is most worth cleaning is needed until a snapshot was taken.
+    /// The segment most worth cleaning is needed until a snapshot is taken.
     NeedsSnapshot,
     /// There is nothing left to gain.
     Nothing,

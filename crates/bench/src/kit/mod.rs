@@ -1,4 +1,4 @@
-//! What all studies share. A study says what it varies and what it measures; the kit has the rest:
+//! The kit that all studies share. A study says what it varies and what it measures; the kit has the rest:
 //!
 //! - `study`: a study from its start to its end, the turns in which subjects are measured, and what ends it early;
 //! - `report`: results as JSON in a file and as tables, with the machine; `table`, `figure`, `quantity` for showing them;

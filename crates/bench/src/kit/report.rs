@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::machine::Machine;
 use crate::{BenchError, Common};
 
-/// What a study measures: the fields of its file of results, shown as tables.
+/// The measurements of a study: the fields of its file of results, shown as tables.
 pub(crate) trait Results: Serialize + fmt::Display {
     /// Returns whether nothing has been measured yet.
     fn is_empty(&self) -> bool;

@@ -13,7 +13,7 @@ use crate::kit::report::{self, Report};
 use crate::kit::table::Table;
 use crate::kit::{Spread, peer};
 
-/// What was measured, and simulated.
+/// The measured and the simulated results.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Results {
     /// The load of the machine before the study, over 1, 5 and 15 minutes.

@@ -19,7 +19,7 @@ use crate::kit::quantity::grouped;
 use crate::kit::report::{self, Report};
 use crate::kit::table::Table;
 
-/// What was measured.
+/// The measured results.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Results {
     /// The number of cycles of the processor's clock per nanosecond.

@@ -18,7 +18,7 @@ use crate::kit::quantity::grouped;
 use crate::kit::report::{self, Report};
 use crate::kit::table::Table;
 
-/// What was measured on a tree.
+/// The results of one tree.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Results {
     /// The path of the tree.
