@@ -58,7 +58,7 @@ pub struct Engine {
     pub(crate) options: Options,
     /// The store's random identity.
     pub(crate) identity: [u8; 16],
-    /// What a volatile store has instead of a log, of which there is an empty one then, and of all that keeps a log.
+    /// The blocks of a volatile store. Its log, and all that keeps a log, are there and empty.
     pub(crate) memory: Option<Memory>,
     pub(crate) log: Arc<Log>,
     pub(crate) table: SegmentTable,

@@ -1,6 +1,6 @@
 //! The writing of a snapshot: the index in frames, shard by shard, a portion at a time.
 //!
-//! Nobody waits for more than a portion: the lock of a shard is given back after [`PORTION_ITEMS`] items or
+//! A transaction waits for one portion at most: the lock of a shard is given back after [`PORTION_ITEMS`] items or
 //! [`PORTION_BYTES`] bytes, also in the middle of an object. What the snapshot holds of such an object is then not its
 //! state at one moment, but that at the first portion, mixed with effects of later transactions. These are in the log
 //! behind the snapshot's position, and their versions are above the one that the snapshot gives the object; so each of

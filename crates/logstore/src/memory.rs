@@ -214,7 +214,7 @@ impl Keep for Exchange<'_> {
     }
 }
 
-/// What is known of all blocks of a store.
+/// The counts of all blocks of a store.
 #[derive(Default)]
 pub struct Memory {
     live_bytes: AtomicI64,

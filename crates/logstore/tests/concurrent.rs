@@ -43,7 +43,7 @@ struct Put {
     fork: OfFork,
 }
 
-/// What a put does to other forks.
+/// The effect of a put on other forks.
 #[derive(Clone, Copy)]
 enum OfFork {
     Nothing,

@@ -32,7 +32,7 @@ const IMAGES_MAX: usize = 3;
 static BETWEEN: AtomicU64 = AtomicU64::new(0);
 static CLEANED: AtomicU64 = AtomicU64::new(0);
 
-/// What issues transactions: between the steps of a history, and whenever a part of a snapshot has been written.
+/// The source of transactions: between the steps of a history, and whenever a part of a snapshot has been written.
 struct Client {
     generator: Generator,
     rng: SmallRng,

@@ -1,4 +1,4 @@
-//! What watchers of a store on a disk are told, and when: never what a crash can take back.
+//! The events that watchers of a store on a disk are told, and when: never what a crash can take back.
 
 use std::sync::Arc;
 use std::task::Poll;

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 /// The time that watchers have to acknowledge a notification.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the watchers have in common.
+/// The state that the watchers have in common.
 #[derive(Default)]
 struct Shared {
     changes: AtomicUsize,

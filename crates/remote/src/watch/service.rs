@@ -103,7 +103,7 @@ struct Watching {
     tray: Arc<Tray>,
 }
 
-/// What a watch and its connection share.
+/// The state that a watch and its connection share.
 #[derive(Default)]
 struct Tray {
     state: Mutex<TrayState>,
