@@ -1,7 +1,9 @@
 //! Watch and notify on the reference store, and proof that the suite notices what a store must not do.
 
-use std::sync::Arc;
-use std::task::Poll;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -147,14 +149,15 @@ fn notifications_are_bounded_in_bytes_for_one_watch_and_for_several_together() {
         block_on(store.watch(&object(), options)).unwrap()
     };
     let (mut narrow, mut wide) = (begin(1500), begin(100_000));
-    // The outcome is that of a watcher that did not acknowledge it, once it has been delivered.
-    let notify = || {
+    // Watchers are told in the order in which they came: once the last one has a notification, so have all that it fits.
+    let mut last = block_on(store.watch(&object(), WatchOptions::default())).unwrap();
+    let mut notify = || {
         let payload = Bytes::from(vec![0; 1000]);
-        block_on(store.notify(&object(), payload, Duration::from_millis(1))).unwrap()
+        let reply = store.notify(&object(), payload, Duration::from_secs(60));
+        assert!(matches!(block_on(last.next()), Some(Ok(Event::Notified(_)))));
+        drop(reply);
     };
-    for _ in 0..3 {
-        assert_eq!(notify().missed.len(), 2);
-    }
+    (0..3).for_each(|_| notify());
     assert_eq!(events(&mut narrow), ["notified 1000", "gap 0 0 2 slow"]);
     let lost = events(&mut wide);
     assert!(lost.len() == 2 && lost[0] == "notified 1000" && lost[1].starts_with("gap 0 0 "), "{lost:?}");
@@ -236,4 +239,56 @@ fn gate() -> (impl FnOnce(Result<(), StoreError>), Reply<()>) {
         }
     });
     (open, Reply::pending(wait))
+}
+
+#[test]
+fn an_event_reaches_all_of_many_watchers_while_others_come_and_go() {
+    let hub = Hub::default();
+    let begin = || hub.watch(&object(), 1, 0, &WatchOptions::default()).unwrap();
+    let mut lasting: Vec<Watch> = (0..2000).map(|_| begin()).collect();
+    let (done, coming) = (AtomicBool::new(false), Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            coming.wait();
+            while !done.load(Ordering::Relaxed) {
+                drop([begin(), begin()]);
+            }
+        });
+        coming.wait();
+        for version in 1..=20 {
+            hub.changed(&object(), version, Reply::ready(Ok(())));
+            let mut late = begin();
+            for watch in &mut lasting {
+                let event = block_on(watch.next());
+                assert!(matches!(event, Some(Ok(Event::Changed { version: told })) if told == version));
+            }
+            assert!(matches!(late.try_next(), Poll::Pending), "it came after the change");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(hub.watchers(), lasting.len());
+}
+
+#[test]
+fn the_acknowledgements_that_notifications_wait_for_are_bounded_together() {
+    let hub = Hub::default();
+    let mut watches: Vec<Watch> =
+        (0..40_000).map(|_| hub.watch(&object(), 1, 0, &WatchOptions::default()).unwrap()).collect();
+    let mut waiting = Vec::new();
+    let refused = loop {
+        assert!(waiting.len() < 64, "notifications without bound");
+        let mut reply = hub.notify(&object(), Bytes::new(), Duration::from_secs(60));
+        match Pin::new(&mut reply).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Pending => waiting.push(reply),
+            Poll::Ready(result) => break result.unwrap_err(),
+        }
+    };
+    assert!(refused.kind == ErrorKind::Busy && refused.message.contains("acknowledgements"), "{refused}");
+    // A sender that is gone makes room, once its notification has reached the watchers.
+    for watch in watches.iter_mut().rev() {
+        waiting.iter().for_each(|_| drop(block_on(watch.next())));
+    }
+    drop(waiting);
+    let last = hub.notify(&object(), Bytes::new(), Duration::from_millis(1));
+    assert_eq!(block_on(last).unwrap().missed.len(), watches.len());
 }

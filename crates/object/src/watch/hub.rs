@@ -13,10 +13,11 @@
 
 mod notify;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Bound;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -38,6 +39,10 @@ const CHANGES_MAX: usize = 1024;
 const NOTIFICATIONS_MAX: usize = 64;
 /// The bytes of notifications that may wait for delivery.
 const NOTIFICATION_BYTES_MAX: usize = 32 << 20;
+/// The acknowledgements that all notifications together may wait for, unless there is only one notification.
+const AWAITED_MAX: usize = 1 << 20;
+/// The number of watchers that are looked up at a time when an event is delivered.
+const PORTION: usize = 256;
 
 /// The watchers of the objects that a process keeps.
 pub struct Hub {
@@ -69,6 +74,8 @@ struct State {
     watchers: usize,
     /// The bytes of notifications that wait for delivery.
     bytes: usize,
+    /// The watchers that the notifications had when they were sent, over all notifications that have not ended.
+    awaited: usize,
     running: bool,
     closed: Option<StoreError>,
 }
@@ -76,7 +83,8 @@ struct State {
 /// A watched object.
 struct Watched {
     class: usize,
-    watchers: Arc<HashMap<u64, Watcher>>,
+    /// The watchers in the order in which they came, so that those of one connection are mostly beside each other.
+    watchers: BTreeMap<u64, Watcher>,
     items: VecDeque<Item>,
     /// The number of notifications among them.
     notifications: usize,
@@ -126,6 +134,7 @@ impl Default for Hub {
             next_watcher: 1,
             watchers: 0,
             bytes: 0,
+            awaited: 0,
             running: false,
             closed: None,
         };
@@ -181,7 +190,7 @@ impl Hub {
             self.shared.watched[class(hash)].fetch_add(1, Ordering::Relaxed);
             Watched {
                 class: class(hash),
-                watchers: Arc::default(),
+                watchers: BTreeMap::new(),
                 items: VecDeque::new(),
                 notifications: 0,
                 queued: false,
@@ -195,7 +204,7 @@ impl Hub {
         let registration = Registration { hub: Arc::downgrade(&self.shared), object: object.clone(), key };
         let (feed, watch) = Watch::new(id, version, options, registration);
         let watcher = Watcher { id, since: state.sequence, feed: Arc::new(feed) };
-        Arc::make_mut(&mut watched.watchers).insert(key, watcher);
+        watched.watchers.insert(key, watcher);
         state.watchers += 1;
         Ok(watch)
     }
@@ -245,9 +254,19 @@ impl Hub {
             let text = format!("too many notifications of object \"{object}\" wait to be delivered");
             return Reply::ready(Err(StoreError::new(ErrorKind::Busy, text)));
         }
+        let awaited = watched.watchers.len();
+        if state.awaited > 0 && state.awaited + awaited > AWAITED_MAX {
+            let text = format!(
+                "the notifications under way wait for {} acknowledgements; with this one of object \"{object}\" they would be \
+                 more than {AWAITED_MAX}",
+                state.awaited
+            );
+            return Reply::ready(Err(StoreError::new(ErrorKind::Busy, text)));
+        }
         let (sequence, deadline, slot) = (state.sequence, Instant::now() + timeout, Arc::<Slot>::default());
         state.sequence += 1;
         state.bytes += payload.len();
+        state.awaited += awaited;
         watched.notifications += 1;
         watched.notifies.push(id);
         let content = Content::Notified { id, payload };
@@ -256,6 +275,7 @@ impl Hub {
         let notify = Notify {
             object: object.clone(),
             deadline,
+            awaited,
             waiting,
             delivered: false,
             outcome: Notified { id, ..Notified::default() },
@@ -276,7 +296,7 @@ impl Hub {
         let objects = std::mem::take(&mut state.objects);
         let notifies = std::mem::take(&mut state.notifies);
         state.deadlines.clear();
-        (state.watchers, state.bytes) = (0, 0);
+        (state.watchers, state.bytes, state.awaited) = (0, 0, 0);
         state.ready.clear();
         state.gated.clear();
         self.shared.wake.notify_all();
@@ -413,45 +433,55 @@ impl HubShared {
         }
     }
 
-    /// Hands an item to all watchers that it is for.
+    /// Hands an item to all watchers that it is for, a portion of them at a time: whoever begins or ends a watch
+    /// meanwhile, under the object's lock, waits for no more than the look-up of a portion.
     fn deliver(self: &Arc<Self>, object: &ObjectId, item: Item, wakers: &mut Vec<Waker>) {
-        let watchers = {
+        if let Content::Notified { id, payload } = &item.content {
             let mut guard = self.lock();
             let state = &mut *guard;
             let Some(watched) = state.objects.get_mut(object) else { return };
-            let watchers = watched.watchers.clone();
-            if let Content::Notified { id, payload } = &item.content {
-                watched.notifications -= 1;
-                state.bytes -= payload.len();
-                if let Some(notify) = state.notifies.get_mut(id) {
-                    notify.delivered = true;
-                }
+            watched.notifications -= 1;
+            state.bytes -= payload.len();
+            if let Some(notify) = state.notifies.get_mut(id) {
+                notify.delivered = true;
             }
-            watchers
-        };
-        let for_them = watchers.iter().filter(|(_, watcher)| watcher.since <= item.sequence);
-        match item.content {
-            Content::Changed { version, skipped: 0 } => {
-                for_them.for_each(|(_, watcher)| watcher.feed.changed(version));
-            }
-            Content::Changed { version, skipped } => {
-                let (changes, notifications) = (Some(skipped + 1), Some(0));
-                let gap = Gap { version, changes, notifications, cause: Cause::Slow };
-                for_them.for_each(|(_, watcher)| watcher.feed.gap(gap));
-            }
-            Content::Notified { id, payload } => {
-                let receiver: Arc<dyn Acknowledge> = self.clone();
-                let missed = for_them.filter(|(key, watcher)| {
-                    let notification = Notification::new(id, payload.clone(), **key, receiver.clone());
-                    !watcher.feed.notified(notification)
-                });
-                let missed: Vec<u64> = missed.map(|(key, _)| *key).collect();
+        }
+        let receiver: Arc<dyn Acknowledge> = self.clone();
+        let (mut portion, mut missed) = (Vec::with_capacity(PORTION), Vec::new());
+        let mut from = Bound::Unbounded;
+        loop {
+            {
                 let mut state = self.lock();
-                for key in missed {
-                    state.miss(id, key);
+                if let Content::Notified { id, .. } = item.content {
+                    missed.drain(..).for_each(|key| state.miss(id, key));
                 }
-                state.end_if_done(id, wakers);
+                // The thread has the object in its hands, so it is gone only if the hub was closed.
+                let Some(watched) = state.objects.get(object) else { return };
+                let watchers = watched.watchers.range((from, Bound::Unbounded)).take(PORTION);
+                portion.extend(watchers.map(|(key, watcher)| (*key, watcher.clone())));
             }
+            let Some((last, _)) = portion.last() else { break };
+            from = Bound::Excluded(*last);
+            for (key, watcher) in portion.drain(..).filter(|(_, watcher)| watcher.since <= item.sequence) {
+                match &item.content {
+                    Content::Changed { version, skipped: 0 } => watcher.feed.changed(*version),
+                    Content::Changed { version, skipped } => watcher.feed.gap(Gap {
+                        version: *version,
+                        changes: Some(skipped + 1),
+                        notifications: Some(0),
+                        cause: Cause::Slow,
+                    }),
+                    Content::Notified { id, payload } => {
+                        let notification = Notification::new(*id, payload.clone(), key, receiver.clone());
+                        if !watcher.feed.notified(notification) {
+                            missed.push(key);
+                        }
+                    }
+                }
+            }
+        }
+        if let Content::Notified { id, .. } = item.content {
+            self.lock().end_if_done(id, wakers);
         }
     }
 
@@ -460,7 +490,8 @@ impl HubShared {
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some(watched) = state.objects.get_mut(object) else { return };
-        let (watchers, notifies) = (watched.watchers.clone(), std::mem::take(&mut watched.notifies));
+        let (watchers, notifies) =
+            (std::mem::take(&mut watched.watchers), std::mem::take(&mut watched.notifies));
         for item in std::mem::take(&mut watched.items) {
             if let Content::Notified { payload, .. } = item.content {
                 state.bytes -= payload.len();
@@ -471,6 +502,7 @@ impl HubShared {
         for id in notifies {
             if let Some(notify) = state.notifies.remove(&id) {
                 state.deadlines.remove(&(notify.deadline, id));
+                state.awaited -= notify.awaited;
                 wakers.extend(notify.slot.fill(Err(error.clone())));
             }
         }
@@ -493,7 +525,7 @@ impl Drop for Registration {
         let mut guard = hub.lock();
         let state = &mut *guard;
         let Some(watched) = state.objects.get_mut(&self.object) else { return };
-        let Some(watcher) = Arc::make_mut(&mut watched.watchers).remove(&self.key) else { return };
+        let Some(watcher) = watched.watchers.remove(&self.key) else { return };
         state.watchers -= 1;
         let forget = watched.watchers.is_empty() && !watched.queued;
         for id in watched.notifies.clone() {

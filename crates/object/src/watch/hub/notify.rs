@@ -18,6 +18,8 @@ use crate::{ObjectId, StoreError};
 pub(super) struct Notify {
     pub(super) object: ObjectId,
     pub(super) deadline: Instant,
+    /// The number of watchers that it had when it was sent.
+    pub(super) awaited: usize,
     /// The watchers that have not acknowledged it, with their ids.
     pub(super) waiting: HashMap<u64, u64>,
     /// True once it was handed to the watchers.
@@ -80,6 +82,7 @@ impl State {
     pub(super) fn end(&mut self, id: u64, wakers: &mut Vec<Waker>) {
         let Some(notify) = self.notifies.remove(&id) else { return };
         self.deadlines.remove(&(notify.deadline, id));
+        self.awaited -= notify.awaited;
         if let Some(watched) = self.objects.get_mut(&notify.object) {
             watched.notifies.retain(|other| *other != id);
             if !notify.delivered {
