@@ -349,7 +349,14 @@ impl LogStore {
         self.owner.engine.has_room(&space::Wanted { record_bytes: bytes, growth_bytes: bytes, purpose })
     }
 
-    /// Makes such room, in a store whose [`Committer`] is the caller. For tests.
+    /// Returns whether the files of snapshots have room for the index to grow by `bytes`. For tests.
+    #[cfg(feature = "sim")]
+    pub fn index_has_room(&self, bytes: u64) -> bool {
+        let purpose = log::Purpose::Write;
+        self.owner.engine.index_has_room(&space::Wanted { record_bytes: 0, growth_bytes: bytes, purpose })
+    }
+
+    /// Makes room as [`LogStore::has_room`] looks for it, in a store whose [`Committer`] is the caller. For tests.
     #[cfg(feature = "sim")]
     pub fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
         let purpose = log::Purpose::Write;
