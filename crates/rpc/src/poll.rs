@@ -30,13 +30,16 @@ pub const TIME_DEFAULT: Duration = Duration::from_micros(200);
 /// The longest time for which may be polled.
 pub const TIME_MAX: Duration = Duration::from_millis(10);
 
-/// The first pause in polling, and the longest one: each is twice as long as the one before if it follows soon.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// The first pause in polling, and the longest one: each is twice as long as the one before if it follows at once.
+const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_millis(1600);
 /// The number of waits in a row that were polled in vain after which polling pauses.
 const MISSED_MAX: u32 = 8;
-/// The time within which a second late return of the processor shows that others want it. Once in a while the first one is an accident.
-const LATE_WITHIN: Duration = Duration::from_millis(100);
+/// The time for which others may have the processor before the thread sleeps rather than looks again: a processor that does
+/// not go idle wakes it soon enough, and gets more done at a time. It is that of a small request.
+const SHARED_MAX: Duration = Duration::from_micros(25);
+/// The time within which a second late return of the processor, or one after a pause, shows that others go on to want it.
+const LATE_WITHIN: Duration = Duration::from_millis(20);
 
 /// Parses the time for which is polled before sleeping.
 ///
@@ -77,6 +80,8 @@ pub struct Polling {
     time: Duration,
     /// The time at which the current wait began, while it is polled.
     since: Option<Duration>,
+    /// Set when others had the processor for long enough.
+    shared: bool,
     /// The number of waits in a row that were polled in vain.
     missed: u32,
     /// The time at which the processor was last given back late.
@@ -89,32 +94,41 @@ pub struct Polling {
 impl Polling {
     /// Creates the state of a thread that polls for `time` before it sleeps; zero to sleep at once.
     pub fn new(time: Duration) -> Polling {
-        Polling { time, since: None, missed: 0, late: None, paused_until: Duration::ZERO, pause: PAUSE_MIN }
+        Polling {
+            time,
+            since: None,
+            shared: false,
+            missed: 0,
+            late: None,
+            paused_until: Duration::ZERO,
+            pause: PAUSE_MIN,
+        }
     }
 
     /// Takes in that something came: the wait, if it was polled, was so to some purpose.
     pub fn came(&mut self) {
-        if self.since.take().is_some() {
+        if self.since.is_some() {
             self.missed = 0;
         }
+        self.stop();
     }
 
     /// Takes in that another wait begins, or that none goes on.
     pub fn stop(&mut self) {
-        self.since = None;
+        (self.since, self.shared) = (None, false);
     }
 
     /// Returns what to do where there is nothing.
     pub fn step(&mut self, now: Duration) -> Step {
-        if self.time.is_zero() || now < self.paused_until {
-            self.since = None;
+        if self.time.is_zero() || now < self.paused_until || self.shared {
+            self.stop();
             return Step::Sleep;
         }
         let since = *self.since.get_or_insert(now);
         if now.saturating_sub(since) < self.time {
             return Step::Look;
         }
-        self.since = None;
+        self.stop();
         self.missed += 1;
         if self.missed >= MISSED_MAX {
             // The next one in vain is enough for another pause.
@@ -126,7 +140,8 @@ impl Polling {
 
     /// Takes in that the processor was given to others, and came back at `now` after so long.
     pub fn gave_way(&mut self, took: Duration, now: Duration) {
-        if took <= self.time {
+        self.shared = took > SHARED_MAX;
+        if took <= self.time.max(SHARED_MAX) {
             return;
         }
         let before = self.late.replace(now).map(|late| late.max(self.paused_until));
@@ -136,8 +151,8 @@ impl Polling {
     }
 
     fn pause(&mut self, now: Duration) {
-        let soon = now.saturating_sub(self.paused_until) <= self.pause && !self.paused_until.is_zero();
-        self.pause = if soon { (self.pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
+        let at_once = now.saturating_sub(self.paused_until) < LATE_WITHIN && !self.paused_until.is_zero();
+        self.pause = if at_once { (self.pause * 2).min(PAUSE_MAX) } else { PAUSE_MIN };
         self.paused_until = now + self.pause;
     }
 }
@@ -448,11 +463,11 @@ mod tests {
         for _ in 0..2 {
             thread.wait(us(50), late);
         }
-        for _ in 0..6 {
+        for _ in 0..8 {
             pauses.push(thread.pause());
             thread.wait(us(50), late);
         }
-        assert_eq!(pauses, [100, 200, 400, 800, 1600, 1600].map(Duration::from_millis));
+        assert_eq!(pauses, [25, 50, 100, 200, 400, 800, 1600, 1600].map(Duration::from_millis));
         // Once they are gone it goes on, and a pause that comes much later is a short one.
         thread.pause();
         for _ in 0..100_000 {
@@ -470,6 +485,16 @@ mod tests {
             assert!(thread.wait(us(50), us(3000)).1);
             assert!(!thread.is_paused());
             thread.now += LATE_WITHIN;
+        }
+    }
+
+    #[test]
+    fn a_thread_whose_processor_is_shared_sleeps_and_does_not_pause() {
+        let mut thread = Thread::new(TIME);
+        for _ in 0..1000 {
+            assert_eq!(thread.wait(us(150), us(60)), (us(60), false));
+            assert_eq!(thread.wait(us(50), us(60)), (us(60), true));
+            assert_eq!(thread.wait(us(50), us(5)), (us(50), true));
         }
     }
 
