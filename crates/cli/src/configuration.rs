@@ -342,6 +342,7 @@ mod tests {
         ("no-pacing", "true", &["--no-pacing"]),
         ("region-statistics", "true", &["--region-statistics"]),
         ("threads", "2", &["--threads", "2"]),
+        ("poll", "\"50us\"", &["--poll", "50us"]),
         ("connections-max", "7", &["--connections-max", "7"]),
         ("held-bytes-max", "\"1MiB\"", &["--held-bytes-max", "1MiB"]),
         ("mailbox-bytes-max", "\"1MiB\"", &["--mailbox-bytes-max", "1MiB"]),

@@ -180,6 +180,7 @@ impl Daemon {
             socket: options.socket_access()?,
             limits: options.limits()?,
             services,
+            poll: options.poll,
         };
         Server::start(serve).map(Some)
     }

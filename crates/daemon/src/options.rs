@@ -92,6 +92,8 @@ pub struct ServerOptions {
     pub region_statistics: bool,
     /// The number of threads that serve clients; 0 for one per processor, and at most four.
     pub threads: usize,
+    /// The time for which such a thread polls before it sleeps; `None` for that of the environment, or 200 µs.
+    pub poll: Option<Duration>,
     /// The number of connections that may be open.
     pub connections_max: usize,
     /// The bytes that all connections together may hold.
@@ -141,6 +143,7 @@ impl Default for ServerOptions {
             pacing: true,
             region_statistics: false,
             threads: 0,
+            poll: None,
             connections_max: limits.connections_max,
             held_bytes_max: limits.held_bytes_max,
             mailbox_bytes_max: limits.mailbox_bytes_max,

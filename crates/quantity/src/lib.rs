@@ -1,8 +1,8 @@
 //! Sizes and times as people type them: one grammar for all commands, settings and uris.
 //!
 //! A quantity is a whole number and a unit, with or without a space between them. Units of sizes are powers of 1024, in
-//! any case: `4096`, `64KiB`, `64k`, `1 GiB`. Times have a unit always, in small letters: `500ms`, `30s`, `10min`, `10m`,
-//! `2h`, `7d`.
+//! any case: `4096`, `64KiB`, `64k`, `1 GiB`. Times have a unit always, in small letters: `200us`, `500ms`, `30s`, `10min`,
+//! `10m`, `2h`, `7d`.
 
 #![forbid(unsafe_code)]
 
@@ -45,6 +45,7 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     let (digits, unit) = split(text);
     let wrong = || format!("\"{text}\" is not a time; write it like 500ms, 30s, 10min, 2h or 7d");
     let unit_ms: u64 = match unit {
+        "us" => return whole(digits).ok_or_else(wrong)?.map(Duration::from_micros),
         "ms" => 1,
         "s" => 1000,
         "m" | "min" => 60_000,
@@ -109,6 +110,7 @@ mod tests {
         ] {
             assert_eq!(parse_time(text), Ok(Duration::from_millis(ms)), "{text}");
         }
+        assert_eq!(parse_time("200us"), Ok(Duration::from_micros(200)));
         for wrong in
             ["", "5", "s", "-1s", "+1s", "1.5s", "1M", "1sec", "99999999999999999d", "18446744073709551616ms"]
         {

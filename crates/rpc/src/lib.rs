@@ -18,6 +18,7 @@ mod inbox;
 mod key;
 pub mod limit;
 mod outbox;
+pub mod poll;
 mod seal;
 pub mod server;
 pub mod socket;

@@ -177,9 +177,16 @@ impl Stream {
         either!(self, stream => stream.poll_write_ready(context))
     }
 
-    /// Reads once, at most `bytes_max` bytes.
+    /// Reads once, at most `bytes_max` bytes into a buffer that has room.
     pub(crate) fn try_read_buf(&self, buffer: &mut BytesMut, bytes_max: usize) -> io::Result<usize> {
-        either!(self, stream => stream.try_read_buf(&mut buffer.limit(bytes_max)))
+        let asked = bytes_max.min(buffer.capacity() - buffer.len());
+        let count = either!(self, stream => stream.try_read_buf(&mut buffer.limit(bytes_max)))?;
+        // Less than was asked for is all that there is, and what comes later is announced anew, as is the stream's end: to ask
+        // again now would be a system call for nothing.
+        if 0 < count && count < asked {
+            self.forget(Interest::READABLE);
+        }
+        Ok(count)
     }
 
     /// Returns whether there is anything to read, without reading it; false if the stream has ended.

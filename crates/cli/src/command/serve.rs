@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nacre::{Durability, Engine, Uri};
 use nacre_daemon::{Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, ServerOptions};
@@ -127,6 +128,10 @@ struct Settings {
     /// Threads that serve connections [default: one for each processor, at most 4]
     #[arg(long, value_name = "COUNT", value_parser = crate::arguments::at_least_one)]
     threads: Option<usize>,
+    /// Time for which a thread that serves connections polls before it sleeps, 10ms at most; 0us to sleep at once [default: what
+    /// NACRE_POLL says, which is for clients too, else 200us]
+    #[arg(long, value_name = "TIME", value_parser = nacre_rpc::poll::parse_time)]
+    poll: Option<Duration>,
     /// Connections that may be open at once [default: 10000]
     #[arg(long, value_name = "COUNT", value_parser = crate::arguments::at_least_one)]
     connections_max: Option<usize>,
@@ -239,6 +244,7 @@ impl Settings {
             pacing: !self.no_pacing,
             region_statistics: self.region_statistics,
             threads: self.threads.unwrap_or(default.threads),
+            poll: self.poll,
             connections_max: self.connections_max.unwrap_or(default.connections_max),
             held_bytes_max: self.held_bytes_max.map_or(default.held_bytes_max, bytes),
             mailbox_bytes_max: self.mailbox_bytes_max.map_or(default.mailbox_bytes_max, bytes),

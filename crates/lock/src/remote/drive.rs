@@ -207,6 +207,11 @@ impl Core {
         Some(Next { until: [lease, wait, self.ending].into_iter().flatten().min() })
     }
 
+    /// Returns whether replies are waited for.
+    pub(super) fn awaits(&self) -> bool {
+        !self.client.is_answered()
+    }
+
     /// Returns whether there is something to do before the background wakes up.
     pub(super) fn is_due_earlier(&self) -> bool {
         fn earlier<T: Ord>(due: Option<T>, until: Option<T>) -> bool {

@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use futures::task::AtomicWaker;
 use nacre_rpc::client::{Link, Watch};
+use nacre_rpc::poll::{Poller, Tap};
 use parking_lot::Mutex;
 use tokio::runtime;
 use tokio::sync::Notify;
@@ -78,6 +79,8 @@ pub(super) struct Shared {
     looks: AtomicU64,
     /// True if calls wait for room in a link.
     crowded: AtomicBool,
+    /// True if replies are waited for.
+    awaits: AtomicBool,
     /// The background's runtime.
     runtime: runtime::Handle,
     /// The runtimes that watch no sockets, because they were built without.
@@ -100,6 +103,7 @@ impl Shared {
             needed: AtomicBool::new(false),
             looks: AtomicU64::new(0),
             crowded: AtomicBool::new(false),
+            awaits: AtomicBool::new(false),
             runtime,
             blind: Mutex::default(),
         })
@@ -112,6 +116,7 @@ impl Shared {
         core.settle();
         self.send(&mut core, driver);
         self.crowded.store(core.waiting > 0, Ordering::Relaxed);
+        self.awaits.store(core.awaits(), Ordering::Relaxed);
         let told = std::mem::take(&mut core.told);
         drop(core);
         if !told.is_empty() {
@@ -289,6 +294,7 @@ impl Post {
             }
         };
         let connection = watch.connection();
+        let mut tap = Poller::tap_here();
         let mut blocked = false;
         poll_fn(|context| {
             attendant.waker.register(context.waker());
@@ -317,6 +323,9 @@ impl Post {
                     receives = true;
                 }
                 if sends || receives {
+                    if let Some(tap) = &tap {
+                        if receives { tap.came() } else { tap.sent() }
+                    }
                     let flow = link.flush();
                     if flow.connection != connection {
                         shared.with(Driver::Attendant(server), |core| core.take_in(server));
@@ -326,6 +335,9 @@ impl Post {
                     shared.resume(server);
                     blocked = flow.blocked;
                 } else {
+                    if let Some(tap) = &mut tap {
+                        tap.set_awaits(shared.awaits.load(Ordering::Relaxed));
+                    }
                     return Poll::Pending;
                 }
             }
@@ -349,6 +361,7 @@ impl Shared {
         let mut watched: Vec<(u32, Watch)> = Vec::new();
         let mut watch_until = Instant::now();
         let mut seen = 0;
+        let mut tap = Poller::tap_here();
         loop {
             let activity = self.activity.load(Ordering::SeqCst);
             let links = self.core.lock().links();
@@ -395,6 +408,10 @@ impl Shared {
             } else {
                 until = Some(until.map_or(now + REST, |until| until.min(now + REST)));
             }
+            if let Some(tap) = &mut tap {
+                // Attendants poll themselves.
+                tap.set_awaits(!rests && self.awaits.load(Ordering::Relaxed));
+            }
             let sleep = async {
                 match until {
                     Some(until) => tokio::time::sleep_until(until.into()).await,
@@ -402,9 +419,9 @@ impl Shared {
                 }
             };
             tokio::select! {
-                () = self.kick.0.notified() => {}
+                () = self.kick.0.notified() => tap.iter().for_each(Tap::sent),
                 () = sleep => {}
-                () = poll_fn(|context| ready(context, &watched)) => {}
+                () = poll_fn(|context| ready(context, &watched)) => tap.iter().for_each(Tap::came),
             }
             self.asleep.store(false, Ordering::SeqCst);
         }

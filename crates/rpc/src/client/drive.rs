@@ -21,6 +21,7 @@ use crate::handshake;
 use crate::inbox::Inbox;
 use crate::limit::READ_BYTES;
 use crate::outbox::Outbox;
+use crate::poll::{Poller, Tap};
 use crate::stream::Stream;
 
 /// The largest outbox, in bytes, that a connection keeps for its next requests.
@@ -229,6 +230,8 @@ struct Connection<'a> {
     pinged: bool,
     /// Set when the server said goodbye: no more requests are sent on this connection.
     leaving: bool,
+    /// Its part in the polling of the thread, where that polls.
+    tap: Option<Tap>,
 }
 
 impl<'a> Connection<'a> {
@@ -248,6 +251,7 @@ impl<'a> Connection<'a> {
             heard: true,
             pinged: false,
             leaving: false,
+            tap: Poller::tap_here(),
         }
     }
 
@@ -277,15 +281,25 @@ impl<'a> Connection<'a> {
         }
         self.yielded = false;
         for _ in 0..ROUNDS_MAX {
-            let mut progress = self.flush(context)?;
-            progress |= self.read(context)?;
-            if !progress {
+            let sent = self.flush(context)?;
+            let came = self.read(context)?;
+            if let Some(tap) = &self.tap {
+                match came {
+                    true => tap.came(),
+                    false if sent => tap.sent(),
+                    false => {}
+                }
+            }
+            if !sent && !came {
                 let state = self.driving.link.state.lock();
                 if self.leaving && state.is_quiet() {
                     return Err(io::Error::other("the server is shutting down"));
                 }
                 if state.closed && state.is_quiet() {
                     return Ok(Poll::Ready(()));
+                }
+                if let Some(tap) = &mut self.tap {
+                    tap.set_awaits(state.awaits());
                 }
                 return Ok(Poll::Pending);
             }

@@ -236,6 +236,12 @@ impl State {
         !self.calls.iter().any(|(_, call)| call.is_open())
     }
 
+    /// True if a reply is waited for.
+    pub(super) fn awaits(&self) -> bool {
+        let awaits = |call: &Call| matches!(call.stage, Stage::Waiting(_) | Stage::Posted(_));
+        !self.calls.is_empty() && self.calls.iter().any(|(_, call)| awaits(call))
+    }
+
     /// Registers the driver's waker for the next request.
     pub(super) fn listen(&mut self, waker: &Waker) {
         self.told = false;

@@ -34,6 +34,7 @@ use crate::frame::{CONTROL, Frame, Kind, flag};
 use crate::inbox::Inbox;
 use crate::limit::{PROTOCOL_VERSION_EVENTS, READ_BYTES};
 use crate::outbox::Outbox;
+use crate::poll::Tap;
 use crate::server::Shared;
 use crate::server::mailbox::Mailbox;
 use crate::server::service::{self, Fate, Handler, Incoming, Peer, Room, unsupported};
@@ -94,6 +95,8 @@ pub(crate) struct Connection {
     /// Set when the peer will send no more, or has violated the protocol.
     ended: bool,
     stall: Stall,
+    /// Its part in the polling of the thread.
+    tap: Tap,
 }
 
 /// A request that waits for room for its reply.
@@ -105,10 +108,12 @@ struct Blocked {
 }
 
 impl Connection {
-    pub(crate) fn new(channel: Channel, shared: Arc<Shared>, peer: Peer) -> Self {
+    pub(crate) fn new(channel: Channel, shared: Arc<Shared>, peer: Peer, mut tap: Tap) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let modern = peer.version >= PROTOCOL_VERSION_EVENTS;
         let mailbox = Mailbox::new(shared.limits.mailbox_bytes_max, shared.budget.clone(), modern);
+        // Whether the peer has another request soon is not known before.
+        tap.set_awaits(true);
         Self {
             channel,
             shared,
@@ -135,6 +140,7 @@ impl Connection {
             draining: false,
             ended: false,
             stall: Stall::default(),
+            tap,
         }
     }
 
@@ -237,6 +243,7 @@ impl Connection {
                 return self.watch(context);
             }
             self.stall.moved = true;
+            self.tap.came();
         }
         context.waker().wake_by_ref();
         Poll::Pending

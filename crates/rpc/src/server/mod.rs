@@ -24,6 +24,7 @@ use crate::channel::Channel;
 use crate::handshake::{self, Door, Status};
 use crate::key::ClusterKey;
 use crate::limit::{PROTOCOL_VERSION, PROTOCOL_VERSION_MIN};
+use crate::poll::{self, Poller, Tap};
 use crate::server::budget::Budget;
 use crate::server::connection::Connection;
 use crate::server::sessions::Sessions;
@@ -107,6 +108,9 @@ pub struct ServeOptions {
     pub limits: ServerLimits,
     /// The services that are offered.
     pub services: Services,
+    /// The time for which a thread that has nothing to do polls before it sleeps; zero not to. By default that of the
+    /// environment ([`poll::time`]).
+    pub poll: Option<Duration>,
 }
 
 /// The state that all connections of a server share.
@@ -168,6 +172,7 @@ impl Server {
             count => count,
         };
         let mut options = options;
+        let poll = options.poll.unwrap_or_else(poll::time);
         fit_descriptors(&mut options.limits);
         let stats = Arc::new(Stats::default());
         let budget = Arc::new(Budget::new(options.limits.held_bytes_max, stats.clone()));
@@ -189,7 +194,7 @@ impl Server {
                 tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
             let acceptors = listeners.take().map(|listeners| (listeners, senders.clone()));
             let (shared, stopped) = (shared.clone(), stopped.clone());
-            let body = move || runtime.block_on(work(shared, acceptors, receiver, stopped));
+            let body = move || runtime.block_on(work(shared, acceptors, receiver, stopped, poll));
             let thread = std::thread::Builder::new().name(format!("nacre-serve-{index}"));
             threads.push(thread.spawn(body).map_err(cannot)?);
         }
@@ -296,7 +301,9 @@ async fn work(
     acceptors: Option<Acceptors>,
     mut accepted: mpsc::UnboundedReceiver<Accepted>,
     mut stop: watch::Receiver<bool>,
+    poll: Duration,
 ) {
+    let poller = Poller::start(poll);
     if let Some((listeners, workers)) = acceptors {
         let next = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         for listener in listeners {
@@ -310,7 +317,7 @@ async fn work(
             stream = accepted.recv() => match stream {
                 None => break,
                 Some(stream) => {
-                    sessions.spawn(serve(stream, shared.clone(), stopped.clone()));
+                    sessions.spawn(serve(stream, shared.clone(), stopped.clone(), poller.tap()));
                 }
             },
             Some(_) = sessions.join_next() => {}
@@ -378,7 +385,7 @@ async fn accept(
 }
 
 /// Serves one connection, from its first byte to its last.
-async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<bool>, tap: Tap) {
     let (name, admitted) = match &stream {
         Accepted::Tcp(_, peer) => (peer.to_string(), true),
         Accepted::Unix(_, admitted) => ("a Unix socket".to_owned(), *admitted),
@@ -409,7 +416,7 @@ async fn serve(stream: Accepted, shared: Arc<Shared>, mut stop: watch::Receiver<
     match introduced {
         Ok(Ok((channel, peer))) => {
             stats.connections.change(0, 1);
-            if let Err(error) = Connection::new(channel, shared.clone(), peer).run(stop).await {
+            if let Err(error) = Connection::new(channel, shared.clone(), peer, tap).run(stop).await {
                 tracing::debug!(peer = %name, %error, "connection ended");
             }
             stats.connections.change(1, 0);
