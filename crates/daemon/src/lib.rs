@@ -32,6 +32,7 @@ mod metrics;
 mod options;
 mod shown;
 mod signals;
+mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, ObjectStore, StoreError};
 use nacre_reflect::forward::ForwardError;
 use nacre_reflect::server::{ReflectService, Server as Reflector, ServerError as ReflectorError};
-use nacre_remote::{AdminService, Requests, StoreService, WatchService};
+use nacre_remote::{AdminService, Requests, StoreService, WatchService, WatchStats};
 use nacre_rpc::{Address, ClusterKey, ServeOptions, Server, Services};
 use nacre_status::{ListenError, Listener, Part};
 
@@ -62,6 +63,7 @@ pub use crate::options::{
 };
 use crate::shown::StorePart;
 pub use crate::signals::{Signals, ignores};
+use crate::watch::WatchPart;
 
 /// A running daemon. Dropping it stops it too, but discards any error.
 pub struct Daemon {
@@ -69,6 +71,7 @@ pub struct Daemon {
     lock: Option<LockRole>,
     lock_cycles: Option<CycleWatch>,
     classes: Option<Arc<Runner>>,
+    watches: Option<WatchStats>,
     reflector: Option<Reflector>,
     http: Option<Listener>,
     store: Option<Paced<Kept>>,
@@ -113,9 +116,17 @@ impl Daemon {
             }
         };
         let requests = Arc::new(Requests::default());
-        let (lock, lock_cycles, classes) = (None, None, None);
-        let mut daemon =
-            Daemon { server: None, lock, lock_cycles, classes, reflector, http: None, store, requests };
+        let mut daemon = Daemon {
+            server: None,
+            lock: None,
+            lock_cycles: None,
+            classes: None,
+            watches: None,
+            reflector,
+            http: None,
+            store,
+            requests,
+        };
         daemon.server = match daemon.serve(options, listen, key, kept.as_ref()) {
             Err(error) if options.store.is_none() && options.listen_if_possible => {
                 tracing::warn!("{error}; this daemon has no administration, name an address for it");
@@ -159,9 +170,11 @@ impl Daemon {
             self.classes = Some(class::start(options, &membership, kept, objects.clone())?);
         }
         let requests = self.requests.clone();
+        let watches = WatchService::new(objects.clone(), membership.clone());
+        self.watches = kept.map(|_| watches.stats());
         let mut services = Services::new()
-            .with(StoreService::new(objects.clone(), membership.clone(), requests.clone()))
-            .with(WatchService::new(objects, membership))
+            .with(StoreService::new(objects, membership, requests.clone()))
+            .with(watches)
             .with(AdminService::new(Arc::new(administration), requests));
         if let Some(reflector) = &self.reflector {
             services = services.with(ReflectService::new(reflector.handle()));
@@ -201,6 +214,9 @@ impl Daemon {
         }
         if let Some(classes) = &self.classes {
             parts.push(Arc::new(ClassPart(classes.clone())));
+        }
+        if let Some(watches) = &self.watches {
+            parts.push(Arc::new(WatchPart(watches.clone())));
         }
         if let Some(reflector) = &self.reflector {
             parts.push(Arc::new(reflector.handle()));

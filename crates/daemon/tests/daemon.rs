@@ -49,8 +49,14 @@ fn metrics_tell_what_happened() {
     let daemon = Daemon::start(&options(folder.path())).unwrap();
     let store = nacre::open(&daemon.addresses()[1].to_string()).unwrap().blocking();
     let object = store.object("o").unwrap();
+    let mut watch = object.watch().unwrap();
     let version = object.write(0, "abc").unwrap();
     object.write(0, "abd").unwrap();
+    for expected in [version, version + 1] {
+        assert!(
+            matches!(watch.next(), Some(Ok(nacre::watch::Event::Changed { version })) if version == expected)
+        );
+    }
     assert!(matches!(object.write_if(0, "abe", version).unwrap(), nacre::Written::Conflict(_)));
     let address = daemon.http_address().unwrap();
     let (status, text) = http(address, "/metrics");
@@ -59,10 +65,12 @@ fn metrics_tell_what_happened() {
         "nacre_connections 1.0",
         "nacre_requests_total{kind=\"write\",outcome=\"done\"} 2",
         "nacre_requests_total{kind=\"conditional_write\",outcome=\"refused\"} 1",
-        "nacre_request_latency_seconds_count 3",
-        "nacre_request_latency_seconds_bucket{le=\"+Inf\"} 3",
+        "nacre_request_latency_seconds_count 4",
+        "nacre_request_latency_seconds_bucket{le=\"+Inf\"} 4",
         "nacre_store_objects 1.0",
         "nacre_store_read_only 0.0",
+        "nacre_watch_watches 1.0",
+        "nacre_watch_events_total 2",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} is missing from:\n{text}");
     }

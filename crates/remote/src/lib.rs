@@ -33,4 +33,4 @@ pub use rendezvous::Rendezvous;
 pub use requests::{Ending, Operation, Requests};
 pub use service::StoreService;
 pub use store::{RemoteOptions, RemoteStore};
-pub use watch::WatchService;
+pub use watch::{WatchService, WatchStats};

@@ -11,7 +11,7 @@ mod service;
 mod wire;
 
 pub(crate) use client::{notify, watch};
-pub use service::{PendingWatch, WatchConnection, WatchResult, WatchService};
+pub use service::{PendingWatch, WatchConnection, WatchResult, WatchService, WatchStats};
 #[doc(hidden)]
 pub use wire::fuzz;
 pub use wire::{ACKNOWLEDGE, NOTED, NOTIFIED, NOTIFY, TAKEN, WATCH, WATCH_SERVICE, WATCHED};

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
 use futures::channel::mpsc;
@@ -50,8 +50,47 @@ pub struct WatchService {
     allowance: Arc<Allowance>,
     watches: Arc<Count>,
     notifies: Arc<Count>,
+    told: Arc<Totals>,
     /// The way to the thread that hands events to connections; `None` once it could not be started.
     forwarder: Mutex<Option<mpsc::UnboundedSender<BoxFuture<'static, ()>>>>,
+}
+
+/// A reader of a service's counters, for reports.
+#[derive(Clone)]
+pub struct WatchStats {
+    watches: Arc<Count>,
+    notifies: Arc<Count>,
+    told: Arc<Totals>,
+}
+
+/// The events that were sent to clients since the start.
+#[derive(Default)]
+struct Totals {
+    events: AtomicU64,
+    gaps: AtomicU64,
+}
+
+impl WatchStats {
+    /// Returns the number of watches of all clients.
+    pub fn watches(&self) -> usize {
+        self.watches.number.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of notifications that wait for acknowledgements.
+    pub fn notifications(&self) -> usize {
+        self.notifies.number.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of changes and notifications that were sent to clients since the start.
+    pub fn events(&self) -> u64 {
+        self.told.events.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of gaps among what was sent: each stands for events that a client did not take in time, or that were
+    /// lost with a connection.
+    pub fn gaps(&self) -> u64 {
+        self.told.gaps.load(Ordering::Relaxed)
+    }
 }
 
 /// A bounded count.
@@ -177,8 +216,14 @@ impl WatchService {
             allowance: Allowance::new(SERVER_BYTES_MAX, None),
             watches: Count::new(WATCHES_MAX),
             notifies: Count::new(NOTIFIES_MAX),
+            told: Arc::default(),
             forwarder: Mutex::default(),
         }
+    }
+
+    /// Returns a reader of the service's counters.
+    pub fn stats(&self) -> WatchStats {
+        WatchStats { watches: self.watches.clone(), notifies: self.notifies.clone(), told: self.told.clone() }
     }
 
     fn check_place(&self, object: &nacre_object::ObjectId) -> Result<(), StoreError> {
@@ -272,7 +317,7 @@ impl WatchService {
         tray.state.lock().counted = Some(counted);
         let version = watch.version();
         let (abort, registration) = AbortHandle::new_pair();
-        let work = forward(watch, publisher, line.clone(), tray.clone());
+        let work = forward(watch, publisher, line.clone(), tray.clone(), self.told.clone());
         self.forward(Abortable::new(work, registration).map(drop).boxed())?;
         if connection.watching.len() >= CONNECTION_WATCHES_MAX {
             connection.watching.retain(|_, watching| watching.tray.state.lock().counted.is_some());
@@ -310,7 +355,13 @@ fn ended() -> StoreError {
 }
 
 /// Hands the events of a watch to its connection, as far as the client takes them.
-async fn forward(mut watch: Watch, publisher: Publisher, line: Arc<Line>, tray: Arc<Tray>) {
+async fn forward(
+    mut watch: Watch,
+    publisher: Publisher,
+    line: Arc<Line>,
+    tray: Arc<Tray>,
+    totals: Arc<Totals>,
+) {
     let end = loop {
         // While there is no room, events wait in their queue, where they become a gap if they are too many. Room and event
         // are taken in one step, so that of many watches only one takes the last room.
@@ -336,6 +387,8 @@ async fn forward(mut watch: Watch, publisher: Publisher, line: Arc<Line>, tray: 
         if !line.send(&publisher, &told, &tray) {
             break None;
         }
+        let total = if matches!(told, Told::Gap(_)) { &totals.gaps } else { &totals.events };
+        total.fetch_add(1, Ordering::Relaxed);
     };
     tray.state.lock().counted = None;
     if let Some(error) = end {
