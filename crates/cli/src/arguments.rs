@@ -149,6 +149,7 @@ pub enum Command {
     Compact(administration::CompactArgs),
     CopyObjects(copy::Args),
     Class(class::Args),
+    Map(map::Args),
     Lock(lock::Args),
     Locks(locks::Args),
     Watch(watch::WatchArgs),

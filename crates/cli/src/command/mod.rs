@@ -13,6 +13,7 @@ pub mod keys;
 pub mod lock;
 pub mod locks;
 pub mod ls;
+pub mod map;
 pub mod read;
 pub mod reflect;
 pub mod remove;
@@ -68,6 +69,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Compact(args) => administration::compact(session, args).await,
         Command::CopyObjects(args) => copy::run(session, args).await,
         Command::Class(args) => class::run(session, args).await,
+        Command::Map(args) => map::run(session, args).await,
         Command::Lock(args) => lock::run(session, args).await,
         Command::Locks(args) => locks::run(session, args).await,
         Command::Watch(args) => watch::watch(session, args).await,
