@@ -150,6 +150,8 @@ pub enum Command {
     CopyObjects(copy::Args),
     Class(class::Args),
     Map(map::Args),
+    Status(status::Args),
+    Log(log::Args),
     Lock(lock::Args),
     Locks(locks::Args),
     Watch(watch::WatchArgs),

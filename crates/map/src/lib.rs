@@ -35,9 +35,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod codec;
 mod follow;
+pub mod health;
 pub mod limit;
+pub mod log;
 mod map;
 mod propose;
 mod state;

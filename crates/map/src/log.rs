@@ -274,7 +274,7 @@ impl Log {
             return Ok((oldest, removed));
         }
         let (_, page) = self.lines(before.oldest - 1, PAGE_ENTRIES_MAX as u32).await?;
-        for line in page.iter().filter(|line| line.number >= oldest && line.number < before.next) {
+        for line in page.iter().filter(|line| line.number < before.next) {
             if after.next - oldest <= lines_kept && after.total - removed <= bytes_kept {
                 break;
             }

@@ -12,6 +12,7 @@ pub mod keygen;
 pub mod keys;
 pub mod lock;
 pub mod locks;
+pub mod log;
 pub mod ls;
 pub mod map;
 pub mod read;
@@ -21,6 +22,7 @@ pub mod rm;
 pub mod serve;
 pub mod shell;
 pub mod stat;
+pub mod status;
 pub mod tour;
 pub mod transfer;
 pub mod walk;
@@ -70,6 +72,8 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::CopyObjects(args) => copy::run(session, args).await,
         Command::Class(args) => class::run(session, args).await,
         Command::Map(args) => map::run(session, args).await,
+        Command::Status(args) => status::run(session, args).await,
+        Command::Log(args) => log::run(session, args).await,
         Command::Lock(args) => lock::run(session, args).await,
         Command::Locks(args) => locks::run(session, args).await,
         Command::Watch(args) => watch::watch(session, args).await,
