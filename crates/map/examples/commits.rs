@@ -12,7 +12,7 @@ use nacre_map::{Map, ProposeOptions, Update};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args().nth(1).ok_or("name a folder that does not exist yet")?;
-    let store = Arc::new(LogStore::open(&folder, Options { create: true, ..Options::default() })?);
+    let store = Arc::new(LogStore::open(folder.as_ref(), Options { create: true, ..Options::default() })?);
     for (waiting, gather_ms) in [(1, 0), (16, 0), (256, 0), (256, 10)] {
         let map = Map::new(store.clone(), &format!("m{waiting}-{gather_ms}"))?;
         let gather = Duration::from_millis(gather_ms);
