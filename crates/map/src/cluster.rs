@@ -173,6 +173,7 @@ struct Server {
     sequence: u64,
     monitor: Monitor,
     began: Instant,
+    /// True once it has said that it has started.
     registered: bool,
 }
 
@@ -193,7 +194,7 @@ pub async fn run(
         key: Key::try_from(options.name.as_str())?,
         proposer: map.proposer(Default::default()),
         state: State::default(),
-        incarnation: rand::random(),
+        incarnation: rand::random::<u32>().into(),
         sequence: 0,
         monitor: Monitor::new(options.health),
         began: Instant::now(),
@@ -239,7 +240,8 @@ impl Server {
         let write = Write::SetKey { key: self.key.clone(), value: encode(&beacon)? };
         self.store.apply(&ObjectId::new(BEACONS_OBJECT)?, Transaction::new().change(write)).await?;
         self.refresh().await?;
-        if !self.registered {
+        // The map may have been made anew since, or another server may have taken the name.
+        if self.entry().is_none_or(|entry| entry.incarnation != self.incarnation) {
             self.register().await?;
         }
         if self.is_monitor() {
@@ -299,8 +301,9 @@ impl Server {
             incarnation: self.incarnation,
         };
         if self.enter(&entry).await? {
-            self.registered = true;
-            self.writer.write(Level::Info, &format!("server {} has started", self.options.name));
+            if !std::mem::replace(&mut self.registered, true) {
+                self.writer.write(Level::Info, &format!("server {} has started", self.options.name));
+            }
             self.refresh().await?;
         }
         Ok(())

@@ -291,3 +291,88 @@ pub fn fuzz(bytes: &[u8]) {
     let _ = decode_limits(&bytes).map(|limits| same(encode_limits(&limits)));
     let _ = decode_validator(&bytes).map(|validator| same(encode_validator(&validator)));
 }
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    fn record() -> Record {
+        let old = Old { value: Bytes::from_static(b"one"), version: 3, epoch: 2 };
+        let name = |name: &str| name.parse::<Key>().unwrap();
+        let set = Change { space: Space::Entry, name: name("a"), version: 4, old: Some(old), new: Some("two".into()) };
+        let gone = Change { space: Space::Setting, name: name("limits"), version: 5, old: None, new: None };
+        let who = "ada".to_owned();
+        let updates = vec![Updated { id: UpdateId([7; 16]), who, changes: vec![set, gone] }];
+        Record { epoch: 9, made_ms: 1000, updates }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn the_formats_are_what_they_were() {
+        let header = Header { incarnation: Incarnation([1; 16]), epoch: 2, version: 3, oldest: 1, entries: 4, bytes: 5 };
+        let numbers = "0200000000000000030000000000000001000000000000000400000000000000".to_owned() + "0500000000000000";
+        assert_eq!(hex(&encode_header(&header)), format!("01{}{numbers}", "01".repeat(16)));
+        let value = Value { value: "v".into(), version: 3, epoch: 2 };
+        assert_eq!(hex(&encode_value(&value)), "010300000000000000020000000000000076");
+        let limits = Limits { history: 1, entries: 2, bytes: 3 };
+        assert_eq!(hex(&encode_limits(&limits)), "01010000000000000002000000000000000300000000000000");
+        let validator = Validator { prefix: "p".into(), text: "t".to_owned() };
+        assert_eq!(hex(&encode_validator(&validator)), "0101000000700100000074");
+        let update = format!("{}0300000061646102000000", "07".repeat(16));
+        let set = "0001000000610400000000000000010300000000000000020000000000000003000000\
+                   6f6e65010300000074776f";
+        let gone = "01060000006c696d69747305000000000000000000";
+        let head = "010900000000000000e80300000000000001000000";
+        assert_eq!(hex(&encode_record(&record())), format!("{head}{update}{set}{gone}"));
+    }
+
+    #[test]
+    fn a_record_takes_as_many_bytes_as_are_counted_for_it() {
+        let record = record();
+        let update = &record.updates[0];
+        let counted = RECORD_HEAD_BYTES
+            + updated_bytes(&update.who)
+            + update.changes.iter().map(change_bytes).sum::<usize>();
+        assert_eq!(encode_record(&record).len(), counted);
+    }
+
+    #[test]
+    fn what_is_damaged_is_refused_or_reads_as_what_it_is() {
+        let seed = std::env::var("NACRE_SEED").ok().map_or_else(rand::random, |text| text.parse().unwrap());
+        println!("NACRE_SEED={seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let header = Header { incarnation: Incarnation([1; 16]), epoch: 2, version: 3, oldest: 1, entries: 4, bytes: 5 };
+        let sound = [
+            encode_header(&header),
+            encode_record(&record()),
+            encode_value(&Value { value: "v".into(), version: 3, epoch: 2 }),
+            encode_limits(&Limits::default()),
+            encode_validator(&Validator { prefix: "p".into(), text: "text".to_owned() }),
+        ];
+        sound.iter().for_each(|bytes| fuzz(bytes));
+        for _ in 0..50_000 {
+            let mut bytes = sound[random.random_range(0..sound.len())].to_vec();
+            for _ in 0..random.random_range(1..4) {
+                let at = random.random_range(0..bytes.len());
+                match random.random_range(0..4) {
+                    0 => bytes[at] = random.random(),
+                    1 => bytes.truncate(at.max(1)),
+                    2 => bytes.insert(at, random.random()),
+                    _ => bytes[at] ^= 1 << random.random_range(0..8),
+                }
+            }
+            fuzz(&bytes);
+            crate::log::fuzz(&bytes);
+        }
+        assert!(decode_record(&encode_record(&record()).slice(1..)).is_err());
+        let mut newer = encode_header(&header).to_vec();
+        newer[0] = 2;
+        assert!(decode_header(&newer).unwrap_err().message.contains("newer program"));
+    }
+}

@@ -609,8 +609,12 @@ fn print_snapshot(session: &Session, state: &State) -> Result<(), Failure> {
 
 /// Returns bytes as part of a line.
 fn text(bytes: &[u8]) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => text.escape_debug().to_string(),
-        Err(_) => bytes.escape_ascii().to_string(),
-    }
+    let Ok(text) = std::str::from_utf8(bytes) else { return bytes.escape_ascii().to_string() };
+    // Quotation marks stay as they are, so that values that are JSON can be read.
+    let escape = |c: char| match c {
+        '\\' => "\\\\".to_owned(),
+        c if c.is_control() => c.escape_default().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(escape).collect()
 }
