@@ -46,7 +46,8 @@ fn told(uri: &str, about: &str) -> Vec<String> {
 #[test]
 fn servers_go_down_come_up_and_stop_in_the_map_and_in_the_log() {
     let folder = folder();
-    let stores: Vec<String> = (0..5).map(|number| harness::file(&folder.path().join(format!("{number}")))).collect();
+    let stores: Vec<String> =
+        (0..5).map(|number| harness::file(&folder.path().join(format!("{number}")))).collect();
     let stores: Vec<&str> = stores.iter().map(String::as_str).collect();
     let (mut servers, uri) = Server::together(folder.path(), &stores, &FLAGS);
     let names: Vec<String> = servers.iter().map(|server| server.uri.clone()).collect();
@@ -64,7 +65,8 @@ fn servers_go_down_come_up_and_stop_in_the_map_and_in_the_log() {
         let place = Membership::new(members.clone(), name).unwrap();
         !needed.iter().any(|object| place.keeps(object))
     };
-    let victim = names.iter().position(keeps_none).expect("three objects are at three of five servers at most");
+    let victim =
+        names.iter().position(keeps_none).expect("three objects are at three of five servers at most");
     let name = names[victim].clone();
     let before = run(&uri, &["--json", "status"]).json();
     assert_eq!(before["summary"], "all is well: 5 servers");
@@ -76,7 +78,11 @@ fn servers_go_down_come_up_and_stop_in_the_map_and_in_the_log() {
     assert_eq!(shown.code, 1, "{shown:?}");
     assert!(shown.stderr.contains("1 of 5 servers not well"), "{shown:?}");
     while told(&uri, &name).len() < 2 {}
-    assert!(told(&uri, &name)[1].starts_with("is down: it has sent no beacon for "), "{:?}", told(&uri, &name));
+    assert!(
+        told(&uri, &name)[1].starts_with("is down: it has sent no beacon for "),
+        "{:?}",
+        told(&uri, &name)
+    );
 
     let all = names.join(",");
     let server = Server::listen(&name, stores[victim], &[&["--members", &*all][..], &FLAGS].concat());
@@ -94,7 +100,10 @@ fn the_log_tells_of_classes_and_a_lone_server_is_well() {
     let folder = folder();
     let server = Server::start(&harness::file(&folder.path().join("store")), &[]);
     let status = server.run(["--json", "status"]).json();
-    assert_eq!((&status["summary"], &status["servers"][0]["state"]), (&"all is well: 1 server".into(), &"up".into()));
+    assert_eq!(
+        (&status["summary"], &status["servers"][0]["state"]),
+        (&"all is well: 1 server".into(), &"up".into())
+    );
     assert_eq!(server.run(["ls"]).text(), "", "a server alone writes nothing by itself");
     assert_eq!(server.run(["log"]).text(), "");
     let text = |number: usize| format!("function f() return {number} end objclass.register(f)");
@@ -110,7 +119,8 @@ fn the_log_tells_of_classes_and_a_lone_server_is_well() {
     server.run(["class", "rm", "c"]).ok();
     while !server.run(["log"]).text().ends_with("class c was removed") {}
     let lines = server.run(["log", "--json"]).text();
-    let numbers = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["number"].as_u64().unwrap());
+    let numbers =
+        lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["number"].as_u64().unwrap());
     assert!(numbers.eq(1..=4), "{lines}");
     // A store in a folder has a status of its own.
     server.stop(Signal::TERM);

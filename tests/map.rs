@@ -54,7 +54,10 @@ fn one_after_another(store: &str) {
     );
     let history = run(&["history", "m", "--since", "4", "--json"]).json();
     let change = &history["updates"][0]["changes"][0];
-    assert_eq!((&change["entry"], &change["removed"], &change["old_value"]), (&json!("d"), &json!(true), &json!("4")));
+    assert_eq!(
+        (&change["entry"], &change["removed"], &change["old_value"]),
+        (&json!("d"), &json!(true), &json!("4"))
+    );
     run(&["get", "m", "none"]).failed(1, &["no entry \"none\""]);
     run(&["set", "m", "a"]).failed(2, &["not ENTRY=VALUE"]);
     run(&["set", "a b", "a=1"]).failed(1, &["is no name for a map"]);
@@ -71,7 +74,10 @@ fn one_after_another(store: &str) {
     assert_eq!(run(&["limits", "m", "--history", "2", "--json"]).json()["history"], 2);
     assert_eq!(run(&["history", "m"]).text().lines().count(), 2);
     let maps = run(&["ls", "--json"]).json();
-    assert_eq!((&maps[0]["map"], &maps[0]["epoch"], &maps[0]["oldest_kept"]), (&json!("m"), &json!(9), &json!(8)));
+    assert_eq!(
+        (&maps[0]["map"], &maps[0]["epoch"], &maps[0]["oldest_kept"]),
+        (&json!("m"), &json!(9), &json!(8))
+    );
 }
 
 /// Returns the name that programs give themselves.
@@ -146,7 +152,8 @@ fn a_server_that_is_killed_loses_no_epoch_and_doubles_none() {
             let proposer = store.map("m").unwrap().proposer(Default::default());
             for number in 0.. {
                 let value = format!("{name}.{number}");
-                let update = nacre::map::Update::new("w").set(format!("entry-{}", number % 3).parse().unwrap(), value.clone());
+                let update = nacre::map::Update::new("w")
+                    .set(format!("entry-{}", number % 3).parse().unwrap(), value.clone());
                 let verdict = proposer.propose(update).await.map(|made| made.epoch);
                 if report.send((value, verdict)).is_err() {
                     return;
@@ -183,7 +190,11 @@ fn a_server_that_is_killed_loses_no_epoch_and_doubles_none() {
         assert_eq!(record["epoch"], index + 1, "epochs have no gaps");
         for update in record["updates"].as_array().unwrap() {
             let value = update["changes"][0]["value"].as_str().unwrap().to_owned();
-            assert_eq!(made.insert(value.clone(), record["epoch"].as_u64().unwrap()), None, "{value} is there twice");
+            assert_eq!(
+                made.insert(value.clone(), record["epoch"].as_u64().unwrap()),
+                None,
+                "{value} is there twice"
+            );
         }
     }
     assert!(history.len() > 160);

@@ -38,7 +38,8 @@ impl Store {
         let ask = |address: nacre_rpc::Address| async move {
             let answer = store.call(&address, "status", bytes::Bytes::new(), |_| ()).await;
             let report = answer.and_then(|text| {
-                let wrong = |error: serde_json::Error| StoreError::new(ErrorKind::Unsupported, error.to_string());
+                let wrong =
+                    |error: serde_json::Error| StoreError::new(ErrorKind::Unsupported, error.to_string());
                 serde_json::from_slice(&text).map_err(wrong)
             });
             (address.to_string(), report)

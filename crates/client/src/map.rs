@@ -20,8 +20,8 @@
 
 use std::sync::Arc;
 
-use nacre_object::StoreError;
 pub use nacre_map::*;
+use nacre_object::StoreError;
 
 use crate::store::Store;
 

@@ -46,8 +46,8 @@ impl Summary {
         let stats = self.stats.get();
         Load {
             up_s: self.started.elapsed().as_secs(),
-            connections: stats.map_or(0, |stats| stats.connections.get() as u64),
-            in_flight: stats.map_or(0, |stats| stats.in_flight.get() as u64),
+            connections: stats.map_or(0, |stats| stats.connections.get()),
+            in_flight: stats.map_or(0, |stats| stats.in_flight.get()),
             requests: counts.sum(),
             trouble: self.kept.health().await.err(),
         }

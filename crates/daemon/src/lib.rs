@@ -60,7 +60,8 @@ use crate::lock_cycles::CycleWatch;
 pub use crate::membership::MEMBERS_FILE;
 use crate::metrics::Sources;
 pub use crate::options::{
-    Beacons, FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, LOCK_STRIPE_BYTES_DEFAULT, MAILBOX_BYTES_MIN, ServerOptions,
+    Beacons, FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, LOCK_STRIPE_BYTES_DEFAULT, MAILBOX_BYTES_MIN,
+    ServerOptions,
 };
 use crate::shown::StorePart;
 pub use crate::signals::{Signals, ignores};
@@ -117,8 +118,17 @@ impl Daemon {
         };
         let requests = Arc::new(Requests::default());
         let (lock, lock_cycles, cluster, classes) = (None, None, None, None);
-        let mut daemon =
-            Daemon { server: None, lock, lock_cycles, cluster, classes, reflector, http: None, store, requests };
+        let mut daemon = Daemon {
+            server: None,
+            lock,
+            lock_cycles,
+            cluster,
+            classes,
+            reflector,
+            http: None,
+            store,
+            requests,
+        };
         daemon.server = match daemon.serve(options, listen, key, kept.as_ref()) {
             Err(error) if options.store.is_none() && options.listen_if_possible => {
                 tracing::warn!("{error}; this daemon has no administration, name an address for it");

@@ -20,7 +20,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let rounds = 2000 / waiting + 8;
         let begun = Instant::now();
         for round in 0..rounds {
-            let update = |number| Update::new("bench").set(format!("{number}").parse().unwrap(), format!("{round}"));
+            let update =
+                |number| Update::new("bench").set(format!("{number}").parse().unwrap(), format!("{round}"));
             for made in join_all((0..waiting).map(|number| proposer.propose(update(number)))).await {
                 made?;
             }

@@ -11,7 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
-use nacre_object::{Answer, ErrorKind, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write};
+use nacre_object::{
+    Answer, ErrorKind, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write,
+};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
@@ -111,7 +113,9 @@ pub struct Beacon {
 }
 
 fn encode(value: &impl Serialize) -> Result<Bytes, StoreError> {
-    serde_json::to_vec(value).map(Bytes::from).map_err(|error| StoreError::new(ErrorKind::Invalid, error.to_string()))
+    serde_json::to_vec(value)
+        .map(Bytes::from)
+        .map_err(|error| StoreError::new(ErrorKind::Invalid, error.to_string()))
 }
 
 /// The settings of a server that takes part.
@@ -142,7 +146,9 @@ pub async fn beacons(store: &dyn ObjectStore) -> Result<BTreeMap<String, Beacon>
     let (mut found, mut range) = (BTreeMap::new(), KeyRange::all());
     loop {
         let read = Read::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
-        let Outcome::Done(done) = store.apply(&object, Transaction::new().read(read)).await? else { return Ok(found) };
+        let Outcome::Done(done) = store.apply(&object, Transaction::new().read(read)).await? else {
+            return Ok(found);
+        };
         let Some(Answer::Keys(page)) = done.answers.into_iter().next() else { return Ok(found) };
         for (key, value) in &page.entries {
             // What others may have put there is no beacon.
@@ -273,7 +279,8 @@ impl Server {
     }
 
     async fn propose(&self, key: Key, version: u64, entry: &ServerEntry) -> Result<bool, StoreError> {
-        let update = Update::new(self.options.name.clone()).if_version(key.clone(), version).set(key, entry.encode()?);
+        let update =
+            Update::new(self.options.name.clone()).if_version(key.clone(), version).set(key, entry.encode()?);
         match self.proposer.propose(update).await {
             Ok(_) => Ok(true),
             // Another one has changed it; it is read again before the next attempt.
@@ -312,7 +319,9 @@ impl Server {
     /// Says that the server stops.
     async fn leave(&mut self) -> Result<(), StoreError> {
         self.refresh().await?;
-        let Some(entry) = self.entry().filter(|entry| entry.incarnation == self.incarnation) else { return Ok(()) };
+        let Some(entry) = self.entry().filter(|entry| entry.incarnation == self.incarnation) else {
+            return Ok(());
+        };
         self.enter(&ServerEntry { state: Phase::Stopped, ..entry }).await?;
         self.writer.write(Level::Info, &format!("server {} has stopped", self.options.name));
         Ok(())
@@ -332,11 +341,20 @@ impl Server {
         let beacons = beacons(&*self.store).await?;
         let mut servers = Vec::new();
         for (name, value) in self.state.entries() {
-            let (Ok(name), Some(entry)) = (std::str::from_utf8(name.as_bytes()), ServerEntry::decode(&value.value)) else {
+            let (Ok(name), Some(entry)) =
+                (std::str::from_utf8(name.as_bytes()), ServerEntry::decode(&value.value))
+            else {
                 continue;
             };
-            let pulse = beacons.get(name).map(|beacon| Pulse { incarnation: beacon.incarnation, sequence: beacon.sequence });
-            servers.push(Observed { name: name.to_owned(), standing: entry.state.into(), downs: entry.downs, pulse });
+            let pulse = beacons
+                .get(name)
+                .map(|beacon| Pulse { incarnation: beacon.incarnation, sequence: beacon.sequence });
+            servers.push(Observed {
+                name: name.to_owned(),
+                standing: entry.state.into(),
+                downs: entry.downs,
+                pulse,
+            });
         }
         for decision in self.monitor.look(self.began.elapsed(), &servers) {
             // A server knows that it is up itself.
@@ -346,8 +364,14 @@ impl Server {
             let Some(entry) = ServerEntry::decode(&value.value) else { continue };
             let seconds = decision.since.as_secs_f64();
             let (state, level, text) = match decision.standing {
-                Standing::Up => (Phase::Up, Level::Info, format!("is up again, after {seconds:.1} s of beacons")),
-                _ => (Phase::Down, Level::Warning, format!("is down: it has sent no beacon for {seconds:.1} s")),
+                Standing::Up => {
+                    (Phase::Up, Level::Info, format!("is up again, after {seconds:.1} s of beacons"))
+                }
+                _ => (
+                    Phase::Down,
+                    Level::Warning,
+                    format!("is down: it has sent no beacon for {seconds:.1} s"),
+                ),
             };
             let entry = ServerEntry { state, downs: decision.downs, ..entry };
             if self.propose(key, value.version, &entry).await? {

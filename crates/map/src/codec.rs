@@ -302,7 +302,13 @@ mod tests {
     fn record() -> Record {
         let old = Old { value: Bytes::from_static(b"one"), version: 3, epoch: 2 };
         let name = |name: &str| name.parse::<Key>().unwrap();
-        let set = Change { space: Space::Entry, name: name("a"), version: 4, old: Some(old), new: Some("two".into()) };
+        let set = Change {
+            space: Space::Entry,
+            name: name("a"),
+            version: 4,
+            old: Some(old),
+            new: Some("two".into()),
+        };
         let gone = Change { space: Space::Setting, name: name("limits"), version: 5, old: None, new: None };
         let who = "ada".to_owned();
         let updates = vec![Updated { id: UpdateId([7; 16]), who, changes: vec![set, gone] }];
@@ -315,8 +321,16 @@ mod tests {
 
     #[test]
     fn the_formats_are_what_they_were() {
-        let header = Header { incarnation: Incarnation([1; 16]), epoch: 2, version: 3, oldest: 1, entries: 4, bytes: 5 };
-        let numbers = "0200000000000000030000000000000001000000000000000400000000000000".to_owned() + "0500000000000000";
+        let header = Header {
+            incarnation: Incarnation([1; 16]),
+            epoch: 2,
+            version: 3,
+            oldest: 1,
+            entries: 4,
+            bytes: 5,
+        };
+        let numbers = "0200000000000000030000000000000001000000000000000400000000000000".to_owned()
+            + "0500000000000000";
         assert_eq!(hex(&encode_header(&header)), format!("01{}{numbers}", "01".repeat(16)));
         let value = Value { value: "v".into(), version: 3, epoch: 2 };
         assert_eq!(hex(&encode_value(&value)), "010300000000000000020000000000000076");
@@ -347,7 +361,14 @@ mod tests {
         let seed = std::env::var("NACRE_SEED").ok().map_or_else(rand::random, |text| text.parse().unwrap());
         println!("NACRE_SEED={seed}");
         let mut random = StdRng::seed_from_u64(seed);
-        let header = Header { incarnation: Incarnation([1; 16]), epoch: 2, version: 3, oldest: 1, entries: 4, bytes: 5 };
+        let header = Header {
+            incarnation: Incarnation([1; 16]),
+            epoch: 2,
+            version: 3,
+            oldest: 1,
+            entries: 4,
+            bytes: 5,
+        };
         let sound = [
             encode_header(&header),
             encode_record(&record()),

@@ -245,7 +245,12 @@ mod tests {
             world.pass(4, &[]);
             world.pass(60, &["a"]);
         }
-        let ups: Vec<u64> = world.decided.iter().filter(|decided| decided.2 == Standing::Up).map(|decided| decided.0).collect();
+        let ups: Vec<u64> = world
+            .decided
+            .iter()
+            .filter(|decided| decided.2 == Standing::Up)
+            .map(|decided| decided.0)
+            .collect();
         let begins: Vec<u64> = (0..ups.len() as u64).map(|round| 3 + 64 * round + 5).collect();
         let held: Vec<u64> = ups.iter().zip(&begins).map(|(up, begin)| up - begin).collect();
         assert_eq!(held, [2, 5, 10, 20, 40], "and the sixth time it is not up within a minute");

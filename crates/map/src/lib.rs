@@ -50,6 +50,8 @@ mod validator;
 pub use follow::{FollowOptions, Followed, Follower};
 pub use map::{MAP_PREFIX, Map, check_name, list};
 pub use propose::{Committed, ProposeError, ProposeOptions, Proposer};
-pub use state::{Change, Header, Incarnation, Limits, Missing, OutOfOrder, Record, Space, State, Updated, Value};
+pub use state::{
+    Change, Header, Incarnation, Limits, Missing, OutOfOrder, Record, Space, State, Updated, Value,
+};
 pub use update::{Condition, Refused, Update, UpdateId};
 pub use validator::{BOUNDS, Validator};

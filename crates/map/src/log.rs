@@ -17,8 +17,8 @@ use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{
-    Answer, Check, ErrorKind, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction,
-    Write,
+    Answer, Check, ErrorKind, Found, Guard, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError,
+    Transaction, Write,
 };
 use tokio::sync::mpsc;
 
@@ -93,7 +93,8 @@ pub struct Entry {
 impl Entry {
     /// Creates a line of now.
     pub fn new(source: &str, level: Level, text: &str) -> Entry {
-        let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let time_ms =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let text = cut(text, TEXT_BYTES_MAX).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         Entry { time_ms, source: cut(source, SOURCE_BYTES_MAX).to_owned(), level, text }
     }
@@ -136,8 +137,13 @@ fn encode_header(header: &Header) -> Bytes {
 
 fn decode_header(bytes: &[u8]) -> Result<Header, StoreError> {
     let mut reader = Reader::begin("the header of the log", bytes)?;
-    let header = Header { next: reader.u64()?, oldest: reader.u64()?, total: reader.u64()?, removed: reader.u64()? };
-    if header.oldest == 0 || header.oldest > header.next || header.removed > header.total || header.next > u64::MAX >> 1 {
+    let header =
+        Header { next: reader.u64()?, oldest: reader.u64()?, total: reader.u64()?, removed: reader.u64()? };
+    if header.oldest == 0
+        || header.oldest > header.next
+        || header.removed > header.total
+        || header.next > u64::MAX >> 1
+    {
         return Err(reader.wrong("its numbers cannot be"));
     }
     reader.end()?;
@@ -193,7 +199,10 @@ impl Log {
     /// `Invalid` if the bounds are 0.
     pub fn new(store: Arc<dyn ObjectStore>, bounds: LogBounds) -> Result<Log, StoreError> {
         if bounds.lines == 0 || bounds.bytes == 0 {
-            return Err(StoreError::new(ErrorKind::Invalid, "a log keeps at least a line, and at least a byte"));
+            return Err(StoreError::new(
+                ErrorKind::Invalid,
+                "a log keeps at least a line, and at least a byte",
+            ));
         }
         Ok(Log { store, object: ObjectId::new(LOG_OBJECT)?, bounds })
     }
@@ -224,7 +233,12 @@ impl Log {
                 match self.line(attempt.next).await? {
                     Some(line) if line.mark == mark => return Ok(line.number),
                     Some(_) => uncertain = None,
-                    None => return Err(StoreError::new(ErrorKind::Unknown, "the reply was lost, and the lines since are gone")),
+                    None => {
+                        return Err(StoreError::new(
+                            ErrorKind::Unknown,
+                            "the reply was lost, and the lines since are gone",
+                        ));
+                    }
                 }
             }
             let check = header.map_or(Check::Absent, |header| Check::Equal(encode_header(&header)));
@@ -235,13 +249,15 @@ impl Log {
                 let mut line = Line { number, entry: entry.clone(), mark, total: 0 };
                 line.total = after.total + encode_line(&line).len() as u64;
                 (after.next, after.total) = (number + 1, line.total);
-                transaction = transaction.change(Write::SetKey { key: line_key(number)?, value: encode_line(&line) });
+                transaction =
+                    transaction.change(Write::SetKey { key: line_key(number)?, value: encode_line(&line) });
             }
             (after.oldest, after.removed) = self.trim(&before, &after).await?;
             for number in before.oldest..after.oldest {
                 transaction = transaction.change(Write::RemoveKey { key: line_key(number)? });
             }
-            transaction = transaction.change(Write::SetKey { key: header_key(), value: encode_header(&after) });
+            transaction =
+                transaction.change(Write::SetKey { key: header_key(), value: encode_header(&after) });
             match self.store.apply(&self.object, transaction).await {
                 Ok(Outcome::Done(_)) => return Ok(before.next),
                 Ok(Outcome::Refused(refusal)) => {
@@ -256,7 +272,9 @@ impl Log {
                     tokio::time::sleep(Duration::from_millis(20) * unanswered).await;
                     header = self.header().await?;
                 }
-                Err(error) if uncertain.is_some() => return Err(StoreError { kind: ErrorKind::Unknown, ..error }),
+                Err(error) if uncertain.is_some() => {
+                    return Err(StoreError { kind: ErrorKind::Unknown, ..error });
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -268,7 +286,8 @@ impl Log {
         let is_over = lines > self.bounds.lines || after.total - before.removed > self.bounds.bytes;
         // What is beyond the bounds goes in large pieces, so that it need not be looked at with every line: an eighth of
         // the log at least. What a transaction can remove is bounded, should the bounds have become much smaller.
-        let (lines_kept, bytes_kept) = (self.bounds.lines - self.bounds.lines / 8, self.bounds.bytes - self.bounds.bytes / 8);
+        let (lines_kept, bytes_kept) =
+            (self.bounds.lines - self.bounds.lines / 8, self.bounds.bytes - self.bounds.bytes / 8);
         let (mut oldest, mut removed) = (before.oldest, before.removed);
         if !is_over {
             return Ok((oldest, removed));
@@ -374,7 +393,12 @@ impl LogFollower {
             match self.step().await {
                 Ok(lines) if lines.is_empty() => {}
                 Ok(lines) => return Ok(lines),
-                Err(error) if matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Busy) => {
+                Err(error)
+                    if matches!(
+                        error.kind,
+                        ErrorKind::Unavailable | ErrorKind::Unknown | ErrorKind::Busy
+                    ) =>
+                {
                     self.stale = true;
                     tokio::time::sleep(self.poll).await;
                 }
@@ -450,12 +474,21 @@ async fn append_all(log: Log, source: String, mut lines: mpsc::Receiver<Entry>, 
         }
         let count = dropped.swap(0, Ordering::Relaxed);
         if count > 0 {
-            batch.push(Entry::new(&source, Level::Warning, &format!("{count} lines of this source were dropped before this one")));
+            batch.push(Entry::new(
+                &source,
+                Level::Warning,
+                &format!("{count} lines of this source were dropped before this one"),
+            ));
         }
         loop {
             match log.append(&batch).await {
                 Ok(_) => break,
-                Err(error) if matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::OutOfSpace) => {
+                Err(error)
+                    if matches!(
+                        error.kind,
+                        ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::OutOfSpace
+                    ) =>
+                {
                     tracing::debug!("{error}; trying again");
                     tokio::time::sleep(PAUSE).await;
                 }

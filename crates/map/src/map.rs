@@ -13,8 +13,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nacre_object::limit::PAGE_ENTRIES_MAX;
 use nacre_object::{
-    Answer, Check, ErrorKind, Guard, Key, KeyPage, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError,
-    Transaction, Write,
+    Answer, Check, ErrorKind, Guard, Key, KeyPage, KeyRange, ObjectId, ObjectStore, Outcome, Read,
+    StoreError, Transaction, Write,
 };
 
 use crate::codec;
@@ -97,9 +97,12 @@ impl Map {
     /// # Errors
     /// Those of the store; `Corrupt` if the entry cannot be read.
     pub async fn get(&self, name: &Key) -> Result<(Option<Value>, u64), StoreError> {
-        let mut answers = self.read(vec![read_header(), Read::Key { key: state_key(Space::Entry, name)? }]).await?;
+        let mut answers =
+            self.read(vec![read_header(), Read::Key { key: state_key(Space::Entry, name)? }]).await?;
         let value = match answers.pop() {
-            Some(Answer::Value(value)) => value.as_ref().map(codec::decode_value).transpose().map_err(|error| self.at(error))?,
+            Some(Answer::Value(value)) => {
+                value.as_ref().map(codec::decode_value).transpose().map_err(|error| self.at(error))?
+            }
             _ => return Err(self.nonsense()),
         };
         let header = self.header_of(answers.pop())?;
@@ -185,7 +188,8 @@ impl Map {
     /// Returns the header and records after an epoch, all as they were at one moment.
     async fn records(&self, epoch: u64, limit: u32) -> Result<(Option<Header>, Vec<Record>), StoreError> {
         let after = history_key(epoch)?.to_bytes();
-        let range = KeyRange { after: Some(after), before: None, prefix: Bytes::from_static(HISTORY.as_bytes()) };
+        let range =
+            KeyRange { after: Some(after), before: None, prefix: Bytes::from_static(HISTORY.as_bytes()) };
         let mut answers = self.read(vec![read_header(), Read::Keys { range, limit, values: true }]).await?;
         let page = self.page_of(answers.pop())?;
         let header = self.header_of(answers.pop())?;
@@ -238,7 +242,8 @@ impl Map {
         let mut transaction = Transaction::new().guard(Guard::Key { key: key.clone(), check });
         // Records beyond the bound go in the same transaction; not all at once, should the bound have become smaller.
         let begin = before.map_or(1, |header| header.oldest);
-        let oldest = (record.epoch + 1).saturating_sub(history).clamp(begin, begin + TRIM_MAX).min(record.epoch);
+        let oldest =
+            (record.epoch + 1).saturating_sub(history).clamp(begin, begin + TRIM_MAX).min(record.epoch);
         for epoch in begin..oldest {
             transaction = transaction.change(Write::RemoveKey { key: history_key(epoch)? });
         }
@@ -298,7 +303,8 @@ impl Map {
 /// Returns the last change of each name that a record changes.
 fn last_changes(record: &Record) -> impl Iterator<Item = (Space, &Change)> {
     let changes = record.updates.iter().flat_map(|update| &update.changes);
-    let last: BTreeMap<(Space, &Key), &Change> = changes.map(|change| ((change.space, &change.name), change)).collect();
+    let last: BTreeMap<(Space, &Key), &Change> =
+        changes.map(|change| ((change.space, &change.name), change)).collect();
     last.into_iter().map(|((space, _), change)| (space, change))
 }
 
@@ -335,7 +341,8 @@ pub fn check_name(name: &str) -> Result<(), StoreError> {
     let text = if name.len() > MAP_NAME_BYTES_MAX {
         format!("the name of a map has at most {MAP_NAME_BYTES_MAX} bytes")
     } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(allowed) {
-        let rules = "it must begin with a letter or a digit, and consist of letters, digits, \".\", \"_\" and \"-\"";
+        let rules =
+            "it must begin with a letter or a digit, and consist of letters, digits, \".\", \"_\" and \"-\"";
         format!("\"{}\" is no name for a map: {rules}", name.escape_debug())
     } else {
         return Ok(());

@@ -105,7 +105,9 @@ impl Proposer {
         self.queue.lock().push_back(Pending { id: UpdateId::random(), update, reply });
         loop {
             let mut engine = match select(&mut verdict, self.engine.lock()).await {
-                Either::Left((verdict, _)) => return verdict.unwrap_or_else(|_| Err(self.map.nonsense().into())),
+                Either::Left((verdict, _)) => {
+                    return verdict.unwrap_or_else(|_| Err(self.map.nonsense().into()));
+                }
                 Either::Right((engine, _)) => engine,
             };
             // Another one may have made the epoch of this update while it waited for its turn.
@@ -366,7 +368,9 @@ async fn judge(draft: &mut Draft<'_>, judges: &Judges, epoch: u64, pending: &Pen
 /// Returns the number of records that are kept once a record is applied: it may be about that itself.
 fn history_after(state: &State, record: &Record) -> Result<u64, StoreError> {
     let changes = record.updates.iter().flat_map(|update| &update.changes);
-    let limits = changes.rev().find(|change| change.space == Space::Setting && change.name.as_bytes() == LIMITS.as_bytes());
+    let limits = changes
+        .rev()
+        .find(|change| change.space == Space::Setting && change.name.as_bytes() == LIMITS.as_bytes());
     match limits.map(|change| &change.new) {
         None => Ok(state.limits()?.history),
         Some(None) => Ok(Limits::default().history),

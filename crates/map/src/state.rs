@@ -204,7 +204,9 @@ impl State {
     /// # Errors
     /// `Corrupt` if the setting cannot be read.
     pub fn limits(&self) -> Result<Limits, StoreError> {
-        self.settings.get(LIMITS.as_bytes()).map_or(Ok(Limits::default()), |value| codec::decode_limits(&value.value))
+        self.settings
+            .get(LIMITS.as_bytes())
+            .map_or(Ok(Limits::default()), |value| codec::decode_limits(&value.value))
     }
 
     /// Returns the map's validators by their names, in ascending order, with the numbers of the changes that set them.
@@ -212,9 +214,10 @@ impl State {
     /// # Errors
     /// `Corrupt` if one of them cannot be read.
     pub fn validators(&self) -> Result<Vec<(String, Validator, u64)>, StoreError> {
-        let of_validators = self.settings.iter().filter_map(|(name, value)| {
-            Some((name.as_bytes().strip_prefix(VALIDATOR.as_bytes())?, value))
-        });
+        let of_validators = self
+            .settings
+            .iter()
+            .filter_map(|(name, value)| Some((name.as_bytes().strip_prefix(VALIDATOR.as_bytes())?, value)));
         of_validators
             .map(|(name, value)| {
                 let name = String::from_utf8_lossy(name).into_owned();
@@ -256,7 +259,8 @@ impl State {
             return Err(OutOfOrder { known: self.epoch, found: record.epoch });
         }
         for change in record.updates.iter().flat_map(|update| &update.changes) {
-            let new = change.new.clone().map(|value| Value { value, version: change.version, epoch: record.epoch });
+            let new =
+                change.new.clone().map(|value| Value { value, version: change.version, epoch: record.epoch });
             self.put(change.space, &change.name, new);
             self.version = self.version.max(change.version);
         }

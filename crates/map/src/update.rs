@@ -8,7 +8,9 @@ use nacre_object::{ErrorKind, Key, StoreError};
 
 use crate::codec;
 use crate::limit::*;
-use crate::state::{Change, Header, Incarnation, Limits, Record, Space, State, Updated, VALIDATOR, Value, entry_bytes};
+use crate::state::{
+    Change, Header, Incarnation, Limits, Record, Space, State, Updated, VALIDATOR, Value, entry_bytes,
+};
 
 /// The id of an update, chosen at random. It proves who made an epoch when the reply to its proposal was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -282,7 +284,8 @@ impl<'a> Draft<'a> {
             if space == Space::Entry {
                 let count = |value: &Bytes| entry_bytes(&name, value);
                 entries = entries + u64::from(new.is_some()) - u64::from(old.is_some());
-                bytes = bytes + new.as_ref().map_or(0, count) - old.as_ref().map_or(0, |old| count(&old.value));
+                bytes =
+                    bytes + new.as_ref().map_or(0, count) - old.as_ref().map_or(0, |old| count(&old.value));
             }
             let epoch = self.state.epoch + 1;
             fresh.insert(slot, new.clone().map(|value| Value { value, version, epoch }));
@@ -332,7 +335,10 @@ impl<'a> Draft<'a> {
             let is_validator = |name: &Key| name.as_bytes().starts_with(VALIDATOR.as_bytes());
             let before = self.state.settings.keys().filter(|name| is_validator(name)).count();
             let added = fresh.iter().filter(|((space, name), value)| {
-                *space == Space::Setting && is_validator(name) && value.is_some() && self.value(*space, name).is_none()
+                *space == Space::Setting
+                    && is_validator(name)
+                    && value.is_some()
+                    && self.value(*space, name).is_none()
             });
             let after = before + added.count();
             if after <= VALIDATORS_MAX.max(before) {

@@ -130,7 +130,12 @@ impl Judges {
             self.compiled.push(known.unwrap_or_else(|| {
                 let text = validator.class_text();
                 let class = Class::new(name.clone(), version, text, Vec::new(), BOUNDS);
-                Compiled { name, prefix: validator.prefix, version, catalogue: Arc::new(Catalogue::of(class)) }
+                Compiled {
+                    name,
+                    prefix: validator.prefix,
+                    version,
+                    catalogue: Arc::new(Catalogue::of(class)),
+                }
             }));
         }
         Ok(())
@@ -138,11 +143,18 @@ impl Judges {
 
     /// Has every change judged by the validators whose prefix its name begins with, one after another in the order of
     /// their names. Changes that they add are judged in turn. Changes of the configuration are not judged.
-    pub async fn judge(&self, draft: &Draft<'_>, epoch: u64, who: &str, wanted: &[Wanted]) -> Result<Vec<Wanted>, Refused> {
+    pub async fn judge(
+        &self,
+        draft: &Draft<'_>,
+        epoch: u64,
+        who: &str,
+        wanted: &[Wanted],
+    ) -> Result<Vec<Wanted>, Refused> {
         if self.compiled.is_empty() {
             return Ok(wanted.to_vec());
         }
-        let mut waiting: VecDeque<(Wanted, usize)> = wanted.iter().cloned().map(|change| (change, 0)).collect();
+        let mut waiting: VecDeque<(Wanted, usize)> =
+            wanted.iter().cloned().map(|change| (change, 0)).collect();
         let mut judged = Vec::with_capacity(wanted.len());
         while let Some((mut change, depth)) = waiting.pop_front() {
             let name = change.name.clone();
@@ -162,11 +174,15 @@ impl Judges {
                 let output = called.map_err(|error| rejected(sentence(error)))?.output;
                 let (new, also) = verdict(&output).map_err(rejected)?;
                 if !also.is_empty() && depth == VALIDATION_DEPTH_MAX {
-                    let text = format!("changes that validators add are nested more than {VALIDATION_DEPTH_MAX} deep");
+                    let text = format!(
+                        "changes that validators add are nested more than {VALIDATION_DEPTH_MAX} deep"
+                    );
                     return Err(rejected(text));
                 }
                 if judged.len() + waiting.len() + also.len() >= CHANGES_MAX {
-                    return Err(rejected(format!("validators make more than {CHANGES_MAX} changes of the update")));
+                    return Err(rejected(format!(
+                        "validators make more than {CHANGES_MAX} changes of the update"
+                    )));
                 }
                 for added in also {
                     added.check().map_err(|error| rejected(error.message))?;
@@ -206,7 +222,8 @@ fn unpacked_bytes(value: &Json) -> Option<Bytes> {
         Json::Object(fields) => {
             let digits = fields.get("$base16")?.as_str()?.as_bytes();
             let digit = |byte: u8| (byte as char).to_digit(16);
-            let pairs = digits.chunks(2).map(|pair| Some((digit(pair[0])? << 4 | digit(*pair.get(1)?)?) as u8));
+            let pairs =
+                digits.chunks(2).map(|pair| Some((digit(pair[0])? << 4 | digit(*pair.get(1)?)?) as u8));
             pairs.collect::<Option<Vec<u8>>>().map(Bytes::from)
         }
         _ => None,

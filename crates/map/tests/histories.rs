@@ -71,7 +71,8 @@ impl ObjectStore for Lossy {
 }
 
 fn seed() -> u64 {
-    let seed = std::env::var("NACRE_SEED").ok().map_or_else(rand::random, |text| text.parse().expect("a number"));
+    let seed =
+        std::env::var("NACRE_SEED").ok().map_or_else(rand::random, |text| text.parse().expect("a number"));
     println!("NACRE_SEED={seed}");
     seed
 }
@@ -182,7 +183,8 @@ async fn history(seed: u64, proposers: usize, updates: usize, one_in: u32, gathe
     }
     let model = replay(&records);
     let state = map.state().await.unwrap();
-    let entries = state.entries().iter().map(|(name, entry)| (name.clone(), (entry.value.clone(), entry.version)));
+    let entries =
+        state.entries().iter().map(|(name, entry)| (name.clone(), (entry.value.clone(), entry.version)));
     assert_eq!(entries.collect::<BTreeMap<_, _>>(), model);
 
     // Every update that was told to have taken effect is there once, and no other one is.
@@ -306,7 +308,8 @@ async fn limits_are_refused_with_a_sentence() {
     let said = |verdict: Result<Committed, ProposeError>| verdict.unwrap_err().to_string();
     assert!(said(proposer.propose(set("a", (64 << 10) + 1)).await).contains("the limit is 65536"));
     assert!(said(proposer.propose(set(&"n".repeat(600), 1)).await).contains("the limit is 512"));
-    let wide = (0..16).fold(Update::new("w"), |update, number| update.set(key(&number.to_string()), vec![0; 65_536]));
+    let wide = (0..16)
+        .fold(Update::new("w"), |update, number| update.set(key(&number.to_string()), vec![0; 65_536]));
     assert!(said(proposer.propose(wide).await).contains("make it in parts"));
     proposer.set_limits("w", &Limits { entries: 2, bytes: 1000, ..Limits::default() }).await.unwrap();
     proposer.propose(set("a", 10)).await.unwrap();

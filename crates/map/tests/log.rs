@@ -44,7 +44,11 @@ async fn every_line_of_every_source_is_there_once_and_in_its_order() {
             tokio::spawn(async move {
                 for number in 0..30 {
                     let lines = [0, 1].map(|part| {
-                        Entry::new(&format!("source-{source}"), Level::Info, &format!("{:03}", number * 2 + part))
+                        Entry::new(
+                            &format!("source-{source}"),
+                            Level::Info,
+                            &format!("{:03}", number * 2 + part),
+                        )
                     });
                     log.append(&lines).await.unwrap();
                 }
@@ -58,7 +62,8 @@ async fn every_line_of_every_source_is_there_once_and_in_its_order() {
     assert!(lines.iter().map(|line| line.number).eq(1..=240));
     for source in 0..4 {
         let source = format!("source-{source}");
-        let texts = lines.iter().filter(|line| line.entry.source == source).map(|line| line.entry.text.clone());
+        let texts =
+            lines.iter().filter(|line| line.entry.source == source).map(|line| line.entry.text.clone());
         assert!(texts.eq((0..60).map(|number| format!("{number:03}"))), "{source}");
     }
     assert_eq!(log.last(7).await.unwrap()[..], lines[233..]);
@@ -68,9 +73,10 @@ async fn every_line_of_every_source_is_there_once_and_in_its_order() {
 async fn the_log_stays_within_its_bounds_and_keeps_the_newest() {
     let store = Arc::new(memory());
     // A line of these takes about 51 bytes.
-    for (bounds, kept) in
-        [(LogBounds { lines: 40, bytes: 1 << 20 }, 35..=40), (LogBounds { lines: 4000, bytes: 4000 }, 65..=80)]
-    {
+    for (bounds, kept) in [
+        (LogBounds { lines: 40, bytes: 1 << 20 }, 35..=40),
+        (LogBounds { lines: 4000, bytes: 4000 }, 65..=80),
+    ] {
         let log = Log::new(store.clone(), bounds).unwrap();
         for number in 0..300 {
             log.append(&[Entry::new("s", Level::Warning, &format!("line {number}"))]).await.unwrap();

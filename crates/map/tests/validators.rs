@@ -90,9 +90,15 @@ async fn hostile_ones_end_at_their_bounds_and_change_nothing() {
         ("function validate(change) change.new = ('x'):rep(1 << 24) end", "memory"),
         ("function validate(change) change.new = 7 end", "must be a string or nil"),
         ("function validate(change) change.new = {} end", "must be a string or nil"),
-        ("function validate(change) for i = 1, 2000 do change:set('e' .. i, '') end end", "more than 1000 changes"),
+        (
+            "function validate(change) for i = 1, 2000 do change:set('e' .. i, '') end end",
+            "more than 1000 changes",
+        ),
         ("function validate(change) change:set('next' .. change.entry, '') end", "nested more than 4 deep"),
-        ("function validate(change) change:set(change.entry, change.new .. 'x') end", "nested more than 4 deep"),
+        (
+            "function validate(change) change:set(change.entry, change.new .. 'x') end",
+            "nested more than 4 deep",
+        ),
         ("function validate(change) change:set(1, {}) end", "both strings"),
         ("function validate(change) change:set('', 'x') end", "1 to 1024 bytes"),
         ("function validate(change) change:set(('n'):rep(1000), 'x') end", "the limit is 512"),

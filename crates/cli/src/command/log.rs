@@ -52,7 +52,9 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
         for line in &lines {
             if line.number > reached + 1 {
                 let missing = line.number - reached - 1;
-                output::complain(&format!("nacre: {missing} lines were removed from the log before they could be read"));
+                output::complain(&format!(
+                    "nacre: {missing} lines were removed from the log before they could be read"
+                ));
             }
             reached = line.number;
             print(session, line)?;
@@ -74,7 +76,13 @@ fn print(session: &Session, line: &Line) -> Result<(), Failure> {
         return Ok(output::line(&line.to_string())?);
     }
     let source = entry.source.escape_debug();
-    let text = format!("{}  {}  {:7}  {source}  {}", line.number, time(entry.time_ms), entry.level.name(), entry.text);
+    let text = format!(
+        "{}  {}  {:7}  {source}  {}",
+        line.number,
+        time(entry.time_ms),
+        entry.level.name(),
+        entry.text
+    );
     Ok(output::line(&text)?)
 }
 

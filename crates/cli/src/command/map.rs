@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use nacre::map::{
-    Change, Committed, Followed, Limits, Map, ProposeError, Proposer, Record, Refused, Space, State, Update, Validator,
-    Value as Entry, limit,
+    Change, Committed, Followed, Limits, Map, ProposeError, Proposer, Record, Refused, Space, State, Update,
+    Validator, Value as Entry, limit,
 };
 use nacre::{Engine, Key, Store, Uri};
 use nacre_daemon::Signals;
@@ -167,7 +167,8 @@ impl Conditions {
             (None, _) => Ok(update),
             (Some(version), [entry]) => Ok(update.if_version(entry.clone(), version)),
             (Some(_), _) => {
-                let text = "--if-version is about one entry; for several, --if-epoch says that none has changed";
+                let text =
+                    "--if-version is about one entry; for several, --if-epoch says that none has changed";
                 Err(Failure::Usage(text.to_owned()))
             }
         }
@@ -176,11 +177,15 @@ impl Conditions {
 
 /// Returns the name of whoever runs the program.
 fn who() -> String {
-    let user = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
+    let user = ["USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
     let user = user.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut who = format!("{user}@{machine}");
-    who.truncate((0..=limit::WHO_BYTES_MAX.min(who.len())).rev().find(|at| who.is_char_boundary(*at)).unwrap_or(0));
+    who.truncate(
+        (0..=limit::WHO_BYTES_MAX.min(who.len())).rev().find(|at| who.is_char_boundary(*at)).unwrap_or(0),
+    );
     who
 }
 
@@ -189,15 +194,21 @@ pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
     match args.action {
         Action::Ls => list(session).await,
         Action::Get { map, entries } => get(session, &map, &entries).await,
-        Action::Set { map, entries, absent, conditions } => set(session, &map, entries, absent, &conditions).await,
+        Action::Set { map, entries, absent, conditions } => {
+            set(session, &map, entries, absent, &conditions).await
+        }
         Action::Rm { map, entries, conditions } => {
-            let update = entries.iter().fold(conditions.update(&entries)?, |update, entry| update.remove(entry.clone()));
+            let update = entries
+                .iter()
+                .fold(conditions.update(&entries)?, |update, entry| update.remove(entry.clone()));
             let proposed = proposer(&session.open()?, &map)?.propose(update).await;
             tell(session, &map, &proposed.map_err(failure)?)
         }
         Action::Watch { map, since, count } => watch(session, &map, since, count).await,
         Action::History { map, since, count } => history(session, &map, since, count).await,
-        Action::Limits { map, history, entries, bytes } => limits(session, &map, history, entries, bytes).await,
+        Action::Limits { map, history, entries, bytes } => {
+            limits(session, &map, history, entries, bytes).await
+        }
         Action::Validator(action) => validator(session, action).await,
     }
 }
@@ -274,7 +285,11 @@ async fn list(session: &Session) -> Result<(), Failure> {
 }
 
 fn no_such_entry(map: &Map, entry: &Key) -> Failure {
-    let text = format!("map \"{}\" has no entry \"{entry}\"; \"nacre map get {}\" shows all", map.name(), map.name());
+    let text = format!(
+        "map \"{}\" has no entry \"{entry}\"; \"nacre map get {}\" shows all",
+        map.name(),
+        map.name()
+    );
     Failure::Failed(text)
 }
 
@@ -368,7 +383,12 @@ fn lines() -> Result<Vec<u8>, Failure> {
     Ok(input)
 }
 
-async fn watch(session: &Session, map: &str, since: Option<u64>, count: Option<usize>) -> Result<(), Failure> {
+async fn watch(
+    session: &Session,
+    map: &str,
+    since: Option<u64>,
+    count: Option<usize>,
+) -> Result<(), Failure> {
     let uri: Uri = session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
     if matches!(uri.engine, Engine::Folder(_) | Engine::Memory) {
         let text = format!(
@@ -426,7 +446,12 @@ async fn records(map: &Map, since: u64, last: u64) -> Result<Vec<Record>, Failur
     }
 }
 
-async fn history(session: &Session, map: &str, since: Option<u64>, count: Option<usize>) -> Result<(), Failure> {
+async fn history(
+    session: &Session,
+    map: &str,
+    since: Option<u64>,
+    count: Option<usize>,
+) -> Result<(), Failure> {
     let map = session.open()?.map(map)?;
     let Some(header) = map.header().await? else { return Ok(()) };
     let since = match (since, count) {
@@ -463,7 +488,9 @@ async fn limits(
     }
     let Limits { history, entries, bytes } = limits;
     if session.json {
-        return Ok(output::line(&json!({ "history": history, "entries": entries, "bytes": bytes }).to_string())?);
+        return Ok(output::line(
+            &json!({ "history": history, "entries": entries, "bytes": bytes }).to_string(),
+        )?);
     }
     for (name, value) in [("history", history), ("entries", entries), ("bytes", bytes)] {
         output::line(&format!("{name:7}  {value}"))?;
@@ -525,7 +552,8 @@ async fn validator(session: &Session, action: ValidatorAction) -> Result<(), Fai
 }
 
 fn no_such_validator(map: &str, validator: &str) -> Failure {
-    let text = format!("map \"{map}\" has no validator \"{validator}\"; \"nacre map validator ls {map}\" shows all");
+    let text =
+        format!("map \"{map}\" has no validator \"{validator}\"; \"nacre map validator ls {map}\" shows all");
     Failure::Failed(text)
 }
 
@@ -579,7 +607,8 @@ fn print_record(session: &Session, record: &Record) -> Result<(), Failure> {
                 Space::Setting => format!("setting {}", change.name),
             };
             // Texts of validators and the like are not for a line.
-            let shown = |value: &Bytes| if change.space == Space::Entry { text(value) } else { "…".to_owned() };
+            let shown =
+                |value: &Bytes| if change.space == Space::Entry { text(value) } else { "…".to_owned() };
             let old = change.old.as_ref().map(|old| shown(&old.value));
             let what = match (&change.new, old) {
                 (Some(new), None) => format!("{name} = {}", shown(new)),

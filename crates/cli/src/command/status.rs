@@ -57,7 +57,8 @@ impl Known {
     }
 
     fn roles(&self) -> String {
-        let said = self.said.as_ref().and_then(|said| said.as_ref().ok()).and_then(|said| said["roles"].as_array());
+        let said =
+            self.said.as_ref().and_then(|said| said.as_ref().ok()).and_then(|said| said["roles"].as_array());
         let said = said.map(|roles| roles.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","));
         said.or_else(|| Some(self.entry.as_ref()?.roles.join(","))).unwrap_or_default()
     }
@@ -143,7 +144,14 @@ fn print_table(servers: &BTreeMap<String, Known>, epoch: Option<u64>) -> Result<
         };
         let (state, _) = known.state();
         let up = number("up_s", " s");
-        table.row([name.clone(), known.roles(), state.to_owned(), up, number("connections", ""), number("requests", "")]);
+        table.row([
+            name.clone(),
+            known.roles(),
+            state.to_owned(),
+            up,
+            number("connections", ""),
+            number("requests", ""),
+        ]);
     }
     table.print()?;
     for (name, known) in servers {
