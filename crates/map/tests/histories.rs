@@ -247,7 +247,7 @@ async fn updates_that_wait_come_into_one_epoch_and_keep_their_own_verdicts() {
     let update = |number: usize| {
         let update = Update::new("w").set(key(&format!("entry-{number}")), "x");
         // Every third one wants an entry that is not there.
-        if number % 3 == 0 { update.if_version(key("none"), 7) } else { update }
+        if number.is_multiple_of(3) { update.if_version(key("none"), 7) } else { update }
     };
     let verdicts = futures::future::join_all((0..30).map(|number| proposer.propose(update(number)))).await;
     for (number, verdict) in verdicts.iter().enumerate() {
