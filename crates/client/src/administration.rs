@@ -25,6 +25,28 @@ impl Store {
         self.administer("info", |_| ()).await
     }
 
+    /// Returns what every server of the store says of itself, or why it does not; of a store without servers, its own report.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store if none of its servers can be reached.
+    pub async fn status(&self) -> Result<Vec<(String, Result<Value, StoreError>)>, StoreError> {
+        let Opened::Remote(store) = &self.opened else {
+            let reports = self.info().await?;
+            return Ok(reports.into_iter().map(|part| (part.place, Ok(part.report))).collect());
+        };
+        let ask = |address: nacre_rpc::Address| async move {
+            let answer = store.call(&address, "status", bytes::Bytes::new(), |_| ()).await;
+            let report = answer.and_then(|text| {
+                let wrong =
+                    |error: serde_json::Error| StoreError::new(ErrorKind::Unsupported, error.to_string());
+                serde_json::from_slice(&text).map_err(wrong)
+            });
+            (address.to_string(), report)
+        };
+        Ok(futures::future::join_all(store.addresses().await?.into_iter().map(ask)).await)
+    }
+
     /// Makes every part of the store read and check every byte that it wrote; transactions go on. `progress` gets the
     /// progress of each part.
     pub async fn scrub(

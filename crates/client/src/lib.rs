@@ -53,6 +53,7 @@ pub mod class;
 mod engine;
 pub mod lock;
 mod lock_members;
+pub mod map;
 mod object;
 mod pager;
 mod session;

@@ -1,5 +1,7 @@
 //! The administration of the store that a daemon serves. A reflector's is a service of its own.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use nacre_object::pace::Paced;
 use nacre_object::{ErrorKind, Reply, StoreError};
@@ -7,6 +9,7 @@ use nacre_remote::{Admin, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::cluster::Summary;
 use crate::kept::Kept;
 use crate::lock;
 
@@ -14,6 +17,7 @@ use crate::lock;
 pub(crate) struct Administration {
     pub(crate) store: Option<Paced<Kept>>,
     pub(crate) lock: Option<nacre_lock::role::Handle>,
+    pub(crate) summary: Option<Arc<Summary>>,
 }
 
 /// The number of regions to report on.
@@ -103,6 +107,9 @@ pub(crate) fn json(value: &impl Serialize) -> Result<Bytes, StoreError> {
 
 impl Admin for Administration {
     fn call(&self, method: &str, argument: Bytes, progress: Progress) -> Reply<Bytes> {
+        if let Some(summary) = self.summary.clone().filter(|_| method == "status") {
+            return Reply::pending(async move { json(&summary.report().await) });
+        }
         let store = self.store.as_ref().and_then(|store| Self::store(store, method, &argument, progress));
         let lock = || lock::call(self.lock.as_ref()?, method, &argument);
         store.or_else(lock).unwrap_or_else(|| {

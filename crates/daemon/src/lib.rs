@@ -22,6 +22,7 @@
 
 mod administration;
 mod class;
+mod cluster;
 mod fullness;
 mod guard;
 mod kept;
@@ -52,6 +53,7 @@ use nacre_status::{ListenError, Listener, Part};
 
 use crate::administration::Administration;
 use crate::class::ClassPart;
+use crate::cluster::{Cluster, Summary};
 use crate::guard::Guarded;
 use crate::kept::{Kept, NoObjects};
 pub use crate::lock::is_lock_ledger;
@@ -59,7 +61,8 @@ use crate::lock_cycles::CycleWatch;
 pub use crate::membership::MEMBERS_FILE;
 use crate::metrics::Sources;
 pub use crate::options::{
-    FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, LOCK_STRIPE_BYTES_DEFAULT, MAILBOX_BYTES_MIN, ServerOptions,
+    Beacons, FOLDER_DEFAULT, HTTP_ADDRESS_DEFAULT, LOCK_STRIPE_BYTES_DEFAULT, MAILBOX_BYTES_MIN,
+    ServerOptions,
 };
 use crate::shown::StorePart;
 pub use crate::signals::{Signals, ignores};
@@ -70,6 +73,7 @@ pub struct Daemon {
     server: Option<Server>,
     lock: Option<LockRole>,
     lock_cycles: Option<CycleWatch>,
+    cluster: Option<Cluster>,
     classes: Option<Arc<Runner>>,
     watches: Option<WatchStats>,
     reflector: Option<Reflector>,
@@ -120,6 +124,7 @@ impl Daemon {
             server: None,
             lock: None,
             lock_cycles: None,
+            cluster: None,
             classes: None,
             watches: None,
             reflector,
@@ -160,7 +165,19 @@ impl Daemon {
             let members = lock::members(options, &membership)?;
             self.lock_cycles = Some(CycleWatch::start(members, servers, lock.clone())?);
         }
-        let administration = Administration { store: self.store.clone(), lock };
+        let summary = kept.map(|kept| {
+            let name = match membership.is_alone() {
+                // Daemons in front of one store know nothing of each other, so their names have the machine's in them.
+                true => format!("{}@{}", listen[0], machine()),
+                false => membership.name().to_owned(),
+            };
+            let roles = [("store", true), ("lock", lock.is_some()), ("reflect", self.reflector.is_some())];
+            let roles = roles.into_iter().filter_map(|(role, has)| has.then_some(role)).collect();
+            let (kept, requests) = (kept.clone(), self.requests.clone());
+            let (started, stats) = (Instant::now(), Default::default());
+            Arc::new(Summary { kept, requests, roles, name, started, stats })
+        });
+        let administration = Administration { store: self.store.clone(), lock, summary: summary.clone() };
         let ledger = self.lock.as_ref().map(|_| lock::ledger(&membership)).transpose()?;
         let objects: Arc<dyn ObjectStore> = match &self.store {
             Some(store) => Arc::new(Guarded { store: store.clone(), ledger }),
@@ -173,7 +190,7 @@ impl Daemon {
         let watches = WatchService::new(objects.clone(), membership.clone());
         self.watches = kept.map(|_| watches.stats());
         let mut services = Services::new()
-            .with(StoreService::new(objects, membership, requests.clone()))
+            .with(StoreService::new(objects, membership.clone(), requests.clone()))
             .with(watches)
             .with(AdminService::new(Arc::new(administration), requests));
         if let Some(reflector) = &self.reflector {
@@ -195,7 +212,12 @@ impl Daemon {
             services,
             poll: options.poll,
         };
-        Server::start(serve).map(Some)
+        let server = Server::start(serve)?;
+        if let (Some(kept), Some(summary)) = (kept, summary) {
+            let _ = summary.stats.set(server.stats().clone());
+            self.cluster = cluster::start(options, &membership, kept, summary)?;
+        }
+        Ok(Some(server))
     }
 
     /// Returns the parts shown over HTTP, one for each role.
@@ -256,7 +278,9 @@ impl Daemon {
     /// # Errors
     /// The reason why a role failed, earlier or while stopping; the other roles are stopped in good order in any case.
     pub fn stop(self) -> Result<(), StoreError> {
-        let Daemon { server, lock, lock_cycles, classes, reflector, http, store, .. } = self;
+        let Daemon { server, lock, lock_cycles, cluster, classes, reflector, http, store, .. } = self;
+        // It says that the server stops, while the others can still be reached over their connections and this one.
+        drop(cluster);
         // Its calls are to end before the connections over which it makes them.
         drop(lock_cycles);
         if let Some(classes) = &classes {
@@ -279,6 +303,11 @@ impl Daemon {
         let closed = store.map_or(Ok(()), |store| store.inner().close());
         reflected.map_err(reflector_error).and(closed)
     }
+}
+
+/// Returns the name of this machine.
+fn machine() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// Converts the reflector's error to the daemon's.

@@ -11,6 +11,7 @@ use nacre_lock::cycle::cycles;
 use nacre_lock::message::SessionId;
 use nacre_lock::role::{Handle, HeldLock, LockRole, Options, Totals};
 use nacre_lock::server::Wait;
+use nacre_object::watch::{Watch, WatchOptions};
 use nacre_object::{ErrorKind, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
 use nacre_remote::Membership;
 use nacre_rpc::Address;
@@ -113,6 +114,13 @@ impl ObjectStore for AllMembers {
 
     fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
         ObjectStore::list(&self.all, after, limit)
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        match self.membership.keeps(object) {
+            true => self.own.watch(object, options),
+            false => self.all.watch(object, options),
+        }
     }
 }
 

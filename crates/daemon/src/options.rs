@@ -26,6 +26,18 @@ pub const MAILBOX_BYTES_MIN: usize = EVENT_BYTES_MAX + EVENT_OVERHEAD_BYTES;
 /// The longest time for which sessions wait for their clients.
 const SESSION_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// The beacons of a daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Beacons {
+    /// One each second where several servers keep a store together, else none.
+    #[default]
+    Default,
+    /// None.
+    None,
+    /// One each time that so much has passed.
+    Every(Duration),
+}
+
 /// The settings of a daemon: those of each role, and the shared ones.
 #[derive(Clone)]
 pub struct ServerOptions {
@@ -75,6 +87,10 @@ pub struct ServerOptions {
     pub member: Option<String>,
     /// The version of the list of members, which must grow when the list changes.
     pub members_version: u64,
+    /// The beacons that the daemon sends.
+    pub beacons: Beacons,
+    /// The time without beacons after which a server is marked down.
+    pub down_after: Duration,
     /// The point at which acknowledged writes are on the medium. This and the next three are settings of a store in a
     /// folder or in memory; `None` stands for the value in the uri, or the engine's default.
     pub durability: Option<Durability>,
@@ -136,6 +152,8 @@ impl Default for ServerOptions {
             members: Vec::new(),
             member: None,
             members_version: 1,
+            beacons: Beacons::default(),
+            down_after: nacre::map::health::Settings::default().silence,
             durability: None,
             segment_bytes: None,
             capacity: None,

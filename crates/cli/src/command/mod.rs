@@ -12,7 +12,9 @@ pub mod keygen;
 pub mod keys;
 pub mod lock;
 pub mod locks;
+pub mod log;
 pub mod ls;
+pub mod map;
 pub mod read;
 pub mod reflect;
 pub mod remove;
@@ -20,6 +22,7 @@ pub mod rm;
 pub mod serve;
 pub mod shell;
 pub mod stat;
+pub mod status;
 pub mod tour;
 pub mod transfer;
 pub mod walk;
@@ -68,6 +71,9 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         Command::Compact(args) => administration::compact(session, args).await,
         Command::CopyObjects(args) => copy::run(session, args).await,
         Command::Class(args) => class::run(session, args).await,
+        Command::Map(args) => map::run(session, args).await,
+        Command::Status(args) => status::run(session, args).await,
+        Command::Log(args) => log::run(session, args).await,
         Command::Lock(args) => lock::run(session, args).await,
         Command::Locks(args) => locks::run(session, args).await,
         Command::Watch(args) => watch::watch(session, args).await,

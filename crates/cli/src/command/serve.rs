@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nacre::{Durability, Engine, Uri};
-use nacre_daemon::{Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, ServerOptions};
+use nacre_daemon::{Beacons, Daemon, HTTP_ADDRESS_DEFAULT, Indexing, LEASE_MAX, LEASE_MIN, ServerOptions};
 use nacre_reflect::command::Time;
 use nacre_reflect::server as reflector;
 use nacre_rpc::Address;
@@ -105,6 +105,13 @@ struct Settings {
     /// Version of the list that --members names, which must grow when the list is changed [default: 1]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     members_version: Option<u64>,
+    /// Time between two beacons, by which the servers of a store watch over each other, from 100ms, or "none" [default: 1s
+    /// where several servers keep the store together, else none]
+    #[arg(long, value_name = "TIME")]
+    beacons: Option<String>,
+    /// Time without beacons after which a server is marked down in the map "servers" [default: 3s]
+    #[arg(long, value_name = "TIME")]
+    down_after: Option<Time>,
     /// When a write is acknowledged: "always" when it is on the device; "none" when the system has it; or a time such
     /// as 50ms: when the system has it, which then has so long to sync it [default: always]
     #[arg(long, value_name = "WHEN")]
@@ -155,6 +162,8 @@ struct Settings {
     daemon: daemon::Settings,
 }
 
+/// The shortest time between two beacons.
+const BEACONS_MIN: Duration = Duration::from_millis(100);
 /// The longest stripe of a file: positions in a round of stripes can be counted for 4,096 servers.
 const LOCK_STRIPE_MAX: u64 = 1 << 50;
 
@@ -179,6 +188,24 @@ impl Settings {
         Ok(())
     }
 
+    /// Checks the settings of beacons, and returns which are to be sent.
+    fn beacons(&self) -> Result<Beacons, Failure> {
+        let usage = |text: String| Err(Failure::Usage(text));
+        let down_after = self.down_after.as_ref().map_or(ServerOptions::default().down_after, |time| time.0);
+        let beacons = match self.beacons.as_deref() {
+            None => return Ok(Beacons::Default),
+            Some("none") => return Ok(Beacons::None),
+            Some(text) => match text.parse::<Time>() {
+                Ok(time) => time.0,
+                Err(error) => return usage(format!("--beacons {text}: {error}")),
+            },
+        };
+        if beacons < BEACONS_MIN || beacons * 2 > down_after {
+            return usage(format!("--beacons is at least {BEACONS_MIN:?}, and at most half of --down-after"));
+        }
+        Ok(Beacons::Every(beacons))
+    }
+
     /// Converts the settings to the daemon's options.
     fn options(self, common: &Common) -> Result<ServerOptions, Failure> {
         let has = |role| self.roles.contains(&role) || self.roles.is_empty() && role == Role::Store;
@@ -201,6 +228,7 @@ impl Settings {
             store => store.is_some(),
         };
         self.check_lock(lock)?;
+        let beacons = self.beacons()?;
         let reflect = match has(Role::Reflect) {
             true => Some(reflect_options(&self.reflect, common)?),
             false if self.reflect.is_empty() => None,
@@ -236,6 +264,8 @@ impl Settings {
             members: self.members,
             member: self.member,
             members_version: self.members_version.unwrap_or(default.members_version),
+            beacons,
+            down_after: self.down_after.map_or(default.down_after, |time| time.0),
             key: common.key.clone(),
             durability: self.durability,
             capacity: self.capacity,

@@ -1,0 +1,649 @@
+//! `nacre map`: named maps of versioned entries are looked at, changed, watched and configured.
+
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use nacre::map::{
+    Change, Committed, Followed, Limits, Map, ProposeError, Proposer, Record, Refused, Space, State, Update,
+    Validator, Value as Entry, limit,
+};
+use nacre::{Engine, Key, Store, Uri};
+use nacre_daemon::Signals;
+use serde_json::{Map as Object, Value, json};
+
+use crate::failure::{Failure, Refused as Guard};
+use crate::output::{self, Array, Table};
+use crate::quantity::parse_size;
+use crate::session::Session;
+use crate::{arguments, name};
+
+/// Look at, change and watch maps: small named state that everybody agrees on
+///
+/// A map holds entries, each with a version. Every change, of one entry or of many at once, makes a new epoch of the map.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// List maps
+    Ls,
+    /// Print the value of an entry; or all entries, or those named, in a table
+    Get {
+        /// The map
+        map: String,
+        /// The entries
+        #[arg(value_parser = name::key(), value_name = "ENTRY")]
+        entries: Vec<Key>,
+    },
+    /// Set entries, all in one epoch; prints the epoch
+    Set {
+        /// The map
+        map: String,
+        /// The entries with their values as they are; - reads such lines from standard input
+        #[arg(required = true, value_name = "ENTRY=VALUE")]
+        entries: Vec<OsString>,
+        /// Only if none of the entries exists
+        #[arg(long, conflicts_with = "if_version")]
+        absent: bool,
+        #[command(flatten)]
+        conditions: Conditions,
+    },
+    /// Remove entries, all in one epoch; prints the epoch
+    Rm {
+        /// The map
+        map: String,
+        /// The entries
+        #[arg(required = true, value_parser = name::key(), value_name = "ENTRY")]
+        entries: Vec<Key>,
+        #[command(flatten)]
+        conditions: Conditions,
+    },
+    /// Watch a map: print every epoch in order, until Ctrl-C
+    ///
+    /// Begins with the whole map as it is, which is printed again where epochs were missed that are not kept any more.
+    Watch {
+        /// The map
+        map: String,
+        /// Begin with the epochs after this one, as far as they are kept
+        #[arg(long, value_name = "EPOCH")]
+        since: Option<u64>,
+        /// End after so many epochs
+        #[arg(long, value_name = "COUNT", value_parser = arguments::at_least_one)]
+        count: Option<usize>,
+    },
+    /// Print the epochs that are kept, in order: who changed what, from which value to which
+    History {
+        /// The map
+        map: String,
+        /// Only the epochs after this one
+        #[arg(long, value_name = "EPOCH")]
+        since: Option<u64>,
+        /// Only the last so many
+        #[arg(short = 'n', long, value_name = "COUNT", value_parser = arguments::at_least_one)]
+        count: Option<usize>,
+    },
+    /// Print a map's limits, or change some of them
+    Limits {
+        /// The map
+        map: String,
+        /// The number of epochs whose records are kept
+        #[arg(long, value_name = "COUNT")]
+        history: Option<u64>,
+        /// The number of entries that the map may have
+        #[arg(long, value_name = "COUNT")]
+        entries: Option<u64>,
+        /// The bytes of names and values that the map may have
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        bytes: Option<u64>,
+    },
+    /// Install validators: functions in Lua that may refuse or replace what is set
+    #[command(subcommand)]
+    Validator(ValidatorAction),
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum ValidatorAction {
+    /// List a map's validators
+    Ls {
+        /// The map
+        map: String,
+    },
+    /// Install a validator, or replace it; prints the epoch
+    Put {
+        /// The map
+        map: String,
+        /// The validator's name
+        validator: String,
+        /// The text, which defines the function validate(change); - is standard input
+        file: PathBuf,
+        /// Let it see only entries whose names begin with this
+        #[arg(long, value_name = "PREFIX", value_parser = name::prefix(), default_value = "", hide_default_value = true)]
+        prefix: Bytes,
+    },
+    /// Print the text of a validator
+    Show {
+        /// The map
+        map: String,
+        /// The validator's name
+        validator: String,
+    },
+    /// Remove a validator
+    Rm {
+        /// The map
+        map: String,
+        /// The validator's name
+        validator: String,
+    },
+}
+
+/// The conditions of a change.
+#[derive(clap::Args, Debug)]
+struct Conditions {
+    /// Only if the entry, of which there must be one, has this version; 0: only if it does not exist
+    #[arg(long, value_name = "VERSION")]
+    if_version: Option<u64>,
+    /// Only if the map is at this epoch
+    #[arg(long, value_name = "EPOCH")]
+    if_epoch: Option<u64>,
+    /// The name that validators and the history are told [default: the user and the machine]
+    #[arg(long = "as", value_name = "NAME")]
+    who: Option<String>,
+}
+
+impl Conditions {
+    /// Begins an update of these entries.
+    fn update(&self, entries: &[Key]) -> Result<Update, Failure> {
+        let mut update = Update::new(self.who.clone().unwrap_or_else(who));
+        if let Some(epoch) = self.if_epoch {
+            update = update.if_epoch(epoch);
+        }
+        match (self.if_version, entries) {
+            (None, _) => Ok(update),
+            (Some(version), [entry]) => Ok(update.if_version(entry.clone(), version)),
+            (Some(_), _) => {
+                let text =
+                    "--if-version is about one entry; for several, --if-epoch says that none has changed";
+                Err(Failure::Usage(text.to_owned()))
+            }
+        }
+    }
+}
+
+/// Returns the name of whoever runs the program.
+fn who() -> String {
+    let user = ["USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|user| !user.is_empty()));
+    let user = user.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()));
+    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let mut who = format!("{user}@{machine}");
+    who.truncate(
+        (0..=limit::WHO_BYTES_MAX.min(who.len())).rev().find(|at| who.is_char_boundary(*at)).unwrap_or(0),
+    );
+    who
+}
+
+/// Runs `nacre map`.
+pub async fn run(session: &Session, args: Args) -> Result<(), Failure> {
+    match args.action {
+        Action::Ls => list(session).await,
+        Action::Get { map, entries } => get(session, &map, &entries).await,
+        Action::Set { map, entries, absent, conditions } => {
+            set(session, &map, entries, absent, &conditions).await
+        }
+        Action::Rm { map, entries, conditions } => {
+            let update = entries
+                .iter()
+                .fold(conditions.update(&entries)?, |update, entry| update.remove(entry.clone()));
+            let proposed = proposer(&session.open()?, &map)?.propose(update).await;
+            tell(session, &map, &proposed.map_err(failure)?)
+        }
+        Action::Watch { map, since, count } => watch(session, &map, since, count).await,
+        Action::History { map, since, count } => history(session, &map, since, count).await,
+        Action::Limits { map, history, entries, bytes } => {
+            limits(session, &map, history, entries, bytes).await
+        }
+        Action::Validator(action) => validator(session, action).await,
+    }
+}
+
+fn proposer(store: &Store, map: &str) -> Result<Proposer, Failure> {
+    Ok(store.map(map)?.proposer(Default::default()))
+}
+
+fn failure(error: ProposeError) -> Failure {
+    match error {
+        ProposeError::Store(error) => error.into(),
+        ProposeError::Refused(refused) => {
+            let sentence = format!("{refused}; nothing was changed");
+            match refused {
+                Refused::Epoch { found, .. } => {
+                    let (current, json) = (found.to_string(), json!({ "epoch": found }));
+                    Failure::Refused(Guard { sentence, current, json })
+                }
+                Refused::Version { name, found, .. } => {
+                    let version = found.as_ref().map_or(0, |found| found.version);
+                    let mut fields = Object::new();
+                    output::put_bytes(&mut fields, "entry", name.as_bytes());
+                    match &found {
+                        Some(found) => put_entry(&mut fields, found),
+                        None => drop(fields.insert("version".to_owned(), 0.into())),
+                    }
+                    Failure::Refused(Guard { sentence, current: version.to_string(), json: fields.into() })
+                }
+                Refused::Rejected { .. } | Refused::Limit(_) => Failure::Failed(sentence),
+            }
+        }
+    }
+}
+
+/// Prints the epoch that an update made.
+fn tell(session: &Session, map: &str, committed: &Committed) -> Result<(), Failure> {
+    let line = match session.json {
+        true => {
+            let changes: Vec<Value> = committed.changes.iter().map(change_json).collect();
+            json!({ "map": map, "epoch": committed.epoch, "changes": changes }).to_string()
+        }
+        false => committed.epoch.to_string(),
+    };
+    Ok(output::line(&line)?)
+}
+
+async fn list(session: &Session) -> Result<(), Failure> {
+    let store = session.open()?;
+    let mut rows = Vec::new();
+    for name in nacre::map::list(&store).await? {
+        // One that was removed since is none any more.
+        if let Some(header) = store.map(&name)?.header().await? {
+            rows.push((name, header));
+        }
+    }
+    if session.json {
+        let mut array = Array::begin()?;
+        for (name, header) in rows {
+            array.entry(&json!({
+                "map": name,
+                "epoch": header.epoch,
+                "entries": header.entries,
+                "bytes": header.bytes,
+                "oldest_kept": header.oldest,
+            }))?;
+        }
+        return Ok(array.end()?);
+    }
+    let mut table = Table::new(&["map", "epoch", "entries", "bytes"]);
+    for (name, header) in rows {
+        table.row([name, header.epoch.to_string(), header.entries.to_string(), header.bytes.to_string()]);
+    }
+    Ok(table.print()?)
+}
+
+fn no_such_entry(map: &Map, entry: &Key) -> Failure {
+    let text = format!(
+        "map \"{}\" has no entry \"{entry}\"; \"nacre map get {}\" shows all",
+        map.name(),
+        map.name()
+    );
+    Failure::Failed(text)
+}
+
+async fn get(session: &Session, map: &str, entries: &[Key]) -> Result<(), Failure> {
+    let map = session.open()?.map(map)?;
+    if let [entry] = entries {
+        let (found, epoch) = map.get(entry).await?;
+        let found = found.ok_or_else(|| no_such_entry(&map, entry))?;
+        if !session.json {
+            // As it is, with a line's end for people.
+            output::raw(&found.value)?;
+            return Ok(output::raw(b"\n")?);
+        }
+        let mut fields = entry_json(entry, &found);
+        fields.insert("map_epoch".to_owned(), epoch.into());
+        return Ok(output::line(&Value::Object(fields).to_string())?);
+    }
+    let state = map.state().await?;
+    let mut shown = Vec::new();
+    match entries {
+        [] => shown.extend(state.entries()),
+        entries => {
+            for entry in entries {
+                shown.push((entry, state.get(entry.as_bytes()).ok_or_else(|| no_such_entry(&map, entry))?));
+            }
+        }
+    }
+    if session.json {
+        let list: Vec<Value> = shown.iter().map(|(name, entry)| entry_json(name, entry).into()).collect();
+        return Ok(output::line(&json!({ "epoch": state.epoch(), "entries": list }).to_string())?);
+    }
+    let mut table = Table::new(&["entry", "version", "epoch", "value"]);
+    for (name, entry) in shown {
+        let (version, epoch) = (entry.version.to_string(), entry.epoch.to_string());
+        table.row([name.to_string(), version, epoch, text(&entry.value)]);
+    }
+    Ok(table.print()?)
+}
+
+async fn set(
+    session: &Session,
+    map: &str,
+    words: Vec<OsString>,
+    absent: bool,
+    conditions: &Conditions,
+) -> Result<(), Failure> {
+    let mut pairs = Vec::new();
+    for word in &words {
+        if word != "-" {
+            pairs.push(pair(word.as_bytes())?);
+            continue;
+        }
+        for line in lines()?.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            pairs.push(pair(line)?);
+        }
+    }
+    let names: Vec<Key> = pairs.iter().map(|(name, _)| name.clone()).collect();
+    let mut update = conditions.update(&names)?;
+    for (name, value) in pairs {
+        if absent {
+            update = update.if_absent(name.clone());
+        }
+        update = update.set(name, value);
+    }
+    let proposed = proposer(&session.open_to_fill()?, map)?.propose(update).await;
+    tell(session, map, &proposed.map_err(failure)?)
+}
+
+/// Reads an entry with its value.
+fn pair(word: &[u8]) -> Result<(Key, Bytes), Failure> {
+    let usage = |text: String| Failure::Usage(text);
+    let Some(at) = word.iter().position(|byte| *byte == b'=') else {
+        let word = String::from_utf8_lossy(word).into_owned();
+        return Err(usage(format!("\"{}\" is not ENTRY=VALUE", word.escape_debug())));
+    };
+    let name = name::unescape(&word[..at]).map_err(usage)?;
+    let name = Key::new(name).map_err(|error| usage(format!("the name of an entry: {}", error.message)))?;
+    Ok((name, Bytes::copy_from_slice(&word[at + 1..])))
+}
+
+/// Reads standard input, which may have as much as one epoch can hold.
+fn lines() -> Result<Vec<u8>, Failure> {
+    let mut input = Vec::new();
+    let most = limit::RECORD_BYTES_MAX as u64;
+    let read = std::io::stdin().lock().take(most + 1).read_to_end(&mut input);
+    read.map_err(Failure::io("read standard input"))?;
+    if input.len() as u64 > most {
+        let text = format!("standard input holds more than the {most} bytes that one epoch may change");
+        return Err(Failure::Failed(text));
+    }
+    Ok(input)
+}
+
+async fn watch(
+    session: &Session,
+    map: &str,
+    since: Option<u64>,
+    count: Option<usize>,
+) -> Result<(), Failure> {
+    let uri: Uri = session.uri().parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+    if matches!(uri.engine, Engine::Folder(_) | Engine::Memory) {
+        let text = format!(
+            "{uri} is used by one program alone, so nobody else could change a map while it is watched; serve it with \"nacre \
+             serve\", or see what was changed with \"nacre map history\""
+        );
+        return Err(Failure::Usage(text));
+    }
+    let map = session.open()?.map(map)?;
+    let mut left = count.unwrap_or(usize::MAX);
+    let mut signals = Signals::catch()?;
+    let mut follower = map.follow(Default::default());
+    let mut since = since;
+    while left > 0 {
+        let followed = tokio::select! {
+            followed = follower.next() => followed?,
+            () = signals.next() => return Ok(()),
+        };
+        match (followed, since.take()) {
+            (Followed::Epoch(record), _) => {
+                print_record(session, &record)?;
+                left -= 1;
+            }
+            (Followed::Snapshot, Some(since)) if since <= follower.state().epoch() => {
+                let known = follower.state().epoch();
+                let records = records(&map, since, known).await?;
+                // Where they are not kept, the whole map says more than a part of its history.
+                if records.first().map_or(known, |record| record.epoch - 1) > since {
+                    print_snapshot(session, follower.state())?;
+                    continue;
+                }
+                for record in records.iter().take(left) {
+                    print_record(session, record)?;
+                }
+                left = left.saturating_sub(records.len());
+            }
+            (Followed::Snapshot, _) => print_snapshot(session, follower.state())?,
+        }
+        output::flush()?;
+    }
+    Ok(())
+}
+
+/// Returns the records after `since` up to `last`, as far as they are kept.
+async fn records(map: &Map, since: u64, last: u64) -> Result<Vec<Record>, Failure> {
+    let mut records: Vec<Record> = Vec::new();
+    loop {
+        let reached = records.last().map_or(since, |record| record.epoch);
+        let more = map.history(reached, 256).await?;
+        let count = more.len();
+        records.extend(more.into_iter().filter(|record| record.epoch <= last));
+        if count == 0 || records.last().is_some_and(|record| record.epoch >= last) {
+            return Ok(records);
+        }
+    }
+}
+
+async fn history(
+    session: &Session,
+    map: &str,
+    since: Option<u64>,
+    count: Option<usize>,
+) -> Result<(), Failure> {
+    let map = session.open()?.map(map)?;
+    let Some(header) = map.header().await? else { return Ok(()) };
+    let since = match (since, count) {
+        (Some(since), _) => since,
+        (None, Some(count)) => header.epoch.saturating_sub(count as u64),
+        (None, None) => 0,
+    };
+    let records = records(&map, since, header.epoch).await?;
+    let skipped = records.len().saturating_sub(count.unwrap_or(usize::MAX));
+    for record in &records[skipped..] {
+        print_record(session, record)?;
+    }
+    Ok(())
+}
+
+async fn limits(
+    session: &Session,
+    map: &str,
+    history: Option<u64>,
+    entries: Option<u64>,
+    bytes: Option<u64>,
+) -> Result<(), Failure> {
+    let is_change = history.is_some() || entries.is_some() || bytes.is_some();
+    let store = if is_change { session.open_to_fill()? } else { session.open()? };
+    let known = store.map(map)?.state().await?.limits()?;
+    let limits = Limits {
+        history: history.unwrap_or(known.history),
+        entries: entries.unwrap_or(known.entries),
+        bytes: bytes.unwrap_or(known.bytes),
+    };
+    if is_change {
+        let made = proposer(&store, map)?.set_limits(&who(), &limits).await;
+        made.map_err(failure)?;
+    }
+    let Limits { history, entries, bytes } = limits;
+    if session.json {
+        return Ok(output::line(
+            &json!({ "history": history, "entries": entries, "bytes": bytes }).to_string(),
+        )?);
+    }
+    for (name, value) in [("history", history), ("entries", entries), ("bytes", bytes)] {
+        output::line(&format!("{name:7}  {value}"))?;
+    }
+    Ok(())
+}
+
+async fn validator(session: &Session, action: ValidatorAction) -> Result<(), Failure> {
+    match action {
+        ValidatorAction::Put { map, validator, file, prefix } => {
+            let mut text = Vec::new();
+            let most = limit::VALIDATOR_BYTES_MAX as u64 + 1;
+            let read = match file.as_os_str() == "-" {
+                true => std::io::stdin().lock().take(most).read_to_end(&mut text),
+                false => std::fs::File::open(&file).and_then(|file| file.take(most).read_to_end(&mut text)),
+            };
+            read.map_err(Failure::io(format_args!("read {}", file.display())))?;
+            let text = String::from_utf8(text)
+                .map_err(|_| Failure::Failed(format!("{} is no text in UTF-8", file.display())))?;
+            let proposer = proposer(&session.open_to_fill()?, &map)?;
+            let made = proposer.set_validator(&who(), &validator, &Validator { prefix, text }).await;
+            tell(session, &map, &made.map_err(failure)?)
+        }
+        ValidatorAction::Ls { map } => {
+            let state = session.open()?.map(&map)?.state().await?;
+            let validators = state.validators()?;
+            if session.json {
+                let mut array = Array::begin()?;
+                for (name, validator, version) in &validators {
+                    let mut fields = Object::new();
+                    fields.insert("validator".to_owned(), name.as_str().into());
+                    fields.insert("version".to_owned(), (*version).into());
+                    output::put_bytes(&mut fields, "prefix", &validator.prefix);
+                    array.entry(&Value::Object(fields))?;
+                }
+                return Ok(array.end()?);
+            }
+            let mut table = Table::new(&["validator", "version", "bytes", "prefix"]);
+            for (name, validator, version) in validators {
+                let bytes = validator.text.len().to_string();
+                table.row([name, version.to_string(), bytes, text(&validator.prefix)]);
+            }
+            Ok(table.print()?)
+        }
+        ValidatorAction::Show { map, validator } => {
+            let state = session.open()?.map(&map)?.state().await?;
+            let found = state.validators()?.into_iter().find(|(name, ..)| *name == validator);
+            let (_, found, _) = found.ok_or_else(|| no_such_validator(&map, &validator))?;
+            Ok(output::raw(found.text.as_bytes())?)
+        }
+        ValidatorAction::Rm { map, validator } => {
+            let removed = proposer(&session.open()?, &map)?.remove_validator(&who(), &validator).await;
+            match removed.map_err(failure)? {
+                true => Ok(()),
+                false => Err(no_such_validator(&map, &validator)),
+            }
+        }
+    }
+}
+
+fn no_such_validator(map: &str, validator: &str) -> Failure {
+    let text =
+        format!("map \"{map}\" has no validator \"{validator}\"; \"nacre map validator ls {map}\" shows all");
+    Failure::Failed(text)
+}
+
+fn put_entry(fields: &mut Object<String, Value>, entry: &Entry) {
+    output::put_bytes(fields, "value", &entry.value);
+    fields.insert("version".to_owned(), entry.version.into());
+    fields.insert("epoch".to_owned(), entry.epoch.into());
+}
+
+fn entry_json(name: &Key, entry: &Entry) -> Object<String, Value> {
+    let mut fields = Object::new();
+    output::put_bytes(&mut fields, "entry", name.as_bytes());
+    put_entry(&mut fields, entry);
+    fields
+}
+
+fn change_json(change: &Change) -> Value {
+    let mut fields = Object::new();
+    let name = if change.space == Space::Entry { "entry" } else { "setting" };
+    output::put_bytes(&mut fields, name, change.name.as_bytes());
+    fields.insert("version".to_owned(), change.version.into());
+    match &change.new {
+        Some(new) => output::put_bytes(&mut fields, "value", new),
+        None => drop(fields.insert("removed".to_owned(), true.into())),
+    }
+    if let Some(old) = &change.old {
+        output::put_bytes(&mut fields, "old_value", &old.value);
+        fields.insert("old_version".to_owned(), old.version.into());
+    }
+    fields.into()
+}
+
+fn print_record(session: &Session, record: &Record) -> Result<(), Failure> {
+    if session.json {
+        let updates: Vec<Value> = record
+            .updates
+            .iter()
+            .map(|update| {
+                let changes: Vec<Value> = update.changes.iter().map(change_json).collect();
+                json!({ "id": update.id.to_string(), "who": update.who, "changes": changes })
+            })
+            .collect();
+        let (epoch, made_ms) = (record.epoch, record.made_ms);
+        let line = json!({ "event": "epoch", "epoch": epoch, "made_ms": made_ms, "updates": updates });
+        return Ok(output::line(&line.to_string())?);
+    }
+    for update in &record.updates {
+        for change in &update.changes {
+            let name = match change.space {
+                Space::Entry => change.name.to_string(),
+                Space::Setting => format!("setting {}", change.name),
+            };
+            // Texts of validators and the like are not for a line.
+            let shown =
+                |value: &Bytes| if change.space == Space::Entry { text(value) } else { "…".to_owned() };
+            let old = change.old.as_ref().map(|old| shown(&old.value));
+            let what = match (&change.new, old) {
+                (Some(new), None) => format!("{name} = {}", shown(new)),
+                (Some(new), Some(old)) => format!("{name} = {}, was {old}", shown(new)),
+                (None, old) => format!("{name} removed, was {}", old.unwrap_or_default()),
+            };
+            let who = update.who.escape_debug();
+            output::line(&format!("epoch {}  {who}  {what}", record.epoch))?;
+        }
+    }
+    Ok(())
+}
+
+fn print_snapshot(session: &Session, state: &State) -> Result<(), Failure> {
+    let entries = state.entries();
+    if session.json {
+        let list: Vec<Value> = entries.iter().map(|(name, entry)| entry_json(name, entry).into()).collect();
+        let line = json!({ "event": "snapshot", "epoch": state.epoch(), "entries": list });
+        return Ok(output::line(&line.to_string()).and_then(|()| output::flush())?);
+    }
+    output::line(&format!("epoch {}  as it is, {} entries", state.epoch(), entries.len()))?;
+    for (name, entry) in entries {
+        output::line(&format!("epoch {}  {name} = {}", state.epoch(), text(&entry.value)))?;
+    }
+    Ok(output::flush()?)
+}
+
+/// Returns bytes as part of a line.
+fn text(bytes: &[u8]) -> String {
+    let Ok(text) = std::str::from_utf8(bytes) else { return bytes.escape_ascii().to_string() };
+    // Quotation marks stay as they are, so that values that are JSON can be read.
+    let escape = |c: char| match c {
+        '\\' => "\\\\".to_owned(),
+        c if c.is_control() => c.escape_default().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(escape).collect()
+}

@@ -1,0 +1,166 @@
+//! `nacre status`: the servers of a store, which of them are up, and what they have to do.
+
+use std::collections::BTreeMap;
+
+use nacre::map::cluster::{self, Beacon, Phase, SERVERS_MAP, ServerEntry};
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::output::{self, Table};
+use crate::session::Session;
+
+/// Show the servers of a store: roles, state, load, and whether all is well; the exit code is 1 if it is not
+#[derive(clap::Args, Debug)]
+pub struct Args {}
+
+/// What is known of a server.
+#[derive(Default)]
+struct Known {
+    entry: Option<ServerEntry>,
+    beacon: Option<Beacon>,
+    /// What it said of itself, or why it could not be asked.
+    said: Option<Result<Value, String>>,
+}
+
+impl Known {
+    /// Returns the server's state in a word, and whether that is as it should be.
+    fn state(&self) -> (&'static str, bool) {
+        let phase = self.entry.as_ref().map(|entry| entry.state);
+        match (&self.said, phase) {
+            (_, Some(Phase::Stopped)) if !self.answers() => ("stopped", true),
+            (Some(Err(_)), Some(Phase::Up)) => ("not reached", false),
+            (_, Some(Phase::Down)) if self.answers() => ("held down", false),
+            (Some(Err(_)), _) | (_, Some(Phase::Down)) => ("down", false),
+            _ if self.trouble().is_some() => ("in trouble", false),
+            _ => ("up", true),
+        }
+    }
+
+    fn answers(&self) -> bool {
+        matches!(&self.said, Some(Ok(_)))
+    }
+
+    fn load(&self) -> Value {
+        match (&self.said, &self.beacon) {
+            (Some(Ok(said)), _) => said["load"].clone(),
+            (_, Some(beacon)) => json!(beacon.load),
+            _ => Value::Null,
+        }
+    }
+
+    fn trouble(&self) -> Option<String> {
+        match &self.said {
+            Some(Ok(said)) => said["load"]["trouble"].as_str().map(str::to_owned),
+            Some(Err(why)) => Some(why.clone()),
+            None => None,
+        }
+    }
+
+    fn roles(&self) -> String {
+        let said =
+            self.said.as_ref().and_then(|said| said.as_ref().ok()).and_then(|said| said["roles"].as_array());
+        let said = said.map(|roles| roles.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","));
+        said.or_else(|| Some(self.entry.as_ref()?.roles.join(","))).unwrap_or_default()
+    }
+}
+
+/// Runs `nacre status`.
+pub async fn run(session: &Session, _args: Args) -> Result<(), Failure> {
+    let store = session.open()?;
+    let asked = store.status().await?;
+    let mut servers: BTreeMap<String, Known> = BTreeMap::new();
+    for (place, said) in asked {
+        // A server is named as it names itself; one that does not answer, by its address.
+        let name = said.as_ref().ok().and_then(|said| said["server"].as_str()).map_or(place, str::to_owned);
+        servers.entry(name).or_default().said = Some(said.map_err(|error| error.message));
+    }
+    // The map may be at a server that is away.
+    let map = match store.map(SERVERS_MAP)?.state().await {
+        Ok(state) => Ok((state, cluster::beacons(&store).await.unwrap_or_default())),
+        Err(error) => Err(error.message),
+    };
+    let mut epoch = None;
+    if let Ok((state, beacons)) = &map {
+        epoch = Some(state.epoch()).filter(|epoch| *epoch > 0);
+        for (name, value) in state.entries() {
+            let Some(entry) = ServerEntry::decode(&value.value) else { continue };
+            let known = servers.entry(name.to_string()).or_default();
+            known.beacon = beacons.get(&name.to_string()).cloned();
+            known.entry = Some(entry);
+        }
+    }
+    let unwell = servers.values().filter(|known| !known.state().1).count();
+    let summary = match (unwell, &map) {
+        (_, Err(why)) => format!("the map of servers cannot be read: {why}"),
+        (0, _) => format!("all is well: {}", count(servers.len())),
+        (unwell, _) => format!("{unwell} of {} not well", count(servers.len())),
+    };
+    if session.json {
+        print_json(&servers, epoch, &summary)?;
+    } else {
+        print_table(&servers, epoch)?;
+        if map.is_ok() {
+            output::line(&summary)?;
+        }
+    }
+    match unwell == 0 && map.is_ok() {
+        true => Ok(()),
+        false => Err(Failure::Failed(summary)),
+    }
+}
+
+fn count(servers: usize) -> String {
+    if servers == 1 { "1 server".to_owned() } else { format!("{servers} servers") }
+}
+
+fn print_json(servers: &BTreeMap<String, Known>, epoch: Option<u64>, summary: &str) -> Result<(), Failure> {
+    let list: Vec<Value> = servers
+        .iter()
+        .map(|(name, known)| {
+            let (state, well) = known.state();
+            json!({
+                "server": name,
+                "rank": known.entry.as_ref().map(|entry| entry.rank),
+                "roles": known.roles().split(',').collect::<Vec<_>>(),
+                "state": state,
+                "well": well,
+                "downs": known.entry.as_ref().map(|entry| entry.downs),
+                "epoch": known.beacon.as_ref().map(|beacon| beacon.epoch),
+                "load": known.load(),
+                "trouble": known.trouble(),
+            })
+        })
+        .collect();
+    Ok(output::line(&json!({ "epoch": epoch, "servers": list, "summary": summary }).to_string())?)
+}
+
+fn print_table(servers: &BTreeMap<String, Known>, epoch: Option<u64>) -> Result<(), Failure> {
+    let mut table = Table::new(&["server", "roles", "state", "up for", "connections", "requests"]);
+    for (name, known) in servers {
+        let load = known.load();
+        let number = |field: &str, unit: &str| match (known.answers(), load[field].as_u64()) {
+            (true, Some(number)) => format!("{number}{unit}"),
+            _ => "-".to_owned(),
+        };
+        let (state, _) = known.state();
+        let up = number("up_s", " s");
+        table.row([
+            name.clone(),
+            known.roles(),
+            state.to_owned(),
+            up,
+            number("connections", ""),
+            number("requests", ""),
+        ]);
+    }
+    table.print()?;
+    for (name, known) in servers {
+        if let Some(trouble) = known.trouble() {
+            output::line(&format!("{name}: {trouble}"))?;
+        }
+    }
+    match epoch {
+        Some(epoch) => Ok(output::line(&format!("map of servers at epoch {epoch}"))?),
+        None => Ok(()),
+    }
+}

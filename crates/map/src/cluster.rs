@@ -1,0 +1,383 @@
+//! The servers of a store: the map of them, the beacons that they send, and the monitors that mark them down and up.
+//!
+//! Beacons are keys of an object of their own, overwritten again and again; the map changes only with what matters. Every
+//! server runs [`run`]; the first few that are up are monitors too. Several of them may decide the same at once: each
+//! change of the map is conditional on the entry, so one of them makes it, and only that one says so in the log.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use nacre_object::limit::PAGE_ENTRIES_MAX;
+use nacre_object::{
+    Answer, ErrorKind, Key, KeyRange, ObjectId, ObjectStore, Outcome, Read, StoreError, Transaction, Write,
+};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use crate::health::{Monitor, Observed, Pulse, Settings, Standing};
+use crate::log::{Level, Writer};
+use crate::map::{Map, News};
+use crate::propose::{ProposeError, Proposer};
+use crate::state::State;
+use crate::update::Update;
+
+/// The name of the map of servers.
+pub const SERVERS_MAP: &str = "servers";
+/// The object with the beacons.
+pub const BEACONS_OBJECT: &str = "nacre/beacons";
+/// The number of servers that are monitors.
+const MONITORS: usize = 3;
+/// The time that a server takes at most to say that it stops.
+const STOP_MAX: Duration = Duration::from_millis(500);
+
+/// The state of a server, as its entry has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// It sends beacons.
+    Up,
+    /// It was silent for too long.
+    Down,
+    /// It ended in good order.
+    Stopped,
+}
+
+impl From<Phase> for Standing {
+    fn from(phase: Phase) -> Standing {
+        match phase {
+            Phase::Up => Standing::Up,
+            Phase::Down => Standing::Down,
+            Phase::Stopped => Standing::Stopped,
+        }
+    }
+}
+
+/// An entry of the map of servers; its value is this as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerEntry {
+    /// The number of the server among those of the store.
+    pub rank: u64,
+    /// The address by which clients reach it.
+    pub address: String,
+    /// Its roles.
+    pub roles: Vec<String>,
+    /// Its state.
+    pub state: Phase,
+    /// The number of times that it went down and was not up for long since.
+    pub downs: u32,
+    /// The number that it chose at its start.
+    pub incarnation: u64,
+}
+
+impl ServerEntry {
+    /// Reads an entry's value; `None` if it is not one of a server.
+    pub fn decode(value: &[u8]) -> Option<ServerEntry> {
+        serde_json::from_slice(value).ok()
+    }
+
+    fn encode(&self) -> Result<Bytes, StoreError> {
+        encode(self)
+    }
+}
+
+/// The load of a server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Load {
+    /// The time since its start, in seconds.
+    pub up_s: u64,
+    /// Open connections.
+    pub connections: u64,
+    /// Requests that wait for the store.
+    pub in_flight: u64,
+    /// Requests since its start.
+    pub requests: u64,
+    /// The trouble of its store, if there is one.
+    pub trouble: Option<String>,
+}
+
+/// A beacon; the value of a server's key is this as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Beacon {
+    /// The number that the server chose at its start.
+    pub incarnation: u64,
+    /// The number of the beacon since.
+    pub sequence: u64,
+    /// The epoch of the map of servers that it knows.
+    pub epoch: u64,
+    /// Its load.
+    pub load: Load,
+}
+
+fn encode(value: &impl Serialize) -> Result<Bytes, StoreError> {
+    serde_json::to_vec(value)
+        .map(Bytes::from)
+        .map_err(|error| StoreError::new(ErrorKind::Invalid, error.to_string()))
+}
+
+/// The settings of a server that takes part.
+pub struct Options {
+    /// Its name, which no other server of the store has.
+    pub name: String,
+    /// Its number among those of the store.
+    pub rank: u64,
+    /// The address by which clients reach it.
+    pub address: String,
+    /// Its roles.
+    pub roles: Vec<String>,
+    /// The time between two beacons.
+    pub interval: Duration,
+    /// The settings of its monitor.
+    pub health: Settings,
+}
+
+/// The source of a server's load.
+pub type LoadSource = Box<dyn Fn() -> BoxFuture<'static, Load> + Send + Sync>;
+
+/// Returns the latest beacons of all servers, by their names.
+///
+/// # Errors
+/// Those of the store.
+pub async fn beacons(store: &dyn ObjectStore) -> Result<BTreeMap<String, Beacon>, StoreError> {
+    let object = ObjectId::new(BEACONS_OBJECT)?;
+    let (mut found, mut range) = (BTreeMap::new(), KeyRange::all());
+    loop {
+        let read = Read::Keys { range: range.clone(), limit: PAGE_ENTRIES_MAX as u32, values: true };
+        let Outcome::Done(done) = store.apply(&object, Transaction::new().read(read)).await? else {
+            return Ok(found);
+        };
+        let Some(Answer::Keys(page)) = done.answers.into_iter().next() else { return Ok(found) };
+        for (key, value) in &page.entries {
+            // What others may have put there is no beacon.
+            let name = std::str::from_utf8(key.as_bytes());
+            if let (Ok(name), Ok(beacon)) = (name, serde_json::from_slice(value)) {
+                found.insert(name.to_owned(), beacon);
+            }
+        }
+        match page.entries.last() {
+            Some((last, _)) if page.more => range.after = Some(last.to_bytes()),
+            _ => return Ok(found),
+        }
+    }
+}
+
+/// A server that takes part.
+struct Server {
+    store: Arc<dyn ObjectStore>,
+    options: Options,
+    key: Key,
+    load: LoadSource,
+    writer: Writer,
+    proposer: Proposer,
+    map: Map,
+    /// The map of servers as it is known.
+    state: State,
+    incarnation: u64,
+    sequence: u64,
+    monitor: Monitor,
+    began: Instant,
+    /// True once it has said that it has started.
+    registered: bool,
+}
+
+/// Takes part until `stop` completes: sends beacons, is in the map, and watches over the others. What the store fails with is
+/// waited for.
+///
+/// # Errors
+/// `Invalid` if the name cannot be that of an entry.
+pub async fn run(
+    store: Arc<dyn ObjectStore>,
+    options: Options,
+    load: LoadSource,
+    writer: Writer,
+    stop: impl Future<Output = ()> + Send,
+) -> Result<(), StoreError> {
+    let map = Map::new(store.clone(), SERVERS_MAP)?;
+    let mut server = Server {
+        key: Key::try_from(options.name.as_str())?,
+        proposer: map.proposer(Default::default()),
+        state: State::default(),
+        incarnation: rand::random::<u32>().into(),
+        sequence: 0,
+        monitor: Monitor::new(options.health),
+        began: Instant::now(),
+        registered: false,
+        store,
+        options,
+        load,
+        writer,
+        map,
+    };
+    let mut ticks = interval(server.options.interval);
+    // After a pause the beacons that were missed are of no use.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop => break,
+            _ = ticks.tick() => {}
+        }
+        let patience = server.options.health.silence;
+        tokio::select! {
+            () = &mut stop => break,
+            ticked = timeout(patience, server.tick()) => match ticked {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!("beacons: {error}"),
+                Err(_) => tracing::debug!("beacons: the store has not answered for {patience:?}"),
+            },
+        }
+    }
+    let _ = timeout(STOP_MAX, server.leave()).await;
+    Ok(())
+}
+
+impl Server {
+    async fn tick(&mut self) -> Result<(), StoreError> {
+        self.sequence += 1;
+        let beacon = Beacon {
+            incarnation: self.incarnation,
+            sequence: self.sequence,
+            epoch: self.state.epoch(),
+            load: (self.load)().await,
+        };
+        let write = Write::SetKey { key: self.key.clone(), value: encode(&beacon)? };
+        self.store.apply(&ObjectId::new(BEACONS_OBJECT)?, Transaction::new().change(write)).await?;
+        self.refresh().await?;
+        // The map may have been made anew since, or another server may have taken the name.
+        if self.entry().is_none_or(|entry| entry.incarnation != self.incarnation) {
+            self.register().await?;
+        }
+        if self.is_monitor() {
+            self.look().await?;
+        }
+        Ok(())
+    }
+
+    async fn refresh(&mut self) -> Result<(), StoreError> {
+        match self.map.news(&self.state).await? {
+            News::Nothing => {}
+            News::Records(records, header) => {
+                let advanced = self.state.advance(&records, &header);
+                advanced.map_err(|error| StoreError::new(ErrorKind::Corrupt, error.to_string()))?;
+            }
+            News::Everything(state) => self.state = state,
+        }
+        Ok(())
+    }
+
+    fn entry(&self) -> Option<ServerEntry> {
+        ServerEntry::decode(&self.state.get(self.key.as_bytes())?.value)
+    }
+
+    /// Proposes this server's own entry, on condition that it is unchanged since it was read.
+    async fn enter(&mut self, entry: &ServerEntry) -> Result<bool, StoreError> {
+        let version = self.state.get(self.key.as_bytes()).map_or(0, |entry| entry.version);
+        self.propose(self.key.clone(), version, entry).await
+    }
+
+    async fn propose(&self, key: Key, version: u64, entry: &ServerEntry) -> Result<bool, StoreError> {
+        let update =
+            Update::new(self.options.name.clone()).if_version(key.clone(), version).set(key, entry.encode()?);
+        match self.proposer.propose(update).await {
+            Ok(_) => Ok(true),
+            // Another one has changed it; it is read again before the next attempt.
+            Err(ProposeError::Refused(refused)) => {
+                tracing::debug!("the map of servers: {refused}");
+                Ok(false)
+            }
+            Err(ProposeError::Store(error)) => Err(error),
+        }
+    }
+
+    /// Enters this server. One that is down in the map stays so until the monitors have seen enough of its beacons.
+    async fn register(&mut self) -> Result<(), StoreError> {
+        let before = self.entry();
+        let state = match before.as_ref().map(|before| before.state) {
+            Some(Phase::Down) => Phase::Down,
+            _ => Phase::Up,
+        };
+        let entry = ServerEntry {
+            rank: self.options.rank,
+            address: self.options.address.clone(),
+            roles: self.options.roles.clone(),
+            state,
+            downs: before.map_or(0, |before| before.downs),
+            incarnation: self.incarnation,
+        };
+        if self.enter(&entry).await? {
+            if !std::mem::replace(&mut self.registered, true) {
+                self.writer.write(Level::Info, &format!("server {} has started", self.options.name));
+            }
+            self.refresh().await?;
+        }
+        Ok(())
+    }
+
+    /// Says that the server stops.
+    async fn leave(&mut self) -> Result<(), StoreError> {
+        self.refresh().await?;
+        let Some(entry) = self.entry().filter(|entry| entry.incarnation == self.incarnation) else {
+            return Ok(());
+        };
+        self.enter(&ServerEntry { state: Phase::Stopped, ..entry }).await?;
+        self.writer.write(Level::Info, &format!("server {} has stopped", self.options.name));
+        Ok(())
+    }
+
+    /// Returns whether this server is one of the first that are up, in the order of their names.
+    fn is_monitor(&self) -> bool {
+        let others = self.state.entries().iter().filter(|(name, _)| **name < self.key);
+        let up = others.filter(|(_, value)| {
+            ServerEntry::decode(&value.value).is_some_and(|entry| entry.state == Phase::Up)
+        });
+        up.count() < MONITORS
+    }
+
+    /// Looks at the beacons of all servers, and makes the changes that are due.
+    async fn look(&mut self) -> Result<(), StoreError> {
+        let beacons = beacons(&*self.store).await?;
+        let mut servers = Vec::new();
+        for (name, value) in self.state.entries() {
+            let (Ok(name), Some(entry)) =
+                (std::str::from_utf8(name.as_bytes()), ServerEntry::decode(&value.value))
+            else {
+                continue;
+            };
+            let pulse = beacons
+                .get(name)
+                .map(|beacon| Pulse { incarnation: beacon.incarnation, sequence: beacon.sequence });
+            servers.push(Observed {
+                name: name.to_owned(),
+                standing: entry.state.into(),
+                downs: entry.downs,
+                pulse,
+            });
+        }
+        for decision in self.monitor.look(self.began.elapsed(), &servers) {
+            // A server knows that it is up itself.
+            let is_own_end = decision.name == self.options.name && decision.standing == Standing::Down;
+            let key = Key::try_from(decision.name.as_str())?;
+            let Some(value) = self.state.get(key.as_bytes()).filter(|_| !is_own_end) else { continue };
+            let Some(entry) = ServerEntry::decode(&value.value) else { continue };
+            let seconds = decision.since.as_secs_f64();
+            let (state, level, text) = match decision.standing {
+                Standing::Up => {
+                    (Phase::Up, Level::Info, format!("is up again, after {seconds:.1} s of beacons"))
+                }
+                _ => (
+                    Phase::Down,
+                    Level::Warning,
+                    format!("is down: it has sent no beacon for {seconds:.1} s"),
+                ),
+            };
+            let entry = ServerEntry { state, downs: decision.downs, ..entry };
+            if self.propose(key, value.version, &entry).await? {
+                self.writer.write(level, &format!("server {} {text}", decision.name));
+            }
+        }
+        Ok(())
+    }
+}

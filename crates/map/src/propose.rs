@@ -1,0 +1,383 @@
+//! Proposals: updates of a map, one epoch for each, or one for all that came together.
+//!
+//! There is no master to lose. An epoch is one transaction, on condition that the header is still that of the epoch before
+//! it: of several proposers one is first, and the others read what it did, judge their updates anew and try again.
+//!
+//! An update is never applied twice. If the reply to a proposal is lost, the same epoch is proposed again: either that
+//! proposal takes effect, and the first one never can, or its guard fails, and the records since show by the update's id
+//! whether it took effect.
+//!
+//! Within a process, updates that wait while an epoch is on its way come into the next one together. Whoever waits for an
+//! update makes epochs, so no task of its own is needed; if it goes away in the middle, the next one goes on.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::channel::oneshot;
+use futures::future::{Either, select};
+use nacre_object::{ErrorKind, Key, StoreError};
+use parking_lot::Mutex;
+
+use crate::codec;
+use crate::limit::UPDATES_PER_EPOCH_MAX;
+use crate::map::{Map, News};
+use crate::state::{Change, Header, Incarnation, LIMITS, Limits, Record, Space, State, VALIDATOR};
+use crate::update::{Draft, Judged, Refused, Update, UpdateId};
+use crate::validator::{Judges, Validator};
+
+/// The number of proposals without an answer after which their updates are given up as unknown.
+const UNKNOWN_MAX: u32 = 10;
+/// The longest pause between two proposals that are not answered.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The number of times that others may be first before an update waits a little before it tries again.
+const LOSSES_MIN: u32 = 3;
+
+/// The settings of a proposer.
+#[derive(Clone, Debug, Default)]
+pub struct ProposeOptions {
+    /// The time for which updates are gathered before they are proposed as one epoch. 0: nothing waits, but what comes
+    /// while an epoch is on its way is gathered nevertheless.
+    pub gather: Duration,
+}
+
+/// An update that took effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// The epoch; the map's present one if the update changed nothing.
+    pub epoch: u64,
+    /// The changes as they took effect: with what validators made of them.
+    pub changes: Vec<Change>,
+}
+
+/// An update that took no effect, or of which it is not known.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ProposeError {
+    /// A condition did not hold, a validator refused it, or a limit would be exceeded. Nothing was changed.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The store failed. The update may or may not have taken effect if the kind is
+    /// [`Unknown`](nacre_object::ErrorKind::Unknown).
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The result of an update.
+type Verdict = Result<Committed, ProposeError>;
+
+/// An update that waits for its epoch.
+struct Pending {
+    id: UpdateId,
+    update: Update,
+    reply: oneshot::Sender<Verdict>,
+}
+
+/// Proposes updates of a map. Cheap to clone; all clones gather their updates together.
+///
+/// It needs a tokio runtime with a clock around its calls.
+#[derive(Clone)]
+pub struct Proposer {
+    map: Map,
+    options: ProposeOptions,
+    queue: Arc<Mutex<VecDeque<Pending>>>,
+    engine: Arc<futures::lock::Mutex<Engine>>,
+}
+
+impl Proposer {
+    pub(crate) fn new(map: Map, options: ProposeOptions) -> Self {
+        let engine = Engine::new(map.clone());
+        Self { map, options, queue: Arc::default(), engine: Arc::new(futures::lock::Mutex::new(engine)) }
+    }
+
+    /// Returns the map.
+    pub fn map(&self) -> &Map {
+        &self.map
+    }
+
+    /// Proposes an update, and returns once its epoch is as durable as the store makes it. A call that is dropped may or
+    /// may not take effect.
+    ///
+    /// # Errors
+    /// [`ProposeError`]; nothing was changed, unless the store does not know.
+    pub async fn propose(&self, update: Update) -> Verdict {
+        update.check().map_err(|error| self.map.at(error))?;
+        let (reply, mut verdict) = oneshot::channel();
+        self.queue.lock().push_back(Pending { id: UpdateId::random(), update, reply });
+        loop {
+            let mut engine = match select(&mut verdict, self.engine.lock()).await {
+                Either::Left((verdict, _)) => {
+                    return verdict.unwrap_or_else(|_| Err(self.map.nonsense().into()));
+                }
+                Either::Right((engine, _)) => engine,
+            };
+            // Another one may have made the epoch of this update while it waited for its turn.
+            if let Ok(Some(verdict)) = verdict.try_recv() {
+                return verdict;
+            }
+            if !self.options.gather.is_zero() {
+                tokio::time::sleep(self.options.gather).await;
+            }
+            engine.round(&self.queue).await;
+        }
+    }
+
+    /// Installs a validator, or replaces the one of that name.
+    ///
+    /// # Errors
+    /// `Invalid` if it is not sound, and as [`Proposer::propose`].
+    pub async fn set_validator(&self, who: &str, name: &str, validator: &Validator) -> Verdict {
+        validator.check(name).map_err(|error| self.map.at(error))?;
+        let value = codec::encode_validator(validator);
+        self.propose(Update::new(who).change(Space::Setting, setting(VALIDATOR, name)?, Some(value))).await
+    }
+
+    /// Removes a validator. Returns false if there is none of that name.
+    ///
+    /// # Errors
+    /// As [`Proposer::propose`].
+    pub async fn remove_validator(&self, who: &str, name: &str) -> Result<bool, ProposeError> {
+        let update = Update::new(who).change(Space::Setting, setting(VALIDATOR, name)?, None);
+        Ok(!self.propose(update).await?.changes.is_empty())
+    }
+
+    /// Changes the map's limits.
+    ///
+    /// # Errors
+    /// `Invalid` if they are out of bounds, and as [`Proposer::propose`].
+    pub async fn set_limits(&self, who: &str, limits: &Limits) -> Verdict {
+        limits.check().map_err(|why| self.map.at(StoreError::new(ErrorKind::Invalid, why)))?;
+        let value = codec::encode_limits(limits);
+        self.propose(Update::new(who).change(Space::Setting, setting(LIMITS, "")?, Some(value))).await
+    }
+}
+
+fn setting(prefix: &str, name: &str) -> Result<Key, StoreError> {
+    Key::new(format!("{prefix}{name}"))
+}
+
+/// The part of a proposer of which one call at a time has the use.
+struct Engine {
+    map: Map,
+    /// The map as it was last seen, and its header in the store; `None` until it is read.
+    known: Option<(State, Option<Header>)>,
+    judges: Judges,
+    /// The updates of the epoch that is being made.
+    working: Vec<Pending>,
+    /// True if an earlier proposal of theirs may be on its way.
+    uncertain: bool,
+    unanswered: u32,
+    losses: u32,
+}
+
+/// The end of an attempt at an epoch.
+enum Attempt {
+    /// All updates that it was made of have their verdicts.
+    Settled,
+    /// Another proposer was first, or nobody knows.
+    Again,
+}
+
+impl Engine {
+    fn new(map: Map) -> Self {
+        let judges = Judges::new(map.name().to_owned(), map.object().clone());
+        Self { map, known: None, judges, working: Vec::new(), uncertain: false, unanswered: 0, losses: 0 }
+    }
+
+    /// Takes what waits, and makes one epoch of it. If this is dropped in the middle, the next round goes on with the
+    /// same updates.
+    async fn round(&mut self, queue: &Mutex<VecDeque<Pending>>) {
+        loop {
+            let room = UPDATES_PER_EPOCH_MAX - self.working.len();
+            {
+                let mut queue = queue.lock();
+                let count = room.min(queue.len());
+                self.working.extend(queue.drain(..count));
+            }
+            // Whoever has gone away is not waited for, unless a proposal of it may be on its way already.
+            if !self.uncertain {
+                self.working.retain(|pending| !pending.reply.is_canceled());
+            }
+            if self.working.is_empty() {
+                return;
+            }
+            match self.attempt().await {
+                Ok(Attempt::Settled) => {
+                    (self.unanswered, self.losses) = (0, 0);
+                    return;
+                }
+                Ok(Attempt::Again) => self.pause().await,
+                Err(error) => {
+                    if error.kind == ErrorKind::Unknown && self.unanswered < UNKNOWN_MAX {
+                        self.unanswered += 1;
+                        self.pause().await;
+                        continue;
+                    }
+                    let kind = if self.uncertain { ErrorKind::Unknown } else { error.kind };
+                    self.fail(&StoreError { kind, ..error });
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn pause(&self) {
+        let pause = match (self.unanswered, self.losses) {
+            (0, losses) if losses < LOSSES_MIN => return,
+            (0, losses) => Duration::from_micros(200) * losses.min(50),
+            (unanswered, _) => (Duration::from_millis(50) * unanswered).min(PAUSE_MAX),
+        };
+        tokio::time::sleep(pause.mul_f64(rand::random_range(0.0..1.0))).await;
+    }
+
+    fn fail(&mut self, error: &StoreError) {
+        for pending in self.working.drain(..) {
+            let _ = pending.reply.send(Err(error.clone().into()));
+        }
+        // What the store holds after a failure is read again.
+        self.known = None;
+        (self.uncertain, self.unanswered, self.losses) = (false, 0, 0);
+    }
+
+    /// Judges the updates by the map as it is known, and proposes those that are sound as its next epoch.
+    async fn attempt(&mut self) -> Result<Attempt, StoreError> {
+        if self.uncertain || self.known.is_none() {
+            self.catch_up().await?;
+            if self.working.is_empty() {
+                return Ok(Attempt::Settled);
+            }
+        }
+        let Some((state, header)) = &mut self.known else { return Ok(Attempt::Again) };
+        self.judges.refresh(state)?;
+        let mut draft = Draft::new(state, state.limits()?);
+        let mut judged = Vec::with_capacity(self.working.len());
+        for pending in &self.working {
+            let verdict = judge(&mut draft, &self.judges, state.epoch() + 1, pending).await;
+            let is_full = matches!(verdict, Judged::Full);
+            judged.push(verdict);
+            if is_full || draft.is_closed() {
+                break;
+            }
+        }
+        let incarnation = match state.epoch() {
+            0 => Incarnation(rand::random()),
+            _ => state.incarnation(),
+        };
+        let Some((record, after)) = draft.finish(incarnation, now_ms()) else {
+            // Nothing to propose, so no guard has shown that the map is still what the verdicts are about.
+            if self.map.header().await? != *header {
+                self.losses += 1;
+                self.catch_up().await?;
+                return Ok(Attempt::Again);
+            }
+            let epoch = state.epoch();
+            self.deliver(judged, epoch, &mut std::iter::empty());
+            return Ok(Attempt::Settled);
+        };
+        let history = history_after(state, &record)?;
+        // From here on the proposal may be on its way, also if this is dropped before the reply has come.
+        let was_uncertain = std::mem::replace(&mut self.uncertain, true);
+        match self.map.commit(header.as_ref(), after, &record, history).await {
+            Ok(Some(after)) => {
+                let advanced = state.advance(std::slice::from_ref(&record), &after);
+                advanced.map_err(|error| StoreError::new(ErrorKind::Corrupt, error.to_string()))?;
+                *header = Some(after);
+                self.uncertain = false;
+                let mut changes = record.updates.into_iter().map(|update| update.changes);
+                self.deliver(judged, record.epoch, &mut changes);
+                Ok(Attempt::Settled)
+            }
+            Ok(None) => {
+                self.losses += 1;
+                self.uncertain = was_uncertain;
+                self.catch_up().await?;
+                Ok(if self.working.is_empty() { Attempt::Settled } else { Attempt::Again })
+            }
+            Err(error) => {
+                self.uncertain = was_uncertain || error.kind == ErrorKind::Unknown;
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives each update that was judged its verdict; the others stay for the next epoch.
+    fn deliver(&mut self, judged: Vec<Judged>, epoch: u64, changes: &mut dyn Iterator<Item = Vec<Change>>) {
+        let taken = judged.iter().take_while(|judged| !matches!(judged, Judged::Full)).count();
+        for (pending, judged) in self.working.drain(..taken).zip(judged) {
+            let verdict = match judged {
+                Judged::Taken => Ok(Committed { epoch, changes: changes.next().unwrap_or_default() }),
+                Judged::Refused(refused) => Err(refused.into()),
+                Judged::Unchanged | Judged::Full => Ok(Committed { epoch, changes: Vec::new() }),
+            };
+            let _ = pending.reply.send(verdict);
+        }
+    }
+
+    /// Reads what others did since, and gives those updates their verdicts that turn out to have taken effect.
+    async fn catch_up(&mut self) -> Result<(), StoreError> {
+        // What may be on its way is settled by the records since the epoch before it, so these are read even if the
+        // state is not known any more.
+        let Some((state, header)) = &mut self.known else {
+            let state = self.map.state().await?;
+            let header = state.header();
+            self.known = Some((state, header));
+            return Ok(());
+        };
+        match self.map.news(state).await? {
+            News::Nothing => {}
+            News::Records(records, now) => {
+                let advanced = state.advance(&records, &now);
+                advanced.map_err(|error| StoreError::new(ErrorKind::Corrupt, error.to_string()))?;
+                *header = Some(now);
+                for record in records {
+                    for update in record.updates {
+                        if let Some(ours) = self.working.iter().position(|pending| pending.id == update.id) {
+                            let (epoch, changes) = (record.epoch, update.changes);
+                            let _ = self.working.remove(ours).reply.send(Ok(Committed { epoch, changes }));
+                        }
+                    }
+                }
+                // The guard of whatever was on its way does not hold any more.
+                self.uncertain = false;
+            }
+            News::Everything(whole) => {
+                self.known = Some((whole.clone(), whole.header()));
+                if self.uncertain {
+                    let text = "the reply was lost, and so much was changed since that the history does not tell whether the \
+                                update took effect";
+                    let error = self.map.at(StoreError::new(ErrorKind::Unknown, text));
+                    self.fail(&error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Has an update judged: its conditions, its changes by the validators, and the limits.
+async fn judge(draft: &mut Draft<'_>, judges: &Judges, epoch: u64, pending: &Pending) -> Judged {
+    let Update { who, conditions, changes } = &pending.update;
+    if let Err(refused) = draft.check(conditions) {
+        return Judged::Refused(refused);
+    }
+    match judges.judge(draft, epoch, who, changes).await {
+        Ok(wanted) => draft.add(pending.id, who, wanted),
+        Err(refused) => Judged::Refused(refused),
+    }
+}
+
+/// Returns the number of records that are kept once a record is applied: it may be about that itself.
+fn history_after(state: &State, record: &Record) -> Result<u64, StoreError> {
+    let changes = record.updates.iter().flat_map(|update| &update.changes);
+    let limits = changes
+        .rev()
+        .find(|change| change.space == Space::Setting && change.name.as_bytes() == LIMITS.as_bytes());
+    match limits.map(|change| &change.new) {
+        None => Ok(state.limits()?.history),
+        Some(None) => Ok(Limits::default().history),
+        Some(Some(value)) => Ok(codec::decode_limits(value)?.history),
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

@@ -1,0 +1,332 @@
+//! Random histories of several proposers and followers of one map, on a store that loses replies, against a naive model.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use nacre_logstore::{LogStore, Options};
+use nacre_map::{
+    Committed, FollowOptions, Followed, Limits, Map, ProposeError, ProposeOptions, Record, Refused, Update,
+};
+use nacre_object::watch::{Watch, WatchOptions};
+use nacre_object::{ErrorKind, Key, ObjectId, ObjectStore, Outcome, Reply, StoreError, Transaction};
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// A store that loses replies to writes: some took effect, some never do, and some take effect later.
+struct Lossy {
+    inner: Arc<LogStore>,
+    random: Mutex<StdRng>,
+    /// Writes that are still on their way.
+    late: Mutex<Vec<(ObjectId, Transaction)>>,
+    /// One write in so many is answered as unknown; 0 for none.
+    one_in: u32,
+    lost: AtomicU64,
+}
+
+impl Lossy {
+    fn new(seed: u64, one_in: u32) -> Lossy {
+        Lossy {
+            inner: Arc::new(LogStore::memory(Options::default())),
+            random: Mutex::new(StdRng::seed_from_u64(seed)),
+            late: Mutex::default(),
+            one_in,
+            lost: AtomicU64::new(0),
+        }
+    }
+}
+
+impl ObjectStore for Lossy {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        let (fate, arrives) = {
+            let mut random = self.random.lock();
+            let lost = self.one_in > 0 && random.random_ratio(1, self.one_in);
+            (if lost { random.random_range(0..3) } else { 3 }, random.random_bool(0.5))
+        };
+        let mut late = self.late.lock();
+        if arrives && let Some((object, transaction)) = late.pop() {
+            drop(self.inner.apply(&object, transaction));
+        }
+        if transaction.writes.is_empty() || fate == 3 {
+            return self.inner.apply(object, transaction);
+        }
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        match fate {
+            0 => drop(self.inner.apply(object, transaction)),
+            1 => late.push((object.clone(), transaction)),
+            _ => {}
+        }
+        Reply::ready(Err(StoreError::new(ErrorKind::Unknown, "the reply is lost")))
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.inner.list(after, limit)
+    }
+
+    fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
+        self.inner.watch(object, options)
+    }
+}
+
+fn seed() -> u64 {
+    let seed =
+        std::env::var("NACRE_SEED").ok().map_or_else(rand::random, |text| text.parse().expect("a number"));
+    println!("NACRE_SEED={seed}");
+    seed
+}
+
+fn key(name: &str) -> Key {
+    name.parse().unwrap()
+}
+
+/// What a proposer was told of an update.
+struct Told {
+    wanted_version: Option<u64>,
+    value: Bytes,
+    verdict: Result<Committed, ProposeError>,
+}
+
+/// Makes `updates` random updates of a few entries.
+async fn propose(map: Map, name: usize, updates: usize, mut random: StdRng, gather_us: u64) -> Vec<Told> {
+    let gather = std::time::Duration::from_micros(gather_us);
+    let proposer = map.proposer(ProposeOptions { gather });
+    let mut told = Vec::new();
+    for number in 0..updates {
+        let entry = key(&format!("entry-{}", random.random_range(0..5)));
+        let value = Bytes::from(format!("{name}.{number}"));
+        let mut update = Update::new(format!("proposer-{name}")).set(entry.clone(), value.clone());
+        if random.random_bool(0.2) {
+            update = update.remove(key(&format!("entry-{}", random.random_range(5..8))));
+        }
+        if random.random_bool(0.3) {
+            update = update.set(key(&format!("entry-{}", random.random_range(5..8))), value.clone());
+        }
+        let mut wanted_version = None;
+        if random.random_bool(0.5) {
+            let version = map.get(&entry).await.unwrap().0.map_or(0, |found| found.version);
+            update = update.if_version(entry, version);
+            wanted_version = Some(version);
+        }
+        let verdict = proposer.propose(update).await;
+        told.push(Told { wanted_version, value, verdict });
+    }
+    told
+}
+
+/// Replays records on a naive model, and returns the values that they end with.
+fn replay(records: &[Record]) -> BTreeMap<Key, (Bytes, u64)> {
+    let mut model: BTreeMap<Key, (Bytes, u64)> = BTreeMap::new();
+    let (mut epoch, mut version) = (0, 0);
+    for record in records {
+        epoch += 1;
+        assert_eq!(record.epoch, epoch, "epochs follow each other");
+        assert!(!record.updates.is_empty());
+        for change in record.updates.iter().flat_map(|update| &update.changes) {
+            version += 1;
+            assert_eq!(change.version, version, "changes are counted one by one");
+            let old = change.old.as_ref().map(|old| (old.value.clone(), old.version));
+            assert_eq!(model.get(&change.name).cloned(), old, "{}", change.name);
+            match &change.new {
+                Some(new) => drop(model.insert(change.name.clone(), (new.clone(), version))),
+                None => drop(model.remove(&change.name)),
+            }
+        }
+    }
+    model
+}
+
+async fn history(seed: u64, proposers: usize, updates: usize, one_in: u32, gather_us: u64) {
+    let store = Arc::new(Lossy::new(seed, one_in));
+    let map = Map::new(store.clone(), "random").unwrap();
+    let followers: Vec<_> = (0..3)
+        .map(|number| {
+            let map = map.clone();
+            tokio::spawn(async move {
+                let poll = std::time::Duration::from_millis(5);
+                let mut follower = map.follow(FollowOptions { poll });
+                let mut seen = Vec::new();
+                loop {
+                    match follower.next().await.unwrap() {
+                        // They begin at different moments, and are never left behind since.
+                        Followed::Snapshot => assert!(seen.is_empty(), "follower {number}"),
+                        Followed::Epoch(record) => seen.push(record),
+                    }
+                    if follower.state().get(b"end").is_some() {
+                        return (seen, follower.state().clone());
+                    }
+                }
+            })
+        })
+        .collect();
+    let tasks: Vec<_> = (0..proposers)
+        .map(|name| {
+            let random = StdRng::seed_from_u64(seed ^ (name as u64 + 1) << 32);
+            tokio::spawn(propose(map.clone(), name, updates, random, gather_us))
+        })
+        .collect();
+    let mut told = Vec::new();
+    for task in tasks {
+        told.extend(task.await.unwrap());
+    }
+    let end = map.proposer(Default::default()).propose(Update::new("end").set(key("end"), "")).await.unwrap();
+    if one_in > 0 {
+        assert!(store.lost.load(Ordering::Relaxed) > 0);
+    }
+
+    let mut records: Vec<Record> = Vec::new();
+    while (records.len() as u64) < end.epoch {
+        let more = map.history(records.len() as u64, 100).await.unwrap();
+        assert!(!more.is_empty(), "records are missing after {}", records.len());
+        records.extend(more);
+    }
+    let model = replay(&records);
+    let state = map.state().await.unwrap();
+    let entries =
+        state.entries().iter().map(|(name, entry)| (name.clone(), (entry.value.clone(), entry.version)));
+    assert_eq!(entries.collect::<BTreeMap<_, _>>(), model);
+
+    // Every update that was told to have taken effect is there once, and no other one is.
+    let mut made: HashMap<Bytes, (u64, usize)> = HashMap::new();
+    for record in &records[..records.len() - 1] {
+        for update in &record.updates {
+            let value = update.changes.iter().find_map(|change| change.new.clone()).unwrap();
+            let count = made.entry(value).or_insert((record.epoch, 0));
+            count.1 += 1;
+        }
+    }
+    for Told { wanted_version, value, verdict } in &told {
+        let found = made.get(value);
+        match verdict {
+            Ok(committed) => {
+                assert_eq!(found, Some(&(committed.epoch, 1)), "{value:?}");
+                if let Some(wanted) = wanted_version {
+                    let old = committed.changes[0].old.as_ref().map_or(0, |old| old.version);
+                    assert_eq!(old, *wanted, "the condition held");
+                }
+            }
+            Err(ProposeError::Refused(Refused::Version { wanted, found: now, .. })) => {
+                assert_eq!(found, None, "a refused update took effect: {value:?}");
+                assert_ne!(now.as_ref().map_or(0, |now| now.version), *wanted);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(made.len(), told.iter().filter(|told| told.verdict.is_ok()).count());
+
+    for follower in followers {
+        let (seen, copy) = follower.await.unwrap();
+        let first = seen.first().map_or(end.epoch, |record| record.epoch - 1) as usize;
+        assert_eq!(seen[..], records[first..], "every follower sees the same epochs");
+        assert_eq!(copy, state);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn several_proposers_lose_and_double_nothing() {
+    let seed = seed();
+    for round in 0..6 {
+        history(seed ^ round, 4, 60, 0, if round % 2 == 0 { 0 } else { 300 }).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn updates_whose_replies_are_lost_take_effect_once() {
+    let seed = seed();
+    for round in 0..4 {
+        history(seed ^ round, 3, 30, 6, 0).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn updates_that_wait_come_into_one_epoch_and_keep_their_own_verdicts() {
+    let map = Map::new(Arc::new(LogStore::memory(Options::default())), "gathered").unwrap();
+    let gather = std::time::Duration::from_millis(50);
+    let proposer = map.proposer(ProposeOptions { gather });
+    let update = |number: usize| {
+        let update = Update::new("w").set(key(&format!("entry-{number}")), "x");
+        // Every third one wants an entry that is not there.
+        if number.is_multiple_of(3) { update.if_version(key("none"), 7) } else { update }
+    };
+    let verdicts = futures::future::join_all((0..30).map(|number| proposer.propose(update(number)))).await;
+    for (number, verdict) in verdicts.iter().enumerate() {
+        match verdict {
+            Ok(committed) => assert_eq!((number % 3 != 0, committed.epoch), (true, 1)),
+            Err(error) => {
+                assert!(number % 3 == 0, "{error}");
+                assert_eq!(error.to_string(), "entry \"none\" is absent, not 7");
+            }
+        }
+    }
+    assert_eq!(map.header().await.unwrap().unwrap().entries, 20);
+}
+
+#[tokio::test]
+async fn a_follower_that_is_left_behind_takes_a_snapshot() {
+    let map = Map::new(Arc::new(LogStore::memory(Options::default())), "short").unwrap();
+    let proposer = map.proposer(Default::default());
+    proposer.set_limits("w", &Limits { history: 5, ..Limits::default() }).await.unwrap();
+    let mut follower = map.follow(Default::default());
+    assert_eq!(follower.next().await.unwrap(), Followed::Snapshot);
+    for number in 0..3 {
+        proposer.propose(Update::new("w").set(key("a"), number.to_string())).await.unwrap();
+    }
+    for epoch in 2..5 {
+        assert!(matches!(follower.next().await.unwrap(), Followed::Epoch(record) if record.epoch == epoch));
+    }
+    for number in 0..20 {
+        proposer.propose(Update::new("w").set(key("a"), number.to_string())).await.unwrap();
+    }
+    assert_eq!(follower.next().await.unwrap(), Followed::Snapshot);
+    assert_eq!(follower.state().epoch(), 24);
+    let header = map.header().await.unwrap().unwrap();
+    assert_eq!((header.epoch, header.oldest), (24, 20));
+    assert_eq!(map.history(0, 100).await.unwrap().len(), 5);
+    // A smaller bound takes hold bit by bit, a removed map is another one.
+    proposer.set_limits("w", &Limits { history: 1, ..Limits::default() }).await.unwrap();
+    assert_eq!(map.history(0, 100).await.unwrap().len(), 1);
+    assert!(matches!(follower.next().await.unwrap(), Followed::Epoch(_) | Followed::Snapshot));
+    let gone = Transaction::new().change(nacre_object::Write::Remove);
+    map_store(&map).apply(map.object(), gone).await.unwrap();
+    assert_eq!(follower.next().await.unwrap(), Followed::Snapshot);
+    assert_eq!(follower.state().epoch(), 0);
+    proposer.propose(Update::new("w").set(key("b"), "anew")).await.unwrap();
+    assert_eq!(follower.wait_for(1).await.unwrap(), 1);
+    assert_eq!(follower.state().entries().len(), 1);
+}
+
+fn map_store(map: &Map) -> Arc<dyn ObjectStore> {
+    map.store().clone()
+}
+
+#[tokio::test]
+async fn limits_are_refused_with_a_sentence() {
+    let map = Map::new(Arc::new(LogStore::memory(Options::default())), "small").unwrap();
+    let proposer = map.proposer(Default::default());
+    let set = |name: &str, len: usize| Update::new("w").set(key(name), vec![b'x'; len]);
+    let said = |verdict: Result<Committed, ProposeError>| verdict.unwrap_err().to_string();
+    assert!(said(proposer.propose(set("a", (64 << 10) + 1)).await).contains("the limit is 65536"));
+    assert!(said(proposer.propose(set(&"n".repeat(600), 1)).await).contains("the limit is 512"));
+    let wide = (0..16)
+        .fold(Update::new("w"), |update, number| update.set(key(&number.to_string()), vec![0; 65_536]));
+    assert!(said(proposer.propose(wide).await).contains("make it in parts"));
+    proposer.set_limits("w", &Limits { entries: 2, bytes: 1000, ..Limits::default() }).await.unwrap();
+    proposer.propose(set("a", 10)).await.unwrap();
+    assert!(said(proposer.propose(set("b", 990)).await).contains("its limit is 1000"));
+    proposer.propose(set("b", 10)).await.unwrap();
+    assert!(said(proposer.propose(set("c", 10)).await).contains("3 entries; its limit is 2"));
+    // What makes a map smaller is allowed where it is too large already.
+    proposer.set_limits("w", &Limits { entries: 1, ..Limits::default() }).await.unwrap();
+    proposer.propose(set("a", 11)).await.unwrap();
+    proposer.propose(Update::new("w").remove(key("a"))).await.unwrap();
+    assert!(proposer.set_limits("w", &Limits { entries: 0, ..Limits::default() }).await.is_err());
+    for name in ["", "-a", "a/b", "a b", &"a".repeat(129)] {
+        assert!(Map::new(map_store(&map), name).is_err(), "{name}");
+    }
+    let header = map.header().await.unwrap().unwrap();
+    // Without a change there is no epoch.
+    let nothing = proposer.propose(Update::new("w").remove(key("none"))).await.unwrap();
+    assert_eq!((nothing.epoch, nothing.changes.len()), (header.epoch, 0));
+    assert_eq!(map.header().await.unwrap().unwrap(), header);
+}
