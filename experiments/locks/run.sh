@@ -2,10 +2,10 @@
 # Measures and simulates everything that this folder shows, and puts results and figures beside this file.
 #
 #   experiments/locks/run.sh [path of the nacre program]
-#   ONLY=measured experiments/locks/run.sh …    a quarter of an hour, on a quiet machine
+#   ONLY=measured experiments/locks/run.sh …    six minutes, on a quiet machine
 #   ONLY=simulated experiments/locks/run.sh …   a few minutes, on any machine
 #
-# STUDIES="reach 4 6 5 7" are the parts of what is measured, each of which takes two to five minutes.
+# STUDIES="reach 4 6 5 7" are the parts of what is measured, each of which takes a minute or two.
 # QUICK=1 takes an eighth of the regions, for a first look. PAIRS and CONTENDERS are the numbers of clients, and of as many
 # servers, without contention and with it: 1, 2 and 4, and 4, where the paper has 1 to 32, and 32, on as many nodes.
 set -eu
