@@ -151,6 +151,7 @@ pub enum Command {
     Class(class::Args),
     Lock(lock::Args),
     Locks(locks::Args),
+    Mpirun(mpirun::Args),
     Watch(watch::WatchArgs),
     Notify(watch::NotifyArgs),
     Walk(Box<nacre_walk::command::Args>),

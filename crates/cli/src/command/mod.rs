@@ -2,6 +2,7 @@
 
 pub mod administration;
 pub mod bench;
+mod child;
 pub mod class;
 pub mod copy;
 pub mod copy_tree;
@@ -13,6 +14,7 @@ pub mod keys;
 pub mod lock;
 pub mod locks;
 pub mod ls;
+pub mod mpirun;
 pub mod read;
 pub mod reflect;
 pub mod remove;
@@ -41,6 +43,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
         Command::Walk(args) => walk::run(&session, &args),
         Command::Reflect(command) => reflect::run(&line.common, command),
         Command::Bench(args) => bench::run(&line.common, args),
+        Command::Mpirun(args) => mpirun::run(&line.common, args),
         Command::Tour(args) => tour::run(&session, args),
         Command::TourClient(args) => tour::client(&session, args),
         Command::Completions(args) => shell::completions(args),
@@ -79,6 +82,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         | Command::Walk(_)
         | Command::Reflect(_)
         | Command::Bench(_)
+        | Command::Mpirun(_)
         | Command::Tour(_)
         | Command::TourClient(_)
         | Command::Completions(_)
