@@ -252,11 +252,8 @@ fn private_folder() -> Result<PathBuf, Failure> {
         std::process::id(),
         rand::random::<u32>()
     ));
-    let failed = Failure::io(format_args!(
-        "make a folder for the socket of the job's lock server, {}",
-        path.display()
-    ));
-    std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+    let attempted = format!("make the folder {} for the job's lock server", path.display());
+    std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(Failure::io(attempted))?;
     Ok(path)
 }
 

@@ -1,10 +1,11 @@
 /* All ranks write the same strided vector, each with a byte of its own, again and again. After each time, all pieces have
  * to be of one rank.
  *
- *   tear FILE HOW TIMES PIECES BLOCK STRIDE ATOMIC
+ *   tear FILE HOW TIMES PIECES BLOCK STRIDE ATOMIC [LINK]
  *
- * HOW is the name of the call, such as write_at. ATOMIC is 1 or 0. Prints "torn T of N" on rank 0; the exit code is 0 whatever
- * T is, and 1 after an error. */
+ * HOW is the name of the call, such as write_at; by "halves", each rank writes no more than a half, so that all is torn. ATOMIC is 1
+ * or 0. With LINK, every rank opens the file by itself, and odd ranks by that name. Prints "torn T of N" on rank 0; the exit code is
+ * 0 whatever T is, and 1 after an error. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,9 @@ int main(int argc, char **argv) {
     memset(mine, 'a' + rank, bytes);
 
     MPI_File file;
-    check(MPI_File_open(MPI_COMM_WORLD, path, MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &file), "open");
+    MPI_Comm party = argc > 8 ? MPI_COMM_SELF : MPI_COMM_WORLD;
+    const char *name = argc > 8 && rank % 2 ? argv[8] : path;
+    check(MPI_File_open(party, name, MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &file), "open");
     MPI_Datatype vector, view;
     MPI_Type_vector(pieces, block, stride, MPI_BYTE, &vector);
     MPI_Type_create_resized(vector, 0, (MPI_Aint)pieces * stride, &view);
@@ -51,7 +54,10 @@ int main(int argc, char **argv) {
         MPI_Request request = MPI_REQUEST_NULL;
         int waits = 0;
         MPI_Barrier(MPI_COMM_WORLD);
-        if (!strcmp(how, "write_at")) {
+        if (!strcmp(how, "halves")) {
+            int half = rank % 2 ? bytes / 2 : 0;
+            check(MPI_File_write_at(file, half, mine + half, bytes / 2, MPI_BYTE, &status), how);
+        } else if (!strcmp(how, "write_at")) {
             check(MPI_File_write_at(file, 0, mine, bytes, MPI_BYTE, &status), how);
         } else if (!strcmp(how, "write")) {
             check(MPI_File_seek(file, 0, MPI_SEEK_SET), "seek");
@@ -91,7 +97,7 @@ int main(int argc, char **argv) {
         if (waits) check(MPI_Wait(&request, &status), "wait");
         int count = -1;
         MPI_Get_count(&status, MPI_BYTE, &count);
-        if (count != bytes) {
+        if (count != bytes && strcmp(how, "halves")) {
             fprintf(stderr, "%s: %d of %d bytes\n", how, count, bytes);
             MPI_Abort(MPI_COMM_WORLD, 1);
         }
