@@ -38,8 +38,9 @@ impl Failure {
             Failure::Elsewhere => None,
         };
         if let Some(sentence) = sentence {
-            // If nobody reads it, the code still says that the call failed.
-            let _ = writeln!(std::io::stderr(), "nacre: {call} on rank {}: {sentence}", mpi::rank());
+            // In one piece, because other ranks write to the same place. If nobody reads it, the code still says that the call failed.
+            let line = format!("nacre: {call} on rank {}: {sentence}\n", mpi::rank());
+            let _ = std::io::stderr().write_all(line.as_bytes());
         }
         let code = code();
         mpi::call_error_handler(file, code);

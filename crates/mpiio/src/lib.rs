@@ -16,6 +16,7 @@ mod mpi;
 mod next;
 mod request;
 mod session;
+mod signals;
 mod table;
 mod transfer;
 mod view;

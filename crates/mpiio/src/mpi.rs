@@ -1,6 +1,7 @@
 //! The MPI library, as far as this crate asks it: its types taken apart, its communicators, its constants.
 //!
-//! The only module, beside those of the interposed calls (`interpose`, `next`, `request`), with `unsafe` code. Every function that is
+//! One of the modules with `unsafe` code, as are those of the interposed calls and what they hand on (`interpose`, `next`, `transfer`,
+//! `atomic`, `request`) and `signals`. Every function that is
 //! called here by its profiling name is one that this library does not stand in front of.
 
 use std::ffi::{c_int, c_void};

@@ -6,6 +6,8 @@ use nacre::lock::{BlockingFile, BlockingLock, Description, Mode};
 use nacre::{BlockingStore, Engine, Error, ErrorKind, Store, Uri};
 use nacre_lock::Pattern;
 
+use crate::signals;
+
 /// The environment variable that names the lock servers.
 const STORE_VARIABLE: &str = "NACRE_STORE";
 
@@ -20,10 +22,12 @@ static STORE: Mutex<Option<BlockingStore>> = Mutex::new(None);
 ///
 /// `Invalid` if the environment names no store, `Unavailable` if no server can be reached, `Unsupported` if it grants no locks.
 pub fn file(name: &str) -> Result<BlockingFile, Error> {
-    let file = store()?.file(name)?;
-    // So that the first write is not the one to learn that there is no server.
-    file.lock(Description::contiguous(0, 0), Mode::Shared)?.release()?;
-    Ok(file)
+    signals::blocked(|| {
+        let file = store()?.file(name)?;
+        // So that the first write is not the one to learn that there is no server.
+        file.lock(Description::contiguous(0, 0), Mode::Shared)?.release()?;
+        Ok(file)
+    })
 }
 
 fn store() -> Result<BlockingStore, Error> {

@@ -203,11 +203,15 @@ impl Server {
         Server { process, uri, _folder: folder }
     }
 
+    fn nacre(&self, arguments: &[&str]) -> String {
+        let output = Command::new(nacre()).args(["--store", &self.uri]).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", told(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     /// Returns the number of requests that hold bytes, or held them when their session was lost.
     fn held(&self) -> usize {
-        let output = Command::new(nacre()).args(["--store", &self.uri, "--json", "locks"]).output().unwrap();
-        assert!(output.status.success(), "{}", told(&output));
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = self.nacre(&["--json", "locks"]);
         ["\"held\"", "\"lapsed\""].iter().map(|state| text.matches(state).count()).sum()
     }
 }
@@ -245,6 +249,28 @@ fn others_go_on_when_the_lease_of_a_killed_rank_is_over() {
         }
     }
     panic!("no rank was killed while it held a lock");
+}
+
+#[test]
+fn a_rank_that_loses_its_lock_is_told() {
+    let server = Server::start("10s");
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--lock-servers", &server.uri];
+    let mut running = job(&flags, 1, &program("hold.c"), &[&path(&folder, "file"), "100000"]);
+    let mut running = running.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    // A session that is broken between two writes is replaced by the next one, and nothing is lost.
+    while running.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the rank goes on");
+        let text = server.nacre(&["--json", "locks"]);
+        if let Some((_, rest)) = text.split_once("\"session\":") {
+            let session: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            server.nacre(&["locks", "break", &session]);
+        }
+    }
+    let text = told(&running.wait_with_output().unwrap());
+    assert!(text.contains("nacre: MPI_File_write_at on rank 0: lock session"), "{text}");
+    assert!(text.contains("is lost"), "{text}");
 }
 
 #[test]
