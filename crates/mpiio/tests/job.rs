@@ -35,8 +35,7 @@ fn nacre() -> PathBuf {
 
 /// Returns the library under test, which cargo builds with the tests.
 fn library() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    tests.ancestors().nth(2).unwrap().join("libnacre_mpiio.so")
+    std::env::current_exe().unwrap().with_file_name("libnacre_mpiio.so")
 }
 
 /// Compiles a program of `programs`, once, and returns it.
@@ -289,12 +288,15 @@ fn the_command_ends_as_the_job_does_and_leaves_nothing_behind() {
     let expected = format!("{}\na server\n", library().display());
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", told(&output));
 
-    let mut running =
-        shell("echo begun; exec sleep 60").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut long = shell("echo begun; exec sleep 600");
+    let mut running = long.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "begun");
+    let begun = Instant::now();
     kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
-    assert!(!running.wait().unwrap().success());
+    // With which code is the launcher's affair: that of MPICH sometimes says 0.
+    running.wait().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(300), "the signal was not handed on");
     let left: Vec<_> =
         std::fs::read_dir(&temporary).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("nacre-mpirun")), "{left:?}");
