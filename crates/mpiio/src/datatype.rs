@@ -159,7 +159,8 @@ fn build(numbers: Numbers, contents: &Contents, parts: &[Decoded]) -> Option<Dat
                 run.add(*displacement, count, &part.numbers)?;
                 members.push(Member { count, displacement: *displacement, of: part.exact.clone()? });
             }
-            Datatype::Struct { members }
+            // MPI pads a struct as C does.
+            Datatype::Struct { members }.resized(numbers.lower, numbers.extent)
         }
         Combiner::Subarray => {
             let dimensions = usize::try_from(*integers.first()?).ok()?;

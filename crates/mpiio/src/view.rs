@@ -86,6 +86,14 @@ impl View {
         Some(Access::whole(offset(one.min(other)), offset(end)))
     }
 
+    /// Returns where copies of the file type begin and end, as MPI counts it, by which a description is checked: MPI pads some types.
+    fn bounds(&self, displacement: i64, copies: u64) -> Option<Region> {
+        let start = displacement.checked_add(self.numbers.true_lower)?;
+        let last = self.numbers.extent.checked_mul(i64::try_from(copies - 1).ok()?)?;
+        let length = last.checked_add(self.numbers.true_extent)?;
+        Some(Region::new(u64::try_from(start).ok()?, u64::try_from(length).ok()?))
+    }
+
     /// Returns the bytes of an access exactly: those of copies of the file type, but for some that are skipped and those behind the last.
     fn exact(&self, displacement: i64, copies: u64, skipped: u64, bytes: u64) -> Option<Access> {
         // Copies that overlap are not in the order of the file.
@@ -97,7 +105,7 @@ impl View {
         let description = Description::Datatype(view);
         let all = Pattern::new(&description).ok()?;
         let all_bytes = self.numbers.size.checked_mul(copies)?;
-        if all.byte_count() != all_bytes {
+        if all.byte_count() != all_bytes || Some(all.bounds()?) != self.bounds(displacement, copies) {
             return None;
         }
         if skipped == 0 && bytes == all_bytes {

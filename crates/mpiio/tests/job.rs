@@ -60,8 +60,15 @@ fn program(name: &str) -> PathBuf {
 
 /// Returns the command of a job, with flags of `nacre mpirun` before those of the launcher.
 fn job(flags: &[&str], ranks: usize, program: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(nacre());
-    command.arg("mpirun").args(["--launcher", &launcher(), "--library"]).arg(library()).args(flags);
+    // A job that waits for ever fails.
+    let mut command = Command::new("timeout");
+    command
+        .arg("300")
+        .arg(nacre())
+        .arg("mpirun")
+        .args(["--launcher", &launcher(), "--library"])
+        .arg(library())
+        .args(flags);
     if is_open_mpi() {
         // More ranks than processors, and by the administrator, as tests are run.
         command.args(["--oversubscribe", "--allow-run-as-root"]);

@@ -201,6 +201,79 @@ static void arrays(MPI_File file) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* A file type of every constructor, or none when there are no more. */
+static MPI_Datatype constructed(int which) {
+    int counts[3] = {2, 1, 3}, places[3] = {0, 4, 8}, singles[3] = {1, 5, 9};
+    MPI_Aint bytes[3] = {4, 20, 64};
+    MPI_Datatype parts[3] = {MPI_INT, MPI_DOUBLE, MPI_CHAR}, inner, type = MPI_DATATYPE_NULL;
+    switch (which) {
+    case 0: CHECK(MPI_Type_indexed(3, counts, places, MPI_INT, &type)); break;
+    case 1: CHECK(MPI_Type_create_hindexed(3, counts, bytes, MPI_INT, &type)); break;
+    case 2: CHECK(MPI_Type_create_indexed_block(3, 2, singles, MPI_INT, &type)); break;
+    case 3: CHECK(MPI_Type_create_hindexed_block(3, 2, bytes, MPI_INT, &type)); break;
+    case 4: CHECK(MPI_Type_create_struct(3, counts, bytes, parts, &type)); break;
+    case 5: CHECK(MPI_Type_create_hvector(3, 2, 24, MPI_INT, &type)); break;
+    case 6: /* a pair, whose bytes are not in a row */
+        CHECK(MPI_Type_vector(3, 1, 2, MPI_DOUBLE_INT, &type));
+        break;
+    case 7:
+        CHECK(MPI_Type_vector(3, 2, 3, MPI_SHORT, &inner));
+        CHECK(MPI_Type_vector(2, 2, 5, inner, &type));
+        CHECK(MPI_Type_free(&inner));
+        break;
+    case 8:
+        CHECK(MPI_Type_vector(4, 1, 2, MPI_INT, &inner));
+        CHECK(MPI_Type_dup(inner, &type));
+        CHECK(MPI_Type_free(&inner));
+        break;
+    case 9: /* deeper than is described */
+        CHECK(MPI_Type_vector(2, 1, 2, MPI_INT, &type));
+        for (int depth = 0; depth < 80; depth++) {
+            MPI_Aint lower, extent;
+            CHECK(MPI_Type_get_extent(type, &lower, &extent));
+            CHECK(MPI_Type_create_resized(type, 0, extent + 1, &inner));
+            CHECK(MPI_Type_free(&type));
+            type = inner;
+        }
+        break;
+    default: break;
+    }
+    return type;
+}
+
+/* What is written through a view is where the MPI library reads it through the same view, and nowhere else. */
+static void constructors(MPI_File file, const char *path) {
+    enum { ROOM = 4096 };
+    static char area[ROOM], data[ROOM], back[ROOM];
+    MPI_File plain;
+    MPI_Datatype view;
+    CHECK(MPI_File_open(MPI_COMM_SELF, path, MPI_MODE_RDWR, MPI_INFO_NULL, &plain));
+    MPI_Offset start = (MPI_Offset)ROOM * rank;
+    for (int which = 0; (view = constructed(which)) != MPI_DATATYPE_NULL; which++) {
+        int size_of_view;
+        CHECK(MPI_Type_commit(&view));
+        CHECK(MPI_Type_size(view, &size_of_view));
+        int skipped = size_of_view / 3, bytes = 2 * size_of_view + size_of_view / 2;
+        memset(area, 0, ROOM);
+        CHECK(MPI_File_set_view(plain, start, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
+        CHECK(MPI_File_write_at(plain, 0, area, ROOM, MPI_BYTE, MPI_STATUS_IGNORE));
+        for (int byte = 0; byte < bytes; byte++) data[byte] = 1 + (byte + which) % 100;
+        CHECK(MPI_File_set_view(file, start, MPI_BYTE, view, "native", MPI_INFO_NULL));
+        CHECK(MPI_File_write_at(file, skipped, data, bytes, MPI_BYTE, MPI_STATUS_IGNORE));
+        CHECK(MPI_File_read_at(plain, 0, area, ROOM, MPI_BYTE, MPI_STATUS_IGNORE));
+        int written = 0;
+        for (int byte = 0; byte < ROOM; byte++) written += area[byte] != 0;
+        EXPECT(written == bytes);
+        CHECK(MPI_File_set_view(plain, start, MPI_BYTE, view, "native", MPI_INFO_NULL));
+        CHECK(MPI_File_read_at(plain, skipped, back, bytes, MPI_BYTE, MPI_STATUS_IGNORE));
+        if (memcmp(data, back, bytes)) fprintf(stderr, "by constructor %d:\n", which);
+        EXPECT(!memcmp(data, back, bytes));
+        CHECK(MPI_Type_free(&view));
+    }
+    CHECK(MPI_File_close(&plain));
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
 /* The shared pointer gives every rank a place of its own. */
 static void shared(MPI_File file, const char *path) {
     MPI_Status status;
@@ -283,6 +356,7 @@ int main(int argc, char **argv) {
     CHECK(MPI_File_get_atomicity(file, &flag));
     EXPECT(flag == 1);
     arrays(file);
+    constructors(file, path);
     ends(file);
     shared(file, path);
     CHECK(MPI_File_close(&file));
