@@ -38,7 +38,8 @@ help:
 	@echo "make test       every test of the project (installs what they need, as root on Debian)"
 	@echo "make test-fresh what a change has to pass, and make run, in a new root file system (as root; needs mmdebstrap, 40 GB, an hour)"
 	@echo "make check      format, lints and documentation, with warnings denied"
-	@echo "make mpi        nacre-mpi, for walks by the ranks of an MPI job (needs MPI and libclang: mpich libmpich-dev libclang-dev)"
+	@echo "make mpi        nacre-mpi, for walks by the ranks of an MPI job, and the library of nacre mpirun (needs MPI and libclang:"
+	@echo "                mpich libmpich-dev libclang-dev; MPICC=mpicc.openmpi chooses another MPI)"
 	@echo "make bench      the studies, beside their peers, into experiments/ (QUICK=1 for a first look; that of the reflector needs root)"
 	@echo "make ceph       a throw-away Ceph cluster on loopback; make ceph-stop ends it"
 	@echo "make fuzz       every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)"
@@ -49,7 +50,7 @@ help:
 	@echo "                make soak-lock, $(SOAK_PATTERNS) pairs of access patterns against bitmaps, $(SOAK_CLUSTERS) schedules of clusters of lock"
 	@echo "                servers with faults, and clients in processes of their own at servers that are killed, for $(SOAK_SECONDS) s"
 	@echo "make release    the program and its studies: $(NACRE), $(NACRE_BENCH)"
-	@echo "make install    both, stripped, their manual pages and completions, below $(PREFIX)"
+	@echo "make install    both, stripped, their manual pages and completions, and what make mpi made before, below $(PREFIX)"
 	@echo "make docs       the library's documentation: $(TARGET)/doc/nacre/index.html"
 
 RUST_IS_THERE = command -v $(CARGO) >/dev/null || { echo "make: Rust is missing; install it with rustup, 1.90 or newer" >&2; exit 1; }
@@ -69,6 +70,9 @@ release:
 install: release
 	install -D --strip $(NACRE) $(DESTDIR)$(PREFIX)/bin/nacre
 	install -D --strip $(NACRE_BENCH) $(DESTDIR)$(PREFIX)/bin/nacre-bench
+	for library in $(wildcard $(TARGET)/release/libnacre_mpiio_*.so); do \
+		install -D --strip $$library $(DESTDIR)$(PREFIX)/lib/nacre/$${library##*/} || exit 1; \
+	done
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	$(NACRE) man --folder $(DESTDIR)$(PREFIX)/share/man/man1
@@ -93,14 +97,19 @@ check:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --package nacre-logstore --all-targets --features shuttle -- -D warnings
 	$(CARGO) clippy --package nacre-walk --all-targets --features command,shuttle -- -D warnings
-	$(CARGO) fmt --manifest-path crates/mpi/Cargo.toml --check
-	MPICC=$(MPICC) $(CARGO) clippy --manifest-path crates/mpi/Cargo.toml --target-dir $(TARGET)/mpi --all-targets -- -D warnings
+	$(CARGO) fmt --manifest-path crates/mpi/Cargo.toml --package nacre-mpi --package nacre-mpiio --check
+	MPICC=$(MPICC) $(CARGO) clippy --manifest-path crates/mpi/Cargo.toml --target-dir $(TARGET)/mpi --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --manifest-path crates/class/lua53/Cargo.toml --target-dir $(TARGET)/lua53 --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 mpi:
 	@command -v $(MPICC) >/dev/null || { echo "make: $(MPICC) is missing; apt-get install mpich libmpich-dev libclang-dev" >&2; exit 1; }
-	MPICC=$(MPICC) $(CARGO) build --release --manifest-path crates/mpi/Cargo.toml --target-dir $(TARGET)/mpi
+	@# The bindings are built for one library; everything else is shared.
+	@$(CARGO) clean --quiet --release --manifest-path crates/mpi/Cargo.toml --target-dir $(TARGET)/mpi --package mpi-sys
+	MPICC=$(MPICC) $(CARGO) build --release --workspace --manifest-path crates/mpi/Cargo.toml --target-dir $(TARGET)/mpi
+	@case $$($(MPIRUN) --version) in *"Open MPI"*|*OpenRTE*) mpi=openmpi ;; *) mpi=mpich ;; esac; \
+		install -D $(TARGET)/mpi/release/libnacre_mpiio.so $(TARGET)/release/libnacre_mpiio_$$mpi.so && \
+		echo "made $(TARGET)/release/libnacre_mpiio_$$mpi.so: nacre mpirun --mpi $$mpi -n 4 ./program"
 	@echo "made $(TARGET)/mpi/release/nacre-mpi: mpirun -n 4 $(TARGET)/mpi/release/nacre-mpi walk /some/tree"
 
 bench: release install-deps mpi

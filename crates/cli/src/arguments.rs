@@ -154,6 +154,7 @@ pub enum Command {
     Log(log::Args),
     Lock(lock::Args),
     Locks(locks::Args),
+    Mpirun(mpirun::Args),
     Watch(watch::WatchArgs),
     Notify(watch::NotifyArgs),
     Walk(Box<nacre_walk::command::Args>),

@@ -2,17 +2,14 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
-use std::task::{Context, Poll};
 
 use nacre::ErrorKind;
 use nacre::lock::{Description, File, Lock, Method, Mode, Protocol, Request};
 use nacre_reflect::command::Time;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
 
+use super::child::{Caught, outcome, pass_on};
 use crate::failure::Failure;
 use crate::session::{FENCE_VARIABLE, Session};
 use crate::{name, output};
@@ -162,38 +159,6 @@ async fn locked(file: &File, args: &Args) -> Result<(), Failure> {
     outcome(status)
 }
 
-/// The signals that end a wait for a lock, and that the command under the lock gets to hear of. A signal that was ignored
-/// at the program's start stays so, for the command too.
-struct Caught {
-    streams: Vec<(Signal, tokio::signal::unix::Signal)>,
-}
-
-impl Caught {
-    fn new() -> Result<Caught, Failure> {
-        let mut streams = Vec::new();
-        for caught in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2] {
-            let kind = SignalKind::from_raw(caught.as_raw());
-            if !nacre_daemon::ignores(kind) {
-                streams.push((caught, signal(kind).map_err(Failure::io("catch signals"))?));
-            }
-        }
-        Ok(Caught { streams })
-    }
-
-    /// Waits for the next of them.
-    async fn next(&mut self) -> Signal {
-        let any = |context: &mut Context<'_>| {
-            let mut streams = self.streams.iter_mut();
-            match streams.find_map(|(caught, stream)| stream.poll_recv(context).is_ready().then_some(*caught))
-            {
-                Some(caught) => Poll::Ready(caught),
-                None => Poll::Pending,
-            }
-        };
-        std::future::poll_fn(any).await
-    }
-}
-
 fn spawn(args: &Args, lock: &Lock) -> Result<Child, Failure> {
     let (program, words) =
         args.command.split_first().ok_or_else(|| Failure::Usage("no command".to_owned()))?;
@@ -205,22 +170,6 @@ fn spawn(args: &Args, lock: &Lock) -> Result<Child, Failure> {
     })
 }
 
-/// Sends a signal to the command, unless it has ended.
-fn pass_on(child: &Child, signal: Signal) {
-    let Some(pid) = child.id().and_then(|id| Pid::from_raw(id as i32)) else { return };
-    // It has not been waited for, so the number is still its own.
-    let _ = kill_process(pid, signal);
-}
-
 fn ended_by(signal: Signal) -> Failure {
     Failure::Command { code: 128 + signal.as_raw() as u8, sentence: None }
-}
-
-/// Returns the command's end as this program's.
-fn outcome(status: ExitStatus) -> Result<(), Failure> {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    match code {
-        0 => Ok(()),
-        code => Err(Failure::Command { code: code as u8, sentence: None }),
-    }
 }

@@ -2,6 +2,7 @@
 
 pub mod administration;
 pub mod bench;
+mod child;
 pub mod class;
 pub mod copy;
 pub mod copy_tree;
@@ -15,6 +16,7 @@ pub mod locks;
 pub mod log;
 pub mod ls;
 pub mod map;
+pub mod mpirun;
 pub mod read;
 pub mod reflect;
 pub mod remove;
@@ -44,6 +46,7 @@ pub fn run(line: Line) -> Result<(), Failure> {
         Command::Walk(args) => walk::run(&session, &args),
         Command::Reflect(command) => reflect::run(&line.common, command),
         Command::Bench(args) => bench::run(&line.common, args),
+        Command::Mpirun(args) => mpirun::run(&line.common, args),
         Command::Tour(args) => tour::run(&session, args),
         Command::TourClient(args) => tour::client(&session, args),
         Command::Completions(args) => shell::completions(args),
@@ -85,6 +88,7 @@ async fn on_objects(session: &Session, command: Command) -> Result<(), Failure> 
         | Command::Walk(_)
         | Command::Reflect(_)
         | Command::Bench(_)
+        | Command::Mpirun(_)
         | Command::Tour(_)
         | Command::TourClient(_)
         | Command::Completions(_)

@@ -1,0 +1,268 @@
+//! `nacre mpirun`: runs an MPI job whose programs have an atomic mode of MPI-IO that holds, and lock servers for it.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use nacre::{Engine, Uri};
+use nacre_daemon::{Daemon, LEASE_MAX, LEASE_MIN, ServerOptions};
+use nacre_reflect::command::Time;
+use rustix::process::Signal;
+use tokio::process::{Child, Command};
+
+use super::child::{Caught, outcome, pass_on};
+use super::daemon;
+use crate::arguments::Common;
+use crate::failure::Failure;
+use crate::session::STORE_VARIABLE;
+
+const AFTER_HELP: &str = "\
+The ranks find the library that keeps the atomic mode in LD_PRELOAD, and the lock servers in NACRE_STORE. Files that are not in
+atomic mode are left to the MPI library. Without --lock-servers, --store and NACRE_STORE a lock server runs as long as the job, at a
+Unix socket: that is for ranks on this node. For several nodes, start \"nacre serve\" where all of them reach it.
+
+Exit codes: that of mpirun; 128 and its signal if one ended it; 126 if it cannot be run, 127 if it does not exist; 1 if there is no
+library or no server for the job; 2 for wrong usage.";
+
+/// Run an MPI job whose programs have an atomic mode of MPI-IO that holds
+///
+/// The programs need not be changed. MPI_File_set_atomicity then means that exactly the bytes of each read and write are locked while
+/// it is done. What follows is for mpirun: nacre mpirun -n 4 ./program
+#[derive(clap::Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// The MPI library of the programs [default: that of mpirun, which is asked]
+    #[arg(long, value_enum)]
+    mpi: Option<Mpi>,
+    /// The launcher of the job [default: mpirun; with --mpi, mpirun.mpich or mpirun.openmpi if there is one]
+    #[arg(long, value_name = "PROGRAM")]
+    launcher: Option<PathBuf>,
+    /// The library that is preloaded [default: libnacre_mpiio_mpich.so or libnacre_mpiio_openmpi.so beside this program, or in
+    /// ../lib/nacre]
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// The servers that grant the locks, as a uri: unix:PATH or nacre://HOST:PORT,… [default: --store or NACRE_STORE, or else one
+    /// that is started for the job]
+    #[arg(long, value_name = "URI")]
+    lock_servers: Option<String>,
+    /// Time after which the locks of a rank that is not heard of are taken away, 500ms to 1h, at the server that is started for the
+    /// job [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    lock_lease: Option<Time>,
+    /// What mpirun is to run, with its flags
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "ARGUMENT")]
+    words: Vec<OsString>,
+}
+
+/// An MPI library.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Mpi {
+    /// MPICH, and those that are made from it
+    Mpich,
+    /// Open MPI
+    Openmpi,
+}
+
+impl Mpi {
+    fn name(self) -> &'static str {
+        match self {
+            Mpi::Mpich => "mpich",
+            Mpi::Openmpi => "openmpi",
+        }
+    }
+
+    fn library(self) -> String {
+        format!("libnacre_mpiio_{}.so", self.name())
+    }
+
+    /// Returns the flags by which the launcher sets a variable of the ranks, and of nothing else.
+    fn variable(self, name: &str, value: &OsStr) -> Vec<OsString> {
+        match self {
+            Mpi::Mpich => vec!["-genv".into(), name.into(), value.to_owned()],
+            Mpi::Openmpi => {
+                let mut pair = OsString::from(format!("{name}="));
+                pair.push(value);
+                vec!["-x".into(), pair]
+            }
+        }
+    }
+}
+
+/// Runs `nacre mpirun`.
+pub fn run(common: &Common, args: Args) -> Result<(), Failure> {
+    super::block_on(job(common, args))
+}
+
+async fn job(common: &Common, args: Args) -> Result<(), Failure> {
+    let launcher = launcher(&args);
+    let mpi = match args.mpi {
+        Some(mpi) => mpi,
+        None => ask(&launcher).await?,
+    };
+    let library = match &args.library {
+        Some(library) => std::path::absolute(library).map_err(Failure::io("find the library"))?,
+        None => find(mpi)?,
+    };
+    if !library.is_file() {
+        return Err(Failure::Failed(format!("there is no library {}", library.display())));
+    }
+    // The signals are caught before anything is started that is to be ended.
+    let mut signals = Caught::new()?;
+    let named = || std::env::var(STORE_VARIABLE).ok().filter(|uri| !uri.is_empty());
+    let named = args.lock_servers.clone().or_else(|| common.store.clone()).or_else(named);
+    let mut servers = None;
+    let uri = match named {
+        Some(uri) => servers_uri(&uri)?,
+        None => {
+            let started = Servers::start(args.lock_lease.as_ref())?;
+            servers.insert(started).uri.clone()
+        }
+    };
+    let mut words = mpi.variable("LD_PRELOAD", &preload(&library));
+    words.extend(mpi.variable(STORE_VARIABLE, OsStr::new(&uri)));
+    if let Some(key) = &common.key {
+        let key = std::path::absolute(key).map_err(Failure::io("find the key"))?;
+        words.extend(mpi.variable("NACRE_KEY", key.as_os_str()));
+    }
+    // A "--" before mpirun's own flags is for this program.
+    let theirs = args.words.iter().skip(usize::from(args.words.first().is_some_and(|word| word == "--")));
+    words.extend(theirs.cloned());
+    let mut child = spawn(&launcher, &words)?;
+    let status = loop {
+        tokio::select! {
+            status = child.wait() => break status.map_err(Failure::io("wait for mpirun"))?,
+            signal = signals.next() => match signal {
+                // From a terminal the launcher gets it too.
+                Signal::INT => {}
+                signal => pass_on(&child, signal),
+            },
+        }
+    };
+    let stopped = servers.map_or(Ok(()), Servers::stop);
+    outcome(status)?;
+    stopped
+}
+
+/// Returns the launcher's program.
+fn launcher(args: &Args) -> PathBuf {
+    let own = args.mpi.map(|mpi| format!("mpirun.{}", mpi.name()));
+    let there = own.filter(|program| in_path(program));
+    args.launcher.clone().or(there.map(PathBuf::from)).unwrap_or_else(|| "mpirun".into())
+}
+
+fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Asks a launcher to which MPI library it belongs.
+async fn ask(launcher: &Path) -> Result<Mpi, Failure> {
+    let mut command = Command::new(launcher);
+    let told = command.arg("--version").stdin(Stdio::null()).output().await;
+    let told = told.map_err(|error| cannot_run(launcher, &error))?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let named = |names: &[&str]| names.iter().any(|name| told.contains(name));
+    match (named(&["Open MPI", "OpenRTE"]), named(&["HYDRA", "Intel(R) MPI", "MVAPICH"])) {
+        (true, false) => Ok(Mpi::Openmpi),
+        (false, true) => Ok(Mpi::Mpich),
+        _ => Err(Failure::Failed(format!(
+            "\"{} --version\" does not say that it is of MPICH or of Open MPI; say --mpi",
+            launcher.display()
+        ))),
+    }
+}
+
+/// Finds the library for an MPI library.
+fn find(mpi: Mpi) -> Result<PathBuf, Failure> {
+    let this = std::env::current_exe().map_err(Failure::io("find the program that runs"))?;
+    let name = mpi.library();
+    let places = [this.with_file_name(&name), this.with_file_name("../lib/nacre").join(&name)];
+    let found = places.iter().find(|place| place.is_file());
+    found.and_then(|place| place.canonicalize().ok()).ok_or_else(|| {
+        Failure::Failed(format!(
+            "{name} is neither beside {} nor in ../lib/nacre from there: \"make mpi\" builds it, \"make install\" installs it, and \
+             --library says where it is",
+            this.display()
+        ))
+    })
+}
+
+/// Returns the libraries to be preloaded: those of the environment, which may be tools that use the profiling interface, and then ours.
+fn preload(library: &Path) -> OsString {
+    let mut all = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    if !all.is_empty() {
+        all.push(":");
+    }
+    all.push(library);
+    all
+}
+
+/// Checks that a uri names servers.
+fn servers_uri(uri: &str) -> Result<String, Failure> {
+    let parsed: Uri = uri.parse().map_err(|error: nacre::Error| Failure::Usage(error.message))?;
+    match parsed.engine {
+        Engine::Servers(_) => Ok(parsed.to_string()),
+        _ => Err(Failure::Usage(format!("{uri} is no server; locks are granted by \"nacre serve\""))),
+    }
+}
+
+/// A lock server in this process, which ends with it.
+struct Servers {
+    daemon: Daemon,
+    uri: String,
+    /// Removed when the job has ended.
+    folder: PathBuf,
+}
+
+impl Servers {
+    fn start(lease: Option<&Time>) -> Result<Servers, Failure> {
+        if lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease.0)) {
+            return Err(Failure::Usage("--lock-lease is a time from 500ms to 1h".to_owned()));
+        }
+        let folder = private_folder()?;
+        let default = ServerOptions::default();
+        let options = ServerOptions {
+            store: Some(Uri { engine: Engine::Memory, options: Default::default() }),
+            lock: true,
+            lock_lease: lease.map_or(default.lock_lease, |lease| lease.0),
+            listen: vec![format!("unix:{}", folder.join("locks").display())],
+            http: None,
+            ..default
+        };
+        let started = Daemon::start(&options).map_err(Failure::store("start a lock server for the job"));
+        let daemon = started.inspect_err(|_| drop(std::fs::remove_dir_all(&folder)))?;
+        let uri = daemon.addresses().first().map(daemon::uri).unwrap_or_default();
+        Ok(Servers { daemon, uri, folder })
+    }
+
+    fn stop(self) -> Result<(), Failure> {
+        let stopped = self.daemon.stop();
+        // A folder that stays behind does no harm.
+        let _ = std::fs::remove_dir_all(&self.folder);
+        Ok(stopped?)
+    }
+}
+
+/// Makes a folder that nobody else can look into, for the socket.
+fn private_folder() -> Result<PathBuf, Failure> {
+    use std::os::unix::fs::DirBuilderExt;
+    let path = std::env::temp_dir().join(format!(
+        "nacre-mpirun-{}-{:08x}",
+        std::process::id(),
+        rand::random::<u32>()
+    ));
+    let attempted = format!("make the folder {} for the job's lock server", path.display());
+    std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(Failure::io(attempted))?;
+    Ok(path)
+}
+
+fn spawn(launcher: &Path, words: &[OsString]) -> Result<Child, Failure> {
+    // The ranks get the variable by the launcher's flags; the launcher itself is not to look for servers.
+    Command::new(launcher).args(words).spawn().map_err(|error| cannot_run(launcher, &error))
+}
+
+fn cannot_run(launcher: &Path, error: &io::Error) -> Failure {
+    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+    Failure::Command { code, sentence: Some(format!("cannot run {}: {error}", launcher.display())) }
+}

@@ -1,0 +1,32 @@
+/* The constants of the MPI library: macros and enumerators, which differ from one library to the next. */
+#include <mpi.h>
+
+/* In the order of `Combiner` in mpi.rs. */
+const int nacre_mpi_combiners[13] = {
+    MPI_COMBINER_NAMED,         MPI_COMBINER_DUP,     MPI_COMBINER_CONTIGUOUS,    MPI_COMBINER_VECTOR,
+    MPI_COMBINER_HVECTOR,       MPI_COMBINER_INDEXED, MPI_COMBINER_HINDEXED,      MPI_COMBINER_INDEXED_BLOCK,
+    MPI_COMBINER_HINDEXED_BLOCK, MPI_COMBINER_STRUCT, MPI_COMBINER_SUBARRAY,      MPI_COMBINER_DARRAY,
+    MPI_COMBINER_RESIZED,
+};
+
+const int nacre_mpi_order_fortran = MPI_ORDER_FORTRAN;
+const int nacre_mpi_distribute_none = MPI_DISTRIBUTE_NONE;
+const int nacre_mpi_distribute_block = MPI_DISTRIBUTE_BLOCK;
+const int nacre_mpi_distribute_cyclic = MPI_DISTRIBUTE_CYCLIC;
+const int nacre_mpi_distribute_default = MPI_DISTRIBUTE_DFLT_DARG;
+
+const int nacre_mpi_mode_rdonly = MPI_MODE_RDONLY;
+const int nacre_mpi_mode_wronly = MPI_MODE_WRONLY;
+const int nacre_mpi_seek_set = MPI_SEEK_SET;
+
+const int nacre_mpi_undefined = MPI_UNDEFINED;
+const int nacre_mpi_success = MPI_SUCCESS;
+const int nacre_mpi_err_io = MPI_ERR_IO;
+
+const int nacre_mpi_max_datarep_string = MPI_MAX_DATAREP_STRING;
+const int nacre_mpi_max_error_string = MPI_MAX_ERROR_STRING;
+MPI_Datatype nacre_mpi_byte(void) { return MPI_BYTE; }
+MPI_Datatype nacre_mpi_datatype_null(void) { return MPI_DATATYPE_NULL; }
+MPI_Comm nacre_mpi_comm_world(void) { return MPI_COMM_WORLD; }
+MPI_Comm nacre_mpi_comm_self(void) { return MPI_COMM_SELF; }
+MPI_Status *nacre_mpi_status_ignore(void) { return MPI_STATUS_IGNORE; }

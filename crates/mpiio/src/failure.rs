@@ -1,0 +1,56 @@
+//! The ways in which a call fails, and how the program is told: by MPI's error handlers and codes, and by a sentence on standard error.
+
+use std::ffi::c_int;
+use std::io::Write;
+use std::sync::OnceLock;
+
+use crate::mpi::{self, Code, MPI_File};
+
+/// The reason why a call failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The MPI library said so, and has told the program.
+    Mpi(Code),
+    /// The bytes could not be locked, or a lock was lost.
+    Own(String),
+    /// The reason is another process's, which says it.
+    Elsewhere,
+}
+
+impl From<Code> for Failure {
+    fn from(code: Code) -> Failure {
+        Failure::Mpi(code)
+    }
+}
+
+impl From<nacre::Error> for Failure {
+    fn from(error: nacre::Error) -> Failure {
+        Failure::Own(error.message)
+    }
+}
+
+impl Failure {
+    /// Reports the failure of a call on a file. Returns the code that the call is to return.
+    pub fn report(self, file: MPI_File, call: &str) -> c_int {
+        let sentence = match self {
+            Failure::Mpi(Code(code)) => return code,
+            Failure::Own(sentence) => Some(sentence),
+            Failure::Elsewhere => None,
+        };
+        if let Some(sentence) = sentence {
+            // In one piece, because other ranks write to the same place. If nobody reads it, the code still says that the call failed.
+            let line = format!("nacre: {call} on rank {}: {sentence}\n", mpi::rank());
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+        let code = code();
+        mpi::call_error_handler(file, code);
+        code
+    }
+}
+
+/// Returns the error code of this library's own failures, which is of the class `MPI_ERR_IO`.
+fn code() -> c_int {
+    static CODE: OnceLock<c_int> = OnceLock::new();
+    let text = c"Nacre: the atomic mode of the file cannot be kept; a line on standard error says why";
+    *CODE.get_or_init(|| mpi::add_error(text).unwrap_or(mpi::error_class_io()))
+}

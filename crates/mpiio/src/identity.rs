@@ -1,0 +1,94 @@
+//! Which file a path leads to: the file system and the inode, so that two spellings or links of one file are one.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A file system and an inode in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The number of the file system, which is the same on all nodes where the file system gives itself one.
+    pub file_system: u64,
+    /// The number of the inode.
+    pub inode: u64,
+}
+
+/// File systems whose clients keep what was written or read to themselves for a while, by the numbers that statfs(2) shows, with their
+/// names.
+const NOT_COHERENT: [(i64, &str); 6] = [
+    (0x6969, "NFS"),
+    (0x517B, "SMB"),
+    (0xFE53_4D42, "SMB"),
+    (0xFF53_4D42, "SMB"),
+    (0x5346_414F, "AFS"),
+    (0x0102_1997, "9P"),
+];
+
+impl Identity {
+    /// Returns the name by which the file's bytes are locked.
+    pub fn name(&self) -> String {
+        format!("mpiio/{:016x}-{}", self.file_system, self.inode)
+    }
+
+    /// Returns the identity as bytes.
+    pub fn to_bytes(self) -> [u8; 16] {
+        (u128::from(self.file_system) << 64 | u128::from(self.inode)).to_le_bytes()
+    }
+
+    /// Returns the identity that bytes stand for.
+    pub fn from_bytes(bytes: [u8; 16]) -> Identity {
+        let both = u128::from_le_bytes(bytes);
+        Identity { file_system: (both >> 64) as u64, inode: both as u64 }
+    }
+}
+
+/// Returns the path of a file's name, which MPI allows to begin with the name of a driver, as in `ufs:results`.
+pub fn path(name: &Path) -> PathBuf {
+    if !name.exists()
+        && let Some((driver, rest)) = name.to_str().and_then(|name| name.split_once(':'))
+        && !driver.contains('/')
+    {
+        return rest.into();
+    }
+    name.to_owned()
+}
+
+/// Returns which file a path leads to.
+///
+/// # Errors
+///
+/// The reason why its bytes cannot be locked.
+pub fn of_path(path: &Path) -> Result<Identity, String> {
+    // It is not opened, so that whoever may only write it can ask too.
+    let failed = |error: String| format!("cannot find {}: {error}", path.display());
+    let metadata = path.metadata().map_err(|error| failed(error.to_string()))?;
+    let kind = rustix::fs::statfs(path).map_err(|error| failed(error.to_string()))?.f_type;
+    let statistics = rustix::fs::statvfs(path).map_err(|error| failed(error.to_string()))?;
+    identity(&metadata, kind as i64, statistics.f_fsid).map_err(failed)
+}
+
+/// Returns which file an open one is.
+///
+/// # Errors
+///
+/// The reason why its bytes cannot be locked.
+pub fn of_file(file: &File) -> Result<Identity, String> {
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    let kind = rustix::fs::fstatfs(file).map_err(|error| error.to_string())?.f_type;
+    let statistics = rustix::fs::fstatvfs(file).map_err(|error| error.to_string())?;
+    identity(&metadata, kind as i64, statistics.f_fsid)
+}
+
+fn identity(metadata: &std::fs::Metadata, kind: i64, number: u64) -> Result<Identity, String> {
+    if let Some((_, name)) = NOT_COHERENT.iter().find(|(other, _)| *other == kind & 0xFFFF_FFFF) {
+        return Err(format!(
+            "it is on {name}, whose clients may show old bytes to each other; atomic mode is for local and cluster file systems"
+        ));
+    }
+    if !metadata.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
+    // A file system that gives itself no number is known by its device.
+    let file_system = if number == 0 { metadata.dev() } else { number };
+    Ok(Identity { file_system, inode: metadata.ino() })
+}

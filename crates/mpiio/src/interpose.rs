@@ -1,0 +1,375 @@
+//! The functions of MPI in front of which this library stands.
+//!
+//! Each has two names, `MPI_x` and `PMPI_x`. Programs in C call the first. The second is called by Open MPI's bindings for Fortran, and by other
+//! tools that stand in front of the first and use the profiling interface.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use crate::failure::Failure;
+use crate::mpi::{
+    self, KeptStatus, MPI_Comm, MPI_Count, MPI_Datatype, MPI_File, MPI_Info, MPI_Offset, MPI_Request,
+    MPI_Status, Mode,
+};
+use crate::next::Next;
+use crate::table::{self, Atomic, hold};
+use crate::transfer::{Memory, Operation, Place};
+use crate::{atomic, mode, request, session};
+
+/// Defines a function under both of its names. In its body, `next!` is the function of the MPI library.
+macro_rules! function {
+    ($public:ident $profiling:ident ($($name:ident: $type:ty),*) $next:ident => $body:block) => {
+        const _: () = {
+            /// # Safety
+            ///
+            /// The arguments are what MPI says.
+            unsafe fn body($($name: $type),*) -> c_int {
+                static NEXT: Next = Next::new(
+                    match CStr::from_bytes_with_nul(concat!(stringify!($profiling), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("the name has one zero, at its end"),
+                    }
+                );
+                let $next = || -> c_int {
+                    // SAFETY: MPI declares the function with this type.
+                    match unsafe { NEXT.find::<unsafe extern "C" fn($($type),*) -> c_int>() } {
+                        // SAFETY: the arguments are those of the caller.
+                        Some(next) => unsafe { next($($name),*) },
+                        None => mpi::error_class_io(),
+                    }
+                };
+                $body
+            }
+
+            // SAFETY: this library is there to stand in front of the function of this name, and is of its type.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $public($($name: $type),*) -> c_int {
+                // SAFETY: the arguments are those of the caller.
+                unsafe { body($($name),*) }
+            }
+
+            // SAFETY: as above.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $profiling($($name: $type),*) -> c_int {
+                // SAFETY: the arguments are those of the caller.
+                unsafe { body($($name),*) }
+            }
+        };
+    };
+}
+
+/// Does an access to a file in atomic mode, hands its status over, and returns the call's code.
+///
+/// # Safety
+///
+/// The arguments are those of a call of MPI.
+unsafe fn blocking(
+    call: &str,
+    file: MPI_File,
+    known: &Atomic,
+    operation: Operation,
+    memory: Memory,
+    status: *mut MPI_Status,
+) -> c_int {
+    // SAFETY: as the caller says.
+    match unsafe { atomic::access(file, known, operation, memory) } {
+        Ok(done) => {
+            // SAFETY: as the caller says.
+            unsafe { mpi::give(done, status) };
+            mpi::success()
+        }
+        Err(failure) => failure.report(file, call),
+    }
+}
+
+/// Does an access to a file in atomic mode, and makes a request that is complete.
+///
+/// # Safety
+///
+/// The arguments are those of a call of MPI.
+unsafe fn nonblocking(
+    call: &str,
+    file: MPI_File,
+    known: &Atomic,
+    operation: Operation,
+    memory: Memory,
+    request: *mut MPI_Request,
+) -> c_int {
+    // SAFETY: as the caller says.
+    let done = unsafe { atomic::access(file, known, operation, memory) };
+    let made = done.and_then(|status| {
+        let bytes = mpi::bytes_of(&status)?;
+        // SAFETY: as the caller says.
+        Ok(unsafe { request::completed(bytes, request) }?)
+    });
+    match made {
+        Ok(()) => mpi::success(),
+        Err(failure) => failure.report(file, call),
+    }
+}
+
+/// Does an access to a file in atomic mode, and keeps its status for the call that ends it.
+///
+/// # Safety
+///
+/// The arguments are those of a call of MPI.
+unsafe fn begin(call: &str, file: MPI_File, known: &Atomic, operation: Operation, memory: Memory) -> c_int {
+    // SAFETY: as the caller says.
+    match unsafe { atomic::access(file, known, operation, memory) } {
+        Ok(status) => {
+            *hold(&known.split) = Some(KeptStatus(status));
+            mpi::success()
+        }
+        Err(failure) => failure.report(file, call),
+    }
+}
+
+macro_rules! blocking {
+    ($($public:ident $profiling:ident $count:ty, at $offset:ident, $writes:literal, $collective:literal;)*) => {$(
+        function! { $public $profiling (
+            file: MPI_File, $offset: MPI_Offset, buffer: *mut c_void, count: $count, datatype: MPI_Datatype,
+            status: *mut MPI_Status
+        ) next => {
+            let Some(known) = table::atomic(file) else { return next() };
+            let operation = Operation { writes: $writes, place: Place::At($offset), collective: $collective };
+            let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
+            // SAFETY: the arguments are those of the caller.
+            unsafe { blocking(stringify!($public), file, &known, operation, memory, status) }
+        } }
+    )*};
+    ($($public:ident $profiling:ident $count:ty, $place:ident, $writes:literal, $collective:literal;)*) => {$(
+        function! { $public $profiling (
+            file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype, status: *mut MPI_Status
+        ) next => {
+            let Some(known) = table::atomic(file) else { return next() };
+            let operation = Operation { writes: $writes, place: Place::$place, collective: $collective };
+            let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
+            // SAFETY: the arguments are those of the caller.
+            unsafe { blocking(stringify!($public), file, &known, operation, memory, status) }
+        } }
+    )*};
+}
+
+blocking! {
+    MPI_File_read_at PMPI_File_read_at c_int, at offset, false, false;
+    MPI_File_read_at_c PMPI_File_read_at_c MPI_Count, at offset, false, false;
+    MPI_File_read_at_all PMPI_File_read_at_all c_int, at offset, false, true;
+    MPI_File_read_at_all_c PMPI_File_read_at_all_c MPI_Count, at offset, false, true;
+    MPI_File_write_at PMPI_File_write_at c_int, at offset, true, false;
+    MPI_File_write_at_c PMPI_File_write_at_c MPI_Count, at offset, true, false;
+    MPI_File_write_at_all PMPI_File_write_at_all c_int, at offset, true, true;
+    MPI_File_write_at_all_c PMPI_File_write_at_all_c MPI_Count, at offset, true, true;
+}
+
+blocking! {
+    MPI_File_read PMPI_File_read c_int, Individual, false, false;
+    MPI_File_read_c PMPI_File_read_c MPI_Count, Individual, false, false;
+    MPI_File_read_all PMPI_File_read_all c_int, Individual, false, true;
+    MPI_File_read_all_c PMPI_File_read_all_c MPI_Count, Individual, false, true;
+    MPI_File_read_shared PMPI_File_read_shared c_int, Shared, false, false;
+    MPI_File_read_shared_c PMPI_File_read_shared_c MPI_Count, Shared, false, false;
+    MPI_File_read_ordered PMPI_File_read_ordered c_int, Shared, false, true;
+    MPI_File_read_ordered_c PMPI_File_read_ordered_c MPI_Count, Shared, false, true;
+    MPI_File_write PMPI_File_write c_int, Individual, true, false;
+    MPI_File_write_c PMPI_File_write_c MPI_Count, Individual, true, false;
+    MPI_File_write_all PMPI_File_write_all c_int, Individual, true, true;
+    MPI_File_write_all_c PMPI_File_write_all_c MPI_Count, Individual, true, true;
+    MPI_File_write_shared PMPI_File_write_shared c_int, Shared, true, false;
+    MPI_File_write_shared_c PMPI_File_write_shared_c MPI_Count, Shared, true, false;
+    MPI_File_write_ordered PMPI_File_write_ordered c_int, Shared, true, true;
+    MPI_File_write_ordered_c PMPI_File_write_ordered_c MPI_Count, Shared, true, true;
+}
+
+/// A non-blocking collective call must not wait for the others to call it, so each process goes on alone.
+macro_rules! nonblocking {
+    ($($public:ident $profiling:ident $count:ty, at $offset:ident, $writes:literal;)*) => {$(
+        function! { $public $profiling (
+            file: MPI_File, $offset: MPI_Offset, buffer: *mut c_void, count: $count, datatype: MPI_Datatype,
+            request: *mut MPI_Request
+        ) next => {
+            let Some(known) = table::atomic(file) else { return next() };
+            let operation = Operation { writes: $writes, place: Place::At($offset), collective: false };
+            let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
+            // SAFETY: the arguments are those of the caller.
+            unsafe { nonblocking(stringify!($public), file, &known, operation, memory, request) }
+        } }
+    )*};
+    ($($public:ident $profiling:ident $count:ty, $place:ident, $writes:literal;)*) => {$(
+        function! { $public $profiling (
+            file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype, request: *mut MPI_Request
+        ) next => {
+            let Some(known) = table::atomic(file) else { return next() };
+            let operation = Operation { writes: $writes, place: Place::$place, collective: false };
+            let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
+            // SAFETY: the arguments are those of the caller.
+            unsafe { nonblocking(stringify!($public), file, &known, operation, memory, request) }
+        } }
+    )*};
+}
+
+nonblocking! {
+    MPI_File_iread_at PMPI_File_iread_at c_int, at offset, false;
+    MPI_File_iread_at_c PMPI_File_iread_at_c MPI_Count, at offset, false;
+    MPI_File_iread_at_all PMPI_File_iread_at_all c_int, at offset, false;
+    MPI_File_iread_at_all_c PMPI_File_iread_at_all_c MPI_Count, at offset, false;
+    MPI_File_iwrite_at PMPI_File_iwrite_at c_int, at offset, true;
+    MPI_File_iwrite_at_c PMPI_File_iwrite_at_c MPI_Count, at offset, true;
+    MPI_File_iwrite_at_all PMPI_File_iwrite_at_all c_int, at offset, true;
+    MPI_File_iwrite_at_all_c PMPI_File_iwrite_at_all_c MPI_Count, at offset, true;
+}
+
+nonblocking! {
+    MPI_File_iread PMPI_File_iread c_int, Individual, false;
+    MPI_File_iread_c PMPI_File_iread_c MPI_Count, Individual, false;
+    MPI_File_iread_all PMPI_File_iread_all c_int, Individual, false;
+    MPI_File_iread_all_c PMPI_File_iread_all_c MPI_Count, Individual, false;
+    MPI_File_iread_shared PMPI_File_iread_shared c_int, Shared, false;
+    MPI_File_iread_shared_c PMPI_File_iread_shared_c MPI_Count, Shared, false;
+    MPI_File_iwrite PMPI_File_iwrite c_int, Individual, true;
+    MPI_File_iwrite_c PMPI_File_iwrite_c MPI_Count, Individual, true;
+    MPI_File_iwrite_all PMPI_File_iwrite_all c_int, Individual, true;
+    MPI_File_iwrite_all_c PMPI_File_iwrite_all_c MPI_Count, Individual, true;
+    MPI_File_iwrite_shared PMPI_File_iwrite_shared c_int, Shared, true;
+    MPI_File_iwrite_shared_c PMPI_File_iwrite_shared_c MPI_Count, Shared, true;
+}
+
+/// All of a split collective access is done by the call that begins it, as MPI allows.
+macro_rules! begin {
+    ($($public:ident $profiling:ident $count:ty, at $offset:ident, $writes:literal;)*) => {$(
+        function! { $public $profiling (
+            file: MPI_File, $offset: MPI_Offset, buffer: *mut c_void, count: $count, datatype: MPI_Datatype
+        ) next => {
+            let Some(known) = table::atomic(file) else { return next() };
+            let operation = Operation { writes: $writes, place: Place::At($offset), collective: true };
+            let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
+            // SAFETY: the arguments are those of the caller.
+            unsafe { begin(stringify!($public), file, &known, operation, memory) }
+        } }
+    )*};
+    ($($public:ident $profiling:ident $count:ty, $place:ident, $writes:literal;)*) => {$(
+        function! { $public $profiling (
+            file: MPI_File, buffer: *mut c_void, count: $count, datatype: MPI_Datatype
+        ) next => {
+            let Some(known) = table::atomic(file) else { return next() };
+            let operation = Operation { writes: $writes, place: Place::$place, collective: true };
+            let memory = Memory { buffer, count: MPI_Count::from(count), datatype };
+            // SAFETY: the arguments are those of the caller.
+            unsafe { begin(stringify!($public), file, &known, operation, memory) }
+        } }
+    )*};
+}
+
+begin! {
+    MPI_File_read_at_all_begin PMPI_File_read_at_all_begin c_int, at offset, false;
+    MPI_File_read_at_all_begin_c PMPI_File_read_at_all_begin_c MPI_Count, at offset, false;
+    MPI_File_write_at_all_begin PMPI_File_write_at_all_begin c_int, at offset, true;
+    MPI_File_write_at_all_begin_c PMPI_File_write_at_all_begin_c MPI_Count, at offset, true;
+}
+
+begin! {
+    MPI_File_read_all_begin PMPI_File_read_all_begin c_int, Individual, false;
+    MPI_File_read_all_begin_c PMPI_File_read_all_begin_c MPI_Count, Individual, false;
+    MPI_File_read_ordered_begin PMPI_File_read_ordered_begin c_int, Shared, false;
+    MPI_File_read_ordered_begin_c PMPI_File_read_ordered_begin_c MPI_Count, Shared, false;
+    MPI_File_write_all_begin PMPI_File_write_all_begin c_int, Individual, true;
+    MPI_File_write_all_begin_c PMPI_File_write_all_begin_c MPI_Count, Individual, true;
+    MPI_File_write_ordered_begin PMPI_File_write_ordered_begin c_int, Shared, true;
+    MPI_File_write_ordered_begin_c PMPI_File_write_ordered_begin_c MPI_Count, Shared, true;
+}
+
+macro_rules! end {
+    ($($public:ident $profiling:ident;)*) => {$(
+        function! { $public $profiling (file: MPI_File, buffer: *mut c_void, status: *mut MPI_Status) next => {
+            let Some(known) = table::atomic(file) else { return next() };
+            match hold(&known.split).take() {
+                Some(KeptStatus(done)) => {
+                    // SAFETY: the status is the caller's.
+                    unsafe { mpi::give(done, status) };
+                    mpi::success()
+                }
+                None => {
+                    let sentence = "no split collective operation of this file has begun".to_owned();
+                    Failure::Own(sentence).report(file, stringify!($public))
+                }
+            }
+        } }
+    )*};
+}
+
+end! {
+    MPI_File_read_all_end PMPI_File_read_all_end;
+    MPI_File_read_at_all_end PMPI_File_read_at_all_end;
+    MPI_File_read_ordered_end PMPI_File_read_ordered_end;
+    MPI_File_write_all_end PMPI_File_write_all_end;
+    MPI_File_write_at_all_end PMPI_File_write_at_all_end;
+    MPI_File_write_ordered_end PMPI_File_write_ordered_end;
+}
+
+function! { MPI_File_open PMPI_File_open (
+    communicator: MPI_Comm, name: *const c_char, amode: c_int, info: MPI_Info, file: *mut MPI_File
+) next => {
+    let code = next();
+    if code == mpi::success() {
+        // SAFETY: the name ends with a zero, and the file was opened, says MPI.
+        let (name, file) = unsafe { (CStr::from_ptr(name), *file) };
+        table::opened(file, name, Mode::of(amode), mpi::rank_in(communicator) == Ok(0));
+    }
+    code
+} }
+
+function! { MPI_File_close PMPI_File_close (file: *mut MPI_File) next => {
+    // SAFETY: the pointer is one to a file, says MPI.
+    if let Some(atomic) = table::closed(unsafe { *file }) {
+        atomic.party.leave();
+    }
+    next()
+} }
+
+function! { MPI_File_set_view PMPI_File_set_view (
+    file: MPI_File, displacement: MPI_Offset, etype: MPI_Datatype, filetype: MPI_Datatype,
+    representation: *const c_char, info: MPI_Info
+) next => {
+    let code = next();
+    if let Some(atomic) = table::atomic(file) {
+        *hold(&atomic.view) = None;
+    }
+    code
+} }
+
+function! { MPI_File_set_atomicity PMPI_File_set_atomicity (file: MPI_File, flag: c_int) next => {
+    // The MPI library's own atomic mode stays off: it would lock everything from the first to the last byte, or do nothing.
+    let Some(open) = table::find(file) else { return next() };
+    match mode::set(file, &open, flag != 0) {
+        Ok(code) => code,
+        Err(failure) => failure.report(file, "MPI_File_set_atomicity"),
+    }
+} }
+
+function! { MPI_File_get_atomicity PMPI_File_get_atomicity (file: MPI_File, flag: *mut c_int) next => {
+    if table::atomic(file).is_none() {
+        return next();
+    }
+    // SAFETY: the pointer is one to a flag, says MPI.
+    unsafe { *flag = 1 };
+    mpi::success()
+} }
+
+/// Does something to a file that concerns all of it.
+fn whole_file(call: &str, file: MPI_File, next: impl FnOnce() -> c_int) -> c_int {
+    match table::atomic(file) {
+        None => next(),
+        Some(known) => atomic::whole_file(&known, next).unwrap_or_else(|failure| failure.report(file, call)),
+    }
+}
+
+function! { MPI_File_set_size PMPI_File_set_size (file: MPI_File, size: MPI_Offset) next => {
+    whole_file("MPI_File_set_size", file, next)
+} }
+
+function! { MPI_File_preallocate PMPI_File_preallocate (file: MPI_File, size: MPI_Offset) next => {
+    whole_file("MPI_File_preallocate", file, next)
+} }
+
+function! { MPI_Finalize PMPI_Finalize () next => {
+    session::end();
+    next()
+} }

@@ -1,0 +1,134 @@
+//! The files that this process has open, and those among them that are in atomic mode.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, OsStr};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+use nacre::lock::BlockingFile;
+
+use crate::identity::{self, Identity};
+use crate::mpi::{self, KeptStatus, MPI_File, Mode, Party};
+use crate::view::View;
+
+/// A file that is open.
+pub struct Open {
+    /// Its path, absolute, so that it means the same later.
+    path: PathBuf,
+    /// What it may be used for.
+    pub mode: Mode,
+    /// Which file it is; known to the first of the processes that opened it.
+    pub identity: Option<Result<Identity, String>>,
+    atomic: RwLock<Option<Arc<Atomic>>>,
+}
+
+/// What there is to a file in atomic mode.
+pub struct Atomic {
+    /// The processes that opened it.
+    pub party: Party,
+    /// The file by whose name its bytes are locked.
+    pub locks: BlockingFile,
+    /// The file itself, if it may be written.
+    pub file: Option<File>,
+    /// What it may be used for.
+    pub mode: Mode,
+    /// Held while the individual pointer is used.
+    pub pointer: Mutex<()>,
+    /// The view, once it has been asked for.
+    pub view: Mutex<Option<Arc<View>>>,
+    /// The result of the split collective operation that has begun.
+    pub split: Mutex<Option<KeptStatus>>,
+}
+
+static FILES: RwLock<Option<HashMap<usize, Arc<Open>>>> = RwLock::new(None);
+
+/// The number of files in atomic mode, so that nothing is looked up where there is none.
+static ATOMIC: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the guard of a lock that a panic of another thread leaves as it should be.
+pub fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn key(file: MPI_File) -> usize {
+    file as usize
+}
+
+/// Takes in that a file was opened.
+pub fn opened(file: MPI_File, name: &CStr, mode: Mode, is_first: bool) {
+    let path = identity::path(Path::new(OsStr::from_bytes(name.to_bytes())));
+    let identity = is_first.then(|| identity::of_path(&path));
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let open = Open { path, mode, identity, atomic: RwLock::new(None) };
+    let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+    files.get_or_insert_default().insert(key(file), Arc::new(open));
+}
+
+/// Takes in that a file is being closed. Returns what there was to its atomic mode.
+pub fn closed(file: MPI_File) -> Option<Arc<Atomic>> {
+    let mut files = FILES.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let open = files.as_mut()?.remove(&key(file))?;
+    drop(files);
+    open.set_atomic(None)
+}
+
+/// Returns a file that is open.
+pub fn find(file: MPI_File) -> Option<Arc<Open>> {
+    let files = FILES.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+    files.as_ref()?.get(&key(file)).cloned()
+}
+
+/// Returns what there is to a file in atomic mode; none if it is in the other mode.
+pub fn atomic(file: MPI_File) -> Option<Arc<Atomic>> {
+    if ATOMIC.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    find(file)?.atomic()
+}
+
+impl Open {
+    /// Returns what there is to its atomic mode, if it is in that.
+    pub fn atomic(&self) -> Option<Arc<Atomic>> {
+        self.atomic.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+
+    /// Sets its mode. Returns what there was to it before.
+    pub fn set_atomic(&self, new: Option<Arc<Atomic>>) -> Option<Arc<Atomic>> {
+        let mut atomic = self.atomic.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        ATOMIC.fetch_add(usize::from(new.is_some()), Ordering::AcqRel);
+        let old = std::mem::replace(&mut *atomic, new);
+        ATOMIC.fetch_sub(usize::from(old.is_some()), Ordering::AcqRel);
+        old
+    }
+
+    /// Opens the file itself, for pieces that this library writes on its own.
+    pub fn open_itself(&self, identity: &Identity) -> Result<File, String> {
+        let failed = |why: String| format!("cannot open {} once more: {why}", self.path.display());
+        let file = File::options().write(true).open(&self.path).map_err(|error| failed(error.to_string()))?;
+        match identity::of_file(&file).map_err(failed)? == *identity {
+            true => Ok(file),
+            false => Err(failed("it is another file by now".to_owned())),
+        }
+    }
+}
+
+/// Returns the view of a file in atomic mode.
+pub fn view(file: MPI_File, atomic: &Atomic) -> Result<Arc<View>, mpi::Code> {
+    let mut known = hold(&atomic.view);
+    if let Some(view) = known.as_ref() {
+        return Ok(view.clone());
+    }
+    let raw = mpi::view(file)?;
+    let etype = mpi::numbers(raw.etype.handle())?.unwrap_or_default();
+    let decoded = if raw.is_native { crate::datatype::decode(raw.filetype.handle())? } else { None };
+    // A file type without bytes stands for one of which nothing is known: everything is locked.
+    let (numbers, filetype) =
+        decoded.map_or_else(Default::default, |decoded| (decoded.numbers, decoded.exact));
+    let displacement = u64::try_from(raw.displacement).unwrap_or(0);
+    let view = Arc::new(View { displacement, etype_bytes: etype.size, numbers, filetype });
+    *known = Some(view.clone());
+    Ok(view)
+}

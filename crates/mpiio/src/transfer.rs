@@ -1,0 +1,113 @@
+//! The transfers of the MPI library below: what reads and writes a file once its bytes are locked.
+
+use std::ffi::{c_int, c_void};
+
+use crate::mpi::{MPI_Count, MPI_Datatype, MPI_File, MPI_Offset, MPI_Status};
+use crate::next::Next;
+
+/// Where an access begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At an offset in elementary types.
+    At(MPI_Offset),
+    /// At the individual pointer, which moves.
+    Individual,
+    /// At the pointer that all processes share, which moves.
+    Shared,
+}
+
+/// An access to a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// True if it writes.
+    pub writes: bool,
+    /// Where it begins.
+    pub place: Place,
+    /// True if all processes that opened the file take part.
+    pub collective: bool,
+}
+
+/// Elements in the program's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Where they are.
+    pub buffer: *mut c_void,
+    /// Their number.
+    pub count: MPI_Count,
+    /// Their type.
+    pub datatype: MPI_Datatype,
+}
+
+/// A blocking function, and the one for large counts, which older libraries do not have.
+struct Pair {
+    plain: Next,
+    large: Next,
+}
+
+macro_rules! pair {
+    ($name:literal) => {{
+        static PAIR: Pair = Pair {
+            plain: Next::new(match std::ffi::CStr::from_bytes_with_nul(concat!($name, "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("the name has one zero, at its end"),
+            }),
+            large: Next::new(match std::ffi::CStr::from_bytes_with_nul(concat!($name, "_c\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("the name has one zero, at its end"),
+            }),
+        };
+        &PAIR
+    }};
+}
+
+impl Operation {
+    fn pair(&self) -> &'static Pair {
+        match (self.writes, self.place, self.collective) {
+            (false, Place::At(_), false) => pair!("PMPI_File_read_at"),
+            (false, Place::At(_), true) => pair!("PMPI_File_read_at_all"),
+            (false, Place::Individual, false) => pair!("PMPI_File_read"),
+            (false, Place::Individual, true) => pair!("PMPI_File_read_all"),
+            (false, Place::Shared, false) => pair!("PMPI_File_read_shared"),
+            (false, Place::Shared, true) => pair!("PMPI_File_read_ordered"),
+            (true, Place::At(_), false) => pair!("PMPI_File_write_at"),
+            (true, Place::At(_), true) => pair!("PMPI_File_write_at_all"),
+            (true, Place::Individual, false) => pair!("PMPI_File_write"),
+            (true, Place::Individual, true) => pair!("PMPI_File_write_all"),
+            (true, Place::Shared, false) => pair!("PMPI_File_write_shared"),
+            (true, Place::Shared, true) => pair!("PMPI_File_write_ordered"),
+        }
+    }
+
+    /// Has the MPI library read or write. Returns its code; none if it lacks the function.
+    ///
+    /// # Safety
+    ///
+    /// The memory holds the elements that it is said to, and the status is one or stands for none.
+    pub unsafe fn run(&self, file: MPI_File, memory: Memory, status: *mut MPI_Status) -> Option<c_int> {
+        type At<C> = unsafe extern "C" fn(
+            MPI_File,
+            MPI_Offset,
+            *mut c_void,
+            C,
+            MPI_Datatype,
+            *mut MPI_Status,
+        ) -> c_int;
+        type Here<C> = unsafe extern "C" fn(MPI_File, *mut c_void, C, MPI_Datatype, *mut MPI_Status) -> c_int;
+        let Memory { buffer, count, datatype } = memory;
+        let Pair { plain, large } = self.pair();
+        // SAFETY: MPI declares the functions of these names with these types, and the arguments are what the caller says. A
+        // buffer is constant where it is written from, which makes no difference to a call.
+        unsafe {
+            Some(match (self.place, c_int::try_from(count)) {
+                (Place::At(offset), Ok(count)) => {
+                    plain.find::<At<c_int>>()?(file, offset, buffer, count, datatype, status)
+                }
+                (Place::At(offset), Err(_)) => {
+                    large.find::<At<MPI_Count>>()?(file, offset, buffer, count, datatype, status)
+                }
+                (_, Ok(count)) => plain.find::<Here<c_int>>()?(file, buffer, count, datatype, status),
+                (_, Err(_)) => large.find::<Here<MPI_Count>>()?(file, buffer, count, datatype, status),
+            })
+        }
+    }
+}

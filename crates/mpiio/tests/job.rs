@@ -1,0 +1,310 @@
+//! Tests of whole jobs: programs in C and Fortran, compiled by the wrappers of the MPI library that this library was built with, and run by
+//! `nacre mpirun`.
+//!
+//! `MPICC` and `NACRE_MPIRUN` name the compiler and the launcher, `NACRE_PROGRAM` the program `nacre`.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+fn launcher() -> String {
+    std::env::var("NACRE_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
+}
+
+fn is_open_mpi() -> bool {
+    static IS: OnceLock<bool> = OnceLock::new();
+    *IS.get_or_init(|| {
+        let about = Command::new(launcher()).arg("--version").output().expect("an MPI launcher");
+        let about = String::from_utf8_lossy(&about.stdout).into_owned();
+        about.contains("Open MPI") || about.contains("OpenRTE")
+    })
+}
+
+/// Returns the program `nacre`.
+fn nacre() -> PathBuf {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debug/nacre");
+    let program = std::env::var_os("NACRE_PROGRAM").map_or_else(beside, PathBuf::from);
+    assert!(program.is_file(), "there is no {}: \"cargo build -p nacre-cli\" builds it", program.display());
+    program
+}
+
+/// Returns the library under test, which cargo builds with the tests.
+fn library() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libnacre_mpiio.so")
+}
+
+/// Compiles a program of `programs`, once, and returns it.
+fn program(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<TempDir> = OnceLock::new();
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let folder = FOLDER.get_or_init(|| tempfile::tempdir().unwrap()).path();
+    let target = folder.join(name.split('.').next().unwrap());
+    if !target.exists() {
+        let mut compiler = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".to_owned());
+        if name.ends_with(".f90") {
+            compiler = compiler.replace("mpicc", "mpifort");
+        }
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+        let made = Command::new(&compiler).arg("-O1").arg(source).arg("-o").arg(&target).output();
+        let made = made.unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
+        assert!(made.status.success(), "{compiler} {name}: {}", String::from_utf8_lossy(&made.stderr));
+    }
+    target
+}
+
+/// Returns the command of a job, with flags of `nacre mpirun` before those of the launcher.
+fn job(flags: &[&str], ranks: usize, program: &Path, arguments: &[&str]) -> Command {
+    // A job that waits for ever fails.
+    let mut command = Command::new("timeout");
+    command
+        .arg("300")
+        .arg(nacre())
+        .arg("mpirun")
+        .args(["--launcher", &launcher(), "--library"])
+        .arg(library())
+        .args(flags);
+    if is_open_mpi() {
+        // More ranks than processors, and by the administrator, as tests are run.
+        command.args(["--oversubscribe", "--allow-run-as-root"]);
+    }
+    command.arg("-n").arg(ranks.to_string()).arg(program).args(arguments);
+    command.stdin(Stdio::null()).env_remove("NACRE_STORE");
+    command
+}
+
+fn told(output: &Output) -> String {
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    format!("{}\n{out}{error}", output.status)
+}
+
+/// Runs a job that has to succeed, and returns its output.
+fn succeed(flags: &[&str], ranks: usize, program: &Path, arguments: &[&str]) -> String {
+    let output = job(flags, ranks, program, arguments).output().unwrap();
+    assert!(output.status.success(), "{} {arguments:?}: {}", program.display(), told(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn path(folder: &TempDir, name: &str) -> String {
+    folder.path().join(name).to_str().unwrap().to_owned()
+}
+
+/// Has all ranks write the same pieces ten times, by a call.
+fn tear(how: &str, ranks: usize) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    let (block, stride) = if how.contains("all") { ("128", "256") } else { ("64", "128") };
+    let arguments = [&file, how, "10", "1024", block, stride, "1"];
+    assert_eq!(succeed(&[], ranks, &program("tear.c"), &arguments), "torn 0 of 10\n", "{how}, {ranks} ranks");
+}
+
+#[test]
+fn blocking_writes_are_not_torn() {
+    for how in ["write_at", "write"] {
+        tear(how, 2);
+        tear(how, 4);
+    }
+}
+
+#[test]
+fn collective_writes_are_not_torn() {
+    for how in ["write_at_all", "write_all"] {
+        tear(how, 2);
+        tear(how, 4);
+    }
+    tear("write_at_all_begin", 4);
+}
+
+#[test]
+fn nonblocking_writes_are_not_torn() {
+    tear("iwrite_at", 2);
+    for how in ["iwrite_at", "iwrite", "iwrite_at_all", "iwrite_all"] {
+        tear(how, 4);
+    }
+}
+
+#[test]
+fn the_check_for_torn_writes_finds_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = [&path(&folder, "file"), "halves", "3", "64", "64", "128", "1"];
+    assert_eq!(succeed(&[], 2, &program("tear.c"), &arguments), "torn 3 of 3\n");
+}
+
+#[test]
+fn programs_in_fortran_are_not_torn_by_any_of_the_three_bindings() {
+    let folder = tempfile::tempdir().unwrap();
+    for binding in ["tear_mpifh.f90", "tear_mpi.f90", "tear_mpi_f08.f90"] {
+        let printed = succeed(&[], 4, &program(binding), &[&path(&folder, binding), "10"]);
+        assert_eq!(printed.trim(), "torn 0 of 10", "{binding}");
+    }
+}
+
+#[test]
+fn a_file_is_one_by_all_its_names_and_communicators() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (path(&folder, "file"), path(&folder, "link"));
+    std::fs::write(&file, "").unwrap();
+    std::fs::hard_link(&file, &link).unwrap();
+    let arguments = [&file, "write_at", "20", "1024", "64", "128", "1", &link];
+    assert_eq!(succeed(&[], 2, &program("tear.c"), &arguments), "torn 0 of 20\n");
+}
+
+#[test]
+fn every_access_reads_and_writes_what_it_is_to() {
+    for ranks in [1, 2, 3] {
+        let folder = tempfile::tempdir().unwrap();
+        let printed = succeed(&[], ranks, &program("access.c"), &[&path(&folder, "file")]);
+        assert_eq!(printed, "all as it should be\n", "{ranks} ranks");
+    }
+}
+
+#[test]
+fn opposite_orders_of_two_files_do_not_deadlock() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [2, 4] {
+        let arguments = [&path(&folder, "one"), &path(&folder, "other"), "20"];
+        assert_eq!(succeed(&[], ranks, &program("opposite.c"), &arguments), "done\n");
+    }
+}
+
+#[test]
+fn without_a_server_atomic_mode_fails_and_says_why_and_other_files_need_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = format!("unix:{}", path(&folder, "nowhere"));
+    let file = path(&folder, "file");
+    let flags = ["--lock-servers", &nowhere];
+    let output =
+        job(&flags, 2, &program("tear.c"), &[&file, "write_at", "1", "8", "8", "16", "1"]).output().unwrap();
+    let text = told(&output);
+    assert!(!output.status.success(), "{text}");
+    // By one rank, for all.
+    let sentence = "nacre: MPI_File_set_atomicity on rank 0: cannot reach the server at unix:";
+    assert_eq!(text.matches(sentence).count(), 1, "{text}");
+    assert!(text.contains("set_atomicity: "), "{text}");
+    let printed = succeed(&flags, 1, &program("tear.c"), &[&file, "write_at", "1", "8", "8", "16", "0"]);
+    assert_eq!(printed, "torn 0 of 1\n");
+}
+
+/// A lock server of the tests' own, which is ended with them.
+struct Server {
+    process: Child,
+    uri: String,
+    _folder: TempDir,
+}
+
+impl Server {
+    fn start(lease: &str) -> Server {
+        let folder = tempfile::tempdir().unwrap();
+        let uri = format!("unix:{}", path(&folder, "socket"));
+        let mut command = Command::new(nacre());
+        command.args(["serve", "--store", "mem:", "--log", "error", "--listen", &uri, "--lock-lease", lease]);
+        let mut process = command.current_dir(folder.path()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "ready"));
+        Server { process, uri, _folder: folder }
+    }
+
+    fn nacre(&self, arguments: &[&str]) -> String {
+        let output = Command::new(nacre()).args(["--store", &self.uri]).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", told(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Returns the number of requests that hold bytes, or held them when their session was lost.
+    fn held(&self) -> usize {
+        let text = self.nacre(&["--json", "locks"]);
+        ["\"held\"", "\"lapsed\""].iter().map(|state| text.matches(state).count()).sum()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn others_go_on_when_the_lease_of_a_killed_rank_is_over() {
+    let server = Server::start("1s");
+    let flags = ["--lock-servers", &server.uri];
+    let folder = tempfile::tempdir().unwrap();
+    let file = path(&folder, "file");
+    for _ in 0..20 {
+        let mut running = job(&flags, 1, &program("hold.c"), &[&file, "200000"]);
+        let mut running = running.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+        let rank: i32 = lines.next().unwrap().unwrap().trim().parse().unwrap();
+        let begun = Instant::now();
+        while server.held() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the rank does not lock anything");
+        }
+        kill_process(Pid::from_raw(rank).unwrap(), Signal::KILL).unwrap();
+        // Whatever it held is not taken from it before its lease is over.
+        let died_holding = server.held() > 0;
+        running.wait().unwrap();
+        if died_holding {
+            let arguments = [&file, "write_at", "3", "1024", "64", "128", "1"];
+            assert_eq!(succeed(&flags, 2, &program("tear.c"), &arguments), "torn 0 of 3\n");
+            return;
+        }
+    }
+    panic!("no rank was killed while it held a lock");
+}
+
+#[test]
+fn a_rank_that_loses_its_lock_is_told() {
+    let server = Server::start("10s");
+    let folder = tempfile::tempdir().unwrap();
+    let flags = ["--lock-servers", &server.uri];
+    let mut running = job(&flags, 1, &program("hold.c"), &[&path(&folder, "file"), "100000"]);
+    let mut running = running.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    // A session that is broken between two writes is replaced by the next one, and nothing is lost.
+    while running.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the rank goes on");
+        let text = server.nacre(&["--json", "locks"]);
+        if let Some((_, rest)) = text.split_once("\"session\":") {
+            let session: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            server.nacre(&["locks", "break", &session]);
+        }
+    }
+    let text = told(&running.wait_with_output().unwrap());
+    assert!(text.contains("nacre: MPI_File_write_at on rank 0: lock session"), "{text}");
+    assert!(text.contains("is lost"), "{text}");
+}
+
+#[test]
+fn the_command_ends_as_the_job_does_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let temporary = path(&folder, "temporary");
+    std::fs::create_dir(&temporary).unwrap();
+    let shell = |script: &str| {
+        let mut command = job(&[], 1, Path::new("sh"), &["-c", script]);
+        command.env("TMPDIR", &temporary);
+        command
+    };
+    assert_eq!(shell("exit 7").output().unwrap().status.code(), Some(7));
+    // The ranks find the library and the server, and the launcher's own variables are left alone.
+    let output = shell("echo $LD_PRELOAD; test -S ${NACRE_STORE#unix:} && echo a server").output().unwrap();
+    let expected = format!("{}\na server\n", library().display());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", told(&output));
+
+    let mut long = shell("echo begun; exec sleep 600");
+    let mut running = long.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "begun");
+    let begun = Instant::now();
+    kill_process(Pid::from_child(&running), Signal::TERM).unwrap();
+    // With which code is the launcher's affair: that of MPICH sometimes says 0.
+    running.wait().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(300), "the signal was not handed on");
+    let left: Vec<_> =
+        std::fs::read_dir(&temporary).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("nacre-mpirun")), "{left:?}");
+}
