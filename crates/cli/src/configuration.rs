@@ -337,6 +337,8 @@ mod tests {
         ("members-version", "3", &["--members-version", "3"]),
         ("durability", "\"50ms\"", &["--durability", "50ms"]),
         ("capacity", "\"1GiB\"", &["--capacity", "1GiB"]),
+        ("beacons", "\"2s\"", &["--beacons", "2s"]),
+        ("down-after", "\"10s\"", &["--down-after", "10s"]),
         ("segment-bytes", "65536", &["--segment-bytes", "64KiB"]),
         ("snapshot-bytes", "0x1000", &["--snapshot-bytes", "4096"]),
         ("no-pacing", "true", &["--no-pacing"]),

@@ -8,11 +8,20 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use nacre_logstore::{LogStore, Options};
 use nacre_map::{Map, ProposeOptions, Update};
+use nacre_object::{ObjectStore, Transaction, Write};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args().nth(1).ok_or("name a folder that does not exist yet")?;
     let store = Arc::new(LogStore::open(folder.as_ref(), Options { create: true, ..Options::default() })?);
+    // What a map cannot be faster than: one write after another.
+    let object = "plain".parse()?;
+    let begun = Instant::now();
+    for round in 0..500 {
+        let write = Write::SetKey { key: "key".parse()?, value: format!("{round}").into() };
+        store.apply(&object, Transaction::new().change(write)).await?;
+    }
+    println!("plain writes, one by one: {:.0}/s", 500.0 / begun.elapsed().as_secs_f64());
     for (waiting, gather_ms) in [(1, 0), (16, 0), (256, 0), (256, 10)] {
         let map = Map::new(store.clone(), &format!("m{waiting}-{gather_ms}"))?;
         let gather = Duration::from_millis(gather_ms);

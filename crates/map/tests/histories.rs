@@ -27,9 +27,9 @@ struct Lossy {
 }
 
 impl Lossy {
-    fn new(seed: u64, one_in: u32) -> Lossy {
+    fn new(inner: LogStore, seed: u64, one_in: u32) -> Lossy {
         Lossy {
-            inner: Arc::new(LogStore::memory(Options::default())),
+            inner: Arc::new(inner),
             random: Mutex::new(StdRng::seed_from_u64(seed)),
             late: Mutex::default(),
             one_in,
@@ -68,6 +68,10 @@ impl ObjectStore for Lossy {
     fn watch(&self, object: &ObjectId, options: WatchOptions) -> Reply<Watch> {
         self.inner.watch(object, options)
     }
+}
+
+fn memory() -> LogStore {
+    LogStore::memory(Options::default())
 }
 
 fn seed() -> u64 {
@@ -137,8 +141,8 @@ fn replay(records: &[Record]) -> BTreeMap<Key, (Bytes, u64)> {
     model
 }
 
-async fn history(seed: u64, proposers: usize, updates: usize, one_in: u32, gather_us: u64) {
-    let store = Arc::new(Lossy::new(seed, one_in));
+async fn history(inner: LogStore, seed: u64, proposers: usize, updates: usize, one_in: u32, gather_us: u64) {
+    let store = Arc::new(Lossy::new(inner, seed, one_in));
     let map = Map::new(store.clone(), "random").unwrap();
     let followers: Vec<_> = (0..3)
         .map(|number| {
@@ -227,7 +231,7 @@ async fn history(seed: u64, proposers: usize, updates: usize, one_in: u32, gathe
 async fn several_proposers_lose_and_double_nothing() {
     let seed = seed();
     for round in 0..6 {
-        history(seed ^ round, 4, 60, 0, if round % 2 == 0 { 0 } else { 300 }).await;
+        history(memory(), seed ^ round, 4, 60, 0, if round % 2 == 0 { 0 } else { 300 }).await;
     }
 }
 
@@ -235,7 +239,7 @@ async fn several_proposers_lose_and_double_nothing() {
 async fn updates_whose_replies_are_lost_take_effect_once() {
     let seed = seed();
     for round in 0..4 {
-        history(seed ^ round, 3, 30, 6, 0).await;
+        history(memory(), seed ^ round, 3, 30, 6, 0).await;
     }
 }
 
@@ -329,4 +333,80 @@ async fn limits_are_refused_with_a_sentence() {
     let nothing = proposer.propose(Update::new("w").remove(key("none"))).await.unwrap();
     assert_eq!((nothing.epoch, nothing.changes.len()), (header.epoch, 0));
     assert_eq!(map.header().await.unwrap().unwrap(), header);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_in_a_folder_keeps_the_same_promises() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options { create: true, ..Options::default() };
+    let store = LogStore::open(&folder.path().join("store"), options).unwrap();
+    history(store, seed(), 3, 15, 6, 0).await;
+}
+
+/// A store whose replies take a while, so that a call can be dropped in the middle.
+struct Slow(LogStore);
+
+impl ObjectStore for Slow {
+    fn apply(&self, object: &ObjectId, transaction: Transaction) -> Reply<Outcome> {
+        let (store, object) = (self.0.clone(), object.clone());
+        Reply::pending(async move {
+            tokio::time::sleep(std::time::Duration::from_micros(300)).await;
+            let outcome = store.apply(&object, transaction).await;
+            tokio::time::sleep(std::time::Duration::from_micros(300)).await;
+            outcome
+        })
+    }
+
+    fn list(&self, after: Option<&ObjectId>, limit: usize) -> Reply<Vec<ObjectId>> {
+        self.0.list(after, limit)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_that_are_dropped_in_the_middle_take_others_with_them_neither_away_nor_twice() {
+    let seed = seed();
+    let map = Map::new(Arc::new(Slow(memory())), "dropped").unwrap();
+    let proposer = map.proposer(Default::default());
+    let tasks: Vec<_> = (0..6_u64)
+        .map(|name| {
+            let (proposer, mut random) = (proposer.clone(), StdRng::seed_from_u64(seed ^ name));
+            tokio::spawn(async move {
+                let mut told = Vec::new();
+                for number in 0..60 {
+                    let value = Bytes::from(format!("{name}.{number}"));
+                    let update = Update::new("w").set(key(&format!("entry-{}", number % 4)), value.clone());
+                    let patience = std::time::Duration::from_micros(random.random_range(0..4000));
+                    // Half of the callers lose their patience.
+                    let made = match random.random_bool(0.5) {
+                        true => tokio::time::timeout(patience, proposer.propose(update)).await.ok(),
+                        false => Some(proposer.propose(update).await),
+                    };
+                    told.push((value, made.map(|made| made.unwrap().epoch)));
+                }
+                told
+            })
+        })
+        .collect();
+    let mut told = Vec::new();
+    for task in tasks {
+        told.extend(task.await.unwrap());
+    }
+    assert!(told.iter().any(|(_, made)| made.is_none()), "nobody lost its patience");
+    let records = map.history(0, 1000).await.unwrap();
+    replay(&records);
+    let mut made = HashMap::new();
+    for record in &records {
+        for change in record.updates.iter().flat_map(|update| &update.changes) {
+            assert_eq!(
+                made.insert(change.new.clone().unwrap(), record.epoch),
+                None,
+                "an update is there twice"
+            );
+        }
+    }
+    for (value, epoch) in told {
+        if let Some(epoch) = epoch {
+            assert_eq!(made.get(&value), Some(&epoch));
+        }
+    }
 }
