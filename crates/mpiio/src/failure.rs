@@ -13,7 +13,7 @@ pub enum Failure {
     Mpi(Code),
     /// The bytes could not be locked, or a lock was lost.
     Own(String),
-    /// The reason is another process's, which says it.
+    /// The reason is another process's, which says it, or has been said.
     Elsewhere,
 }
 
@@ -30,17 +30,19 @@ impl From<nacre::Error> for Failure {
 }
 
 impl Failure {
+    /// Says the failure of a call, if nobody has said it. Returns it as one that was said.
+    pub fn said(self, call: &str) -> Failure {
+        let Failure::Own(sentence) = self else { return self };
+        // In one piece, because other ranks write to the same place. If nobody reads it, the code still says that the call failed.
+        let line = format!("nacre: {call} on rank {}: {sentence}\n", mpi::rank());
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        Failure::Elsewhere
+    }
+
     /// Reports the failure of a call on a file. Returns the code that the call is to return.
     pub fn report(self, file: MPI_File, call: &str) -> c_int {
-        let sentence = match self {
-            Failure::Mpi(Code(code)) => return code,
-            Failure::Own(sentence) => Some(sentence),
-            Failure::Elsewhere => None,
-        };
-        if let Some(sentence) = sentence {
-            // In one piece, because other ranks write to the same place. If nobody reads it, the code still says that the call failed.
-            let line = format!("nacre: {call} on rank {}: {sentence}\n", mpi::rank());
-            let _ = std::io::stderr().write_all(line.as_bytes());
+        if let Failure::Mpi(Code(code)) = self.said(call) {
+            return code;
         }
         let code = code();
         mpi::call_error_handler(file, code);

@@ -19,6 +19,9 @@ pub fn set(file: MPI_File, open: &Open, is_atomic: bool) -> Result<c_int, Failur
             match enter(open, party) {
                 Ok(atomic) => drop(open.set_atomic(Some(Arc::new(atomic)))),
                 Err(failure) => {
+                    // Others may end the job as soon as they return, so it is said before.
+                    let failure = failure.said("MPI_File_set_atomicity");
+                    party.meet()?;
                     party.leave();
                     return Err(failure);
                 }

@@ -274,6 +274,8 @@ pub fn contents(datatype: MPI_Datatype) -> Result<Option<Contents>, Code> {
     };
     result(code)?;
     let types = given_types.into_iter().map(OwnedType).collect();
+    // Of 64 bits in both libraries, by different names.
+    #[allow(clippy::unnecessary_cast)]
     let addresses = given_addresses.into_iter().map(|address| address as i64).collect();
     Ok(Some(Contents { combiner, integers: given_integers, addresses, types }))
 }
